@@ -1,8 +1,8 @@
 """Every way `lockbench` ends badly on purpose: *a fault → one sentence and an exit code*.
 
-Rules: the message says what is wrong, where, and what to do next; it passes through the one mask of secrets
-(lockcore/mask.py). Exit codes are those of the README's table (0 pass, 1 gate, 2 usage, 3 environment, 4 inconclusive,
-5 violated, 130 interrupted).
+Rules: the message says what is wrong, where, and what to do next; it passes through the one mask of
+secrets (lockcore/mask.py). Exit codes are those of the README's table (0 pass, 1 gate, 2 usage, 3
+environment, 4 inconclusive, 5 violated, 130 interrupted).
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from lockcore.mask import Mask
 
 
-# Of files that we write in UTF-8: a file's name may hold bytes that are none. Python keeps them as halves of surrogate
-# pairs, which UTF-8 does not have. Their escape is what JSON has for them, and can be read in every other file.
+# Of files that we write in UTF-8: a file's name may hold bytes that are none. Python keeps them as
+# halves of surrogate pairs, which UTF-8 does not have. Their escape is what JSON has for them, and
+# can be read in every other file.
 UNPAIRED = "backslashreplace"
-EXIT_INTERRUPTED = 130  # of what ends by Ctrl-C only
+# of what ends by Ctrl-C only
+EXIT_INTERRUPTED = 130
 
 
 @cache
 def secrets() -> Mask:
-    """What is secret in this process: it learns every URL that is read, and is asked before anything is said."""
-    from lockcore.mask import Mask  # here: the command line starts without the lock
+    """What is secret in this process: it learns every URL that is read, and is asked before
+    anything is said."""
+    # here: the command line starts without the lock
+    from lockcore.mask import Mask
 
     return Mask()
 
@@ -40,7 +44,10 @@ class BenchError(Exception):
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(
-            *[secrets().sentence(argument) if isinstance(argument, str) else argument for argument in arguments]
+            *[
+                secrets().sentence(argument) if isinstance(argument, str) else argument
+                for argument in arguments
+            ]
         )
 
 
@@ -62,7 +69,8 @@ class InconclusiveError(BenchError):
     exit_code = 4
 
 
-_LIMITS = {  # of this process: neither another file nor an emptier disk helps
+# of this process: neither another file nor an emptier disk helps
+_LIMITS = {
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.ENOMEM: "give it more memory (ulimit -v, or the container's limit)",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
@@ -71,10 +79,12 @@ _LIMITS = {  # of this process: neither another file nor an emptier disk helps
 
 @contextmanager
 def writing(path: Path, cure: str) -> Iterator[None]:
-    """Write into `path`; where that cannot be done, EnvironmentNotReadyError says why, and the `cure`. A limit of this
-    process has a cure of its own."""
+    """Write into `path`; where that cannot be done, EnvironmentNotReadyError says why, and the
+    `cure`. A limit of this process has a cure of its own."""
     try:
         yield
     except OSError as error:
         cure = _LIMITS.get(error.errno or 0, cure)
-        raise EnvironmentNotReadyError(f"cannot write {path}: {error.strerror or error}; {cure}") from error
+        raise EnvironmentNotReadyError(
+            f"cannot write {path}: {error.strerror or error}; {cure}"
+        ) from error

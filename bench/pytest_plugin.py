@@ -1,7 +1,8 @@
-"""Fixtures for the locks of other projects: *a test and a lock → a throw-away fleet, figures, a verdict*.
+"""Fixtures for the locks of other projects: *a test and a lock → a throw-away fleet, figures, a
+verdict*.
 
-Cheap to import, because an entry point is loaded by every pytest of the environment: everything heavy is imported when
-a fixture is used.
+Cheap to import, because an entry point is loaded by every pytest of the environment: everything
+heavy is imported when a fixture is used.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _SESSION: pytest.StashKey[_Session] = pytest.StashKey()
 
 @dataclass(frozen=True, slots=True)
 class LockRun:
-    """What one benchmark showed: sections as those of result.json. `errors`: exceptions of the lock by type, refusals
-    left out; `processes`: over which its callers were shared out; `owner_check`: held, deleted a stranger's lock, or
-    not tested because …"""
+    """What one benchmark showed: sections as those of result.json. `errors`: exceptions of the lock
+    by type, refusals left out; `processes`: over which its callers were shared out; `owner_check`:
+    held, deleted a stranger's lock, or not tested because …"""
 
     measured: Measured
     errors: Mapping[str, int]
@@ -60,12 +61,14 @@ class LockRun:
 
     @property
     def p50_s(self) -> float | None:
-        """Median time of an acquire (s), inf where half of them failed; None with fewer than ten samples beyond it."""
+        """Median time of an acquire (s), inf where half of them failed; None with fewer than ten
+        samples beyond it."""
         return self._acquire("p50")
 
     @property
     def p99_s(self) -> float | None:
-        """The time (s) that 99 of 100 acquires do not exceed, inf where more failed; None as for `p50_s`."""
+        """The time (s) that 99 of 100 acquires do not exceed, inf where more failed; None as for
+        `p50_s`."""
         return self._acquire("p99")
 
     def _acquire(self, figure: str) -> float | None:
@@ -75,12 +78,14 @@ class LockRun:
 
     @property
     def safety(self) -> str:
-        """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, or the servers were not asked for every lease."""
+        """SAFE, VIOLATED, UNKNOWN, or NOT TESTED: callers hardly met, or the servers were not asked
+        for every lease."""
         return self.measured.safety.verdict
 
     @property
     def violations(self) -> int | None:
-        """How often two callers held one lock at once; None when none was seen and too little was tested to say so."""
+        """How often two callers held one lock at once; None when none was seen and too little was
+        tested to say so."""
         seen = self.measured.safety.service_faults
         return seen if seen or self.safety in ("SAFE", "VIOLATED") else None
 
@@ -95,15 +100,19 @@ class _Allowed:
 
 
 class LockBenchmark:
-    """Loads locks. A lock is a callable: from a name to a context manager that holds the lock of that name.
+    """Loads locks. A lock is a callable: from a name to a context manager that holds the lock of
+    that name.
 
-    Half of the callers are in a second process, a fork of this one: a lock that holds only within a process is
-    violated. The callable is called anew in each process. Connections made before the fork are cut there, so clients
-    that connect again (redis-py's do) may be made outside of it; for others there is `per_process`.
+    Half of the callers are in a second process, a fork of this one: a lock that holds only within a
+    process is violated. The callable is called anew in each process. Connections made before the
+    fork are cut there, so clients that connect again (redis-py's do) may be made outside of it; for
+    others there is `per_process`.
     """
 
     def __init__(self, name: str, session: _Session, fleet: Fleet) -> None:
-        self._name, self._session, self._fleet = name, session, fleet
+        self._name = name
+        self._session = session
+        self._fleet = fleet
 
     def __call__(
         self,
@@ -117,13 +126,14 @@ class LockBenchmark:
     ) -> LockRun:
         """Load `lock` and return the figures; fail the test when the lock is not shown to hold.
 
-        It fails when two callers held the lock at once, when that was not tested (unless `allow_not_tested`), when a
-        late release deleted a stranger's lock, when more than `most_errors` of the operations raised what `refused`
-        does not name, when no lease was granted, and when a threshold is broken or inconclusive.
-        `thresholds`: such as "acquire.p99 < 50ms", "rate >= 100/s", "safety.violations == 0". `load`: callers,
-        seconds, warmup_s, resources (0: one name per caller; 1: all want the same), hold_s, ttl_s, refused (the
-        exceptions by which the lock says no), processes (2; 1: all within this one, and the figures say so).
-        `allow_violations`: the test is not about whether it locks.
+        It fails when two callers held the lock at once, when that was not tested (unless
+        `allow_not_tested`), when a late release deleted a stranger's lock, when more than
+        `most_errors` of the operations raised what `refused` does not name, when no lease was
+        granted, and when a threshold is broken or inconclusive. `thresholds`: such as "acquire.p99
+        < 50ms", "rate >= 100/s", "safety.violations == 0". `load`: callers, seconds, warmup_s,
+        resources (0: one name per caller; 1: all want the same), hold_s, ttl_s, refused (the
+        exceptions by which the lock says no), processes (2; 1: all within this one, and the figures
+        say so). `allow_violations`: the test is not about whether it locks.
         """
         from bench.gates.threshold import read_thresholds
         from bench.report.figures import threshold_text
@@ -139,7 +149,11 @@ class LockBenchmark:
         judged = [limit.judge(run.measured) for limit in limits]
         if not run.rate_per_s:
             broken.append(f"no lease was granted in the measured time, errors {dict(run.errors)}")
-        broken += [f"{one.expression}: {one.status} ({threshold_text(one)})" for one in judged if one.status != "pass"]
+        broken += [
+            f"{one.expression}: {one.status} ({threshold_text(one)})"
+            for one in judged
+            if one.status != "pass"
+        ]
         self._say(_figures(run))
         if broken:
             pytest.fail(_shown("; ".join(broken)), pytrace=False)
@@ -159,19 +173,22 @@ class LockBenchmark:
         most_errors: float = 0.01,
         **load: Any,
     ) -> Sequence[Judged]:
-        """Fail the test when `candidate` is slower than `baseline` by more than `tolerance` (0.1 = 10 %), or succeeds
-        less often by more than a point.
+        """Fail the test when `candidate` is slower than `baseline` by more than `tolerance` (0.1 =
+        10 %), or succeeds less often by more than a point.
 
-        It fails, too, when either lock is not shown to hold, as a call says: who does not lock is fast.
-        Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`: identical code fails at
-        most 1 time in 100. Without an answer the test is skipped, or failed if `strict`. `load` as for a call.
+        It fails, too, when either lock is not shown to hold, as a call says: who does not lock is
+        fast. Both run in turn, `pairs` times in random order; the rule is that of `lockbench gate`:
+        identical code fails at most 1 time in 100. Without an answer the test is skipped, or failed
+        if `strict`. `load` as for a call.
         """
         from bench.gates.threshold import find_metric
         from bench.run.own_lock import OwnLoad
 
         __tracebackhide__ = True
         if pairs < 1 or not metrics or not 0 <= tolerance < inf:
-            raise pytest.UsageError("a gate takes a pair or more, a metric or more, and a tolerance of 0 or more")
+            raise pytest.UsageError(
+                "a gate takes a pair or more, a metric or more, and a tolerance of 0 or more"
+            )
         allowed = _Allowed(allow_violations, allow_not_tested or allow_violations, most_errors)
         found = [*map(find_metric, metrics)]
         plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
@@ -183,10 +200,14 @@ class LockBenchmark:
         self._say(*map(_comparison, judged))
         for number, name in enumerate(("baseline", "candidate")):
             with _failing():
-                tested, broken = self._tested(sides[number], runs[number], plan, lone[number], allowed)
+                tested, broken = self._tested(
+                    sides[number], runs[number], plan, lone[number], allowed
+                )
             self._say(f"{name}: {_safety(tested)}")
             if broken:
-                pytest.fail(_shown(f"the {name} is not shown to lock: {'; '.join(broken)}"), pytrace=False)
+                pytest.fail(
+                    _shown(f"the {name} is not shown to lock: {'; '.join(broken)}"), pytrace=False
+                )
         said = "; ".join(_comparison(entry) for entry in judged if entry.verdict != "pass")
         if any(entry.verdict == "fail" for entry in judged) or (strict and said):
             pytest.fail(_shown(said), pytrace=False)
@@ -195,7 +216,8 @@ class LockBenchmark:
         return judged
 
     def per_process(self, make: Callable[[], Made]) -> Callable[[], Made]:
-        """A function that returns what `make()` returns, made once in each process: for clients that no fork survives.
+        """A function that returns what `make()` returns, made once in each process: for clients
+        that no fork survives.
 
         `client = lock_benchmark.per_process(lambda: connect(lock_fleet.urls))`, then
         `lock_benchmark(lambda name: client().lock(name))`.
@@ -215,8 +237,14 @@ class LockBenchmark:
         self._session.lines += [f"{self._name}: {line}" for line in lines]
 
     def _prepared(self, lock: OwnLock, load: OwnLoad, allowed: _Allowed) -> Sequence[int]:
-        """Refuse what cannot be driven; what a lease takes of each server when nobody else wants it."""
-        from bench.run.own_checks import lone_commands, require_drivable, require_mutex, without_keys
+        """Refuse what cannot be driven; what a lease takes of each server when nobody else wants
+        it."""
+        from bench.run.own_checks import (
+            lone_commands,
+            require_drivable,
+            require_mutex,
+            without_keys,
+        )
 
         require_drivable(lock)
         without_keys(self._fleet.urls)
@@ -236,10 +264,15 @@ class LockBenchmark:
         return runs
 
     def _tested(
-        self, lock: OwnLock, runs: Sequence[OwnRun], load: OwnLoad, lone: Sequence[int], allowed: _Allowed
+        self,
+        lock: OwnLock,
+        runs: Sequence[OwnRun],
+        load: OwnLoad,
+        lone: Sequence[int],
+        allowed: _Allowed,
     ) -> tuple[LockRun, list[str]]:
-        """The worst of the runs, with the safety of a probe where no run tested that it locks; and what is wrong with
-        the lock."""
+        """The worst of the runs, with the safety of a probe where no run tested that it locks; and
+        what is wrong with the lock."""
         from msgspec import structs
 
         from bench.run.own_checks import OwnerCheck, owner_check
@@ -269,13 +302,23 @@ class LockBenchmark:
             errors.update(run.errors.by_type)
         return LockRun(worst, errors, len(load.shares), str(checked)), wrong
 
-    def _probed(self, lock: OwnLock, load: OwnLoad, lone: Sequence[int]) -> tuple[OwnLoad, list[OwnRun]]:
-        """Short loads that test whether it locks: two callers or more want each of two names; if they hardly meet, as
-        those of a lock that looks ten times a second, four want each of eight, for longer."""
+    def _probed(
+        self, lock: OwnLock, load: OwnLoad, lone: Sequence[int]
+    ) -> tuple[OwnLoad, list[OwnRun]]:
+        """Short loads that test whether it locks: two callers or more want each of two names; if
+        they hardly meet, as those of a lock that looks ten times a second, four want each of eight,
+        for longer."""
         probes: list[OwnRun] = []
         for callers, resources, seconds in ((max(load.callers, 4), 2, 0.5), (32, 8, 2.0)):
             hold_s = max(load.hold_s, 0.001)
-            load = replace(load, callers=callers, resources=resources, hold_s=hold_s, seconds=seconds, warmup_s=0.0)
+            load = replace(
+                load,
+                callers=callers,
+                resources=resources,
+                hold_s=hold_s,
+                seconds=seconds,
+                warmup_s=0.0,
+            )
             probes.append(self._measure(lock, load, lone))
             if probes[-1].measured.safety.verdict != "NOT TESTED" or not probes[-1].commands:
                 break
@@ -304,10 +347,12 @@ def _failing() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known, and let no fleet outlive pytest."""
     config.addinivalue_line(
-        "markers", "lock_fleet(instances=3, fsync='none'): the servers of lock_fleet, lock_benchmark"
+        "markers",
+        "lock_fleet(instances=3, fsync='none'): the servers of lock_fleet, lock_benchmark",
     )
     config.stash[_SESSION] = session = _Session()
-    config.add_cleanup(session.stack.close)  # every fleet that was started
+    # every fleet that was started
+    config.add_cleanup(session.stack.close)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -319,9 +364,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
-    """Servers for this test (3, in memory; the marker lock_fleet asks for others): `urls`, `instances`, `stop`, …
+    """Servers for this test (3, in memory; the marker lock_fleet asks for others): `urls`,
+    `instances`, `stop`, …
 
-    They are empty at the test's start, used again by later tests, and gone when pytest ends, however it ends.
+    They are empty at the test's start, used again by later tests, and gone when pytest ends,
+    however it ends.
     """
     from redis import RedisError
 
@@ -332,7 +379,8 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
 
     marker = request.node.get_closest_marker("lock_fleet")
     wanted = {"instances": 3, "fsync": "none", **(marker.kwargs if marker else {})}
-    session, key = request.config.stash[_SESSION], (wanted["instances"], wanted["fsync"])
+    session = request.config.stash[_SESSION]
+    key = (wanted["instances"], wanted["fsync"])
     if key not in session.fleets:
         try:
             session.fleets[key] = session.stack.enter_context(start_fleet(*key))
@@ -342,19 +390,22 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
     try:
         emptied(fleet.urls)
     except RedisError:
-        fleet.restart(*range(len(fleet.urls)))  # an earlier test left one stopped, or dead
+        # an earlier test left one stopped, or dead
+        fleet.restart(*range(len(fleet.urls)))
         emptied(fleet.urls)
     return fleet
 
 
 @pytest.fixture
 def lock_benchmark(request: pytest.FixtureRequest, lock_fleet: Fleet) -> LockBenchmark:
-    """Loads a lock (a callable from a name to a context manager) and judges it; see LockBenchmark."""
+    """Loads a lock (a callable from a name to a context manager) and judges it; see
+    LockBenchmark."""
     return LockBenchmark(request.node.name, request.config.stash[_SESSION], lock_fleet)
 
 
 def _shown(line: str) -> str:
-    """A line in letters that the screen has. pytest captures stdout, and writes to the one that was there before."""
+    """A line in letters that the screen has. pytest captures stdout, and writes to the one that was
+    there before."""
     from bench.screen import clean, fit
 
     return fit(clean(line), getattr(sys.__stdout__, "encoding", None))
@@ -365,8 +416,13 @@ def _figures(run: LockRun) -> str:
     from bench.report.figures import latency
 
     failed = f", errors {dict(run.errors)}" if run.errors else ""
-    times = " ".join(f"{p} {latency(find_metric(f'acquire.{p}').value(run.measured))}" for p in ("p50", "p99"))
-    return f"{run.measured.rate.achieved_per_s or 0:,.0f} leases/s, acquire {times}, {_safety(run)}{failed}"
+    times = " ".join(
+        f"{p} {latency(find_metric(f'acquire.{p}').value(run.measured))}" for p in ("p50", "p99")
+    )
+    return (
+        f"{run.measured.rate.achieved_per_s or 0:,.0f} leases/s, acquire {times}, "
+        f"{_safety(run)}{failed}"
+    )
 
 
 def _safety(run: LockRun) -> str:
@@ -374,7 +430,10 @@ def _safety(run: LockRun) -> str:
     checked = f"{where}, owner check: {run.owner_check}"
     if run.violations is None:
         return f"safety {run.safety} ({run.measured.safety.reason}), {checked}"
-    return f"{run.violations} violations in {run.measured.safety.tested_leases:,} tested leases {checked}"
+    return (
+        f"{run.violations} violations in {run.measured.safety.tested_leases:,} tested leases "
+        f"{checked}"
+    )
 
 
 def _violations(safety: SafetyReport) -> list[str]:
@@ -395,11 +454,13 @@ def _untested(safety: SafetyReport, checked: OwnerCheck) -> list[str]:
 
 
 def _raised(runs: Sequence[OwnRun], most: float, *, entering: bool) -> list[str]:
-    """One sentence where more than the share `most` of the operations raised what no refusal is. `entering`: whether
-    exceptions on entering count; in a load that a test did not ask for they may be refusals that it did not name."""
+    """One sentence where more than the share `most` of the operations raised what no refusal is.
+    `entering`: whether exceptions on entering count; in a load that a test did not ask for they may
+    be refusals that it did not name."""
     from bench.run.own_lock import Errors
 
-    total, abroad = Errors(), Errors()
+    total = Errors()
+    abroad = Errors()
     for run in runs:
         total.add(run.errors)
         for one in run.by_process[1:]:
@@ -408,11 +469,15 @@ def _raised(runs: Sequence[OwnRun], most: float, *, entering: bool) -> list[str]
     number = total.later + (total.entering if entering else 0)
     if not number or number <= most * operations:
         return []
-    sentence = f"{number:,} of {operations:,} operations raised an exception ({number / operations:.1%}), and "
+    sentence = (
+        f"{number:,} of {operations:,} operations raised an exception "
+        f"({number / operations:.1%}), and "
+    )
     sentence += f"most_errors allows {most:.1%}; the first: {total.first[1] if total.first else ''}"
     if abroad.by_type == total.by_type:
         sentence += (
-            "; only callers of the second process, a fork, raised any: where a client does not survive a fork, make it "
+            "; only callers of the second process, a fork, raised any: where a client "
+            "does not survive a fork, make it "
             "by lock_benchmark.per_process, or give processes=1"
         )
     elif total.entering and entering:

@@ -1,9 +1,11 @@
-"""The screen: *sentences, texts of others, tables, JSON → what this terminal can show, and nothing that acts on it*.
+"""The screen: *sentences, texts of others, tables, JSON → what this terminal can show, and nothing
+that acts on it*.
 
-Rules: everything that a person reads on stdout or stderr goes through here. A letter that the screen cannot show is
-replaced by its likeness (µ by u, ≥ by >=), so no output ends in an exception. A control character is shown as its
-escape: a name or a server's text cannot move the cursor, colour a verdict or begin a line. No text is markup: brackets
-are brackets. JSON, Markdown and files are UTF-8 on every screen.
+Rules: everything that a person reads on stdout or stderr goes through here. A letter that the
+screen cannot show is replaced by its likeness (µ by u, ≥ by >=), so no output ends in an exception.
+A control character is shown as its escape: a name or a server's text cannot move the cursor, colour
+a verdict or begin a line. No text is markup: brackets are brackets. JSON, Markdown and files are
+UTF-8 on every screen.
 """
 
 from __future__ import annotations
@@ -34,13 +36,40 @@ LIKENESS: Mapping[str, str] = {
     **dict.fromkeys("▄▃▂▁░▒▏▎▍▌▋▊▉▐▀", "."),
     **dict.fromkeys("●■◆", "*"),
     **dict.fromkeys("○□◇", "o"),
-    "≥": ">=", "≤": "<=", "≠": "!=", "≈": "~", "∝": "~", "±": "+-", "×": "x", "÷": "/", "√": "sqrt", "∞": "inf",
-    "→": "->", "←": "<-", "↔": "<->", "⇄": "<->", "…": "...", "✓": "y", "✗": "n", "ⁿ": "^n", "ᵈ": "d", "°": "deg",
-    "ε": "e", "δ": "d", "α": "a", "λ": "lambda", "σ": "s", "Ψ": "Psi", "\u00ad": "", "\u2060": "",
-}  # fmt: skip
-# What acts on a terminal or reorders a line: control characters, halves of a surrogate pair (bytes of a file's name
-# that are no UTF-8), line and paragraph separators, marks of direction.
-_ACTING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+    "≥": ">=",
+    "≤": "<=",
+    "≠": "!=",
+    "≈": "~",
+    "∝": "~",
+    "±": "+-",
+    "×": "x",
+    "÷": "/",
+    "√": "sqrt",
+    "∞": "inf",
+    "→": "->",
+    "←": "<-",
+    "↔": "<->",
+    "⇄": "<->",
+    "…": "...",
+    "✓": "y",
+    "✗": "n",
+    "ⁿ": "^n",
+    "ᵈ": "d",
+    "°": "deg",
+    "ε": "e",
+    "δ": "d",
+    "α": "a",
+    "λ": "lambda",
+    "σ": "s",
+    "Ψ": "Psi",
+    "\u00ad": "",
+    "\u2060": "",
+}
+# What acts on a terminal or reorders a line: control characters, halves of a surrogate pair (bytes
+# of a file's name that are no UTF-8), line and paragraph separators, marks of direction.
+_ACTING = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+)
 
 
 def clean(text: str) -> str:
@@ -53,7 +82,8 @@ def clean(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """The clean lines of a text of ours that may quote a log: a line break counts where the next line is indented."""
+    """The clean lines of a text of ours that may quote a log: a line break counts where the next
+    line is indented."""
     return [clean(line) for line in re.split(r"\n(?=  |$)", text)]
 
 
@@ -66,15 +96,17 @@ def fit(text: str, encoding: str | None) -> str:
     try:
         text.encode(encoding or "ascii")
     except UnicodeEncodeError:
-        return "".join(letter if _has(encoding or "ascii", letter) else _alike(letter) for letter in text)
+        return "".join(
+            letter if _has(encoding or "ascii", letter) else _alike(letter) for letter in text
+        )
     except LookupError:
         return fit(text, "ascii")
     return text
 
 
 def fitted(value: Any, encoding: str | None, *, is_head: bool = False) -> Any:
-    """A value of dataclasses, tuples and mappings with all its texts clean and in letters that `encoding` has. Line
-    breaks stay in the heads of tables, which are ours (`is_head`)."""
+    """A value of dataclasses, tuples and mappings with all its texts clean and in letters that
+    `encoding` has. Line breaks stay in the heads of tables, which are ours (`is_head`)."""
     from dataclasses import fields, is_dataclass, replace
 
     if isinstance(value, str):
@@ -82,7 +114,8 @@ def fitted(value: Any, encoding: str | None, *, is_head: bool = False) -> Any:
         return fit("\n".join(map(clean, lines)), encoding)
     if is_dataclass(value) and not isinstance(value, type):
         parts = {
-            one.name: fitted(getattr(value, one.name), encoding, is_head=one.name == "head") for one in fields(value)
+            one.name: fitted(getattr(value, one.name), encoding, is_head=one.name == "head")
+            for one in fields(value)
         }
         return replace(value, **parts)
     if isinstance(value, tuple):
@@ -104,7 +137,10 @@ def note(*lines: str) -> None:
 
 
 def say_json(value: object, indent: int | None = None) -> None:
-    """Print a value as JSON on stdout: UTF-8 on every screen. Half a surrogate pair becomes its escape in JSON."""
+    """Print a value as JSON on stdout: UTF-8 on every screen.
+
+    Half a surrogate pair becomes its escape in JSON.
+    """
     say_utf8(json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
 
 
@@ -124,12 +160,14 @@ def console_on(stream: TextIO | None = None) -> Console:
     """A console of rich on `stream` (default: stdout) that reads no text as markup."""
     from rich.console import Console
 
-    _replacing(stream or sys.stdout)  # rich itself ends what is too long by an ellipsis
+    # rich itself ends what is too long by an ellipsis
+    _replacing(stream or sys.stdout)
     return Console(file=stream, highlight=False, markup=False, emoji=False)
 
 
 def open_screen() -> None:
-    """From now on whatever this process prints, by whichever library, is replaced where the screen lacks a letter."""
+    """From now on whatever this process prints, by whichever library, is replaced where the screen
+    lacks a letter."""
     for stream in (sys.stdout, sys.stderr):
         _replacing(stream)
 
@@ -149,7 +187,8 @@ def _print(stream: TextIO, lines: tuple[str, ...]) -> None:
 
 def _escaped(found: re.Match[str]) -> str:
     letter = found[0]
-    if "\udc80" <= letter <= "\udcff":  # a byte of a file's name
+    # a byte of a file's name
+    if "\udc80" <= letter <= "\udcff":
         return f"\\x{ord(letter) - 0xDC00:02x}"
     return letter.encode("unicode_escape", "backslashreplace").decode("ascii")
 

@@ -1,4 +1,5 @@
-"""`python -m dashboards`: *the boards' code → dashboards/boards/\\*.json*, byte for byte the same each time."""
+"""`python -m dashboards`: *the boards' code → dashboards/boards/\\*.json*, byte for byte the same
+each time."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """The stack's contact point: *what Alertmanager posts → a line of JSON per alert on stdout*.
 
-Run as `python -m dashboards.alerts HOST:PORT`; `docker compose logs alerts` shows the lines. Source: Prometheus,
-"Alerting configuration", webhook_config.
+Run as `python -m dashboards.alerts HOST:PORT`; `docker compose logs alerts` shows the lines.
+Source: Prometheus, "Alerting configuration", webhook_config.
 """
 
 import json

@@ -1,8 +1,10 @@
-"""A login for the stack's Locust, as a second locustfile: *a password file → who opens the page must know it*.
+"""A login for the stack's Locust, as a second locustfile: *a password file → who opens the page
+must know it*.
 
-Rules: Locust's page lets every site that a browser visits start a load unless there is a login. One user, `admin`; the
-password comes from LOCKBENCH_LOCUST_PASSWORD_FILE; sessions end with the process. Without --web-login nothing changes.
-Source: Locust's documentation, "Adding authentication to the web UI".
+Rules: Locust's page lets every site that a browser visits start a load unless there is a login. One
+user, `admin`; the password comes from LOCKBENCH_LOCUST_PASSWORD_FILE; sessions end with the
+process. Without --web-login nothing changes. Source: Locust's documentation, "Adding authentication
+to the web UI".
 """
 
 import hmac
@@ -22,7 +24,8 @@ CALLBACK = "/authenticate"
 
 
 def is_right(user: str, password: str, file: Path) -> bool:
-    """Whether these are the name and the password in `file`; an empty or missing password is never right."""
+    """Whether these are the name and the password in `file`; an empty or missing password is never
+    right."""
     known = file.read_text(encoding="utf-8").strip() if file.exists() else ""
     return bool(known) and hmac.compare_digest(password.encode(), known.encode()) and user == USER
 
@@ -51,4 +54,5 @@ def _protect(environment: Environment, **_: object) -> None:
     app.add_url_rule(CALLBACK, view_func=authenticate, methods=["POST"])
 
 
-locust.events.init.add_listener(_protect)  # so Locust has it
+# so Locust has it
+locust.events.init.add_listener(_protect)

@@ -1,17 +1,32 @@
-"""The board of applications (`lockcore.otel`): *instruments → is locking fine, for whom not, which instance*.
+"""The board of applications (`lockcore.otel`): *instruments → is locking fine, for whom not, which
+instance*.
 
-Rules: narrowed by `job`, which is the service's name wherever OpenTelemetry comes in; what a bench run exports under
-the same names has a run id, and is left out. Rates and shares are of the last few scrapes. Panels say what to do.
+Rules: narrowed by `job`, which is the service's name wherever OpenTelemetry comes in; what a bench
+run exports under the same names has a run id, and is left out. Rates and shares are of the last few
+scrapes. Panels say what to do.
 """
 
 from functools import partial
 
 from dashboards import panels
-from dashboards.panels import ACQUIRE, AN_HOUR, INSTANCE, PRODUCTION, Query, board, choice, instances, lines, ratio
+from dashboards.panels import (
+    ACQUIRE,
+    AN_HOUR,
+    INSTANCE,
+    PRODUCTION,
+    Query,
+    board,
+    choice,
+    instances,
+    lines,
+    ratio,
+)
 
-_ENDED, _CLASS = "redlock.acquire.outcomes", ("job", "redlock_resource_class")
+_ENDED = "redlock.acquire.outcomes"
+_CLASS = ("job", "redlock_resource_class")
 _FLEET = ("job", "instance", "redlock_fleet")
-_now, _rate = partial(panels.now, run=PRODUCTION), partial(panels.rate, run=PRODUCTION)
+_now = partial(panels.now, run=PRODUCTION)
+_rate = partial(panels.rate, run=PRODUCTION)
 _state = partial(panels.state, run=PRODUCTION)
 _p99 = partial(panels.quantile, 0.99, run=PRODUCTION)
 
@@ -27,11 +42,13 @@ def _slow(by: tuple[str, ...] = ()) -> Query:
     return ratio(_rate("redlock.acquire.slow", by), Query(f"({got.expr} > 0)", ""))
 
 
-_votes, _needed = _now("redlock.instance.voting", _FLEET), _now("redlock.quorum.size", _FLEET, function="max")
+_votes = _now("redlock.instance.voting", _FLEET)
+_needed = _now("redlock.quorum.size", _FLEET, function="max")
 _spare = Query(f"min({_votes.expr} - {_needed.expr})", "{instance}")
 _took = partial(panels.quantile, name=ACQUIRE, run=PRODUCTION, redlock_outcome="acquired")
 _acquire = _took(0.5).named("p50"), _took(0.99).named("p99")
-_over, _gone = partial(_now, "redlock.leases.overdue"), partial(_rate, "redlock.leases.gone")
+_over = partial(_now, "redlock.leases.overdue")
+_gone = partial(_rate, "redlock.leases.gone")
 _holding = Query(_now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = _now("redlock.callers.waiting").named("waiting")
 _outcomes = _rate(_ENDED, ("redlock_outcome",))
@@ -45,43 +62,101 @@ _GLANCE = (
         empty=_IDLE,
     ),
     _number("Slow", "Leases that took longer than slow_s: see for whom.", _slow(), empty=_IDLE),
-    _number("Acquire p99", "High with many waiting: a hot resource; else: an instance.", _acquire[1]),
-    _number("Instances beyond the quorum", "For the process that has fewest. Below 0 nothing can be locked.", _spare),
-    _number("Leases overdue", "Ran out, not given back: hold shorter, or keep_alive.", _over(), red_above=1),
+    _number(
+        "Acquire p99", "High with many waiting: a hot resource; else: an instance.", _acquire[1]
+    ),
+    _number(
+        "Instances beyond the quorum",
+        "For the process that has fewest. Below 0 nothing can be locked.",
+        _spare,
+    ),
+    _number(
+        "Leases overdue",
+        "Ran out, not given back: hold shorter, or keep_alive.",
+        _over(),
+        red_above=1,
+    ),
     _number("Leases gone", "Found gone, per second: somebody worked without its lock.", _gone()),
 )
 _COURSE = (
     lines("Outcomes", "Contended is an answer: somebody else holds it.", _outcomes, stacked=True),
-    lines("Acquire latency", "Successes. Points lead to the service's traces.", *_acquire, exemplars=True),
-    lines("Callers", "Waiting grows, holding does not: a hot resource, or no quorum answers.", _holding, _waiting),
+    lines(
+        "Acquire latency",
+        "Successes. Points lead to the service's traces.",
+        *_acquire,
+        exemplars=True,
+    ),
+    lines(
+        "Callers",
+        "Waiting grows, holding does not: a hot resource, or no quorum answers.",
+        _holding,
+        _waiting,
+    ),
 )
-_tries, _hold = _p99("redlock.acquire.attempts", ("job",)), _p99("redlock.hold.duration", _CLASS)
+_tries = _p99("redlock.acquire.attempts", ("job",))
+_hold = _p99("redlock.hold.duration", _CLASS)
 _WHOM = (
-    lines("Failed, by service", "One service: its network or settings; all: the instances.", _failed(("job",))),
-    lines("Slow, by class", "By service and class of resource: which lock is waited for.", _slow(_CLASS)),
+    lines(
+        "Failed, by service",
+        "One service: its network or settings; all: the instances.",
+        _failed(("job",)),
+    ),
+    lines(
+        "Slow, by class",
+        "By service and class of resource: which lock is waited for.",
+        _slow(_CLASS),
+    ),
     lines("Leases gone, by class", "Whose work ran without its lock.", _gone(_CLASS)),
     lines("Leases overdue, by class", "Who works past its lease.", _over(_CLASS)),
 )
 _WHY = (
     lines("Hold p99", "Grant to release. Near the TTL: keep_alive.", _hold),
-    lines("Release p99", "Slow: an instance, or the network.", _p99("redlock.release.duration", ("job",))),
+    lines(
+        "Release p99",
+        "Slow: an instance, or the network.",
+        _p99("redlock.release.duration", ("job",)),
+    ),
     lines("Rounds per acquire, p99", "Many: contenders collide; widen the retry window.", _tries),
-    lines("Split votes", "Rounds that nobody could win: too many at once.", _rate("redlock.split_votes", ("job",))),
+    lines(
+        "Split votes",
+        "Rounds that nobody could win: too many at once.",
+        _rate("redlock.split_votes", ("job",)),
+    ),
 )
 _voting = _state("redlock.instance.voting", INSTANCE, function="min")
 _abstains = _state("redlock.instance.abstaining", INSTANCE, function="max")
-_replies = _p99("db.client.operation.duration", INSTANCE, db_system_name="redis", db_operation_name="SET")
+_replies = _p99(
+    "db.client.operation.duration", INSTANCE, db_system_name="redis", db_operation_name="SET"
+)
 _errors = _rate("redlock.instance.errors", (*INSTANCE, "error_type"))
 _INSTANCES = (
-    lines("Votes for its clients", "1: for every process. 0: down, lagging or abstaining for one.", _voting),
-    lines("Abstaining", "1 while it may have forgotten locks; it votes again after one TTL.", _abstains),
+    lines(
+        "Votes for its clients",
+        "1: for every process. 0: down, lagging or abstaining for one.",
+        _voting,
+    ),
+    lines(
+        "Abstaining",
+        "1 while it may have forgotten locks; it votes again after one TTL.",
+        _abstains,
+    ),
     lines("Reply to a SET, p99", "One above the others: its AOF policy, disk, machine.", _replies),
 )
 _TROUBLES = (
     lines("Errors", "By instance and kind: TIMEOUT, CLOSED, or what it answered.", _errors),
-    lines("Reconnects", "Restarts, or a network that drops.", _rate("redlock.instance.reconnects", INSTANCE)),
-    lines("Commands", "What applications send there.", _rate("redlock.instance.commands", INSTANCE)),
-    lines("Votes", "Of observed attempts. Absent: it was not asked.", _rate("redlock.votes", ("redlock_vote",))),
+    lines(
+        "Reconnects",
+        "Restarts, or a network that drops.",
+        _rate("redlock.instance.reconnects", INSTANCE),
+    ),
+    lines(
+        "Commands", "What applications send there.", _rate("redlock.instance.commands", INSTANCE)
+    ),
+    lines(
+        "Votes",
+        "Of observed attempts. Absent: it was not asked.",
+        _rate("redlock.votes", ("redlock_vote",)),
+    ),
 )
 
 
@@ -90,7 +165,10 @@ def production() -> str:
     apps = f'{panels.RUN}=""'
     service = choice("service", "Service", "who locks", "job", apps, of="redlock.leases.held")
     variables = (service, *instances(f'{apps}, job=~"$service"'))
-    about = "Applications with lockcore.otel.instrument: is locking fine, for whom not, which instance, what to do."
+    about = (
+        "Applications with lockcore.otel.instrument: is locking fine, for whom not, which "
+        "instance, what to do."
+    )
     shelves = (
         ("Is locking fine?", 4, _GLANCE),
         ("", 8, _COURSE),
@@ -99,4 +177,12 @@ def production() -> str:
         ("Which instance?", 8, _INSTANCES),
         ("", 7, _TROUBLES),
     )
-    return board("Locks in production", "production", about, shelves, variables=variables, since=AN_HOUR, refresh="30s")
+    return board(
+        "Locks in production",
+        "production",
+        about,
+        shelves,
+        variables=variables,
+        since=AN_HOUR,
+        refresh="30s",
+    )

@@ -1,8 +1,9 @@
-"""The boards of runs: *instruments → how fast, how it ended; how votes went; what AOF policies cost; is it better*.
+"""The boards of runs: *instruments → how fast, how it ended; how votes went; what AOF policies
+cost; is it better*.
 
-Rules: ratios are chosen ÷ baseline, of whole runs; 1 = alike. For a verdict with an interval use `lockbench compare`
-or `gate`: one run against one run only shows where to look. A policy is a run (or several): runs to compare must be in
-the time range.
+Rules: ratios are chosen ÷ baseline, of whole runs; 1 = alike. For a verdict with an interval use
+`lockbench compare` or `gate`: one run against one run only shows where to look. A policy is a run
+(or several): runs to compare must be in the time range.
 """
 
 from functools import partial
@@ -29,47 +30,85 @@ from dashboards.panels import (
     total,
 )
 
-SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")  # bounds of every histogram
-_MARGIN, _REPLY, _ENDED = "redlock.vote.margin", "db.client.operation.duration", "redlock.acquire.outcomes"
+# bounds of every histogram
+SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")
+_MARGIN = "redlock.vote.margin"
+_REPLY = "db.client.operation.duration"
+_ENDED = "redlock.acquire.outcomes"
 _leases = partial(total, _ENDED, redlock_outcome="acquired")
 _broken = partial(total, "redlock.safety.violations", redlock_violation_kind="service_fault")
-_UNSAFE = "Leases on one resource valid at the same time. Must be 0; without a figure no oracle ran."
-_NO_ORACLE, _NO_CRASH = "no oracle ran", "no crash in view"
-_WHOLE_RUN = "Leases over the time its users ran, warm-up and drain included; averaged over the runs in view."
+_UNSAFE = (
+    "Leases on one resource valid at the same time. Must be 0; without a figure no oracle ran."
+)
+_NO_ORACLE = "no oracle ran"
+_NO_CRASH = "no crash in view"
+_WHOLE_RUN = (
+    "Leases over the time its users ran, warm-up and drain included; averaged over the runs "
+    "in view."
+)
 
 
 def _half_and_most(name: str) -> list[Query]:
     return [quantile(q, name).named(legend) for q, legend in ((0.5, "p50"), (0.99, "p99"))]
 
 
-# -- run overview ------------------------------------------------------------------------------------------------------
+# -- run overview ----------------------------------------------------------------------------------
 
 _taken = Query(_leases().expr, "{lease}")
 _p99_of_all = panels.acquire_quantile(0.99, whole=True)
 _in_time = ratio(panels.below(ACQUIRE, "$slo", redlock_outcome="acquired"), total(_ENDED))
 _GLANCE = (
     number("Safety violations", _UNSAFE, _broken(), red_above=1, empty=_NO_ORACLE),
-    number("Leases judged", "By the oracle, for violations.", total("redlock.safety.judged_leases"), empty=_NO_ORACLE),
-    number("Leases", "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.", _taken),
+    number(
+        "Leases judged",
+        "By the oracle, for violations.",
+        total("redlock.safety.judged_leases"),
+        empty=_NO_ORACLE,
+    ),
+    number(
+        "Leases",
+        "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.",
+        _taken,
+    ),
     number("Rate of the whole run", _WHOLE_RUN, panels.whole_rate()),
-    number("Acquire p99", "Of all acquires in view, from the intended start; 100 s: over 1 % failed.", _p99_of_all),
-    number("Within the SLO", "Acquired within the chosen time, of all acquires; failures are misses.", _in_time),
+    number(
+        "Acquire p99",
+        "Of all acquires in view, from the intended start; 100 s: over 1 % failed.",
+        _p99_of_all,
+    ),
+    number(
+        "Within the SLO",
+        "Acquired within the chosen time, of all acquires; failures are misses.",
+        _in_time,
+    ),
 )
-_PERCENTILES = "From the intended start, of all acquires: 100 s where too many failed. Points are exemplars: click one."
+_PERCENTILES = (
+    "From the intended start, of all acquires: 100 s where too many failed. Points are "
+    "exemplars: click one."
+)
 _percentiles = [panels.acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
 _rates = [now(f"redlock.load.{name}").named(name) for name in ("achieved", "offered")]
 _RATE = (
-    lines("Rate offered and achieved", "Leases per second; in open loop the schedule. A gap: not sustained.", *_rates),
+    lines(
+        "Rate offered and achieved",
+        "Leases per second; in open loop the schedule. A gap: not sustained.",
+        *_rates,
+    ),
     lines("Acquire latency, percentiles", _PERCENTILES, *_percentiles, exemplars=True),
 )
-_OTHERS = "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the next grant there."
+_OTHERS = (
+    "Release: send to answer. Hold: grant to release. Hand-off: a holder's release to the "
+    "next grant there."
+)
 _others = [
     quantile(0.99, f"redlock.{legend.replace('-', '')}.duration").named(f"{legend} p99")
     for legend in ("release", "hold", "hand-off")
 ]
 _buckets = panels.buckets(ACQUIRE, redlock_outcome="acquired")
 _LATENCY = (
-    panels.heat("Acquire latency, heatmap", "Acquires per second by bucket, successes only.", _buckets),
+    panels.heat(
+        "Acquire latency, heatmap", "Acquires per second by bucket, successes only.", _buckets
+    ),
     lines("Release, hold and hand-off, p99", _OTHERS, *_others),
 )
 _outcomes = rate(_ENDED, ("redlock_outcome",))
@@ -77,67 +116,134 @@ _held = Query(now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = now("redlock.callers.waiting").named("waiting")
 _OUTCOMES = (
     lines("Outcomes", "Acquires that returned, by how they ended.", _outcomes, stacked=True),
-    lines("Callers", "Callers that hold a lease and callers that wait for one.", _held, _waiting, stacked=True),
+    lines(
+        "Callers",
+        "Callers that hold a lease and callers that wait for one.",
+        _held,
+        _waiting,
+        stacked=True,
+    ),
 )
 _gone = Query(rate("redlock.leases.gone").expr, "{lock}/s", "leases gone")
 _expired = Query(rate("redis.keys.expired").expr, "{lock}/s", "keys expired")
 _validity = panels.mean("redlock.lease.validity").named("mean")
 _faults = state("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target"))
 _LEASES = (
-    lines("Validity left at the grant", "Of a lease: TTL minus the time taken minus drift.", _validity),
-    lines("Leases gone and keys expired", "Found gone at their release; not released in time.", _gone, _expired),
+    lines(
+        "Validity left at the grant", "Of a lease: TTL minus the time taken minus drift.", _validity
+    ),
+    lines(
+        "Leases gone and keys expired",
+        "Found gone at their release; not released in time.",
+        _gone,
+        _expired,
+    ),
     lines("Faults", "1 while an injected fault is in force.", _faults),
 )
 
 
 def overview() -> str:
     """The board as JSON."""
-    slo = dashboard.CustomVariable("slo").label("SLO (s)").description("an acquire should take no longer")
+    slo = (
+        dashboard.CustomVariable("slo")
+        .label("SLO (s)")
+        .description("an acquire should take no longer")
+    )
     slo.current(VariableOption(selected=True, text="0.01", value="0.01"))
     slo.values(",".join(("0.01", *(bound for bound in SLO_S if bound != "0.01"))))
-    about = "One run as it goes: rate, latency from the intended start, outcomes, callers. Start here."
+    about = (
+        "One run as it goes: rate, latency from the intended start, outcomes, callers. Start here."
+    )
     latency = ("Rate and latency", 9, _RATE), ("", 9, _LATENCY)
-    shelves = ("At a glance", 4, _GLANCE), *latency, ("Outcomes and callers", 8, _OUTCOMES), ("", 7, _LEASES)
+    shelves = (
+        ("At a glance", 4, _GLANCE),
+        *latency,
+        ("Outcomes and callers", 8, _OUTCOMES),
+        ("", 7, _LEASES),
+    )
     return board("Run overview", "run-overview", about, shelves, (slo,))
 
 
-# -- quorum and split-brain retries ------------------------------------------------------------------------------------
+# -- quorum and split-brain retries ----------------------------------------------------------------
 
 _splits = ratio(total("redlock.split_votes"), total(_ENDED))
 _needed = now("redlock.quorum.size", function="max").named("quorum")
 _spare = Query(f"{panels.voting().expr} - {_needed.expr}", "{instance}", "spare")
-_bare = ratio(panels.below(_MARGIN, "0.1"), panels.count(_MARGIN))  # whole numbers: what is not above 0.1 is 0
+# whole numbers: what is not above 0.1 is 0
+_bare = ratio(panels.below(_MARGIN, "0.1"), panels.count(_MARGIN))
 _restarts = total("redis.restarts")
 _MARGINS = (
-    number("Split-brain retries per acquire", "Rounds that nobody could win (split votes), per acquire.", _splits),
-    number("Leases without reserve", "Granted by exactly a quorum: an instance that forgets loses the lock.", _bare),
+    number(
+        "Split-brain retries per acquire",
+        "Rounds that nobody could win (split votes), per acquire.",
+        _splits,
+    ),
+    number(
+        "Leases without reserve",
+        "Granted by exactly a quorum: an instance that forgets loses the lock.",
+        _bare,
+    ),
     number(
         "Instances beyond the quorum",
         "Voting now, minus the quorum. Below 0 nothing can be locked.",
         _spare,
         empty="not known now",
     ),
-    number("Restarts", "During the runs in view: each may have forgotten its locks.", _restarts, red_above=1),
+    number(
+        "Restarts",
+        "During the runs in view: each may have forgotten its locks.",
+        _restarts,
+        red_above=1,
+    ),
 )
-_votes, _split = rate("redlock.votes", ("redlock_vote",)), rate("redlock.split_votes").named("split votes")
+_votes = rate("redlock.votes", ("redlock_vote",))
+_split = rate("redlock.split_votes").named("split votes")
 _margin = panels.mean(_MARGIN).named("mean")
 _VOTES = (
-    lines("Votes", "Of each acquire's last round, once it has closed, by what was said.", _votes, stacked=True),
-    lines("Vote margin", "Granted votes beyond the quorum: so many instances may fail, and the lock holds.", _margin),
+    lines(
+        "Votes",
+        "Of each acquire's last round, once it has closed, by what was said.",
+        _votes,
+        stacked=True,
+    ),
+    lines(
+        "Vote margin",
+        "Granted votes beyond the quorum: so many instances may fail, and the lock holds.",
+        _margin,
+    ),
     lines("Split-brain retries (split votes)", "Rounds per second that nobody could win.", _split),
 )
 _dead = _half_and_most("redlock.split_vote.dead_time")
-_attempts = panels.mean("redlock.acquire.attempts").named("mean"), _half_and_most("redlock.acquire.attempts")[1]
+_attempts = (
+    panels.mean("redlock.acquire.attempts").named("mean"),
+    _half_and_most("redlock.acquire.attempts")[1],
+)
 _ROUNDS = (
     lines("Dead time of split votes", "An acquire's start to the round that won.", *_dead),
     lines("Rounds per acquire", "1 = the first round decided it.", *_attempts),
 )
 _jain = now("redlock.callers.fairness", function="min")
 _WAITING = (
-    lines("Polls", "Attempts beyond an acquire's first, and looks at who holds.", rate("redlock.acquire.polls")),
-    lines("Wakeups", "Turns passed between processes (retry policy push).", rate("redlock.handoff.turns")),
-    lines("Longest acquire", "So far, failed ones included.", now("redlock.acquire.longest", function="max")),
-    lines("Fairness among callers", "Jain's index of their leases: 1 is even, 1 ÷ callers is one for all.", _jain),
+    lines(
+        "Polls",
+        "Attempts beyond an acquire's first, and looks at who holds.",
+        rate("redlock.acquire.polls"),
+    ),
+    lines(
+        "Wakeups",
+        "Turns passed between processes (retry policy push).",
+        rate("redlock.handoff.turns"),
+    ),
+    lines(
+        "Longest acquire",
+        "So far, failed ones included.",
+        now("redlock.acquire.longest", function="max"),
+    ),
+    lines(
+        "Fairness among callers",
+        "Jain's index of their leases: 1 is even, 1 ÷ callers is one for all.",
+        _jain,
+    ),
 )
 _median, _slow = (quantile(q, _REPLY, INSTANCE) for q in (0.5, 0.99))
 _skew = Query(f"max({_median.expr}) / min({_median.expr})", "x", "slowest ÷ fastest")
@@ -149,27 +255,50 @@ _REPLIES = (
 )
 _abstains = state("redlock.instance.abstaining", INSTANCE, function="max")
 _INSTANCES = (
-    lines("Voting instances", "Below the quorum nothing can be locked.", panels.voting().named("voting"), _needed),
-    lines("Abstaining", "1 while an instance does not vote, as it may have forgotten locks.", _abstains),
-    lines("Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)),
+    lines(
+        "Voting instances",
+        "Below the quorum nothing can be locked.",
+        panels.voting().named("voting"),
+        _needed,
+    ),
+    lines(
+        "Abstaining",
+        "1 while an instance does not vote, as it may have forgotten locks.",
+        _abstains,
+    ),
+    lines(
+        "Commands", "What the load sent, by instance.", rate("redlock.instance.commands", INSTANCE)
+    ),
 )
 _errors = total("redlock.instance.errors", (*INSTANCE, "error_type"))
 _errors = _errors.named("{{server_address}}:{{server_port}} {{error_type}}")
 _TROUBLES = (
     lines("Errors", "Met by the load since the run began, by instance and kind.", _errors),
-    lines("Reconnects", "Connections made anew, by instance.", rate("redlock.instance.reconnects", INSTANCE)),
+    lines(
+        "Reconnects",
+        "Connections made anew, by instance.",
+        rate("redlock.instance.reconnects", INSTANCE),
+    ),
 )
 
 
 def quorum() -> str:
     """The board as JSON."""
-    about = "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the instances behind them."
-    votes = ("At a glance", 4, _MARGINS), ("Votes", 8, _VOTES), ("", 8, _ROUNDS), ("Waiting", 7, _WAITING)
+    about = (
+        "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the "
+        "instances behind them."
+    )
+    votes = (
+        ("At a glance", 4, _MARGINS),
+        ("Votes", 8, _VOTES),
+        ("", 8, _ROUNDS),
+        ("Waiting", 7, _WAITING),
+    )
     servers = ("Instances", 8, _REPLIES), ("", 7, _INSTANCES), ("Troubles", 7, _TROUBLES)
     return board("Quorum and split-brain retries", "quorum", about, (*votes, *servers))
 
 
-# -- fsync trade-off ---------------------------------------------------------------------------------------------------
+# -- fsync trade-off -------------------------------------------------------------------------------
 
 _BY = (panels.POLICY,)
 
@@ -180,7 +309,8 @@ def _each_lease(name: str) -> Query:
 
 
 _p50, _p99 = (panels.acquire_quantile(q, _BY, whole=True) for q in (0.5, 0.99))
-_reply, _stalls = quantile(0.99, _REPLY, _BY, whole=True), _each_lease("redis.aof.delayed_fsyncs")
+_reply = quantile(0.99, _REPLY, _BY, whole=True)
+_stalls = _each_lease("redis.aof.delayed_fsyncs")
 _PRICE = (
     bars("Rate of the whole run", _WHOLE_RUN, panels.whole_rate(_BY)),
     bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
@@ -191,15 +321,32 @@ _PRICE = (
         _each_lease("redis.aof.fsyncs"),
         empty="no shim counted",
     ),
-    bars("Stalls per lease", "Writes postponed behind a running sync (aof_delayed_fsync).", _stalls),
-    bars("Reply to a SET, p99", "Of all instances over the whole runs, of observed attempts.", _reply),
+    bars(
+        "Stalls per lease", "Writes postponed behind a running sync (aof_delayed_fsync).", _stalls
+    ),
+    bars(
+        "Reply to a SET, p99", "Of all instances over the whole runs, of observed attempts.", _reply
+    ),
 )
-_lost, _doubled = total("redlock.crash.lost_locks", _BY), total("redlock.crash.double_grants", _BY)
+_lost = total("redlock.crash.lost_locks", _BY)
+_doubled = total("redlock.crash.double_grants", _BY)
 _window = quantile(0.99, "redlock.crash.lost_window", _BY, whole=True)
 _LOSS = (
-    bars("Locks lost in crashes", "Acknowledged locks that an instance forgot.", _lost, empty=_NO_CRASH),
-    bars("Lost window, p99", "How far back before a crash acknowledged locks were lost.", _window, empty=_NO_CRASH),
-    bars("Double grants", "Leases valid beside another one after a crash.", _doubled, empty=_NO_CRASH),
+    bars(
+        "Locks lost in crashes",
+        "Acknowledged locks that an instance forgot.",
+        _lost,
+        empty=_NO_CRASH,
+    ),
+    bars(
+        "Lost window, p99",
+        "How far back before a crash acknowledged locks were lost.",
+        _window,
+        empty=_NO_CRASH,
+    ),
+    bars(
+        "Double grants", "Leases valid beside another one after a crash.", _doubled, empty=_NO_CRASH
+    ),
     bars("Safety violations", _UNSAFE, _broken(_BY), empty=_NO_ORACLE),
 )
 _size = now("redis.aof.size", (*INSTANCE, *_BY))
@@ -212,25 +359,49 @@ _SERVERS = (
 
 def fsync() -> str:
     """The board as JSON."""
-    about = "What each AOF policy costs and what it loses. Run the same scenario with --fsync none, everysec, always."
-    shelves = ("The price, by policy", 6, _PRICE), ("The loss, by policy", 6, _LOSS), ("Servers", 7, _SERVERS)
+    about = (
+        "What each AOF policy costs and what it loses. Run the same scenario with --fsync "
+        "none, everysec, always."
+    )
+    shelves = (
+        ("The price, by policy", 6, _PRICE),
+        ("The loss, by policy", 6, _LOSS),
+        ("Servers", 7, _SERVERS),
+    )
     return board("Fsync trade-off", "fsync", about, shelves, since=SOME_RUNS)
 
 
-# -- generator health and comparison -----------------------------------------------------------------------------------
+# -- generator health and comparison ---------------------------------------------------------------
 
 _lag_of_all = quantile(0.99, "redlock.scheduler.lag", whole=True)
 _HEALTH = (
-    number("Scheduler lag p99", "How late a load process wakes, over the runs in view.", _lag_of_all, red_above=0.01),
-    number("Late starts", "Operations that the timer started late.", total("redlock.load.late_starts")),
-    number("Queued starts", "Operations that were due while no caller was free.", total("redlock.load.queued_starts")),
-    number("Telemetry dropped", "Made, and not arrived; counts lose nothing.", total("redlock.telemetry.dropped")),
+    number(
+        "Scheduler lag p99",
+        "How late a load process wakes, over the runs in view.",
+        _lag_of_all,
+        red_above=0.01,
+    ),
+    number(
+        "Late starts", "Operations that the timer started late.", total("redlock.load.late_starts")
+    ),
+    number(
+        "Queued starts",
+        "Operations that were due while no caller was free.",
+        total("redlock.load.queued_starts"),
+    ),
+    number(
+        "Telemetry dropped",
+        "Made, and not arrived; counts lose nothing.",
+        total("redlock.telemetry.dropped"),
+    ),
 )
-_cpu, _lag = rate("redlock.client.cpu", ("redlock_worker",)), _half_and_most("redlock.scheduler.lag")
+_cpu = rate("redlock.client.cpu", ("redlock_worker",))
+_lag = _half_and_most("redlock.scheduler.lag")
 _LOAD = (
     lines(
         "CPU of the load",
-        "Of one core, by load process. From 90 % on the rate is a lower bound. At 0 nothing is heard of it any more: "
+        "Of one core, by load process. From 90 % on the rate is a lower bound. At 0 "
+        "nothing is heard of it any more: "
         "it was killed, or it stands still (alert LoadProcessSilent).",
         _cpu,
     ),
@@ -254,20 +425,38 @@ def _per_lease(name: str) -> Query:
 _speed = _against(panels.whole_rate(), panels.whole_rate(run="$baseline"))
 _ratio_of = partial(number, empty="choose a run and a baseline")
 _RATIOS = (
-    _ratio_of("Rate", "Leases per second of the whole run; above 1 the chosen run is faster.", _speed),
+    _ratio_of(
+        "Rate", "Leases per second of the whole run; above 1 the chosen run is faster.", _speed
+    ),
     _ratio_of("Acquire p50", "Below 1 the chosen run is faster.", _latency(0.5)),
     _ratio_of("Acquire p99", "Below 1 the chosen run is faster.", _latency(0.99)),
-    _ratio_of("Client CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redlock.client.cpu")),
-    _ratio_of("Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")),
+    _ratio_of(
+        "Client CPU per lease",
+        "Below 1 the chosen run is cheaper.",
+        _per_lease("redlock.client.cpu"),
+    ),
+    _ratio_of(
+        "Server CPU per lease", "Below 1 the chosen run is cheaper.", _per_lease("redis.cpu.time")
+    ),
 )
 
 
 def generator() -> str:
     """The board as JSON."""
-    about = "Whether the load generator was good enough to be believed, and the chosen run against a baseline."
+    about = (
+        "Whether the load generator was good enough to be believed, and the chosen run "
+        "against a baseline."
+    )
     named = panels.choice("baseline_name", "Baseline's name", "its --name", panels.NAME)
     within = f'{panels.NAME}=~"$baseline_name"'
     asked = "baseline", "Baseline", "the run that is 1.0 in the ratios", panels.RUN
     baseline = panels.choice(*asked, within, multi=False)
     shelves = ("Health", 4, _HEALTH), ("", 8, _LOAD), ("Chosen run ÷ baseline", 4, _RATIOS)
-    return board("Generator health and comparison", "generator", about, shelves, (named, baseline), since=SOME_RUNS)
+    return board(
+        "Generator health and comparison",
+        "generator",
+        about,
+        shelves,
+        (named, baseline),
+        since=SOME_RUNS,
+    )

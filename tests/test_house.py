@@ -1,4 +1,5 @@
-"""The house rules, checked: sizes, names, imports, and nothing of a particular machine or registry."""
+"""The house rules, checked: sizes, names, imports, and nothing of a particular machine or
+registry."""
 
 import ast
 import io
@@ -19,7 +20,13 @@ MOST_FUNCTION_LINES = 60
 SAYS_NOTHING = re.compile(r"(utils?|helpers?|common|misc|managers?)")
 # Spelled in pieces, so that this file does not find itself.
 REGISTRY = re.compile(
-    r"py" r"pi\.org|python" r"hosted|registry\." r"npmjs|deb" r"ian\.org|crates\." r"io|repo1?\." r"maven"
+    r"py"
+    r"pi\.org|python"
+    r"hosted|registry\."
+    r"npmjs|deb"
+    r"ian\.org|crates\."
+    r"io|repo1?\."
+    r"maven"
 )
 
 
@@ -28,12 +35,18 @@ def tracked_files() -> list[Path]:
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listing.returncode:
         return [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
-    return [ROOT / name for name in listing.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+    return [
+        ROOT / name
+        for name in listing.stdout.decode().split("\0")
+        if name and (ROOT / name).is_file()
+    ]
 
 
 def long_functions(tree: ast.AST) -> list[tuple[str, int]]:
     """Functions over the limit and how many lines they have, docstring included."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     sizes = [(node.name, (node.end_lineno or 0) - node.lineno + 1) for node in functions]
     return [(name, lines) for name, lines in sizes if lines > MOST_FUNCTION_LINES]
 
@@ -59,7 +72,9 @@ def test_no_name_says_nothing() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if "tests" not in path.relative_to(ROOT).parts], ids=NAME)
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if "tests" not in path.relative_to(ROOT).parts], ids=NAME
+)
 def test_a_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
@@ -78,18 +93,26 @@ def test_no_registry_is_named() -> None:
 def imported_by(statement: str) -> set[str]:
     """The modules a fresh interpreter has loaded after `statement`."""
     code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return set(run.stdout.split())
 
 
-PROCESSES = ("_process", ".waitaof_lock", ".loops")  # a question's load processes, and what only they import
+# a question's load processes, and what only they import
+PROCESSES = ("_process", ".waitaof_lock", ".loops")
 
 
 @pytest.mark.parametrize("package", ["bench.cli", "bench.experiments", "bench.report", "bench.run"])
 def test_cli_experiments_and_report_never_reach_locust_or_gevent(package: str) -> None:
     folder = ROOT.joinpath(*package.split("."))
-    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(folder.rglob("*.py"))]
-    modules = [module.removesuffix(".__init__") for module in modules if not module.endswith(PROCESSES)]
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted(folder.rglob("*.py"))
+    ]
+    modules = [
+        module.removesuffix(".__init__") for module in modules if not module.endswith(PROCESSES)
+    ]
     loaded = imported_by("\n".join(f"import {module}" for module in modules))
     assert package in loaded
     assert loaded & {"locust", "gevent"} == set()
@@ -106,7 +129,19 @@ def test_lockcore_imports_no_event_loop_and_nothing_of_the_bench() -> None:
 UNPRESSED = ("lockcore/*.py", "lockcore/shells/*.py")
 UNPRESSED_FILES = sorted(path for pattern in UNPRESSED for path in ROOT.glob(pattern))
 MOST_COLUMNS = 100
-BUILT_IN_TYPES = {"bool", "bytes", "dict", "float", "int", "list", "object", "set", "str", "tuple", "type"}
+BUILT_IN_TYPES = {
+    "bool",
+    "bytes",
+    "dict",
+    "float",
+    "int",
+    "list",
+    "object",
+    "set",
+    "str",
+    "tuple",
+    "type",
+}
 
 
 def is_packed(node: ast.AST) -> bool:
@@ -129,7 +164,11 @@ def loose_walruses(tree: ast.AST) -> list[ast.AST]:
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
             heads.append(node)
     allowed = {id(inner) for head in heads for inner in ast.walk(head)}
-    return [node for node in ast.walk(tree) if isinstance(node, ast.NamedExpr) and id(node) not in allowed]
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.NamedExpr) and id(node) not in allowed
+    ]
 
 
 def conditional_expressions(statement: ast.stmt) -> int:
@@ -145,8 +184,14 @@ def conditional_expressions(statement: ast.stmt) -> int:
 
 
 def ignores_its_result(annotation: ast.expr | None) -> bool:
-    """True for a callback whose value nobody uses. `Callable[[str], int]` may well be `int`: it converts."""
-    return annotation is not None and re.search(r"Callable\[.*(object|None)\]", ast.unparse(annotation)) is not None
+    """True for a callback whose value nobody uses.
+
+    `Callable[[str], int]` may well be `int`: it converts.
+    """
+    return (
+        annotation is not None
+        and re.search(r"Callable\[.*(object|None)\]", ast.unparse(annotation)) is not None
+    )
 
 
 def idle_callbacks(tree: ast.AST) -> list[ast.AST]:
@@ -154,15 +199,21 @@ def idle_callbacks(tree: ast.AST) -> list[ast.AST]:
     values: list[tuple[ast.AST, ast.AST | None]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
-            values += [(target, node.value) for target in node.targets if isinstance(target, ast.Attribute)]
+            values += [
+                (target, node.value) for target in node.targets if isinstance(target, ast.Attribute)
+            ]
         elif isinstance(node, ast.AnnAssign) and ignores_its_result(node.annotation):
             values.append((node, node.value))
         elif isinstance(node, ast.arguments):
             positional = [*node.posonlyargs, *node.args]
             defaults = [*[None] * (len(positional) - len(node.defaults)), *node.defaults]
-            pairs = zip([*positional, *node.kwonlyargs], [*defaults, *node.kw_defaults], strict=True)
+            pairs = zip(
+                [*positional, *node.kwonlyargs], [*defaults, *node.kw_defaults], strict=True
+            )
             values += [pair for pair in pairs if ignores_its_result(pair[0].annotation)]
-    return [node for node, value in values if isinstance(value, ast.Name) and value.id in BUILT_IN_TYPES]
+    return [
+        node for node, value in values if isinstance(value, ast.Name) and value.id in BUILT_IN_TYPES
+    ]
 
 
 def comments_beside_code(text: str) -> list[tuple[int, str]]:
@@ -185,16 +236,24 @@ def pressed_places(text: str) -> list[str]:
             places.append(f"line {line}: several values are assigned at once")
         if isinstance(node, ast.stmt) and conditional_expressions(node) > 1:
             places.append(f"line {line}: one statement has two conditional expressions")
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Tuple | ast.BoolOp | ast.IfExp):
+        if isinstance(node, ast.Expr) and isinstance(
+            node.value, ast.Tuple | ast.BoolOp | ast.IfExp
+        ):
             places.append(f"line {line}: an expression stands for its side effects")
     places += [f"line {node.lineno}: := outside a head" for node in loose_walruses(tree)]
-    places += [f"line {node.lineno}: a type that does nothing as a callback" for node in idle_callbacks(tree)]
+    places += [
+        f"line {node.lineno}: a type that does nothing as a callback"
+        for node in idle_callbacks(tree)
+    ]
     for number, line_text in enumerate(text.splitlines(), 1):
         if len(line_text) > MOST_COLUMNS:
             places.append(f"line {number}: more than {MOST_COLUMNS} columns")
         if re.search(r"#\s*fmt:\s*(skip|off)", line_text):
             places.append(f"line {number}: the formatter is switched off")
-    places += [f"line {number}: {comment} says more than a unit" for number, comment in comments_beside_code(text)]
+    places += [
+        f"line {number}: {comment} says more than a unit"
+        for number, comment in comments_beside_code(text)
+    ]
     return places
 
 
@@ -208,14 +267,26 @@ def test_code_is_read_once(path: Path) -> None:
     [
         ("a, self.b = 1, {}", "line 1: several values are assigned at once"),
         ("f((a := 1))", "line 1: := outside a head"),
-        ("a = (1 if b else 2) + (3 if c else 4)", "line 1: one statement has two conditional expressions"),
-        ("while 1 if a else 2 if b else 3:\n    pass", "line 1: one statement has two conditional expressions"),
+        (
+            "a = (1 if b else 2) + (3 if c else 4)",
+            "line 1: one statement has two conditional expressions",
+        ),
+        (
+            "while 1 if a else 2 if b else 3:\n    pass",
+            "line 1: one statement has two conditional expressions",
+        ),
         ("ready and go()", "line 1: an expression stands for its side effects"),
         ("go(), stay()", "line 1: an expression stands for its side effects"),
         ("self.wake = int", "line 1: a type that does nothing as a callback"),
         ("wake: Callable[[], object] = bool", "line 1: a type that does nothing as a callback"),
-        ("def f(wake: Callable[[], object] = type): ...", "line 1: a type that does nothing as a callback"),
-        ("def f(*, wake: Callable[[], object] = str): ...", "line 1: a type that does nothing as a callback"),
+        (
+            "def f(wake: Callable[[], object] = type): ...",
+            "line 1: a type that does nothing as a callback",
+        ),
+        (
+            "def f(*, wake: Callable[[], object] = str): ...",
+            "line 1: a type that does nothing as a callback",
+        ),
         ("a = 1  # fmt" + ": skip", "line 1: the formatter is switched off"),
         ("a = 1\n# " + "x" * MOST_COLUMNS, "line 2: more than 100 columns"),
         ("a = 1  # what it means", "line 1: # what it means says more than a unit"),

@@ -1,4 +1,5 @@
-"""What is built from here: a wheel that is whole, a lock that needs little, a recipe that comes from elsewhere."""
+"""What is built from here: a wheel that is whole, a lock that needs little, a recipe that comes
+from elsewhere."""
 
 import importlib.metadata
 import importlib.util
@@ -23,22 +24,40 @@ from tests.trials import GATED, SHORT, TRIALS, trial_of, typed_lines
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("lockcore", "bench", "dashboards")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
-HEAVY = ("locust", "opentelemetry", "numpy", "scipy", "click", "rich", "jinja2", "gevent", "hdrh", "psutil")
+HEAVY = (
+    "locust",
+    "opentelemetry",
+    "numpy",
+    "scipy",
+    "click",
+    "rich",
+    "jinja2",
+    "gevent",
+    "hdrh",
+    "psutil",
+)
 
-INSIDE = ("lockcore.awaited", "lockcore.rounds", "lockcore.shells.shortcut")  # no public names of the lock
+# no public names of the lock
+INSIDE = ("lockcore.awaited", "lockcore.rounds", "lockcore.shells.shortcut")
 
 
 def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(word) for word in command],
-        cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        cwd=cwd,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
 
 
 def built(source: Path, into: Path) -> Path:
     """The wheel of `source`, built without an isolated environment, hence without a network."""
     words = ("wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", into, source)
-    quick = into / "cc"  # to make fast code takes a minute of a core, and whether there is some is asked here
+    # to make fast code takes a minute of a core, and whether there is some is asked here
+    quick = into / "cc"
     quick.write_text('#!/bin/sh\nexec cc "$@" -O0\n', "utf-8")
     quick.chmod(0o755)
     done = run(*PIP, *words, cwd=into, CC=str(quick))
@@ -52,7 +71,9 @@ def wheel(tmp_path_factory):
     """Our own, from a copy: building leaves traces beside the sources."""
     copy = tmp_path_factory.mktemp("source") / "lockbench"
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     return built(copy, tmp_path_factory.mktemp("wheel"))
@@ -62,9 +83,13 @@ def wheel(tmp_path_factory):
 def empty(tmp_path_factory, wheel):
     """An environment with nothing in it but the wheel, redis-py and hiredis: its Python."""
     place = tmp_path_factory.mktemp("empty")
-    assert run(sys.executable, "-m", "venv", "--without-pip", place / "env", cwd=place).returncode == 0
+    assert (
+        run(sys.executable, "-m", "venv", "--without-pip", place / "env", cwd=place).returncode == 0
+    )
     python = place / "env" / "bin" / "python"
-    installed = run(*PIP, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place)
+    installed = run(
+        *PIP, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place
+    )
     assert installed.returncode == 0, installed.stderr
     (site,) = (place / "env" / "lib").glob("python*/site-packages")
     for package in ("redis", "hiredis"):
@@ -116,10 +141,15 @@ def test_the_compiled_load_is_not_linked_with_the_compiled_lock(unpacked):
 @needs_compiler
 def test_the_compiled_load_runs_on_the_source_of_another_lockcore(unpacked, tmp_path):
     """As of a gate: `git:` brings lockcore as source, of a version whose inside may be another."""
-    shutil.copytree(ROOT / "lockcore", tmp_path / "lockcore", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copytree(
+        ROOT / "lockcore",
+        tmp_path / "lockcore",
+        ignore=shutil.ignore_patterns("__pycache__", "*.so"),
+    )
     code = (
         "import sys, lockcore, lockcore.engine\n"
-        f"sys.modules.update(dict.fromkeys({INSIDE!r}))  # planted: they cannot be imported any more\n"
+        f"sys.modules.update(dict.fromkeys({INSIDE!r}))  # planted: they cannot be "
+        "imported any more\n"
         "import bench.workloads.worker as worker\n"
         "from bench.workloads import operation\n"
         "assert worker.Caller is operation.Caller\n"
@@ -142,7 +172,8 @@ def test_the_wheel_holds_the_licence_and_no_tests(wheel):
 def test_the_lock_alone_needs_redis_py_and_hiredis_only(empty, tmp_path):
     code = (
         "import importlib.util as u, sys, lockcore, lockcore.errors\n"
-        f"assert not [name for name in {HEAVY!r} if u.find_spec(name)], 'the environment is not empty'\n"
+        f"assert not [name for name in {HEAVY!r} if u.find_spec(name)], 'the environment "
+        "is not empty'\n"
         "assert lockcore.Redlock and lockcore.AsyncRedlock\n"
         "try: lockcore.Redlock.connect(['redis://127.0.0.1:1'], connect_timeout_s=0.2)\n"
         "except lockcore.errors.LockcoreError as error: print(type(error).__name__)\n"
@@ -155,16 +186,30 @@ def test_the_lock_alone_needs_redis_py_and_hiredis_only(empty, tmp_path):
 def test_the_command_without_its_extra_says_which(empty, tmp_path):
     done = run(empty.with_name("lockbench"), "doctor", cwd=tmp_path, PYTHONPATH="")
     assert done.returncode == 3
-    assert done.stderr == "lockbench: the package click is missing; install lockbench with its extra: [run]\n"
+    assert (
+        done.stderr
+        == "lockbench: the package click is missing; install lockbench with its extra: [run]\n"
+    )
 
 
 def test_the_wheel_promises_what_pyproject_says(wheel):
-    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA"))
+    (name,) = (
+        name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")
+    )
     text = zipfile.ZipFile(wheel).read(name).decode()
-    extras = {line.partition(": ")[2] for line in text.splitlines() if line.startswith("Provides-Extra")}
+    extras = {
+        line.partition(": ")[2] for line in text.splitlines() if line.startswith("Provides-Extra")
+    }
     assert {"embedded", "load", "telemetry", "report", "dev", "run"} <= extras
-    base = [line for line in text.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
-    assert sorted(line.split()[1].partition("<")[0].partition(">")[0] for line in base) == ["hiredis", "redis"]
+    base = [
+        line
+        for line in text.splitlines()
+        if line.startswith("Requires-Dist") and "extra ==" not in line
+    ]
+    assert sorted(line.split()[1].partition("<")[0].partition(">")[0] for line in base) == [
+        "hiredis",
+        "redis",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -173,13 +218,31 @@ def plugged(tmp_path_factory):
     copy = tmp_path_factory.mktemp("plugin") / "source"
     shutil.copytree(ROOT / "tests" / "plugins" / "redis-py-lock", copy)
     site = tmp_path_factory.mktemp("site")
-    done = run(*PIP, "install", "--no-deps", "--no-index", "--no-build-isolation", "--target", site, copy, cwd=site)
+    done = run(
+        *PIP,
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--target",
+        site,
+        copy,
+        cwd=site,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return site
 
 
 def test_the_example_plug_in_shows_its_recipe_once_installed(plugged, lockbench, tmp_path):
-    listed = run(sys.executable, "-m", "bench", "recipes", cwd=tmp_path, PYTHONPATH=f"{plugged}:{ROOT}", COLUMNS="200")
+    listed = run(
+        sys.executable,
+        "-m",
+        "bench",
+        "recipes",
+        cwd=tmp_path,
+        PYTHONPATH=f"{plugged}:{ROOT}",
+        COLUMNS="200",
+    )
     assert "redis-py-lock" in listed.stdout, listed.stderr
     assert "(from lockbench-redis-py-lock 1.0)" in listed.stdout
     assert "redis-py-lock" not in lockbench("recipes").stdout
@@ -187,11 +250,36 @@ def test_the_example_plug_in_shows_its_recipe_once_installed(plugged, lockbench,
 
 @pytest.mark.integration
 def test_the_example_plug_in_is_loaded_and_judged_like_any_other(plugged, tmp_path):
-    load = ("--users", "4", "--resources", "1", "--hold", "2ms", "--duration", "500ms", "--warmup", "200ms")
-    command = (sys.executable, "-m", "bench", "run", "--recipe", "redis-py-lock", *load, "--out", "r")
+    load = (
+        "--users",
+        "4",
+        "--resources",
+        "1",
+        "--hold",
+        "2ms",
+        "--duration",
+        "500ms",
+        "--warmup",
+        "200ms",
+    )
+    command = (
+        sys.executable,
+        "-m",
+        "bench",
+        "run",
+        "--recipe",
+        "redis-py-lock",
+        *load,
+        "--out",
+        "r",
+    )
     done = run(*command, cwd=tmp_path, PYTHONPATH=f"{plugged}:{ROOT}")
-    assert done.returncode in (0, 4), done.stdout + done.stderr  # a busy machine may make a run invalid
-    assert "redis-py-lock · closed loop · 4 users in 2 processes · 1 resource · hold 2ms" in done.stdout
+    # a busy machine may make a run invalid
+    assert done.returncode in (0, 4), done.stdout + done.stderr
+    assert (
+        "redis-py-lock · closed loop · 4 users in 2 processes · 1 resource · hold 2ms"
+        in done.stdout
+    )
     safety = json.loads((tmp_path / "r" / "result.json").read_text("utf-8"))["safety"]
     assert safety["violations"] == 0 < safety["tested_leases"]
 
@@ -201,34 +289,48 @@ def test_the_version_is_the_one_that_is_installed(lockbench):
 
 
 def test_a_source_archive_holds_whatever_its_tests_and_its_makefile_need():
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode or not listed.stdout:
         pytest.skip("this is no git checkout")
-    always = {"README.md", "LICENSE", "pyproject.toml", "MANIFEST.in"}  # setuptools takes these by itself
+    # setuptools takes these by itself
+    always = {"README.md", "LICENSE", "pyproject.toml", "MANIFEST.in"}
     manifest = set((ROOT / "MANIFEST.in").read_text("utf-8").split())
     assert {line.partition("/")[0] for line in listed.stdout.splitlines()} - always <= manifest
 
 
-# -- as README and the CI examples say -------------------------------------------------------------------------------
+# -- as README and the CI examples say -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The wheel in an environment of its own, with what it depends on, and a clone of a repository to work in. `tools`:
-    a folder that comes first on PATH: `lockbench` appends LOCKBENCH_TRIAL to commands that measure, `pip` asks no
-    index and takes the wheel for the clone."""
+    """The wheel in an environment of its own, with what it depends on, and a clone of a repository
+    to work in. `tools`: a folder that comes first on PATH: `lockbench` appends LOCKBENCH_TRIAL to
+    commands that measure, `pip` asks no index and takes the wheel for the clone."""
 
     tools: Path
     clone: Path
 
-    def sh(self, script: str, cwd: Path, options: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    def sh(
+        self, script: str, cwd: Path, options: str = "", **environ: str
+    ) -> subprocess.CompletedProcess[str]:
         """Type `script` as a CI runner does."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OTEL", "GIT_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "OTEL", "GIT_"))
+        }
         path = f"{self.tools}:{os.environ['PATH']}"
         return subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", script], cwd=cwd, capture_output=True, text=True, timeout=1800,
-            env={**kept, "PATH": path, "LOCKBENCH_TRIAL": options, **environ}, check=False,
-        )  # fmt: skip
+            ["bash", "-eo", "pipefail", "-c", script],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            env={**kept, "PATH": path, "LOCKBENCH_TRIAL": options, **environ},
+            check=False,
+        )
 
 
 LOCKBENCH = """#!/bin/sh
@@ -239,23 +341,35 @@ esac
 """
 PIP_HERE = """#!/bin/bash
 words=("${{@:2}}")
-for place in "${{!words[@]}}"; do [ "${{words[place]}}" = '.[run]' ] && words[place]='{wheel}[run]'; done
+for place in "${{!words[@]}}"; do
+    [ "${{words[place]}}" = '.[run]' ] && words[place]='{wheel}[run]'
+done
 pip=({python} -m pip --disable-pip-version-check --python {bin}/python)
 exec "${{pip[@]}}" "$1" --no-index --no-build-isolation "${{words[@]}}"
 """
 
 
 def git(folder: Path, *words: str) -> None:
-    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+    identity = (
+        "-c",
+        "user.name=test",
+        "-c",
+        "user.email=test@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    )
     done = run("git", *identity, *words, cwd=folder)
     assert done.returncode == 0, done.stderr
 
 
 def cloned(folder: Path) -> Path:
     """A clone whose branch is one commit of lockcore ahead of `origin/main`."""
-    origin, clone = folder / "origin", folder / "clone"
+    origin = folder / "origin"
+    clone = folder / "clone"
     for part in (*PACKAGES, "tests/plugins"):
-        shutil.copytree(ROOT / part, origin / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(
+            ROOT / part, origin / part, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
         shutil.copy(ROOT / name, origin / name)
     git(origin, "init", "-q", "-b", "main")
@@ -271,21 +385,42 @@ def cloned(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory, wheel):
-    """What the wheel depends on is seen where it is installed here, so no index is asked. None of this checkout is:
-    a path in a .pth file brings packages, and not the hook of an editable install."""
+    """What the wheel depends on is seen where it is installed here, so no index is asked. None of
+    this checkout is: a path in a .pth file brings packages, and not the hook of an editable
+    install."""
     if absent := [name for name in ("git", "bash") if shutil.which(name) is None]:
         pytest.skip(f"not on this machine: {', '.join(absent)}")
     place = tmp_path_factory.mktemp("installed")
-    tools, binaries = place / "tools", place / "env" / "bin"
-    assert run(sys.executable, "-m", "venv", "--without-pip", place / "env", cwd=place).returncode == 0
-    done = run(*PIP, "--python", binaries / "python", "install", "--no-deps", "--no-index", wheel, cwd=place)
+    tools = place / "tools"
+    binaries = place / "env" / "bin"
+    assert (
+        run(sys.executable, "-m", "venv", "--without-pip", place / "env", cwd=place).returncode == 0
+    )
+    done = run(
+        *PIP,
+        "--python",
+        binaries / "python",
+        "install",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=place,
+    )
     assert done.returncode == 0, done.stderr
     (site,) = (place / "env" / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
     tools.mkdir()
-    python = '#!/bin/sh\nexec {bin}/python "$@"\n'  # no link: through one it would not know its environment
-    for name, text in (("lockbench", LOCKBENCH), ("pip", PIP_HERE), ("python", python), ("python3", python)):
-        (tools / name).write_text(text.format(bin=binaries, python=sys.executable, wheel=wheel), "utf-8")
+    # no link: through one it would not know its environment
+    python = '#!/bin/sh\nexec {bin}/python "$@"\n'
+    for name, text in (
+        ("lockbench", LOCKBENCH),
+        ("pip", PIP_HERE),
+        ("python", python),
+        ("python3", python),
+    ):
+        (tools / name).write_text(
+            text.format(bin=binaries, python=sys.executable, wheel=wheel), "utf-8"
+        )
         (tools / name).chmod(0o755)
     return Installed(tools, cloned(place))
 
@@ -298,7 +433,9 @@ def tried(installed, line, cwd, servers=()):
             assert installed.sh(f"lockbench init {name} > /dev/null", cwd).returncode == 0
     for number, url in enumerate(servers, 1):
         line = line.replace(f"redis://10.0.0.{number}", url)
-    line = line.replace("_ENDPOINT=…", "_ENDPOINT=http://127.0.0.1:9").replace("redis://…", next(iter(servers), ""))
+    line = line.replace("_ENDPOINT=…", "_ENDPOINT=http://127.0.0.1:9").replace(
+        "redis://…", next(iter(servers), "")
+    )
     line = line.replace("./tests/plugins", str(installed.clone / "tests" / "plugins"))
     line = line.replace("constraints.txt", str(installed.clone / "constraints.txt"))
     for name in ("old", "new"):
@@ -318,7 +455,9 @@ def test_every_command_of_readme_has_a_trial():
     lines = typed_lines()
     assert len(lines) > 25
     assert [line for line in lines if trial_of(line) is None] == []
-    assert all(any(trial_of(line) is trial for line in lines) or trial.elsewhere for trial in TRIALS)
+    assert all(
+        any(trial_of(line) is trial for line in lines) or trial.elsewhere for trial in TRIALS
+    )
 
 
 FLEET = ("10.0.0", "redis://…")
@@ -327,11 +466,17 @@ LINES = [line for line in typed_lines() if (trial := trial_of(line)) and not tri
 
 @pytest.mark.integration
 def test_the_short_commands_of_readme_end_as_they_should_from_a_wheel(installed, tmp_path):
-    """One test: they share an environment that takes long to build, and each takes a second or two."""
+    """One test: they share an environment that takes long to build, and each takes a second or
+    two."""
     with start_fleet(3, "none") as fleet:
         for number, line in enumerate(line for line in LINES if not trial_of(line).slow):
             (tmp_path / str(number)).mkdir()
-            tried(installed, line, tmp_path / str(number), fleet.urls if any(part in line for part in FLEET) else ())
+            tried(
+                installed,
+                line,
+                tmp_path / str(number),
+                fleet.urls if any(part in line for part in FLEET) else (),
+            )
 
 
 @pytest.mark.slow
@@ -340,13 +485,19 @@ def test_the_short_commands_of_readme_end_as_they_should_from_a_wheel(installed,
 def test_a_long_command_of_readme_ends_as_it_should_from_a_wheel(installed, tmp_path, line):
     if line.startswith("lockbench compare"):
         for name in ("before", "after"):
-            tried(installed, f"lockbench run mine.toml --repeat 10 --name {name} --out {name} --csv runs.csv", tmp_path)
-    with start_fleet(3, "everysec") as fleet:  # fsync compares policies of an append-only file, which must be there
+            tried(
+                installed,
+                f"lockbench run mine.toml --repeat 10 --name {name} --out {name} --csv runs.csv",
+                tmp_path,
+            )
+    # fsync compares policies of an append-only file, which must be there
+    with start_fleet(3, "everysec") as fleet:
         tried(installed, line, tmp_path, fleet.urls if any(part in line for part in FLEET) else ())
 
 
 def steps_of(path):
-    """What a runner of this example types, but for what it takes from a distribution or from the network."""
+    """What a runner of this example types, but for what it takes from a distribution or from the
+    network."""
     document = yaml.safe_load(path.read_text("utf-8"))
     if path.name == ".gitlab-ci.yml":
         job = document["lock-gate"]
@@ -361,7 +512,8 @@ def steps_of(path):
     "path",
     [
         ROOT / ".github" / "workflows" / "lock-gate.yml",
-        pytest.param(ROOT / ".gitlab-ci.yml", marks=pytest.mark.slow),  # the same commands, in another form
+        # the same commands, in another form
+        pytest.param(ROOT / ".gitlab-ci.yml", marks=pytest.mark.slow),
     ],
     ids=lambda path: path.name,
 )
@@ -369,7 +521,13 @@ def test_a_ci_example_runs_as_it_stands_from_a_wheel(installed, path, tmp_path):
     """It ended with exit 3 and a traceback of Locust in every project that had copied it."""
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(installed.clone), "clone")
-    git(clone, "fetch", "-q", str(installed.clone.parent / "origin"), "main:refs/remotes/origin/main")
+    git(
+        clone,
+        "fetch",
+        "-q",
+        str(installed.clone.parent / "origin"),
+        "main:refs/remotes/origin/main",
+    )
     git(clone, "remote", "set-url", "origin", str(installed.clone.parent / "origin"))
     steps = steps_of(path)
     assert any("pip install" in step for step in steps)
@@ -389,6 +547,8 @@ def test_a_ci_example_runs_as_it_stands_from_a_wheel(installed, path, tmp_path):
 
 
 def test_what_is_installed_is_not_this_checkout(installed, tmp_path):
-    done = installed.sh("python -c 'import bench, lockcore; print(bench.__file__, lockcore.__file__)'", tmp_path)
+    done = installed.sh(
+        "python -c 'import bench, lockcore; print(bench.__file__, lockcore.__file__)'", tmp_path
+    )
     assert str(ROOT) not in done.stdout.replace(str(sysconfig.get_path("purelib")), "")
     assert done.stdout.count(str(installed.tools.parent)) == 2

@@ -1,7 +1,7 @@
 """The `lockbench` command: *arguments → one exit code, and never a traceback*.
 
-Rules: nothing but sys and os is imported before the guard below stands, so that Ctrl-C at any moment ends with 130 and
-one line.
+Rules: nothing but sys and os is imported before the guard below stands, so that Ctrl-C at any
+moment ends with 130 and one line.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     import click
 
 EXIT_ENVIRONMENT = 3
-EXIT_INTERRUPTED = 130  # as bench.errors says, which is not imported before the guard stands
+# as bench.errors says, which is not imported before the guard stands
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None, group: click.Group | None = None) -> None:
-    """Run one command line (default: this process's) of `group` (default: lockbench) and exit with its code."""
+    """Run one command line (default: this process's) of `group` (default: lockbench) and exit with
+    its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     try:
@@ -36,10 +38,12 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
         sys.stdout.flush()
     except KeyboardInterrupt:
         _leave_interrupted()
-    except (BrokenPipeError, SystemExit):  # rich leaves by SystemExit when the pipe it prints to is closed
+    except (BrokenPipeError, SystemExit):
+        # rich leaves by SystemExit when the pipe it prints to is closed
         code = EXIT_ENVIRONMENT
         _drop_output()
-    except Exception as error:  # noqa: BLE001 - the last net: whatever it is, the user gets a sentence and a place
+    except Exception as error:  # noqa: BLE001
+        # the last net: whatever it is, the user gets a sentence and a place
         code = EXIT_ENVIRONMENT
         from bench.screen import lines_of, note
 
@@ -48,8 +52,10 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
 
 
 def _open_streams() -> None:
-    """Give a process that was started without stdin, stdout or stderr (`>&-`) somewhere to write to: nothing."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # each takes the lowest free one
+    """Give a process that was started without stdin, stdout or stderr (`>&-`) somewhere to write
+    to: nothing."""
+    # each takes the lowest free one
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
@@ -60,7 +66,8 @@ def _why(error: Exception) -> str:
     """What ended the command, in a sentence; the traceback of what nobody foresaw is saved."""
     import errno
 
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of stdout: other files have names
+    # of stdout: other files have names
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     if isinstance(error, OSError) and error.filename is None and error.errno in full:
         _drop_output()
         return f"what was to be shown cannot be written ({error.strerror}); results are kept"
@@ -72,17 +79,20 @@ def _why(error: Exception) -> str:
 
 
 def _leave_interrupted() -> NoReturn:
-    """Exit at once: after an interrupt inside exec() CPython kills itself by SIGINT, whatever the exit code."""
+    """Exit at once: after an interrupt inside exec() CPython kills itself by SIGINT, whatever the
+    exit code."""
     from contextlib import suppress
 
     with suppress(OSError, KeyboardInterrupt):
-        sys.stdout.flush()  # what was shown before goes out; os._exit would drop it
+        # what was shown before goes out; os._exit would drop it
+        sys.stdout.flush()
     print("lockbench: interrupted", file=sys.stderr, flush=True)
     os._exit(EXIT_INTERRUPTED)
 
 
 def _drop_output() -> None:
-    """Whoever read our output has gone: say nothing more, and let the interpreter flush into nothing."""
+    """Whoever read our output has gone: say nothing more, and let the interpreter flush into
+    nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

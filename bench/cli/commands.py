@@ -1,8 +1,9 @@
 """The command line's grammar: *arguments → the command that does it → an exit code*.
 
-Rules: a command is imported when it is asked for, and its object is named as the command, with `_` for `-`. Every
-command's help ends with its examples: a test parses them all. Whatever goes wrong on purpose is a BenchError or a
-click exception, and becomes one line on stderr here. Source: click, "Lazily Loading Subcommands".
+Rules: a command is imported when it is asked for, and its object is named as the command, with `_`
+for `-`. Every command's help ends with its examples: a test parses them all. Whatever goes wrong on
+purpose is a BenchError or a click exception, and becomes one line on stderr here. Source: click,
+"Lazily Loading Subcommands".
 """
 
 import os
@@ -46,27 +47,55 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
 }
 PLACES = {name: module for module, names in _MODULES.items() for name in names}
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "run": ("lockbench run hot-key --duration 10s", "lockbench run mine.toml --threshold 'acquire.p99 < 10ms'"),
-    "worker": ("lockbench worker --master 10.0.0.9", "lockbench worker --master 10.0.0.9:6000 --processes 4"),
+    "run": (
+        "lockbench run hot-key --duration 10s",
+        "lockbench run mine.toml --threshold 'acquire.p99 < 10ms'",
+    ),
+    "worker": (
+        "lockbench worker --master 10.0.0.9",
+        "lockbench worker --master 10.0.0.9:6000 --processes 4",
+    ),
     "fleet": ("lockbench fleet --instances 3 --fsync always",),
     "recipes": ("lockbench recipes",),
     "doctor": ("lockbench doctor", "lockbench doctor --target redis://10.0.0.1"),
     "init": ("lockbench init mine.toml",),
     "observe": ("lockbench observe hot-key", "lockbench observe hot-key --duration 60s --stay"),
-    "completion": ('eval "$(lockbench completion bash)"', "lockbench completion fish > lockbench.fish"),
-    "audit": ("lockbench audit --quick", "lockbench audit --library redis-py --schedule body-without-lock"),
-    "safety": ("lockbench safety --quick", "lockbench safety --recipe set-nx-get-del --claim votes"),
-    "explore": ("lockbench explore --recipe set-nx-get-del", "lockbench explore --recipe redlock --budget 60s"),
-    "split-votes": ("lockbench split-votes --quick", "lockbench split-votes --instances 5 --contenders 3,5,10"),
+    "completion": (
+        'eval "$(lockbench completion bash)"',
+        "lockbench completion fish > lockbench.fish",
+    ),
+    "audit": (
+        "lockbench audit --quick",
+        "lockbench audit --library redis-py --schedule body-without-lock",
+    ),
+    "safety": (
+        "lockbench safety --quick",
+        "lockbench safety --recipe set-nx-get-del --claim votes",
+    ),
+    "explore": (
+        "lockbench explore --recipe set-nx-get-del",
+        "lockbench explore --recipe redlock --budget 60s",
+    ),
+    "split-votes": (
+        "lockbench split-votes --quick",
+        "lockbench split-votes --instances 5 --contenders 3,5,10",
+    ),
     "fsync": ("lockbench fsync --quick", "lockbench fsync mine.toml --disk /mnt/data"),
-    "planner": ("lockbench planner", "lockbench planner --costs results/fsync --crash results/crash"),
+    "planner": (
+        "lockbench planner",
+        "lockbench planner --costs results/fsync --crash results/crash",
+    ),
     "crash": ("lockbench crash --quick",),
     "capacity": ("lockbench capacity --slo 'acquire.p99 < 10ms' --quick",),
-    "compare": ("lockbench compare --recipe redlock --recipe redlock-sequential", "lockbench compare before after"),
+    "compare": (
+        "lockbench compare --recipe redlock --recipe redlock-sequential",
+        "lockbench compare before after",
+    ),
     "gate": ("lockbench gate --baseline git:main --candidate git:HEAD --tolerance 10%",),
     "report": ("lockbench report results/before results/after --html side-by-side.html",),
 }
-CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all commands
+# one idea has one name in all commands
+CALLED_NOW: Mapping[tuple[str, str], str] = {
     ("fsync", "--policy"): "--fsync",
     ("crash", "--policy"): "--fsync",
     ("fsync", "--seconds"): "--duration",
@@ -76,14 +105,21 @@ CALLED_NOW: Mapping[tuple[str, str], str] = {  # one idea has one name in all co
     ("split-votes", "--retry"): "--retry-policy",
     ("planner", "--fsync"): "--costs",
 }
-_CHOICE = re.compile(r"(?P<wrong>.*'(?P<value>.*)') is not one of (?P<names>'.*')\.")  # as click words it
+# as click words it
+_CHOICE = re.compile(r"(?P<wrong>.*'(?P<value>.*)') is not one of (?P<names>'.*')\.")
 
 _NUMBER = re.compile(r"is not a valid (integer range|integer|float range|float)")
-_KINDS = {"integer": "whole number", "integer range": "whole number", "float": "number", "float range": "number"}
+_KINDS = {
+    "integer": "whole number",
+    "integer range": "whole number",
+    "float": "number",
+    "float range": "number",
+}
 
 
 class HelpPage(click.HelpFormatter):
-    """A page of help, in letters that the screen has: click itself writes UTF-8 on an ASCII screen."""
+    """A page of help, in letters that the screen has: click itself writes UTF-8 on an ASCII
+    screen."""
 
     def getvalue(self) -> str:
         """The page."""
@@ -106,14 +142,19 @@ class LazyGroup(click.Group):
             commands = ((name, self.get_command(ctx, name)) for name in names)
             with formatter.section(job):
                 formatter.write_dl(
-                    [(name, command.get_short_help_str(200)) for name, command in commands if command],
+                    [
+                        (name, command.get_short_help_str(200))
+                        for name, command in commands
+                        if command
+                    ],
                     col_max=len(max(PLACES, key=len)),
                 )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and what is left; an option's old name says what it is called now."""
+        """Return name, command and what is left; an option's old name says what it is called
+        now."""
         for word in (option.partition("=")[0] for option in args[1:]):
             if now := CALLED_NOW.get((args[0], word)):
                 raise UsageError(f"option {word} of lockbench {args[0]} is called {now} now")
@@ -122,9 +163,12 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name, its examples at the end of its help; None if there is none."""
+        """Return the command of that name, its examples at the end of its help; None if there is
+        none."""
         if cmd_name in PLACES and cmd_name not in self.commands:
-            command: click.Command = getattr(import_module(PLACES[cmd_name]), cmd_name.replace("-", "_"))
+            command: click.Command = getattr(
+                import_module(PLACES[cmd_name]), cmd_name.replace("-", "_")
+            )
             if lines := EXAMPLES.get(cmd_name):
                 shown = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
                 command.epilog = "\n\n".join(filter(None, (shown, command.epilog)))
@@ -132,7 +176,10 @@ class LazyGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
 @click.version_option(package_name="lockbench", message="lockbench %(version)s")
 def lockbench() -> None:
     """Take locks on N independent Redis instances under load, and judge what happened.
@@ -145,12 +192,13 @@ def lockbench() -> None:
 
 
 def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
-    """Run one command line of `group` (default: lockbench) and return its exit code. Lets KeyboardInterrupt and
-    unexpected exceptions through."""
+    """Run one command line of `group` (default: lockbench) and return its exit code. Lets
+    KeyboardInterrupt and unexpected exceptions through."""
     group = group or lockbench
     told = [text for name, text in os.environ.items() if name.startswith(("LOCKBENCH_", "OTEL_"))]
     for word in (*arguments, *told):
-        if "://" in word:  # before anything can be said of it, however malformed
+        # before anything can be said of it, however malformed
+        if "://" in word:
             secrets().learn(word.partition("=")[2] if word.startswith("-") else word)
     try:
         code = group.main(args=list(arguments), prog_name=group.name, standalone_mode=False)
@@ -159,7 +207,8 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
     except click.Abort:
         raise KeyboardInterrupt from None
     except SystemExit as end:
-        if VARIABLE not in os.environ:  # a shell that asks for completions
+        # a shell that asks for completions
+        if VARIABLE not in os.environ:
             raise
         return int(end.code or 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -167,15 +216,25 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         return 2
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        hint = f" (see {context.command_path} --help)" if context is not None and context.parent else ""
+        hint = (
+            f" (see {context.command_path} --help)"
+            if context is not None and context.parent
+            else ""
+        )
         sentence = error.format_message()
         if isinstance(error, click.NoSuchOption) and context is not None:
             names = [name for param in context.command.params for name in param.opts]
             sentence = f"No such option '{error.option_name}'{nearest(error.option_name, names)}"
-        sentence = _NUMBER.sub(lambda found: f"is not a {_KINDS[found[1]]} (write it in digits)", sentence)
+        sentence = _NUMBER.sub(
+            lambda found: f"is not a {_KINDS[found[1]]} (write it in digits)", sentence
+        )
         if choice := _CHOICE.fullmatch(sentence):
-            near = nearest(choice["value"], [name.strip("'") for name in choice["names"].split(", ")])
-            sentence = f"{choice['wrong']} is no choice{near} ({choice['names']})" if near else sentence
+            near = nearest(
+                choice["value"], [name.strip("'") for name in choice["names"].split(", ")]
+            )
+            sentence = (
+                f"{choice['wrong']} is no choice{near} ({choice['names']})" if near else sentence
+            )
         return _refuse(sentence[:1].lower() + sentence[1:].rstrip(".") + hint, 2, arguments)
     except BenchError as error:
         return _refuse(str(error), error.exit_code, arguments)
@@ -184,7 +243,8 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
 
 def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
     """Say so, and in the JUnit file of a CI job, too, if it can be written."""
-    said, now = secrets().sentence(sentence), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    said = secrets().sentence(sentence)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     note(*lines_of(f"lockbench: {said}"))
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--junit" in words[:-1]:
@@ -206,5 +266,7 @@ def _parameters(arguments: Sequence[str]) -> Mapping[str, object]:
         command = lockbench.get_command(context, arguments[0])
         if command is not None:
             words = list(arguments[1:])
-            return command.make_context(arguments[0], words, parent=context, resilient_parsing=True).params
+            return command.make_context(
+                arguments[0], words, parent=context, resilient_parsing=True
+            ).params
     return {}

@@ -1,8 +1,8 @@
 """What the commands of all experiments share: *options → order → done → shown*.
 
-Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
-or with --json the result and nothing else. An experiment that keeps a journal and was cut goes on where --out is its
-folder and all other options are the same.
+Rules: what is wrong in the options is refused before anything starts; progress goes to stderr,
+stdout holds the tables, or with --json the result and nothing else. An experiment that keeps a
+journal and was cut goes on where --out is its folder and all other options are the same.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done, ExperimentOrder, Stored
 
 Plan = TypeVar("Plan")
-_RESUMED = ("crash", "fsync")  # which keep a journal
+# which keep a journal
+_RESUMED = ("crash", "fsync")
 
 
 def experiment_options(kind: str, *, seed: int | None = 1) -> Option:
-    """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet. `seed`: the usual one;
-    None: the command has one of its own."""
+    """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet.
+    `seed`: the usual one; None: the command has one of its own."""
     options = [server_option, result_options(kind)]
     if seed is not None:
         text = f"of every random choice  [{seed}]"
@@ -42,9 +43,13 @@ def experiment_options(kind: str, *, seed: int | None = 1) -> Option:
 
 
 def carry_out(
-    kind: str, plan: Plan, values: Values, run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Document]]
+    kind: str,
+    plan: Plan,
+    values: Values,
+    run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Document]],
 ) -> int:
-    """Have `plan` measured as `values` say, show what came of it and return the exit code. Raises as `measured`."""
+    """Have `plan` measured as `values` say, show what came of it and return the exit code. Raises
+    as `measured`."""
     from bench.cli.showing import require_outputs, show
 
     require_outputs(values)  # before the work
@@ -52,10 +57,13 @@ def carry_out(
 
 
 def measured(
-    kind: str, plan: Plan, values: Values, run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Stored]]
+    kind: str,
+    plan: Plan,
+    values: Values,
+    run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Stored]],
 ) -> Done[Stored]:
-    """Have `plan` measured by `run` in a folder of its own, with progress on stderr. Raises BenchError, and
-    KeyboardInterrupt when it was cut before there was anything to show."""
+    """Have `plan` measured by `run` in a folder of its own, with progress on stderr. Raises
+    BenchError, and KeyboardInterrupt when it was cut before there was anything to show."""
     from bench.cli.progress_line import ProgressLine
     from bench.cli.showing import remove_empty, result_folder
     from bench.run.experiment import ExperimentOrder
@@ -65,7 +73,9 @@ def measured(
 
     require_receivers(os.environ)
     run_id = secrets.token_hex(4)
-    folder, made, command = values["out"], list[Path](), ["lockbench", *masked_command(sys.argv[1:])]
+    folder = values["out"]
+    made = list[Path]()
+    command = ["lockbench", *masked_command(sys.argv[1:])]
     if kind not in _RESUMED or folder is None or not is_unfinished(folder):
         folder, made = result_folder(folder, kind, run_id)
     order = ExperimentOrder(plan, run_id, command, folder, values["server"])
@@ -83,20 +93,31 @@ def measured(
 
 
 class Several(click.ParamType[tuple[Any, ...]]):
-    """Values parted by commas, each once. `one`: a type of click, or a function that raises ValueError."""
+    """Values parted by commas, each once. `one`: a type of click, or a function that raises
+    ValueError."""
 
     name = "list"
 
     def __init__(self, one: click.ParamType[Any] | Callable[[str], object]) -> None:
         self._one = one if isinstance(one, click.ParamType) else Read("value", one)
         if isinstance(one, click.IntRange):
-            one.name = "whole number"  # as click names it where it is none
+            # as click names it where it is none
+            one.name = "whole number"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
         """The values. Fails with the sentence of a usage error."""
-        return tuple(dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in value.split(",")))
+        return tuple(
+            dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in value.split(","))
+        )
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         """The words for the last one of them, behind those before."""
         before, comma, last = incomplete.rpartition(",")
-        return [CompletionItem(f"{before}{comma}{item.value}") for item in self._one.shell_complete(ctx, param, last)]
+        return [
+            CompletionItem(f"{before}{comma}{item.value}")
+            for item in self._one.shell_complete(ctx, param, last)
+        ]

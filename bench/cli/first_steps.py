@@ -1,7 +1,8 @@
-"""What is asked before the first run: *which locks, this machine, a scenario to begin with, a shell → its answer*.
+"""What is asked before the first run: *which locks, this machine, a scenario to begin with, a shell
+→ its answer*.
 
-Rules: a file that exists is never touched. What is heavy is imported when it is asked for. Source: click, "Shell
-Completion".
+Rules: a file that exists is never touched. What is heavy is imported when it is asked for. Source:
+click, "Shell Completion".
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
     from bench.recipes.registry import RecipeEntry
 
-PROGRAM, VARIABLE = "lockbench", "_LOCKBENCH_COMPLETE"
+PROGRAM = "lockbench"
+VARIABLE = "_LOCKBENCH_COMPLETE"
 _SAFE = """
-safe: never two valid leases at once, within its assumptions. Those that are not are here to show it: do not
-copy them. How each locks, and its pause points: lockbench recipes --json"""
+safe: never two valid leases at once, within its assumptions. Those that are not are here to show
+it: do not copy them. How each locks, and its pause points: lockbench recipes --json"""
 json_option = click.option("--json", "as_json", is_flag=True, help="print as JSON")
 
 
@@ -59,16 +61,29 @@ def _recipe_facts(entry: RecipeEntry) -> dict[str, Any]:
     facts = {"name": entry.name, "package": entry.package}
     try:
         about = entry.about
-    except UsageError as error:  # of another package, and broken
+    except UsageError as error:
+        # of another package, and broken
         return {**facts, "instances": "–", "safe": None, "flaw": str(error)}
-    return {**facts, **asdict(about), "instances": about.instances, "pause_points": about.all_points}
+    return {
+        **facts,
+        **asdict(about),
+        "instances": about.instances,
+        "pause_points": about.all_points,
+    }
 
 
 @click.command()
-@click.option("--target", "targets", multiple=True, metavar="URL", help="what this instance offers a lock; repeatable")
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="URL",
+    help="what this instance offers a lock; repeatable",
+)
 @json_option
 def doctor(targets: tuple[str, ...], as_json: bool) -> int:
-    """Say what this machine can do (servers, compiler, faults, cores, disk), or what each --target can."""
+    """Say what this machine can do (servers, compiler, faults, cores, disk), or what each --target
+    can."""
     from rich.text import Text
 
     from bench.topology.doctor import Status, examine, examine_targets
@@ -83,7 +98,10 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
         table.show_header = False
         for fact in facts:
             status = Text(fact.status.value, style=styles[fact.status])
-            table.add_row(status, *_cells(fact.name, f"{fact.value}: {fact.advice}" if fact.advice else fact.value))
+            table.add_row(
+                status,
+                *_cells(fact.name, f"{fact.value}: {fact.advice}" if fact.advice else fact.value),
+            )
         console_on().print(table)
     return 3 if any(fact.status is Status.MISSING for fact in facts) else 0
 
@@ -104,11 +122,13 @@ def _table(*heads: str) -> Table:
 
 
 _HEAD = """\
-# A scenario of lockbench: run it with `lockbench run {name}`. Each key is also an option of the same name,
-# `retry.window` → `--retry-window`, and the option wins. Keys left out have the values shown here.
+# A scenario of lockbench: run it with `lockbench run {name}`. Each key is also an option of the same
+# name, `retry.window` → `--retry-window`, and the option wins. Keys left out have the values shown
+# here.
 
 """
-_EXAMPLES = {  # of what is absent by default
+# of what is absent by default
+_EXAMPLES = {
     "rate": "2000",
     "retry.attempts": "1000",
     "targets": '["redis://127.0.0.1:6379"]',
@@ -123,7 +143,9 @@ _EXAMPLES = {  # of what is absent by default
 def init(file: Path) -> int:
     """Write FILE [scenario.toml], a scenario with every key, its default and its meaning."""
     if file.exists():
-        raise EnvironmentNotReadyError(f"{file} exists already and was left as it is; name another file")
+        raise EnvironmentNotReadyError(
+            f"{file} exists already and was left as it is; name another file"
+        )
     with writing(file, "name another file"), file.open("x", encoding="utf-8") as opened:
         opened.write(scenario_template(file.name))
     note(f"wrote {file}; next: lockbench run {shlex.quote(str(file))}")
@@ -138,19 +160,22 @@ def scenario_template(name: str) -> str:
 def _line(key: ScenarioKey) -> str:
     absent = key.default is None or key.default == ()
     setting = f"{key.name} = {_EXAMPLES.get(key.name, '') if absent else json.dumps(key.default)}"
-    # Commented out: what is absent by default, what only makes sense beside something absent, and what has another
-    # default beside another recipe.
+    # Commented out: what is absent by default, what only makes sense beside something absent, and
+    # what has another default beside another recipe.
     mark = "# " if absent or key.name in ("arrivals", "processes") else ""
     return f"{mark}{setting:<{38 - len(mark)}} # {key.help}\n"
 
 
-@click.command(epilog="For every new shell: put the first line into ~/.bashrc (bash) or ~/.zshrc (with zsh).")
+@click.command(
+    epilog="For every new shell: put the first line into ~/.bashrc (bash) or ~/.zshrc (with zsh)."
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
     """Print what makes SHELL complete lockbench's commands and options: bash, zsh or fish."""
     found = get_completion_class(shell)
     assert found is not None, "click knows the three"
-    # click asks the installed bash for its version; the script is the same for every version that can run it
+    # click asks the installed bash for its version; the script is the same for every version that
+    # can run it
     made = found(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
     say(*(made.source_template % made.source_vars()).split("\n"))
     return 0

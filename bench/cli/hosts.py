@@ -1,8 +1,9 @@
 """Several hosts: *the options of who leads; `lockbench worker`, which works for it*.
 
-Rules: a worker is told everything but where its leader is; it leaves no process, no lock, and a history only where its
-leader has not taken it. For each run of a command that makes several it joins anew. Locust starts only where a leader
-answers: alone it would try for five minutes, in many lines.
+Rules: a worker is told everything but where its leader is; it leaves no process, no lock, and a
+history only where its leader has not taken it. For each run of a command that makes several it
+joins anew. Locust starts only where a leader answers: alone it would try for five minutes, in many
+lines.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from bench.scenario import Scenario
 
 PORT = 5557
-AGAIN_S = 60.0  # between two runs of one command
+# between two runs of one command
+AGAIN_S = 60.0
 _LOOK_S = 0.2
 _CONNECT_S = 2.0
-_GREETING = re.compile(rb"\xff.{8}\x7f", re.DOTALL)  # how ZeroMQ begins, which Locust speaks (ZMTP 3, 2.2)
+# how ZeroMQ begins, which Locust speaks (ZMTP 3, 2.2)
+_GREETING = re.compile(rb"\xff.{8}\x7f", re.DOTALL)
 _GREETING_BYTES = 10
 Address = tuple[str, int]
 
@@ -63,52 +66,89 @@ hosts_options = together(
         "--bind",
         metavar="ADDRESS",
         type=ADDRESS,
-        help=f"where they find this host: one of its addresses, HOST or HOST:PORT  [all, port {PORT}]",
+        help="where they find this host: one of its addresses, HOST or HOST:PORT  [all, port "
+        f"{PORT}]",
     ),
 )
 
 
 def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], Address | None]:
-    """The scenarios with as many processes as workers are expected, and where they are. Raises UsageError."""
-    expected, bind = values.get("expect_workers"), values.get("bind")
+    """The scenarios with as many processes as workers are expected, and where they are. Raises
+    UsageError."""
+    expected = values.get("expect_workers")
+    bind = values.get("bind")
     if expected is None:
         if bind is not None:
-            raise UsageError("option --bind is where other hosts join; say how many processes with --expect-workers")
+            raise UsageError(
+                "option --bind is where other hosts join; say how many processes with "
+                "--expect-workers"
+            )
         return list(scenarios), None
     if any(scenario.processes > 1 for scenario in scenarios):
-        raise UsageError("with --expect-workers all load comes from the workers; say --processes 1, or leave it out")
+        raise UsageError(
+            "with --expect-workers all load comes from the workers; say --processes 1, "
+            "or leave it out"
+        )
     bind = bind or ("*", PORT)
     from bench.measure.share import budget_per_s
 
-    budget_per_s()  # a wrong one is refused before anything starts
-    if not all(scenario.targets for scenario in scenarios) and bind[0] not in ("127.0.0.1", "localhost", "::1"):
+    # a wrong one is refused before anything starts
+    budget_per_s()
+    if not all(scenario.targets for scenario in scenarios) and bind[0] not in (
+        "127.0.0.1",
+        "localhost",
+        "::1",
+    ):
         raise UsageError(
-            "servers started here answer on this host only; name some that every worker reaches with --target, or "
+            "servers started here answer on this host only; name some that every worker "
+            "reaches with --target, or "
             "try it on one host with --bind 127.0.0.1"
         )
     if not values["quiet"]:
-        many, where = f"{expected} worker{'s'[: expected > 1]}", "HOST" if bind[0] == "*" else bind[0]
+        many = f"{expected} worker{'s'[: expected > 1]}"
+        where = "HOST" if bind[0] == "*" else bind[0]
         port = f":{bind[1]}" if bind[1] != PORT else ""
-        said = f"lockbench: waiting for {many}; start on each host: lockbench worker --master {where}{port}"
+        said = (
+            f"lockbench: waiting for {many}; start on each host: lockbench worker --master "
+            f"{where}{port}"
+        )
         note(said)
     return [replace(scenario, processes=expected) for scenario in scenarios], bind
 
 
 @click.command(cls=Grouped)
-@click.option("--master", metavar="HOST", type=ADDRESS, required=True, help=f"who leads: HOST or HOST:PORT  [{PORT}]")
-@click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="load processes  [1]")
-@click.option("--wait", metavar="TIME", type=BUDGET, default="30s", help="for a leader that starts later  [30s]")
+@click.option(
+    "--master",
+    metavar="HOST",
+    type=ADDRESS,
+    required=True,
+    help=f"who leads: HOST or HOST:PORT  [{PORT}]",
+)
+@click.option(
+    "--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="load processes  [1]"
+)
+@click.option(
+    "--wait",
+    metavar="TIME",
+    type=BUDGET,
+    default="30s",
+    help="for a leader that starts later  [30s]",
+)
 def worker(master: Address, processes: int, wait: float) -> int:
-    """Make load for `lockbench run --expect-workers` on another host; for capacity, gate and compare, too.
+    """Make load for `lockbench run --expect-workers` on another host; for capacity, gate and
+    compare, too.
 
-    It waits for its leader, works for it and ends: after the last run, or when none has followed for a minute.
-    Everything but HOST comes from there, passwords of targets too. Ctrl-C gives its locks back; twice: at once, and
-    they stay until their TTL has passed.
+    It waits for its leader, works for it and ends: after the last run, or when none has followed
+    for a minute. Everything but HOST comes from there, passwords of targets too. Ctrl-C gives its
+    locks back; twice: at once, and they stay until their TTL has passed.
     """
     from bench.workloads.launch import MORE, join
 
     _require_host(*master)
-    with Interrupts() as interrupts, Guard(Path(tempfile.gettempdir()), "lockbench-joined-") as guard:
+    with (
+        Interrupts() as interrupts,
+        Guard(Path(tempfile.gettempdir()), "lockbench-joined-") as guard,
+    ):
         interrupts.raising = False
         note_file = guard.folder / "note"
         over_s = math.inf
@@ -121,14 +161,21 @@ def worker(master: Address, processes: int, wait: float) -> int:
             word = note_file.read_text(encoding="utf-8") if note_file.exists() else ""
             if word == MORE:
                 over_s = time.monotonic() + AGAIN_S
-            if interrupts.count or code or word not in ("", MORE) or (not word and over_s == math.inf):
+            if (
+                interrupts.count
+                or code
+                or word not in ("", MORE)
+                or (not word and over_s == math.inf)
+            ):
                 break
             if time.monotonic() > over_s:
                 return 0
     if interrupts.count:
         return EXIT_INTERRUPTED
     if code:
-        raise EnvironmentNotReadyError("this worker did not work to the end of a run; its log, above, says why")
+        raise EnvironmentNotReadyError(
+            "this worker did not work to the end of a run; its log, above, says why"
+        )
     return 0
 
 
@@ -136,15 +183,18 @@ def _require_host(host: str, port: int) -> None:
     """Raise EnvironmentNotReadyError for a host that cannot be found."""
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # a label longer than 63 letters is none that DNS knows
+    except (OSError, UnicodeError) as error:
+        # a label longer than 63 letters is none that DNS knows
         why = getattr(error, "strerror", None) or "it is no name"
         raise EnvironmentNotReadyError(
-            f"the host {host} that leads cannot be found ({why}); give --master its address, or a name known here"
+            f"the host {host} that leads cannot be found ({why}); give --master its "
+            "address, or a name known here"
         ) from None
 
 
 def _await_leader(master: Address, wait_s: float, interrupts: Interrupts) -> None:
-    """Return when a leader answers, or at Ctrl-C. Raises EnvironmentNotReadyError if none does for `wait_s`."""
+    """Return when a leader answers, or at Ctrl-C. Raises EnvironmentNotReadyError if none does for
+    `wait_s`."""
     host, port = master
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     over_s = time.monotonic() + wait_s
@@ -155,7 +205,8 @@ def _await_leader(master: Address, wait_s: float, interrupts: Interrupts) -> Non
             return
         if time.monotonic() >= over_s:
             raise EnvironmentNotReadyError(
-                f"nobody leads at {place} ({absent}; waited {wait_s:g} s); start lockbench run --expect-workers there, "
+                f"nobody leads at {place} ({absent}; waited {wait_s:g} s); start "
+                "lockbench run --expect-workers there, "
                 "mend --master, or give it longer with --wait"
             )
         if not is_noted:
@@ -176,11 +227,16 @@ def _absence(master: Address) -> str:
                 heard += data
     except OSError as error:
         return (error.strerror or "nothing answers there").lower()
-    return "" if _GREETING.fullmatch(heard) else "what listens there does not greet as a leader does"
+    return (
+        "" if _GREETING.fullmatch(heard) else "what listens there does not greet as a leader does"
+    )
 
 
-def _followed(process: subprocess.Popen[bytes], interrupts: Interrupts, note: Path, over_s: float) -> int:
-    """The exit code of a Locust that has joined, once it has ended; 0 if nobody led it by the time `over_s`."""
+def _followed(
+    process: subprocess.Popen[bytes], interrupts: Interrupts, note: Path, over_s: float
+) -> int:
+    """The exit code of a Locust that has joined, once it has ended; 0 if nobody led it by the time
+    `over_s`."""
     told = 0
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
@@ -188,7 +244,8 @@ def _followed(process: subprocess.Popen[bytes], interrupts: Interrupts, note: Pa
         alone = time.monotonic() > over_s and not note.exists()
         if interrupts.count > told or alone:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL if told else signal.SIGTERM)  # TERM: locks go back
+                # TERM: locks go back
+                os.killpg(process.pid, signal.SIGKILL if told else signal.SIGTERM)
             told = interrupts.count
             if alone and not told:
                 process.wait()

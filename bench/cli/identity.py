@@ -1,7 +1,9 @@
-"""How a CI server tells two commands of one job apart: *what was typed → a name, and a mark for its cases*.
+"""How a CI server tells two commands of one job apart: *what was typed → a name, and a mark for its
+cases*.
 
-Rules: readers of JUnit files keep one case per class and name, so two runs in a job must differ in one of them. The
-name is the same in every job, so that a reader shows the course of a case over time. The id of a run is no part of it.
+Rules: readers of JUnit files keep one case per class and name, so two runs in a job must differ in
+one of them. The name is the same in every job, so that a reader shows the course of a case over
+time. The id of a run is no part of it.
 """
 
 import re
@@ -14,11 +16,15 @@ _LONGEST = 80
 def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
     """Return the name of a command with these parameters, and a mark, each "" if there is none.
 
-    The name is --name, else that of the scenario, else what is compared, else the recipes. The mark is the folder that
-    --out names, where no --name says which run of a scenario it is.
+    The name is --name, else that of the scenario, else what is compared, else the recipes. The mark
+    is the folder that --out names, where no --name says which run of a scenario it is.
     """
     given = str(parameters.get("name") or "")
-    compared = [parameters.get("baseline"), parameters.get("candidate"), *_several(parameters.get("things"))]
+    compared = [
+        parameters.get("baseline"),
+        parameters.get("candidate"),
+        *_several(parameters.get("things")),
+    ]
     choices = (
         given,
         _stem(parameters.get("scenario")),
@@ -32,15 +38,23 @@ def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _stem(place: object) -> str:
-    """The name of a scenario's file; one without a name of its own (a pipe, a file in memory) has none."""
+    """The name of a scenario's file; one without a name of its own (a pipe, a file in memory) has
+    none."""
     path = Path(str(place or ""))
     return "" if path.is_relative_to("/proc") or path.is_relative_to("/dev") else path.stem
 
 
 def _several(values: object) -> list[str]:
-    return [str(value) for value in values] if isinstance(values, (list, tuple)) else [str(values)] if values else []
+    return (
+        [str(value) for value in values]
+        if isinstance(values, (list, tuple))
+        else [str(values)]
+        if values
+        else []
+    )
 
 
 def _plain(text: str) -> str:
-    """`text` without what parts a class from its package, and without what a token of XML may not hold."""
+    """`text` without what parts a class from its package, and without what a token of XML may not
+    hold."""
     return re.sub(r"[^\w:+@,=-]+", "-", text).strip("-")[:_LONGEST]

@@ -1,4 +1,5 @@
-"""`lockbench report --judge`: *results with a kept record → what the record says today, and whether it is the same*."""
+"""`lockbench report --judge`: *results with a kept record → what the record says today, and whether
+it is the same*."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,13 +11,18 @@ from bench.run.conclude import Judged
 from bench.run.kept import judge_kept
 from bench.screen import note, say
 
-SAME, OTHER = "as stored", "NOT AS STORED"
-PARTED = "result.json and the kept record differ, so one of them was changed or is damaged; make the run again"
+SAME = "as stored"
+OTHER = "NOT AS STORED"
+PARTED = (
+    "result.json and the kept record differ, so one of them was changed or is damaged; make "
+    "the run again"
+)
 
 
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
-    """Judge the kept record of each result, print what it says, and return the exit code of the worst. A result that
-    says something else than a record with a good word has the code of a refused file. Raises UsageError."""
+    """Judge the kept record of each result, print what it says, and return the exit code of the
+    worst. A result that says something else than a record with a good word has the code of a
+    refused file. Raises UsageError."""
     codes = []
     for place in places:
         judged = judge_kept(place)
@@ -30,14 +36,16 @@ def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
 
 
 def _lines(place: Path, judged: Judged, wrong: Sequence[str]) -> Iterator[str]:
-    safety, rate = judged.measured.safety, judged.measured.rate
+    safety = judged.measured.safety
+    rate = judged.measured.rate
     yield f"{judged.verdict.word}   {place}: its record, judged anew"
     for reason in judged.verdict.reasons:
         yield f"reason     {reason}"
     yield (
-        f"safety     {safety.verdict}: {safety.service_faults:,} service faults, {safety.granted_invalid:,} granted "
-        f"invalid, {safety.foreign_deletes:,} foreign deletes in {safety.tested_leases:,} tested leases"
-        + (f"; {safety.reason}" if safety.reason else "")
+        f"safety     {safety.verdict}: {safety.service_faults:,} service faults, "
+        f"{safety.granted_invalid:,} granted "
+        f"invalid, {safety.foreign_deletes:,} foreign deletes in "
+        f"{safety.tested_leases:,} tested leases" + (f"; {safety.reason}" if safety.reason else "")
     )
     achieved = "–" if rate.achieved_per_s is None else f"{rate.achieved_per_s:,.1f}"
     yield f"figures    {achieved} leases/s, {judged.measured.totals.acquired:,} leases in all"
@@ -53,9 +61,14 @@ def _differences(place: Path, judged: Judged) -> list[str]:
         stored = read_run(place)
     except UsageError as error:
         return [str(error)]
-    old, new = stored.verdict, judged.verdict
+    old = stored.verdict
+    new = judged.verdict
     names = judged.measured.__struct_fields__
-    wrong = [f"{name} differs" for name in names if getattr(stored, name) != getattr(judged.measured, name)]
+    wrong = [
+        f"{name} differs"
+        for name in names
+        if getattr(stored, name) != getattr(judged.measured, name)
+    ]
     if (old.word, old.status) != (new.word, new.status):
         wrong.insert(0, f"the result says {_told(old)}, the record {_told(new)}")
     if stored.thresholds != judged.thresholds:

@@ -1,8 +1,10 @@
-"""`lockbench observe`: *scenario and options → `lockbench run`, with Prometheus, and a collector if found, around it*.
+"""`lockbench observe`: *scenario and options → `lockbench run`, with Prometheus, and a collector if
+found, around it*.
 
-Rules: all of `lockbench run` holds, exit codes too. On loopback, on free ports, in a private folder; a guard process
-ends both however we end, Ctrl-C does not reach them. Prometheus scrapes the collector where there is one, else the page
-of `lockbench`; never both: the same series twice would be counted twice.
+Rules: all of `lockbench run` holds, exit codes too. On loopback, on free ports, in a private
+folder; a guard process ends both however we end, Ctrl-C does not reach them. Prometheus scrapes the
+collector where there is one, else the page of `lockbench`; never both: the same series twice would
+be counted twice.
 """
 
 import contextlib
@@ -37,7 +39,9 @@ GRAPHS = (  # recorded by dashboards/prometheus/rules.yml
 SCRAPE_S = 1.0
 READY_S = 60.0
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
-_PROMETHEUS, _COLLECTOR = 0, 1  # the guard's numbers
+# the guard's numbers
+_PROMETHEUS = 0
+_COLLECTOR = 1
 _NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
 _ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", "TRACES_")]
 
@@ -46,7 +50,11 @@ _ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", 
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")
-@click.option("--collector", metavar="PATH", help="an OpenTelemetry Collector between them, or none  [one on PATH]")
+@click.option(
+    "--collector",
+    metavar="PATH",
+    help="an OpenTelemetry Collector between them, or none  [one on PATH]",
+)
 @click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
 @run_options("observe")
 def observe(scenario: Path | None, **values: Any) -> int:
@@ -65,7 +73,9 @@ def observe(scenario: Path | None, **values: Any) -> int:
         note(f"graphs      {graphs(watch.url)}")
         note(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
         code = run_and_show("observe", wanted, values)
-        troubles = [index for index, state in watch.guard.states().items() if state.exit_code is not None]
+        troubles = [
+            index for index, state in watch.guard.states().items() if state.exit_code is not None
+        ]
         for index in troubles:
             last = _last_words(watch.guard, index)
             note(f"{_NAMES[index]} ended before the run had, so what it shows is not all ({last})")
@@ -77,7 +87,8 @@ def observe(scenario: Path | None, **values: Any) -> int:
 
 
 class Watch(NamedTuple):
-    """What runs around a run. `url`: of Prometheus; `collector`: its path, or None; `guard`: owns both."""
+    """What runs around a run. `url`: of Prometheus; `collector`: its path, or None; `guard`: owns
+    both."""
 
     url: str
     collector: str | None
@@ -86,19 +97,28 @@ class Watch(NamedTuple):
 
 def graphs(url: str) -> str:
     """The address of the page where the Prometheus at `url` draws what its rules record."""
-    each = (f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS))
+    each = (
+        f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS)
+    )
     return f"{url}/graph?{'&'.join(each)}"
 
 
 @contextlib.contextmanager
 def open_watch(prometheus: str | None = None, collector: str | None = None) -> Iterator[Watch]:
-    """Start Prometheus, and a collector if one is found; end both on leaving. Until then this process's variables ask
-    for telemetry that goes there: OpenTelemetry's exporters read only those. `prometheus`, `collector`: paths or names,
-    None = look for one, collector "none" = do without. Raises EnvironmentNotReadyError."""
-    program, found = shutil.which(prometheus or "prometheus"), find_collector(collector)
+    """Start Prometheus, and a collector if one is found; end both on leaving. Until then this
+    process's variables ask for telemetry that goes there: OpenTelemetry's exporters read only
+    those. `prometheus`, `collector`: paths or names, None = look for one, collector "none" = do
+    without. Raises EnvironmentNotReadyError."""
+    program = shutil.which(prometheus or "prometheus")
+    found = find_collector(collector)
     if program is None:
-        raise EnvironmentNotReadyError(f"there is no {prometheus or 'Prometheus'} (Debian: apt-get install prometheus)")
-    with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard, contextlib.ExitStack() as stack:
+        raise EnvironmentNotReadyError(
+            f"there is no {prometheus or 'Prometheus'} (Debian: apt-get install prometheus)"
+        )
+    with (
+        contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard,
+        contextlib.ExitStack() as stack,
+    ):
         kept = [KeptPort() for _ in range(5)]
         for port in kept:
             stack.callback(port.release)
@@ -116,12 +136,16 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
 
 
 def find_collector(named: str | None) -> str | None:
-    """The path of an OpenTelemetry Collector, None when there is none. Raises EnvironmentNotReadyError."""
+    """The path of an OpenTelemetry Collector, None when there is none. Raises
+    EnvironmentNotReadyError."""
     if named == "none" or (not named and any(map(os.environ.get, _ENDPOINTS))):
-        return None  # the user's own collector gets what it is sent; Prometheus scrapes the page
+        # the user's own collector gets what it is sent; Prometheus scrapes the page
+        return None
     found = next(filter(None, map(shutil.which, [named] if named else _COLLECTORS)), None)
     if named and not found:
-        raise EnvironmentNotReadyError(f"the collector {named} is no program; name another, or --collector none")
+        raise EnvironmentNotReadyError(
+            f"the collector {named} is no program; name another, or --collector none"
+        )
     return found
 
 
@@ -140,10 +164,16 @@ def _start_collector(guard: Guard, program: str, ports: list[int]) -> None:
 
 def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
     config = {
-        "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), f"{SCRAPE_S:g}s"),
+        "global": dict.fromkeys(
+            ("scrape_interval", "scrape_timeout", "evaluation_interval"), f"{SCRAPE_S:g}s"
+        ),
         "rule_files": [str(shipped("prometheus", "rules.yml"))],
         "scrape_configs": [
-            {"job_name": "lockbench", "honor_labels": True, "static_configs": [{"targets": [f"{HOST}:{page}"]}]}
+            {
+                "job_name": "lockbench",
+                "honor_labels": True,
+                "static_configs": [{"targets": [f"{HOST}:{page}"]}],
+            }
         ],
     }
     path = guard.folder / "prometheus.yml"
@@ -160,11 +190,17 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
 
 
 def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
-    """Wait until `url` answers with `saying` in it: Prometheus takes up its targets only some 5 s after it is ready, a
-    warm-up may be shorter. Raises EnvironmentNotReadyError with the end of the program's log."""
-    deadline_s, trouble = time.monotonic() + READY_S, f"is not ready after {READY_S:.0f} s"
+    """Wait until `url` answers with `saying` in it: Prometheus takes up its targets only some 5 s
+    after it is ready, a warm-up may be shorter. Raises EnvironmentNotReadyError with the end of the
+    program's log."""
+    deadline_s = time.monotonic() + READY_S
+    trouble = f"is not ready after {READY_S:.0f} s"
     while time.monotonic() < deadline_s:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2.0) as answer:  # noqa: S310 - on loopback
+        # on loopback
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(url, timeout=2.0) as answer,  # noqa: S310
+        ):
             if saying in answer.read():
                 return
         if guard.states()[index].exit_code is not None:
@@ -176,7 +212,11 @@ def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
 
 def _last_words(guard: Guard, index: int) -> str:
     log = guard.folder / f"{index}.log"
-    last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:] if log.exists() else []
+    last = (
+        log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+        if log.exists()
+        else []
+    )
     return " | ".join(last) or "it said nothing"
 
 
@@ -192,7 +232,9 @@ def wanted_variables(ports: list[int], *, collector: bool) -> dict[str, str]:
         }
     return {
         "OTEL_SDK_DISABLED": "false",
-        "OTEL_METRICS_EXPORTER": "otlp,prometheus" if any(map(os.environ.get, _ENDPOINTS)) else "prometheus",
+        "OTEL_METRICS_EXPORTER": "otlp,prometheus"
+        if any(map(os.environ.get, _ENDPOINTS))
+        else "prometheus",
         "OTEL_EXPORTER_PROMETHEUS_HOST": HOST,
         "OTEL_EXPORTER_PROMETHEUS_PORT": str(ports[1]),
     }

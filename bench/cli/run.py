@@ -1,7 +1,9 @@
-"""`lockbench run`, what `observe` has of it, and `fleet`: *options → one run shown and stored; servers alone*.
+"""`lockbench run`, what `observe` has of it, and `fleet`: *options → one run shown and stored;
+servers alone*.
 
-Rules: of a fleet stdout holds one URL per line (or one JSON object), flushed at once, so that a script can read them;
-what happens to the servers goes to stderr. What is heavy is imported once the options are known to be right.
+Rules: of a fleet stdout holds one URL per line (or one JSON object), flushed at once, so that a
+script can read them; what happens to the servers goes to stderr. What is heavy is imported once the
+options are known to be right.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ _LOOK_S = 0.1
 _TOLD = ("allow_missing", "allow_skipped", "name", "more")
 
 
-@click.command(cls=Grouped, epilog="Ready scenarios: bench/scenarios/; `lockbench init` writes one with every key.")
+@click.command(
+    cls=Grouped,
+    epilog="Ready scenarios: bench/scenarios/; `lockbench init` writes one with every key.",
+)
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option("--name", metavar="TEXT", default="", help="what results and comparisons call it")
@@ -52,7 +57,11 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
     default=1,
     help="runs, each in a folder  [1]",
 )
-@click.option("--keep-history", is_flag=True, help="keep the record beside the result; report --judge judges it anew")
+@click.option(
+    "--keep-history",
+    is_flag=True,
+    help="keep the record beside the result; report --judge judges it anew",
+)
 @click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run")
 @hosts_options
 @run_options("run")
@@ -80,22 +89,32 @@ def _repeated(scenario: Scenario, values: Values) -> int:
     from bench.cli.showing import result_folder
     from bench.measure.verdict import worst_code
 
-    times, codes = values["repeat"], list[int]()
+    times = values["repeat"]
+    codes = list[int]()
     folder, _ = result_folder(values["out"], "run", secrets.token_hex(4))
     for number in range(times):
-        one = replace(scenario, seed=scenario.seed + number)  # else every run would have the same luck
-        part = {**values, "out": folder / f"{number + 1:0{len(str(times))}}", "summary": f"{number + 1} of {times}"}
+        # else every run would have the same luck
+        one = replace(scenario, seed=scenario.seed + number)
+        part = {
+            **values,
+            "out": folder / f"{number + 1:0{len(str(times))}}",
+            "summary": f"{number + 1} of {times}",
+        }
         part["more"] = number + 1 < times
         codes.append(run_and_show("run", one, part))
         if codes[-1] == EXIT_INTERRUPTED:
             break
     if not values["quiet"]:
-        say(f"{len(codes)} of {times} runs in {folder}; compare them: lockbench compare {folder} OTHER")
+        say(
+            f"{len(codes)} of {times} runs in {folder}; compare them: lockbench compare "
+            f"{folder} OTHER"
+        )
     return worst_code(codes)
 
 
 def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
-    """Run `scenario` as the options of `command` say, show and store its result, and return the exit code."""
+    """Run `scenario` as the options of `command` say, show and store its result, and return the
+    exit code."""
     from bench.cli.showing import append_line
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
@@ -104,7 +123,9 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
 
     def measure(order: ExperimentOrder[Scenario], show: ProgressLine) -> Done[RunResult]:
         told = {name: values[name] for name in (*_TOLD, "keep_history") if name in values}
-        one = Order(order.plan, order.run_id, order.command, order.folder, order.server, **told, bind=bind)
+        one = Order(
+            order.plan, order.run_id, order.command, order.folder, order.server, **told, bind=bind
+        )
         with Interrupts() as interrupts:
             done = run_scenario(one, interrupts, show)
         if values.get("csv") is not None:
@@ -115,7 +136,9 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
 
 
 @click.command(cls=Grouped)
-@click.option("--instances", metavar="N", type=click.IntRange(1, 64), default=5, help="how many servers  [5]")
+@click.option(
+    "--instances", metavar="N", type=click.IntRange(1, 64), default=5, help="how many servers  [5]"
+)
 @click.option(
     "--fsync",
     type=click.Choice(["none", "no", "everysec", "always"]),
@@ -131,10 +154,19 @@ def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quie
     from bench.topology.fleet import start_fleet
     from bench.topology.server import find_server
 
-    with start_fleet(instances, fsync, server=find_server(server)) as started, Interrupts() as interrupts:
-        interrupts.raising, alive = False, {instance.index: instance for instance in started.instances}
+    with (
+        start_fleet(instances, fsync, server=find_server(server)) as started,
+        Interrupts() as interrupts,
+    ):
+        interrupts.raising = False
+        alive = {instance.index: instance for instance in started.instances}
         urls = [instance.url for instance in started.instances]
-        facts = {"urls": urls, "fsync": fsync, "server": asdict(started.server), "folder": str(started.folder)}
+        facts = {
+            "urls": urls,
+            "fsync": fsync,
+            "server": asdict(started.server),
+            "folder": str(started.folder),
+        }
         if as_json:
             say_json(facts)
         else:

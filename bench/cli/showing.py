@@ -1,10 +1,12 @@
-"""What a command leaves and shows of its result, and `lockbench report`, which shows stored ones again.
+"""What a command leaves and shows of its result, and `lockbench report`, which shows stored ones
+again.
 
 *Its end → a folder, tables or JSON on stdout, files beside, complaints on stderr*
 
-Rules: what could not be stored is shown all the same, --quiet or not, and then complained of. A file or folder that
-cannot be written is refused before the work; the folder is made when there is something to write. What GitHub names in
-GITHUB_STEP_SUMMARY is appended to. Stored results are read through `bench.report.kinds`, which judges them anew.
+Rules: what could not be stored is shown all the same, --quiet or not, and then complained of. A
+file or folder that cannot be written is refused before the work; the folder is made when there is
+something to write. What GitHub names in GITHUB_STEP_SUMMARY is appended to. Stored results are read
+through `bench.report.kinds`, which judges them anew.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def _places(values: Values) -> list[Path | None]:
-    """Where the Markdown, the JUnit XML and the summary of a CI job go, as far as they are asked for."""
+    """Where the Markdown, the JUnit XML and the summary of a CI job go, as far as they are asked
+    for."""
     step = os.environ.get("GITHUB_STEP_SUMMARY")
     return [values["markdown"], values["junit"], Path(step) if step else None]
 
@@ -69,20 +72,24 @@ def named(suite: Suite) -> Suite:
 
 def write_text(path: Path, text: str, mode: str = "w") -> None:
     """Write `text` into the file `path`. Raises EnvironmentNotReadyError."""
-    with writing(path, "name another file"), path.open(mode, encoding="utf-8", errors=UNPAIRED) as file:
+    with (
+        writing(path, "name another file"),
+        path.open(mode, encoding="utf-8", errors=UNPAIRED) as file,
+    ):
         file.write(text)
 
 
 @until_shown()
 def show(done: Done[Document], values: Values) -> int:
-    """Show what came of it and write the files, as the options `values` ask for; return the exit code. Raises
-    KeyboardInterrupt once it is shown, when somebody has wished it to end."""
+    """Show what came of it and write the files, as the options `values` ask for; return the exit
+    code. Raises KeyboardInterrupt once it is shown, when somebody has wished it to end."""
     from bench.report.kinds import cases_of, told
 
     page = report_beside(done.result, done.path)
     sheet = told(done.result, f"{done.path}{f', {page.name}' if page else ''}" if done.path else "")
     try:
-        write_outputs(values, sheet, cases_of(done.result))  # first, as who reads (`| head`) may close stdout
+        # first, as who reads (`| head`) may close stdout
+        write_outputs(values, sheet, cases_of(done.result))
     finally:
         _print(done, values, sheet)
     return done.exit_code
@@ -104,14 +111,16 @@ def _print(done: Done[Document], values: Values, sheet: Sheet) -> None:
 
 
 def report_beside(result: Document, stored: Path | None) -> Path | None:
-    """Write report.html beside a stored result and return its path; a failure costs no more than a sentence."""
+    """Write report.html beside a stored result and return its path; a failure costs no more than a
+    sentence."""
     if stored is None:
         return None
     try:
         from bench.report.html.page import write_report
 
         return write_report(result, stored)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the result is there and must be shown
+    except Exception as error:  # noqa: BLE001
+        # whatever it is, the result is there and must be shown
         fault = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
         why = str(error) if isinstance(error, BenchError) else fault
     note(f"lockbench: there is no report.html: {why}")
@@ -119,14 +128,17 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
 
 
 def result_folder(wanted: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
-    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be made, and all folders
-    that come into being with it, the deepest first. Raises EnvironmentNotReadyError."""
+    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be
+    made, and all folders that come into being with it, the deepest first. Raises
+    EnvironmentNotReadyError."""
     now = datetime.datetime.now(datetime.UTC)
     folder = wanted or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
     with writing(folder, "name another place with --out"):
         made = [place for place in (folder, *folder.parents) if not place.exists()]
         if folder not in made:
-            raise EnvironmentNotReadyError(f"the result folder {folder} exists already; name a new one with --out")
+            raise EnvironmentNotReadyError(
+                f"the result folder {folder} exists already; name a new one with --out"
+            )
         folder.mkdir(parents=True)
     remove_empty(made)
     return folder, made
@@ -139,20 +151,28 @@ def remove_empty(folders: Sequence[Path]) -> None:
             folder.rmdir()
 
 
-# -- a line of a table per run -----------------------------------------------------------------------------------------
+# -- a line of a table per run ---------------------------------------------------------------------
 
 
 def require_table(path: Path) -> None:
-    """Raises UsageError when the file holds other lines than those of runs, EnvironmentNotReadyError."""
-    with writing(path, "name another file with --csv"), path.open("a+", encoding="utf-8", errors="replace") as file:
+    """Raises UsageError when the file holds other lines than those of runs,
+    EnvironmentNotReadyError."""
+    with (
+        writing(path, "name another file with --csv"),
+        path.open("a+", encoding="utf-8", errors="replace") as file,
+    ):
         file.seek(0)
         if not (file.readline() or "name,id,").startswith("name,id,"):
-            raise UsageError(f"option --csv: {path} begins with other columns than those of a run; name a new file")
+            raise UsageError(
+                f"option --csv: {path} begins with other columns than those of a run; "
+                "name a new file"
+            )
 
 
 def append_line(path: Path, run: RunResult) -> None:
-    """Write `run` behind what the file holds, under its columns, or makes them: some facts, the usual figures, the keys
-    of the scenario. What is not known is empty. Raises EnvironmentNotReadyError."""
+    """Write `run` behind what the file holds, under its columns, or makes them: some facts, the
+    usual figures, the keys of the scenario. What is not known is empty. Raises
+    EnvironmentNotReadyError."""
     from bench.gates.threshold import USUAL, find_metric
     from bench.measure.section import builtins_of, leaves
 
@@ -161,11 +181,18 @@ def append_line(path: Path, run: RunResult) -> None:
         **{name: getattr(run.verdict, name) for name in ("status", "word", "exit_code")},
         "server": run.fleet.servers_text,
         "violations": run.safety.service_faults,
-        **{f"{one.name}_s" if one.unit == "s" else one.name: one.value(run) for one in map(find_metric, USUAL)},
+        **{
+            f"{one.name}_s" if one.unit == "s" else one.name: one.value(run)
+            for one in map(find_metric, USUAL)
+        },
         **dict(leaves(builtins_of(run.scenario.shown()))),
-        "fsync": run.fleet.policies,  # of own targets the scenario's key says nothing
+        # of own targets the scenario's key says nothing
+        "fsync": run.fleet.policies,
     }
-    with writing(path, "its line is missing"), path.open("a+", encoding="utf-8", errors=UNPAIRED, newline="") as file:
+    with (
+        writing(path, "its line is missing"),
+        path.open("a+", encoding="utf-8", errors=UNPAIRED, newline="") as file,
+    ):
         file.seek(0)
         columns = next(csv.reader(file), None)
         table = csv.DictWriter(file, columns or list(cells), extrasaction="ignore")
@@ -177,17 +204,28 @@ def append_line(path: Path, run: RunResult) -> None:
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=PLACE, metavar="RESULT…")
 @click.option(
-    "--html", metavar="FILE", type=PLACE, help="where the page goes  [beside the result; of several: results/]"
+    "--html",
+    metavar="FILE",
+    type=PLACE,
+    help="where the page goes  [beside the result; of several: results/]",
 )
 @click.option("--markdown", metavar="FILE", type=PLACE, help="write Markdown, too; - is stdout")
-@click.option("--json", "as_json", is_flag=True, help="print where the pages are as JSON on stdout, nothing else")
-@click.option("--judge", is_flag=True, help="judge the record anew that run --keep-history kept, and compare")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print where the pages are as JSON on stdout, nothing else",
+)
+@click.option(
+    "--judge", is_flag=True, help="judge the record anew that run --keep-history kept, and compare"
+)
 @click.option("--quiet", is_flag=True, help="no summary")
 def report(results: tuple[Path, ...], **values: Any) -> int:
-    """Write a result as an HTML page, and show it again. RESULT: a result folder, or its result.json.
+    """Write a result as an HTML page, and show it again. RESULT: a result folder, or its
+    result.json.
 
-    With --judge no page is written. The exit code is that of a run with the verdict that the record has. It is 2 where
-    that would be 0, and the result says something else.
+    With --judge no page is written. The exit code is that of a run with the verdict that the record
+    has. It is 2 where that would be 0, and the result says something else.
     """
     if values["judge"]:
         from bench.cli.judging import judge_again
@@ -205,7 +243,9 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
         _show_again(documents, names, values)
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         said = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{', '.join(names)}: not a whole result of lockbench ({said}); make it anew") from None
+        raise UsageError(
+            f"{', '.join(names)}: not a whole result of lockbench ({said}); make it anew"
+        ) from None
     return 0
 
 
@@ -215,7 +255,8 @@ def _show_again(documents: Sequence[Document], names: Sequence[str], values: Val
     from bench.report.sheet import print_sheet, sheet_markdown
 
     if len(documents) == 1:
-        page, folder = page_of(documents[0], names[0]), Path(names[0])
+        page = page_of(documents[0], names[0])
+        folder = Path(names[0])
     else:
         page = page_of_several(documents, [Path(name).name or name for name in names])
         folder = Path()
@@ -225,7 +266,10 @@ def _show_again(documents: Sequence[Document], names: Sequence[str], values: Val
     place = write_page(page, values["html"] or folder / REPORT_NAME)
     sheets = [told(document, name) for document, name in zip(documents, names, strict=True)]
     if (path := values["markdown"]) is not None:
-        with writing(path, "name another file"), click.open_file(path, "w", encoding="utf-8", errors=UNPAIRED) as file:
+        with (
+            writing(path, "name another file"),
+            click.open_file(path, "w", encoding="utf-8", errors=UNPAIRED) as file,
+        ):
             file.write("\n".join(map(sheet_markdown, sheets)))
     if values["as_json"]:
         say_json({"results": list(names), "html": str(place)})

@@ -1,11 +1,13 @@
 """The verdict of one run: *its sections, what ended early, its limits → one word, and why*.
 
 Rules
-- The maker of a run and the reader of a stored one ask the same function, `judge_result`. A stored word is compared
-  with its answer and never believed.
+- The maker of a run and the reader of a stored one ask the same function, `judge_result`. A stored
+  word is compared with its answer and never believed.
 - Of an invalid run nothing is judged but violations, which are certain: its figures mean nothing.
-- A run in which the recipe raised often is invalid: what raised has no figure, so all others are of a part.
-- UNKNOWN safety, or one that was not tested, is the word of a run that has nothing else to say; it is never green.
+- A run in which the recipe raised often is invalid: what raised has no figure, so all others are of
+  a part.
+- UNKNOWN safety, or one that was not tested, is the word of a run that has nothing else to say; it
+  is never green.
 - A run that Ctrl-C cut is not known, however well it began.
 """
 
@@ -19,27 +21,30 @@ from bench.measure.run_result import Exceptions, Figures, JudgedThreshold, RunRe
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.measure.verdict import conclude as concluded
 
-MOST_RAISED = 0.01  # exceptions of a recipe, of the operations that were begun
+# exceptions of a recipe, of the operations that were begun
+MOST_RAISED = 0.01
 _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
 
 
 def judge_result(result: RunResult) -> Verdict:
-    """Return the verdict that the sections of `result` earn, whatever its own verdict says. Raises UsageError where a
-    limit names a figure that this version does not know."""
+    """Return the verdict that the sections of `result` earn, whatever its own verdict says. Raises
+    UsageError where a limit names a figure that this version does not know."""
     limits = judge_limits(result, breaks_of(result))
     return judge_run(result, breaks_of(result), limits, interrupted=result.interrupted)
 
 
 def earned(result: RunResult) -> RunResult:
-    """Return `result` with the verdict and the judged limits that its other sections earn. Raises as
-    `judge_result`."""
+    """Return `result` with the verdict and the judged limits that its other sections earn. Raises
+    as `judge_result`."""
     limits = tuple(judge_limits(result, breaks_of(result)))
     return replace(result, thresholds=limits, verdict=judge_result(result))
 
 
-def judge_limits(figures: Figures, breaks: Sequence[str], limits: Sequence[str] | None = None) -> list[JudgedThreshold]:
-    """Return every limit on these figures, judged; `limits` None: those that a stored result was judged by. Raises
-    UsageError as `judge_result`."""
+def judge_limits(
+    figures: Figures, breaks: Sequence[str], limits: Sequence[str] | None = None
+) -> list[JudgedThreshold]:
+    """Return every limit on these figures, judged; `limits` None: those that a stored result was
+    judged by. Raises UsageError as `judge_result`."""
     if limits is None:
         limits = [entry.expression for entry in getattr(figures, "thresholds", ())]
     void = invalidities(figures, breaks)
@@ -47,11 +52,17 @@ def judge_limits(figures: Figures, breaks: Sequence[str], limits: Sequence[str] 
 
 
 def breaks_of(result: RunResult) -> tuple[str, ...]:
-    """What ended early or did not take place. Results of before 2026-11-27 do not say; there it is the reasons of an
-    INVALID word that the generator does not explain, which makes nothing better."""
+    """What ended early or did not take place. Results of before 2026-11-27 do not say; there it is
+    the reasons of an INVALID word that the generator does not explain, which makes nothing
+    better."""
     if result.breaks is not None:
-        return (*result.breaks, *(one for one in result.limits.invalidities() if one not in result.breaks))
-    unexplained = result.verdict.status == words.INVALID.status and result.generator.verdict != "INVALID"
+        return (
+            *result.breaks,
+            *(one for one in result.limits.invalidities() if one not in result.breaks),
+        )
+    unexplained = (
+        result.verdict.status == words.INVALID.status and result.generator.verdict != "INVALID"
+    )
     return result.verdict.reasons if unexplained else ()
 
 
@@ -63,16 +74,22 @@ def judge_run(
     interrupted: bool = False,
 ) -> Verdict:
     """Return the verdict. `deaths`: workers that ended early; `interrupted`: by Ctrl-C."""
-    safety, invalid = measured.safety, invalidities(measured, deaths)
+    safety = measured.safety
+    invalid = invalidities(measured, deaths)
     failed, undecided = (
-        [sentence(one) for one in thresholds if one.status == status] for status in ("fail", "inconclusive")
+        [sentence(one) for one in thresholds if one.status == status]
+        for status in ("fail", "inconclusive")
     )
     found = {
-        words.VIOLATED: [str(safety.reason), *_evictions(measured)] if safety.verdict == "VIOLATED" else [],
+        words.VIOLATED: [str(safety.reason), *_evictions(measured)]
+        if safety.verdict == "VIOLATED"
+        else [],
         words.FAIL: [] if invalid else failed,
         words.INVALID: invalid,
         words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
-        words.INCONCLUSIVE: [] if invalid else [*safety.misreports, *_nothing_granted(measured), *undecided],
+        words.INCONCLUSIVE: []
+        if invalid
+        else [*safety.misreports, *_nothing_granted(measured), *undecided],
     }
     evidence = (Evidence.none_in("tested leases", safety.tested_leases, TESTED_LEAST),)
     word = _OF_SAFETY.get(safety.verdict, words.UNKNOWN)
@@ -82,31 +99,43 @@ def judge_run(
 
 
 def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
-    """Why no figure of this run means anything; nothing when they do. `deaths`: workers that ended early."""
+    """Why no figure of this run means anything; nothing when they do.
+
+    `deaths`: workers that ended early.
+    """
     generator = measured.generator
-    claim = [f"the load was not what it claims: {generator.reason}"] if generator.verdict == "INVALID" else []
+    claim = (
+        [f"the load was not what it claims: {generator.reason}"]
+        if generator.verdict == "INVALID"
+        else []
+    )
     return [*deaths, *_raised(measured.exceptions), *claim]
 
 
 def _raised(exceptions: Exceptions) -> list[str]:
-    """One sentence where the recipe raised too often. Of an acquire that raised nothing is recorded, and its caller
-    rests. So neither latencies nor shares nor the load are what they claim."""
-    raised, operations = exceptions.raised, exceptions.operations
+    """One sentence where the recipe raised too often. Of an acquire that raised nothing is
+    recorded, and its caller rests. So neither latencies nor shares nor the load are what they
+    claim."""
+    raised = exceptions.raised
+    operations = exceptions.operations
     if raised <= MOST_RAISED * operations:
         return []
     share = f" ({raised / operations:.1%})" if operations else ""
     return [
-        f"the load was not what it claims: the recipe raised {raised:,} exceptions in {operations:,} operations"
+        f"the load was not what it claims: the recipe raised {raised:,} exceptions in "
+        f"{operations:,} operations"
         f"{share}, and {MOST_RAISED:.0%} is allowed; the first: {exceptions.first}"
     ]
 
 
 def _evictions(measured: Figures) -> list[str]:
-    """The instances that evicted keys while the run lasted, which may be why a lock had two holders."""
+    """The instances that evicted keys while the run lasted, which may be why a lock had two
+    holders."""
     if not isinstance(measured, RunResult):
         return []
     return [
-        f"instance #{one.index} ({one.address}) evicted {one.info.evicted_keys:,} keys meanwhile: an evicted lock "
+        f"instance #{one.index} ({one.address}) evicted {one.info.evicted_keys:,} keys "
+        "meanwhile: an evicted lock "
         "is free for the next caller"
         for one in measured.instances
         if one.info and one.info.evicted_keys
@@ -114,9 +143,13 @@ def _evictions(measured: Figures) -> list[str]:
 
 
 def _nothing_granted(measured: Figures) -> list[str]:
-    """Outcomes count what was due in the window, the rate what was granted in it: in a long queue these are others."""
+    """Outcomes count what was due in the window, the rate what was granted in it: in a long queue
+    these are others."""
     if measured.outcomes.acquired:
         return []
     if measured.rate.achieved_per_s:
-        return ["no acquire due in the measured window got a lease; all leases granted in it were due earlier"]
+        return [
+            "no acquire due in the measured window got a lease; all leases granted in it "
+            "were due earlier"
+        ]
     return ["no lease was granted in the measured window"]

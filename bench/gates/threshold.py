@@ -1,10 +1,13 @@
-"""One limit on one figure: *`acquire.p99 < 5ms` and a result → pass, fail or inconclusive, with value and margin*.
+"""One limit on one figure: *`acquire.p99 < 5ms` and a result → pass, fail or inconclusive, with
+value and margin*.
 
 Rules, beside those of README ("Which side is judged")
-- The names of figures are the paths of the numbers in `Measured`, so that none is forgotten or invented; `latency_s.`
-  may be left out, p99.9 stands for p999, and three figures have short names.
-- The latency of a rate that was not sustained is that of a growing queue: it can fail, but not pass.
-- VALID is said of a generator by the p99: a timer too late for the very percentile of the limit puts that in doubt.
+- The names of figures are the paths of the numbers in `Measured`, so that none is forgotten or
+  invented; `latency_s.` may be left out, p99.9 stands for p999, and three figures have short names.
+- The latency of a rate that was not sustained is that of a growing queue: it can fail, but not
+  pass.
+- VALID is said of a generator by the p99: a timer too late for the very percentile of the limit
+  puts that in doubt.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,22 +33,38 @@ SHORT = {
     "acquire.success": "outcome_shares.acquired",
     "safety.violations": "safety.violations",
 }
-USUAL = (  # the figures of a run that are kept when it is one of several
-    *("rate", "acquire.success", "acquire.count", "acquire.mean", "acquire.p50", "acquire.p90", "acquire.p99"),
+# the figures of a run that are kept when it is one of several
+USUAL = (
+    *(
+        "rate",
+        "acquire.success",
+        "acquire.count",
+        "acquire.mean",
+        "acquire.p50",
+        "acquire.p90",
+        "acquire.p99",
+    ),
     *("acquire.p999", "acquire.max", "release.p50", "release.p99", "handoff.p50", "handoff.p99"),
     *("cost.commands_per_acquire", "cost.round_trips_per_acquire", "cost.bytes_per_acquire"),
     *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
 )
 OF_ACQUIRED = (("latency_s", "acquire_service"), ("latency_s", "wait"))
-OVER_ALL = get_args(Figure)  # of `acquire`: read from `acquire_all`
-FOREVER_S = 3600.0  # what infinity is in a ratio: the longest time that a histogram can tell
-_MORE_IS_BETTER = ("rate.achieved_per_s", "rate.completed_per_s", "outcome_shares.acquired", "outcomes.acquired")
+# of `acquire`: read from `acquire_all`
+OVER_ALL = get_args(Figure)
+# what infinity is in a ratio: the longest time that a histogram can tell
+FOREVER_S = 3600.0
+_MORE_IS_BETTER = (
+    "rate.achieved_per_s",
+    "rate.completed_per_s",
+    "outcome_shares.acquired",
+    "outcomes.acquired",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of a result. `unit`: s, us, per_s, ratio or count, that of the figure as it is stored; `is_whole`: it
-    counts; `is_share`: it lies between 0 and 1."""
+    """One figure of a result. `unit`: s, us, per_s, ratio or count, that of the figure as it is
+    stored; `is_whole`: it counts; `is_share`: it lies between 0 and 1."""
 
     name: str
     path: tuple[str, ...]
@@ -73,7 +92,10 @@ class Metric:
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric called `name`. Raises UsageError with the nearest name, or where the names are from."""
+    """Return the metric called `name`.
+
+    Raises UsageError with the nearest name, or where the names are from.
+    """
     known = metrics()
     written = SHORT.get(name, name).replace("p99.99", "p9999").replace("p99.9", "p999")
     head, _, figure = written.removeprefix("latency_s.").partition(".")
@@ -82,8 +104,13 @@ def find_metric(name: str) -> Metric:
     for path in (written, f"latency_s.{written}"):
         if path in known:
             return known[path]
-    some = f"; metrics are the numbers of result.json, such as {', '.join((*SHORT, 'acquire.p99', 'release.p99'))}"
-    raise UsageError(f"there is no metric {name}{nearest(name, [one.name for one in known.values()]) or some}")
+    some = (
+        "; metrics are the numbers of result.json, such as "
+        f"{', '.join((*SHORT, 'acquire.p99', 'release.p99'))}"
+    )
+    raise UsageError(
+        f"there is no metric {name}{nearest(name, [one.name for one in known.values()]) or some}"
+    )
 
 
 @cache
@@ -96,7 +123,12 @@ def metrics() -> Mapping[str, Metric]:
         whole = ".".join(path)
         replaced = path[:2] == ("latency_s", "acquire") and path[-1] in OVER_ALL
         if not replaced and path[0] not in ("duration_s", "over_time"):
-            found[whole] = Metric(names.get(whole, whole.removeprefix("latency_s.")), path, _unit(path), *_ranges(kind))
+            found[whole] = Metric(
+                names.get(whole, whole.removeprefix("latency_s.")),
+                path,
+                _unit(path),
+                *_ranges(kind),
+            )
     return found
 
 
@@ -106,7 +138,8 @@ def finite(value: float | None) -> float | None:
 
 
 def _numbers(section: type, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yield the paths of all numbers in a section, lists left out, each with its type as annotated."""
+    """Yield the paths of all numbers in a section, lists left out, each with its type as
+    annotated."""
     annotated = get_type_hints(section, include_extras=True)
     for name, kind in get_type_hints(section).items():
         if hasattr(kind, "__struct_fields__"):
@@ -117,7 +150,9 @@ def _numbers(section: type, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 def _ranges(annotation: object) -> tuple[bool, bool]:
     """Whether a number of this type counts, and whether it is a share."""
-    parts, is_whole, is_share = [annotation], False, False
+    parts = [annotation]
+    is_whole = False
+    is_share = False
     while parts:
         part = parts.pop()
         metas = getattr(part, "__metadata__", ())
@@ -128,7 +163,8 @@ def _ranges(annotation: object) -> tuple[bool, bool]:
 
 
 def _unit(path: Sequence[str]) -> Unit:
-    section, last = path[0], path[-1]
+    section = path[0]
+    last = path[-1]
     if last.endswith("_per_s"):
         return "per_s"
     if "_us_" in last:
@@ -140,10 +176,11 @@ def _unit(path: Sequence[str]) -> Unit:
     return "count"
 
 
-# -- limits -----------------------------------------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
-_SCALES: dict[str, dict[str, Decimal]] = {  # what may be written for a figure stored in this unit
+# what may be written for a figure stored in this unit
+_SCALES: dict[str, dict[str, Decimal]] = {
     "s": _SECONDS,
     "us": {unit: seconds * 10**6 for unit, seconds in _SECONDS.items()},
     "per_s": {"": Decimal(1), "/s": Decimal(1)},
@@ -163,16 +200,21 @@ class Threshold:
     limit: float
 
     def judge(self, result: Figures, void: Sequence[str] = ()) -> JudgedThreshold:
-        """Return what this result says of the limit. `void`: why no figure of the run means anything, if so."""
+        """Return what this result says of the limit.
+
+        `void`: why no figure of the run means anything, if so.
+        """
         value = self.metric.value(result)
         kept = value is not None and OPERATORS[self.operator](value, self.limit)
-        if void and (kept or self.metric.path[0] != "safety"):  # a violation is certain
+        # a violation is certain
+        if void and (kept or self.metric.path[0] != "safety"):
             doubt = f"no figure of this run counts: {void[0]}"
         else:
             doubt = self._doubt(result, value, kept=kept)
             late = doubt and value is not None and not kept and self.metric.path[0] == "latency_s"
             if late and beyond_for_certain(self, result):
-                doubt = ""  # neither lateness nor a gap of the generator explains so much
+                # neither lateness nor a gap of the generator explains so much
+                doubt = ""
         endless = f"∞: {_failed_share(result)} of acquires failed" if value == inf else ""
         value = None if value == inf else value
         return JudgedThreshold(
@@ -196,7 +238,9 @@ class Threshold:
 
     def _doubt(self, result: Figures, value: float | None, *, kept: bool) -> str:
         """Why this cannot be answered from `result`; nothing when it can."""
-        section, figure, safety = self.metric.path[0], self.metric.path[-1], result.safety
+        section = self.metric.path[0]
+        figure = self.metric.path[-1]
+        safety = result.safety
         if section == "safety" and safety.verdict == "UNKNOWN":
             return f"safety is unknown: {safety.reason}"
         if value is None:
@@ -208,7 +252,10 @@ class Threshold:
             return "the offered rate was not sustained"
         of_acquired = kept and self.metric.path[:-1] in OF_ACQUIRED and figure in OVER_ALL
         if of_acquired and find_metric(f"acquire.{figure}").value(result) == inf:
-            return f"it is of successes only, and {_failed_share(result)} of acquires failed: see acquire.{figure}"
+            return (
+                f"it is of successes only, and {_failed_share(result)} of acquires failed: "
+                f"see acquire.{figure}"
+            )
         if not kept and (touched := _gap_doubt(self, result)):
             return touched
         return _one_sided_doubt(self.metric, self.operator, result, kept=kept)
@@ -231,14 +278,19 @@ def _failed_share(result: Figures) -> str:
 
 
 def read_threshold(text: str) -> Threshold:
-    """Return the threshold written in `text`. Raises UsageError for a wrong form, metric or unit."""
+    """Return the threshold written in `text`.
+
+    Raises UsageError for a wrong form, metric or unit.
+    """
     try:
         expression = parse_threshold(text)
     except ValueError as error:
         raise UsageError(f"threshold: {error}") from None
     parts = THRESHOLD.fullmatch(expression)
-    assert parts is not None  # parse_threshold takes nothing else
-    metric, unit = find_metric(parts["name"]), parts["unit"] or ""
+    # parse_threshold takes nothing else
+    assert parts is not None
+    metric = find_metric(parts["name"])
+    unit = parts["unit"] or ""
     scale = _SCALES[metric.unit].get(unit)
     if scale is None:
         wanted = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
@@ -248,28 +300,44 @@ def read_threshold(text: str) -> Threshold:
     if metric.is_share and limit > 1:
         share = parts["number"]
         raise UsageError(
-            f"threshold {expression!r}: {metric.name} is a share from 0 to 1, and {share}{unit} is more than all; "
+            f"threshold {expression!r}: {metric.name} is a share from 0 to 1, and "
+            f"{share}{unit} is more than all; "
             f"write {metric.name} {parts['operator']} {share if Decimal(share) <= 100 else 100}%"
         )
     if metric.is_whole and parts["operator"] in ("==", "!=") and limit != limit.to_integral_value():
         raise UsageError(
-            f"threshold {expression!r}: {metric.name} is a whole number, which {parts['number']} is not; "
+            f"threshold {expression!r}: {metric.name} is a whole number, which "
+            f"{parts['number']} is not; "
             f"write {metric.name} {parts['operator']} {limit.to_integral_value(ROUND_FLOOR)}"
         )
     return Threshold(expression, metric, cast("Operator", parts["operator"]), float(limit))
 
 
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
-    """Return each threshold once, in the order written. Raises UsageError as `read_threshold` does."""
+    """Return each threshold once, in the order written.
+
+    Raises UsageError as `read_threshold` does.
+    """
     return tuple(dict.fromkeys(map(read_threshold, texts)))
 
 
-_OF_LOAD = ("rate", "outcomes", "outcome_shares", "latency_s", "attempts", "votes", "split_votes", "waiting")
+_OF_LOAD = (
+    "rate",
+    "outcomes",
+    "outcome_shares",
+    "latency_s",
+    "attempts",
+    "votes",
+    "split_votes",
+    "waiting",
+)
 
 
 def _gap_doubt(threshold: Threshold, result: Figures) -> str:
-    """Why a limit that does not hold may be broken by the generator alone: acquires touched a gap of a load process."""
-    generator, path = result.generator, threshold.metric.path
+    """Why a limit that does not hold may be broken by the generator alone: acquires touched a gap
+    of a load process."""
+    generator = result.generator
+    path = threshold.metric.path
     if not generator.gap_operations or path[0] not in _OF_LOAD:
         return ""
     if path == ("outcome_shares", "acquired"):
@@ -278,33 +346,42 @@ def _gap_doubt(threshold: Threshold, result: Figures) -> str:
         if not OPERATORS[threshold.operator](best, threshold.limit):
             return ""
     return (
-        f"a load process was away for {generator.gap_s:.2f} s, and {generator.gap_operations:,} acquires touched that "
+        f"a load process was away for {generator.gap_s:.2f} s, and "
+        f"{generator.gap_operations:,} acquires touched that "
         f"({generator.gap_failures:,} of them failed): the generator may be the cause"
     )
 
 
 def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
-    """Whether a percentile is beyond its limit even if every operation that touched a gap of the generator is left out,
-    and each other one was as much shorter as the generator may have been late.
+    """Whether a percentile is beyond its limit even if every operation that touched a gap of the
+    generator is left out, and each other one was as much shorter as the generator may have been
+    late.
 
-    With d as what the generator added: of all operations those beyond limit + d, less the share that was late by more
-    than d, are too many for the percentile. That must hold for some d; the largest lateness of the run is one.
+    With d as what the generator added: of all operations those beyond limit + d, less the share
+    that was late by more than d, are too many for the percentile. That must hold for some d; the
+    largest lateness of the run is one.
     """
-    path, generator = threshold.metric.path, result.generator
+    path = threshold.metric.path
+    generator = result.generator
     percent = PERCENTILES.get(path[-1])
     shown = result.histograms.get("acquire" if path[1] == "acquire_all" else path[1])
     if percent is None or not shown or threshold.operator not in ("<", "<="):
         return False
-    own, failed = Histogram.decode(shown), result.latency_s.acquire_failed.count if path[1] == "acquire_all" else 0
+    own = Histogram.decode(shown)
+    failed = result.latency_s.acquire_failed.count if path[1] == "acquire_all" else 0
     whole = own.count + failed - generator.gap_operations
     if whole < SAMPLES_BEYOND:
         return False
     failed -= min(failed, generator.gap_failures)
-    served = generator.gap_operations - generator.gap_failures  # of them that touched a gap
-    names = ["scheduler_lag"] + (["timer_lateness"] if result.rate.offered_per_s is not None else [])
+    # of them that touched a gap
+    served = generator.gap_operations - generator.gap_failures
+    names = ["scheduler_lag"] + (
+        ["timer_lateness"] if result.rate.offered_per_s is not None else []
+    )
     delays = [Histogram.decode(text) for name in names if (text := result.histograms.get(name))]
     if generator.verdict in IN_DOUBT and not any(delay.count for delay in delays):
-        return False  # nobody has told how late it was
+        # nobody has told how late it was
+        return False
     for added_ns in _possible_delays(delays):
         late = sum(delay.beyond(added_ns) / delay.count for delay in delays if delay.count)
         longer = own.beyond(threshold.limit * 1e9 + len(delays) * added_ns) + failed - served
@@ -314,7 +391,8 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 
 
 def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
-    """What the generator may have added (ns): nothing, each twentieth of its delays, the largest."""
+    """What the generator may have added (ns): nothing, each twentieth of its delays, the
+    largest."""
     found = {0}
     for delay in delays:
         if delay.count:
@@ -324,16 +402,23 @@ def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
 
 
 def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, kept: bool) -> str:
-    """Return why a limit on `metric`, `kept` or broken as measured, is not decided, as the generator's delay is in the
-    figure; nothing where it is, or that delay is little."""
-    figure, value, lateness = metric.path[-1], metric.value(result), result.histograms.get("timer_lateness")
+    """Return why a limit on `metric`, `kept` or broken as measured, is not decided, as the
+    generator's delay is in the figure; nothing where it is, or that delay is little."""
+    figure = metric.path[-1]
+    value = metric.value(result)
+    lateness = result.histograms.get("timer_lateness")
     if metric.path[0] != "latency_s" or metric.unit != "s":
         return ""
     if kept or value == inf if operator in ("<", "<=") else operator in (">", ">=") and not kept:
         return ""
     if result.generator.verdict in IN_DOUBT:
         return f"the latency is an upper bound: {result.generator.reason}"
-    if result.rate.offered_per_s is None or not lateness or figure not in PERCENTILES or value is None:
+    if (
+        result.rate.offered_per_s is None
+        or not lateness
+        or figure not in PERCENTILES
+        or value is None
+    ):
         return ""
     late_s = (Histogram.decode(lateness).percentile(PERCENTILES[figure]) or 0) / 1e9
     late = f"the latency is an upper bound: the timer was late by {late_s * 1e3:.3g} ms ({figure})"

@@ -1,1 +1,4 @@
-"""What a run leaves behind: *operations → history → statistics → result.json*. See README.md of this folder."""
+"""What a run leaves behind: *operations → history → statistics → result.json*.
+
+See README.md of this folder.
+"""

@@ -1,12 +1,14 @@
-"""Whether the sections of a run agree: *a result that was read → sentences on figures that cannot stand side by side*.
+"""Whether the sections of a run agree: *a result that was read → sentences on figures that cannot
+stand side by side*.
 
 Rules
-- Counts stand in a run twice: slice by slice, as a sum of parts, or as a bound of another count. These are compared. So
-  someone who changes a count must change all that follow from it, too.
-- Rates, percentiles and costs are believed. No word of safety rests on them, and people try `gate` and `compare` with
-  series of made-up runs in which one of them differs.
+- Counts stand in a run twice: slice by slice, as a sum of parts, or as a bound of another count.
+  These are compared. So someone who changes a count must change all that follow from it, too.
+- Rates, percentiles and costs are believed. No word of safety rests on them, and people try `gate`
+  and `compare` with series of made-up runs in which one of them differs.
 - tests/bench/report/test_leaves.py names each number that is believed.
-- Only what holds of every honest run is compared. A run that was cut, or that lost a part, has fewer bounds.
+- Only what holds of every honest run is compared. A run that was cut, or that lost a part, has
+  fewer bounds.
 """
 
 from collections.abc import Iterator
@@ -24,8 +26,10 @@ from bench.measure.section import builtins_of, leaves
 from bench.measure.workers import LITTLE_TOLERANCE, LITTLE_USERS, judge_delays
 
 CLOSE = 1e-6
-DIGITS = 2e-3  # of percentiles from a histogram
-GRACE_S = 2e-3  # by which a window may differ from its order
+# of percentiles from a histogram
+DIGITS = 2e-3
+# by which a window may differ from its order
+GRACE_S = 2e-3
 
 
 class Bound(NamedTuple):
@@ -41,11 +45,16 @@ class Bound(NamedTuple):
     @property
     def sentence(self) -> str:
         """What is wrong; "" = nothing."""
-        value, low, high = self.value, self.low, self.high
+        value = self.value
+        low = self.low
+        high = self.high
         if value is None or low - abs(low) * self.slack <= value <= high + abs(high) * self.slack:
             return ""
         end, side = (low, " or more") if value < low else (high, " or less")
-        return f"{self.place} is {value:,.6g}, and {self.source} give {end:,.6g}{'' if low == high else side}"
+        return (
+            f"{self.place} is {value:,.6g}, and {self.source} give "
+            f"{end:,.6g}{'' if low == high else side}"
+        )
 
 
 def disagreements(result: RunResult) -> Iterator[str]:
@@ -63,7 +72,10 @@ def disagreements(result: RunResult) -> Iterator[str]:
     for name, histogram in found.items():
         section = getattr(result.latency_s, name, None)
         if section is not None and section.count != histogram.count:
-            yield f"histograms.{name} has {histogram.count} samples, and latency_s.{name} {section.count}"
+            yield (
+                f"histograms.{name} has {histogram.count} samples, and latency_s.{name} "
+                f"{section.count}"
+            )
     for bounds in (_order, _counts, _times, _votes, _instances, _waiting, _generator, _safety):
         yield from filter(None, (bound.sentence for bound in bounds(result)))
     yield from _unlike_slices(result)
@@ -84,8 +96,11 @@ def _is_whole(result: RunResult) -> bool:
 
 
 def _counts(result: RunResult) -> Iterator[Bound]:
-    inside, times, totals = result.outcomes, result.latency_s, result.totals
-    acquired, asked = inside.acquired, inside.total
+    inside = result.outcomes
+    times = result.latency_s
+    totals = result.totals
+    acquired = inside.acquired
+    asked = inside.total
     for name, count, due in (
         ("latency_s.acquire", times.acquire.count, acquired),
         ("latency_s.acquire_service", times.acquire_service.count, acquired),
@@ -95,17 +110,24 @@ def _counts(result: RunResult) -> Iterator[Bound]:
     ):
         yield Bound(f"{name}.count", count, due, due, "outcomes")
     yield Bound(
-        "latency_s.acquire_all.failed", times.acquire_all.failed, asked - acquired, asked - acquired, "outcomes"
+        "latency_s.acquire_all.failed",
+        times.acquire_all.failed,
+        asked - acquired,
+        asked - acquired,
+        "outcomes",
     )
     yield Bound("latency_s.hold.count", times.hold.count, 0, acquired, "outcomes")
-    yield Bound("latency_s.release.count", times.release.count, 0, times.hold.count, "those of hold")
+    yield Bound(
+        "latency_s.release.count", times.release.count, 0, times.hold.count, "those of hold"
+    )
     yield Bound("latency_s.handoff.count", times.handoff.count, 0, totals.acquired, "totals")
     for name, number in fields_of(inside).items():
         share = getattr(result.outcome_shares, name)
         due_share = number / asked if asked else 0.0
         yield Bound(f"outcome_shares.{name}", share or 0.0, due_share, due_share, "outcomes")
         yield Bound(f"totals.{name}", getattr(totals, name), number, inf, "outcomes")
-    released, raised = sum(astuple(result.releases)), result.exceptions
+    released = sum(astuple(result.releases))
+    raised = result.exceptions
     kept = totals.acquired - raised.raised - result.scenario.users if _is_whole(result) else 0
     yield Bound("releases", released, kept, totals.acquired, "totals")
     if raised.operations:
@@ -113,42 +135,77 @@ def _counts(result: RunResult) -> Iterator[Bound]:
 
 
 def _order(result: RunResult) -> Iterator[Bound]:
-    scenario, disk = result.scenario, result.fleet.fdatasync_s
+    scenario = result.scenario
+    disk = result.fleet.fdatasync_s
     for name in ("users", "resources", "processes", "instances"):
         yield Bound(f"scenario.{name}", getattr(scenario, name), 1, inf, "a load and its servers")
     for number, facts in enumerate(result.fleet.instances):
-        yield Bound(f"fleet.instances.{number}.index", facts.index, number, number, "places in the list")
+        yield Bound(
+            f"fleet.instances.{number}.index", facts.index, number, number, "places in the list"
+        )
     if disk:
         yield Bound("fleet.fdatasync_s.p50_s", disk.p50_s, 0, disk.max_s, "its largest sample")
-        yield Bound("fleet.fdatasync_s.p99_s", disk.p99_s, disk.p50_s, disk.max_s, "its p50 and its largest sample")
+        yield Bound(
+            "fleet.fdatasync_s.p99_s",
+            disk.p99_s,
+            disk.p50_s,
+            disk.max_s,
+            "its p50 and its largest sample",
+        )
 
 
 def _times(result: RunResult) -> Iterator[Bound]:
-    scenario, seconds = result.scenario, result.duration_s
+    scenario = result.scenario
+    seconds = result.duration_s
     due_s = scenario.duration_ms / 1000
     yield Bound("duration_s", seconds, 0, due_s + GRACE_S, "the scenario")
     yield Bound("seed", result.seed, scenario.seed, scenario.seed, "the scenario")
     if over := result.over_time:
         inside = sum(start >= 0 for start in over.start_s)
-        yield Bound("over_time.slice_s", over.slice_s * inside, seconds, seconds, "the window's length")
+        yield Bound(
+            "over_time.slice_s", over.slice_s * inside, seconds, seconds, "the window's length"
+        )
         for number, start in enumerate(over.start_s, inside - len(over.start_s)):
             due_s = number * over.slice_s
-            yield Bound(f"over_time.start_s.{number}", start, due_s - 1e-5, due_s + 1e-5, "slices of equal width")
+            yield Bound(
+                f"over_time.start_s.{number}",
+                start,
+                due_s - 1e-5,
+                due_s + 1e-5,
+                "slices of equal width",
+            )
     if scenario.hold.kind == "fixed" and _is_whole(result):
         hold_s = scenario.hold.ms / 1000
-        yield Bound("latency_s.hold.p50", result.latency_s.hold.p50, hold_s, inf, "the scenario", DIGITS)
+        yield Bound(
+            "latency_s.hold.p50", result.latency_s.hold.p50, hold_s, inf, "the scenario", DIGITS
+        )
     for instance in result.instances:
         if instance.info:
             place = f"instances.{instance.index}.info.elapsed_s"
-            yield Bound(place, instance.info.elapsed_s, 0 if instance.info.warning else seconds, inf, "the window")
+            yield Bound(
+                place,
+                instance.info.elapsed_s,
+                0 if instance.info.warning else seconds,
+                inf,
+                "the window",
+            )
 
 
 def _votes(result: RunResult) -> Iterator[Bound]:
-    votes, inside, attempts, split = result.votes, result.outcomes, result.attempts, result.split_votes
+    votes = result.votes
+    inside = result.outcomes
+    attempts = result.attempts
+    split = result.split_votes
     instances = len(result.scenario.targets) or result.scenario.instances
     shown = {int(margin) + instances // 2 + 1: number for margin, number in votes.margin.items()}
     leases = sum(shown.values())
-    yield Bound("votes.margin", leases, 0 if votes.undecided else inside.acquired, inside.acquired, "outcomes")
+    yield Bound(
+        "votes.margin",
+        leases,
+        0 if votes.undecided else inside.acquired,
+        inside.acquired,
+        "outcomes",
+    )
     granted = sum(each * number for each, number in shown.items())
     other = instances * (inside.total - leases)
     yield Bound("votes.granted", votes.granted, granted, granted + other, "margins and outcomes")
@@ -161,7 +218,13 @@ def _votes(result: RunResult) -> Iterator[Bound]:
     most = rounds if inside.total == inside.acquired else inf
     yield Bound("attempts.total", attempts.total, rounds, most, "mean and count of attempts")
     if attempts.count:
-        yield Bound("attempts.mean", attempts.mean, 1, attempts.max or inf, "rounds, of which each lease has one,")
+        yield Bound(
+            "attempts.mean",
+            attempts.mean,
+            1,
+            attempts.max or inf,
+            "rounds, of which each lease has one,",
+        )
         yield Bound("attempts.max", attempts.max, 1, attempts.total, "all rounds")
 
 
@@ -169,32 +232,66 @@ def _instances(result: RunResult) -> Iterator[Bound]:
     for number, row in enumerate(result.instances):
         place = f"instances.{number}"
         yield Bound(f"{place}.index", row.index, number, number, "places in the list")
-        yield Bound(f"{place}.leaked_keys", row.leaked_keys, 0, result.scenario.resources, "resources")
+        yield Bound(
+            f"{place}.leaked_keys", row.leaked_keys, 0, result.scenario.resources, "resources"
+        )
         yield Bound(f"{place}.late_replies", row.late_replies, 0, row.commands, "its commands")
         yield Bound(f"{place}.pending", row.pending, 0, row.commands, "its commands")
 
 
 def _waiting(result: RunResult) -> Iterator[Bound]:
-    waiting, users = result.waiting, result.scenario.users
+    waiting = result.waiting
+    users = result.scenario.users
     if waiting.asked is not None and waiting.unserved is not None:
-        closed, served = result.scenario.rate_per_s is None, waiting.asked - waiting.unserved
+        closed = result.scenario.rate_per_s is None
+        served = waiting.asked - waiting.unserved
         yield Bound("waiting.asked", waiting.asked, users if closed else 0, inf, "users")
         leases = result.outcomes.acquired
-        yield Bound("waiting.unserved", waiting.unserved, waiting.asked - leases, waiting.asked, "callers and leases")
+        yield Bound(
+            "waiting.unserved",
+            waiting.unserved,
+            waiting.asked - leases,
+            waiting.asked,
+            "callers and leases",
+        )
         callers = max(users, waiting.asked)
-        yield Bound("waiting.jain", waiting.jain, 1 / callers, max(served, 0) / callers, "callers that were served")
+        yield Bound(
+            "waiting.jain",
+            waiting.jain,
+            1 / callers,
+            max(served, 0) / callers,
+            "callers that were served",
+        )
         again = result.attempts.total - result.outcomes.total
         yield Bound("waiting.polls", waiting.polls, again, inf, "rounds and acquires")
 
 
 def _generator(result: RunResult) -> Iterator[Bound]:
-    own, asked, scenario = result.generator, result.outcomes.total, result.scenario
-    scheduled = result.totals.total + result.exceptions.raised + scenario.users if scenario.rate_per_s else 0
+    own = result.generator
+    asked = result.outcomes.total
+    scenario = result.scenario
+    scheduled = (
+        result.totals.total + result.exceptions.raised + scenario.users
+        if scenario.rate_per_s
+        else 0
+    )
     yield Bound("generator.late_starts", own.late_starts, 0, scheduled, "starts of a schedule")
     yield Bound("generator.queued_starts", own.queued_starts, 0, scheduled, "starts of a schedule")
     failed = asked - result.outcomes.acquired
-    yield Bound("generator.gap_operations", own.gap_operations, 0, asked if own.gap_s else 0, "outcomes and gaps")
-    yield Bound("generator.gap_failures", own.gap_failures, 0, min(own.gap_operations, failed), "outcomes and gaps")
+    yield Bound(
+        "generator.gap_operations",
+        own.gap_operations,
+        0,
+        asked if own.gap_s else 0,
+        "outcomes and gaps",
+    )
+    yield Bound(
+        "generator.gap_failures",
+        own.gap_failures,
+        0,
+        min(own.gap_operations, failed),
+        "outcomes and gaps",
+    )
     lost = sum(gap.lost_s for gap in own.gaps)
     yield Bound("generator.gap_s", own.gap_s, 0, lost, "gaps")
     for number, gap in enumerate(own.gaps):
@@ -207,10 +304,14 @@ def _generator(result: RunResult) -> Iterator[Bound]:
 
 
 def _safety(result: RunResult) -> Iterator[Bound]:
-    safety, totals = result.safety, result.totals
-    leases, refused = totals.acquired, totals.contended
+    safety = result.safety
+    totals = result.totals
+    leases = totals.acquired
+    refused = totals.contended
     broken = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
-    yield Bound("safety.tested_leases", safety.tested_leases, 0, safety.judged_ratio * leases + 1, "totals")
+    yield Bound(
+        "safety.tested_leases", safety.tested_leases, 0, safety.judged_ratio * leases + 1, "totals"
+    )
     yield Bound("safety.contested_leases", safety.contested_leases, 0, leases, "totals")
     for name in ("service_faults", "client_overstays", "granted_invalid", "foreign_deletes"):
         yield Bound(f"safety.{name}", getattr(safety, name), 0, leases, "totals")
@@ -218,14 +319,28 @@ def _safety(result: RunResult) -> Iterator[Bound]:
     yield Bound("safety.unexplained", safety.unexplained, 0, broken, "violations")
     drawn = [holder.resource for holder in safety.holders]
     yield Bound("safety.holders", len(drawn), 0, len(set(drawn)), "their resources")
-    yield Bound("safety.holders", sum(holder.leases for holder in safety.holders), 0, leases, "leases in totals")
+    yield Bound(
+        "safety.holders",
+        sum(holder.leases for holder in safety.holders),
+        0,
+        leases,
+        "leases in totals",
+    )
     if not result.workers:
         yield Bound("safety.judged_ratio", safety.judged_ratio, 1, 1, "load processes of one host")
-        yield Bound("safety.contested_leases", safety.contested_leases, safety.tested_leases, leases, "tested leases")
+        yield Bound(
+            "safety.contested_leases",
+            safety.contested_leases,
+            safety.tested_leases,
+            leases,
+            "tested leases",
+        )
     known = [row.info.commands_processed if row.info else None for row in result.instances]
     if safety.tested_leases and None not in known:
         commands = sum(filter(None, known))
-        yield Bound("the servers' count of commands", commands, leases, inf, "leases that were tested")
+        yield Bound(
+            "the servers' count of commands", commands, leases, inf, "leases that were tested"
+        )
 
 
 def _unlike_slices(result: RunResult) -> Iterator[str]:
@@ -233,13 +348,20 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
     over = result.over_time
     if over is None:
         return
-    rows = [over.granted, over.split_votes, *over.outcomes.values(), *over.margin.values(), *astuple(over.acquire)]
+    rows = [
+        over.granted,
+        over.split_votes,
+        *over.outcomes.values(),
+        *over.margin.values(),
+        *astuple(over.acquire),
+    ]
     if any(len(row) != len(over.start_s) for row in rows):
         yield "over_time has rows of other lengths than its slices"
         return
     lead = sum(start < 0 for start in over.start_s)
     sums = {
-        f"outcomes.{name}": (sum(row[lead:]), getattr(result.outcomes, name)) for name, row in over.outcomes.items()
+        f"outcomes.{name}": (sum(row[lead:]), getattr(result.outcomes, name))
+        for name, row in over.outcomes.items()
     }
     sums["split_votes"] = sum(over.split_votes[lead:]), result.split_votes.count
     for margin in {*over.margin, *result.votes.margin}:
@@ -249,7 +371,9 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
         if total != due:
             yield f"over_time.{name} comes to {total:,} in the window, and the run has {due:,}"
     acquire = over.acquire
-    for number, times in enumerate(zip(acquire.p50_s, acquire.p90_s, acquire.p99_s, acquire.max_s, strict=True)):
+    for number, times in enumerate(
+        zip(acquire.p50_s, acquire.p90_s, acquire.p99_s, acquire.max_s, strict=True)
+    ):
         known = [one for one in times if one is not None]
         if known != sorted(known):
             yield f"over_time.acquire: of slice {number} a percentile is above a higher one"
@@ -257,7 +381,8 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
 
 def _unlike_generator(result: RunResult, found: dict[str, Histogram]) -> Iterator[str]:
     """A word on the generator that is better than its figures."""
-    own, scenario = result.generator, result.scenario
+    own = result.generator
+    scenario = result.scenario
     if own.verdict == "INVALID":
         return
     if own.gap_s > MOST_SHARE * result.duration_s * (1 + CLOSE):
@@ -266,7 +391,9 @@ def _unlike_generator(result: RunResult, found: dict[str, Histogram]) -> Iterato
     callers = scenario.users >= LITTLE_USERS and scenario.rate_per_s is None
     if callers and ratio is not None and abs(ratio - 1) > 2 * LITTLE_TOLERANCE:
         yield f"generator is {own.verdict}, and Little's ratio is {ratio:.3f}"
-    if own.verdict == "VALID" and all(name in found for name in ("acquire", "scheduler_lag", "timer_lateness")):
+    if own.verdict == "VALID" and all(
+        name in found for name in ("acquire", "scheduler_lag", "timer_lateness")
+    ):
         word, reason = judge_delays(found, own.queued_starts, scenario, 1 + DIGITS)
         if word != "VALID":
             yield f"generator is VALID, and its histograms say {word}: {reason}"
@@ -279,8 +406,15 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
         yield f"safety is {safety.verdict}, and the recipe reported what cannot be"
     if safety.within_one_process and result.scenario.processes > 1 and _is_whole(result):
         yield f"safety is of one process, and the load was of {result.scenario.processes}"
-    for kind in ("service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"):
-        count, shown = getattr(safety, f"{kind}s", None), sum(one.kind == kind for one in safety.examples)
+    for kind in (
+        "service_fault",
+        "granted_invalid",
+        "foreign_delete",
+        "client_overstay",
+        "spurious_refusal",
+    ):
+        count = getattr(safety, f"{kind}s", None)
+        shown = sum(one.kind == kind for one in safety.examples)
         count = safety.granted_invalid if count is None else count
         due = min(count, EXAMPLES_PER_KIND)
         if shown > due or (shown < due and safety.verdict in ("SAFE", "NOT TESTED")):
@@ -288,22 +422,29 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
 
 
 def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
-    """Leases that are drawn and cannot be: more than there were, out of order, or with other overlaps than they say."""
-    place, rows, safety = f"safety.holders, resource {holder.resource}", holder.rows, result.safety
+    """Leases that are drawn and cannot be: more than there were, out of order, or with other
+    overlaps than they say."""
+    place = f"safety.holders, resource {holder.resource}"
+    rows = holder.rows
+    safety = result.safety
     if holder.resource >= result.scenario.resources:
         yield f"{place}: there are {result.scenario.resources} resources"
     if len(rows) > holder.leases:
         yield f"{place}: {len(rows):,} leases are drawn, and it saw {holder.leases:,}"
-    if any(row[0] > row[1] and row[0] > row[2] for row in rows) or list(rows) != sorted(rows, key=lambda row: row[0]):
+    if any(row[0] > row[1] and row[0] > row[2] for row in rows) or list(rows) != sorted(
+        rows, key=lambda row: row[0]
+    ):
         yield f"{place}: its leases are out of order"
     if not all(any(begun <= row[0] <= ended for begun, ended in holder.spans_us) for row in rows):
         yield f"{place}: its leases lie outside its spans"
     if any(one.clock_error_s is not None for one in result.workers):
-        return  # leases of several clocks are drawn as these told them
+        # leases of several clocks are drawn as these told them
+        return
     marked = sum(row[5] != 0 for row in rows)
     if marked > 2 * safety.service_faults:
         yield f"{place}: {marked} leases overlap, and service_faults is {safety.service_faults}"
-    latest_us, unmarked = rows[0][1] if rows else 0, False
+    latest_us = rows[0][1] if rows else 0
+    unmarked = False
     for row in rows[1:]:
         unmarked |= row[0] < latest_us and row[0] <= row[1] and not row[5]
         latest_us = max(latest_us, row[1])

@@ -1,13 +1,17 @@
-"""Times: *another host's round trips → between which of ours each of its times lies*; *(resource, time) → a key*.
+"""Times: *another host's round trips → between which of ours each of its times lies*; *(resource,
+time) → a key*.
 
-- A round trip proves that what the other clock showed in its middle was shown between our two readings (Cristian,
-  "Probabilistic clock synchronization", 1989): no assumption on delays, a slow message only makes the bound wider.
-- With each goes how far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, here more than there (adjtimex(2)).
-  What is left are two oscillators: they drift apart by a rate that the round trips bound themselves (`DRIFT` at most),
-  and by `WANDER` around it. So every round trip bounds every time, and the tightest bound counts. From one to the next
-  NTP may slew both clocks by 500 ppm, unseen: `DRIFT`, too.
-- Bounds that contradict each other show a step: between the last round trip that cannot lie behind it and the first
-  that cannot lie before it nothing is known (`LOST_NS` either way), elsewhere nothing changes.
+- A round trip proves that what the other clock showed in its middle was shown between our two
+  readings (Cristian, "Probabilistic clock synchronization", 1989): no assumption on delays, a slow
+  message only makes the bound wider.
+- With each goes how far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, here more than
+  there (adjtimex(2)). What is left are two oscillators: they drift apart by a rate that the round
+  trips bound themselves (`DRIFT` at most), and by `WANDER` around it. So every round trip bounds
+  every time, and the tightest bound counts. From one to the next NTP may slew both clocks by 500
+  ppm, unseen: `DRIFT`, too.
+- Bounds that contradict each other show a step: between the last round trip that cannot lie behind
+  it and the first that cannot lie before it nothing is known (`LOST_NS` either way), elsewhere
+  nothing changes.
 """
 
 import os
@@ -24,13 +28,19 @@ Integers = NDArray[np.int64]
 
 _KEY_LIMIT = 1 << 62
 DRIFT = 1e-3
-WANDER = 5e-5  # of two crystals of ±25 ppm over all temperatures
-READ_NS = 10_000  # by which two clocks that are read one after the other are apart at most
-ROUNDS = 4  # of bounding the rate by bounds that the rate before allows; then it gains no more
-LEAST = 0.9  # of the shortest round trip: where less would be left unknown the rate was not steady
-LOST_NS = 3_600 * 10**9  # wider than any bound that is of use
+# of two crystals of ±25 ppm over all temperatures
+WANDER = 5e-5
+# by which two clocks that are read one after the other are apart at most
+READ_NS = 10_000
+# of bounding the rate by bounds that the rate before allows; then it gains no more
+ROUNDS = 4
+# of the shortest round trip: where less would be left unknown the rate was not steady
+LEAST = 0.9
+# wider than any bound that is of use
+LOST_NS = 3_600 * 10**9
 CLOCK = "clock"
-_ROW = 4  # our time when asked, theirs, our time when answered, how much further NTP has moved ours (ns)
+# our time when asked, theirs, our time when answered, how much further NTP has moved ours (ns)
+_ROW = 4
 
 Bounds = tuple[Integers, Integers]
 Who = tuple[int, int]  # worker, pid
@@ -38,7 +48,8 @@ Who = tuple[int, int]  # worker, pid
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Round trips without a contradiction, and between what ours − theirs lay in each, without NTP."""
+    """Round trips without a contradiction, and between what ours − theirs lay in each, without
+    NTP."""
 
     trips: Integers
     low: Integers
@@ -52,12 +63,17 @@ class _Stretch:
         low, high, rate, drift = *_tightened(trips, 0.0, DRIFT), 0.0, DRIFT
         apart = int(trips[-1, 0] - trips[0, 0])
         for _ in range(ROUNDS if apart else 0):
-            least, most = (low[-1] - high[0]) / apart, (high[-1] - low[0]) / apart
+            least = (low[-1] - high[0]) / apart
+            most = (high[-1] - low[0]) / apart
             steadier = (least + most) / 2, WANDER + (most - least) / 2
             bounds = _tightened(trips, *steadier)
-            if steadier[1] >= drift or (bounds[1] - bounds[0]).min() < LEAST * (trips[:, 2] - trips[:, 0]).min():
+            if (
+                steadier[1] >= drift
+                or (bounds[1] - bounds[0]).min() < LEAST * (trips[:, 2] - trips[:, 0]).min()
+            ):
                 break
-            (rate, drift), (low, high) = steadier, bounds
+            (rate, drift) = steadier
+            (low, high) = bounds
         return cls(trips, low, high, rate, drift)
 
     def at(self, times: Integers) -> Bounds:
@@ -68,16 +84,20 @@ class _Stretch:
         since = [times - there[near] for near in (before, after)]
         moved = [np.rint(apart * self.rate).astype(np.int64) for apart in since]
         grown = [np.ceil(np.abs(apart) * self.drift).astype(np.int64) for apart in since]
-        low = np.maximum(self.low[before] + moved[0] - grown[0], self.low[after] + moved[1] - grown[1])
-        high = np.minimum(self.high[before] + moved[0] + grown[0], self.high[after] + moved[1] + grown[1])
+        low = np.maximum(
+            self.low[before] + moved[0] - grown[0], self.low[after] + moved[1] - grown[1]
+        )
+        high = np.minimum(
+            self.high[before] + moved[0] + grown[0], self.high[after] + moved[1] + grown[1]
+        )
         slewed = np.rint(np.interp(times, there, self.trips[:, 3])).astype(np.int64)
         unseen = np.ceil(np.minimum(*map(np.abs, since)) * DRIFT).astype(np.int64)
         return low + slewed - unseen, high + slewed + unseen
 
 
 class Clock:
-    """The clock of another host, of at least one exchange (rows of `_ROW`). `lost_ns`: from when to when (their times)
-    nothing is known, as it stepped in between."""
+    """The clock of another host, of at least one exchange (rows of `_ROW`). `lost_ns`: from when to
+    when (their times) nothing is known, as it stepped in between."""
 
     def __init__(self, exchanges: Integers) -> None:
         rows = exchanges[np.argsort(exchanges[:, 0], kind="stable")]
@@ -94,12 +114,15 @@ class Clock:
     @property
     def grown_ns(self) -> int:
         """ε at its largest between two round trips."""
-        times = np.concatenate([(part.trips[1:, 1] + part.trips[:-1, 1]) // 2 for part in self._stretches])
+        times = np.concatenate(
+            [(part.trips[1:, 1] + part.trips[:-1, 1]) // 2 for part in self._stretches]
+        )
         low, high = self.bounds(times)
         return int(max(self.errors_ns.max(), ((high - low + 1) // 2).max() if len(times) else 0))
 
     def bounds(self, times: Integers) -> Bounds:
-        """What to add to each of their `times` for the earliest and the latest it can be on our clock."""
+        """What to add to each of their `times` for the earliest and the latest it can be on our
+        clock."""
         low, high = (np.empty(times.shape, np.int64) for _ in range(2))
         for number, part in enumerate(self._stretches):
             inside = times >= part.trips[0, 1] if number else np.ones(times.shape, bool)
@@ -111,12 +134,14 @@ class Clock:
         return low, high
 
     def place(self, times: Integers) -> tuple[Integers, Integers, Integers]:
-        """Their `times` (a row of them per operation; 0: did not happen) on our clock: most likely (all of a row moved
-        by the same amount, so that what lies between them stays as it was measured), earliest, latest."""
+        """Their `times` (a row of them per operation; 0: did not happen) on our clock: most likely
+        (all of a row moved by the same amount, so that what lies between them stays as it was
+        measured), earliest, latest."""
         low, high = self.bounds(times)
         happened = times != 0
         first = np.take_along_axis((low + high) // 2, happened.argmax(axis=1)[:, None], axis=1)
-        return tuple(np.where(happened, times + shift, 0) for shift in (first, low, high))  # type: ignore[return-value]
+        moved = [np.where(happened, times + shift, 0) for shift in (first, low, high)]
+        return tuple(moved)  # type: ignore[return-value]
 
     def ours(self, time_ns: int) -> int:
         """Our time, most likely."""
@@ -133,36 +158,45 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
     """Their times that may have been shown between two stretches, or twice."""
-    last, first = one.trips[-1].tolist(), two.trips[0].tolist()
+    last = one.trips[-1].tolist()
+    first = two.trips[0].tolist()
     apart = 2 * (first[2] - last[0])
     return min(last[1], first[1] - apart), max(first[1], last[1] + apart)
 
 
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
-    """How far the clocks can have drifted apart since the first; the bounds on ours − theirs by each alone, without
-    what NTP did, some of it maybe while the round trip was on its way."""
+    """How far the clocks can have drifted apart since the first; the bounds on ours − theirs by
+    each alone, without what NTP did, some of it maybe while the round trip was on its way."""
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
-    return grown, rows[:, 0] - rows[:, 1] - rows[:, 3] - loose, rows[:, 2] - rows[:, 1] - rows[:, 3] + loose
+    return (
+        grown,
+        rows[:, 0] - rows[:, 1] - rows[:, 3] - loose,
+        rows[:, 2] - rows[:, 1] - rows[:, 3] + loose,
+    )
 
 
 def _tightened(rows: Integers, rate: float, drift: float) -> Bounds:
-    """The bounds at each round trip that all of them together give, if ours − theirs grows by `rate` ± `drift`."""
+    """The bounds at each round trip that all of them together give, if ours − theirs grows by
+    `rate` ± `drift`."""
     grown, low, high = _columns(rows, drift)
     trend = np.rint((rows[:, 0] - rows[0, 0]) * rate).astype(np.int64)
     return _highest(low - trend, grown) + trend, trend - _highest(trend - high, grown)
 
 
 def _highest(low: Integers, grown: Integers) -> Integers:
-    before, after = np.maximum.accumulate(low + grown), np.maximum.accumulate((low - grown)[::-1])[::-1]
+    before = np.maximum.accumulate(low + grown)
+    after = np.maximum.accumulate((low - grown)[::-1])[::-1]
     return np.maximum(before - grown, after + grown)
 
 
 def _step(rows: Integers) -> tuple[int, int] | None:
-    """Between which two round trips the first step lies: the last that the first contradiction contradicts, and that
-    one; None without a contradiction. Whole numbers: two bounds contradict each other or not, whoever asks."""
+    """Between which two round trips the first step lies: the last that the first contradiction
+    contradicts, and that one; None without a contradiction. Whole numbers: two bounds contradict
+    each other or not, whoever asks."""
     grown, low, high = _columns(rows)
-    latest_low, latest_high = np.maximum.accumulate(low + grown) - grown, np.minimum.accumulate(high - grown) + grown
+    latest_low = np.maximum.accumulate(low + grown) - grown
+    latest_high = np.minimum.accumulate(high - grown) + grown
     wrong = np.flatnonzero(latest_low > latest_high)
     if not len(wrong):
         return None
@@ -174,8 +208,9 @@ def _step(rows: Integers) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """How the times of a range of resources become int64 keys that one fast sort orders by both: within a resource keys
-    differ exactly as times do, and every key of a resource is below every key of the next."""
+    """How the times of a range of resources become int64 keys that one fast sort orders by both:
+    within a resource keys differ exactly as times do, and every key of a resource is below every
+    key of the next."""
 
     first_resource: int
     earliest_ns: int
@@ -189,14 +224,16 @@ class Timeline:
 def timelines(
     resources: Integers, extent_ns: tuple[int, int], key_limit: int = _KEY_LIMIT
 ) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
-    """Yield timelines that cover all `resources`, each with a selection of the rows that belong to it. `extent_ns`: the
-    first and the last time that will be made a key. More than one where keys would pass `key_limit`."""
+    """Yield timelines that cover all `resources`, each with a selection of the rows that belong to
+    it. `extent_ns`: the first and the last time that will be made a key. More than one where keys
+    would pass `key_limit`."""
     if not len(resources):
         return
     earliest = extent_ns[0] - 1
     span = extent_ns[1] + 2 - earliest
     width = max(key_limit // span, 1)
-    first, last = int(resources.min()), int(resources.max())
+    first = int(resources.min())
+    last = int(resources.max())
     if last - first < width:
         yield Timeline(first, earliest, span), slice(None)
         return
@@ -216,8 +253,11 @@ def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
     return {who: Clock(rows) for who, rows in found if len(rows)}
 
 
-def worker_files(workdir: str | os.PathLike[str], kind: str, suffix: str = "bin") -> Iterator[tuple[Who, Path]]:
-    """The files `kind-worker-pid…` of a run's folder, by name, with the worker and pid that left each."""
+def worker_files(
+    workdir: str | os.PathLike[str], kind: str, suffix: str = "bin"
+) -> Iterator[tuple[Who, Path]]:
+    """The files `kind-worker-pid…` of a run's folder, by name, with the worker and pid that left
+    each."""
     for path in sorted(Path(workdir).glob(f"{kind}-*-*.{suffix}")):
         _, worker, pid = path.name.partition(".")[0].split("-")
         yield (int(worker), int(pid)), path

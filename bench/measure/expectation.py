@@ -1,7 +1,9 @@
-"""Rows that must come out in a certain way: *what was seen, what it rests on → a row's word; rows → a Verdict*.
+"""Rows that must come out in a certain way: *what was seen, what it rests on → a row's word; rows →
+a Verdict*.
 
-A precondition is a sentence with whether it came about (somebody was granted, a fault took place, the machine kept
-time). Without it nothing is refuted and nothing confirmed; only what is broken stays broken.
+A precondition is a sentence with whether it came about (somebody was granted, a fault took place,
+the machine kept time). Without it nothing is refuted and nothing confirmed; only what is broken
+stays broken.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,8 @@ AS_EXPECTED: Final = "as expected"
 NOT_SHOWN: Final = "not shown"
 NOT_KNOWN: Final = "not known"
 VIOLATED: Final = "violated"
-ROW_WORDS: Mapping[str, Word] = {  # what a row comes to → the word its command ends with because of it
+# what a row comes to → the word its command ends with because of it
+ROW_WORDS: Mapping[str, Word] = {
     VIOLATED: words.VIOLATED,
     NOT_SHOWN: words.NOT_AS_EXPECTED,
     NOT_KNOWN: words.NOT_KNOWN,
@@ -25,7 +28,8 @@ Preconditions = Mapping[str, bool]
 
 
 def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> RowWord:
-    """Return the word of a row: `broken` exclusion first, then what it needs, then whether it `holds`."""
+    """Return the word of a row: `broken` exclusion first, then what it needs, then whether it
+    `holds`."""
     if broken:
         return VIOLATED
     if not all(preconditions.values()):
@@ -47,10 +51,13 @@ def conclude_rows(
     also: Sequence[Evidence] = (),
     interrupted: str = "",
 ) -> Verdict:
-    """Return the verdict over rows, each a word and its sentence; rows with other words (skipped …) do not count.
-    `least`: how many must be as expected; `also`: what else it rests on; `interrupted`: what Ctrl-C left undone."""
+    """Return the verdict over rows, each a word and its sentence; rows with other words (skipped …)
+    do not count. `least`: how many must be as expected; `also`: what else it rests on;
+    `interrupted`: what Ctrl-C left undone."""
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
-    found = {ROW_WORDS[word]: [sentence for verdict, sentence in rows if verdict == word] for word in bad}
+    found = {
+        ROW_WORDS[word]: [sentence for verdict, sentence in rows if verdict == word] for word in bad
+    }
     found[words.INTERRUPTED] = [interrupted] if interrupted else []
     count = sum(verdict == AS_EXPECTED for verdict, _ in rows)
     return conclude(words.AS_EXPECTED, [Evidence(tested, count, least), *also], found)

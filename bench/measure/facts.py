@@ -1,4 +1,7 @@
-"""The measured window, and what was due in it. An operation belongs to the window by its intended start."""
+"""The measured window, and what was due in it.
+
+An operation belongs to the window by its intended start.
+"""
 
 import math
 from dataclasses import dataclass
@@ -33,15 +36,18 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """How many starts the schedule wants (open loop): in the measured window; from the origin to the window's end."""
+    """How many starts the schedule wants (open loop): in the measured window; from the origin to
+    the window's end."""
 
     window: int
     run: int
 
 
-NO_DUE = Due(0, 0)  # of a closed loop
+# of a closed loop
+NO_DUE = Due(0, 0)
 
 
 def mean_of(delay: Delay) -> float:
-    """The mean in ms of a hold or think time; of lognormal `ms` is the median: mean = ms · exp(σ² / 2)."""
+    """The mean in ms of a hold or think time; of lognormal `ms` is the median: mean = ms · exp(σ² /
+    2)."""
     return delay.ms * math.exp(delay.sigma**2 / 2) if delay.kind == "lognormal" else delay.ms

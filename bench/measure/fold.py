@@ -1,9 +1,11 @@
 """A run's history and its workers' reports: *records → the value sections of result.json*.
 
-- Outcomes, latencies, votes and attempts count operations whose intended start lies in the window; `totals` and
-  `releases` all of the run. Rates count what was granted and what returned in the window, whenever it began.
-- All but hand-offs is known of every operation alone: so workers of other hosts `count` what they did themselves, and
-  who leads merges their states, exactly, and adds hand-offs of the records that are there.
+- Outcomes, latencies, votes and attempts count operations whose intended start lies in the window;
+  `totals` and `releases` all of the run. Rates count what was granted and what returned in the
+  window, whenever it began.
+- All but hand-offs is known of every operation alone: so workers of other hosts `count` what they
+  did themselves, and who leads merges their states, exactly, and adds hand-offs of the records that
+  are there.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,20 +17,50 @@ from bench.measure import latency, outcomes, workers
 from bench.measure.facts import NO_DUE, Due, Window
 from bench.measure.histogram import Sums
 from bench.measure.latency import LATENCIES, WAITS, Latency, Slices
-from bench.measure.outcomes import ACQUIRE_OUTCOMES, RELEASE_OUTCOMES, Counts, Outcomes, Releases, SplitVotes, Votes
+from bench.measure.outcomes import (
+    ACQUIRE_OUTCOMES,
+    RELEASE_OUTCOMES,
+    Counts,
+    Outcomes,
+    Releases,
+    SplitVotes,
+    Votes,
+)
 from bench.measure.record import Records, ends_ns
-from bench.measure.run_result import Attempts, Cost, Exceptions, Measured, Rate, SafetyReport, fields_of
+from bench.measure.run_result import (
+    Attempts,
+    Cost,
+    Exceptions,
+    Measured,
+    Rate,
+    SafetyReport,
+    fields_of,
+)
 from bench.measure.statistics import TENTHS, trend_warning
 from bench.measure.workers import WorkerNote
 from bench.scenario import Scenario
 
 SUSTAINED_SHARE = 0.99
-FAILED_SHARE = 0.01  # beyond it the p99 over all acquires is infinite
+# beyond it the p99 over all acquires is infinite
+FAILED_SHARE = 0.01
 SECTIONS: Mapping[str, Iterable[object]] = {
-    "totals": ACQUIRE_OUTCOMES, "releases": RELEASE_OUTCOMES, "votes": outcomes.KINDS, "tenths": range(TENTHS), **WAITS,
-    "buckets": (),  # records by bucket, of what came from elsewhere (share.py)
-    "counts": ("records", "returned", "finished", "busy_ns", "attempts", "releases", "window_attempts"),
-}  # fmt: skip
+    "totals": ACQUIRE_OUTCOMES,
+    "releases": RELEASE_OUTCOMES,
+    "votes": outcomes.KINDS,
+    "tenths": range(TENTHS),
+    **WAITS,
+    # records by bucket, of what came from elsewhere (share.py)
+    "buckets": (),
+    "counts": (
+        "records",
+        "returned",
+        "finished",
+        "busy_ns",
+        "attempts",
+        "releases",
+        "window_attempts",
+    ),
+}
 NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history")
 
 
@@ -41,15 +73,25 @@ class Sections:
 
 
 class Fold:
-    """Adds up a run. `window`: the measured time; `due`: of an open loop; `cut`: the run ended before its time. The
-    `sums` of folds of other operations in as long a window may be merged into its own."""
+    """Adds up a run. `window`: the measured time; `due`: of an open loop; `cut`: the run ended
+    before its time. The `sums` of folds of other operations in as long a window may be merged into
+    its own."""
 
-    def __init__(self, scenario: Scenario, window: Window, due: Due = NO_DUE, *, cut: bool = False) -> None:
-        self._scenario, self._window, self._due, self._cut = scenario, window, due, cut
+    def __init__(
+        self, scenario: Scenario, window: Window, due: Due = NO_DUE, *, cut: bool = False
+    ) -> None:
+        self._scenario = scenario
+        self._window = window
+        self._due = due
+        self._cut = cut
         self._instances = len(scenario.targets) or scenario.instances
         self._slices = Slices.of(window, scenario.warmup_ms / 1000)
         by_slice = latency.sliced_sections(self._slices, self._instances)
-        latencies = (*LATENCIES, "attempts", *(f"slice {number}" for number in range(self._slices.total)))
+        latencies = (
+            *LATENCIES,
+            "attempts",
+            *(f"slice {number}" for number in range(self._slices.total)),
+        )
         self.sums = Sums({**SECTIONS, **by_slice}, latencies)
         self._counts, self._totals = (self.sums.numbers[name] for name in ("counts", "totals"))
 
@@ -64,21 +106,26 @@ class Fold:
 
     def count(self, records: Records) -> None:
         """Add all but the hand-offs of any operations."""
-        window, sums, inside = self._window, self.sums, records[self._window.holds(records["intended_ns"])]
+        window = self._window
+        sums = self.sums
+        inside = records[self._window.holds(records["intended_ns"])]
         sums.add("totals", outcomes.count_acquires(records))
         sums.add("releases", outcomes.count_releases(records))
         sums.add("votes", outcomes.count_votes(inside))
         for name, values in latency.durations(inside).items():
             sums.histograms[name].add(values)
         rounds = outcomes.attempts_of(inside)
-        sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])  # the "ns" are rounds
+        # the "ns" are rounds
+        sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])
         leases_ns = records["ended_ns"][outcomes.acquired(records)]
         inside_ns = leases_ns[window.holds(leases_ns)] - window.start_ns
         tenths = np.bincount(inside_ns * TENTHS // (window.span_ns or 1), minlength=TENTHS)
         sums.add("tenths", dict(enumerate(tenths.tolist())))
         latency.add_slices(sums, self._slices, self._instances, records)
         latency.add_waits(sums, records, inside)
-        busy_ns = np.minimum(ends_ns(records), window.stop_ns) - np.maximum(records["intended_ns"], window.start_ns)
+        busy_ns = np.minimum(ends_ns(records), window.stop_ns) - np.maximum(
+            records["intended_ns"], window.start_ns
+        )
         more = {
             "records": len(records),
             "returned": int(window.holds(records["ended_ns"]).sum()),
@@ -96,12 +143,18 @@ class Fold:
         server_cpu_s: float | None = None,
         safety: SafetyReport = NOT_JUDGED,
     ) -> Sections:
-        """The sections so far. `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run."""
-        told, counts, acquires = self.sums.numbers, self._counts, self._inside(*ACQUIRE_OUTCOMES)
+        """The sections so far.
+
+        `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run.
+        """
+        told = self.sums.numbers
+        counts = self._counts
+        acquires = self._inside(*ACQUIRE_OUTCOMES)
         margins = self._inside(*latency.margin_names(self._instances)).items()
         asked = sum(acquires.values())
         shares = {name: number / asked if asked else None for name, number in acquires.items()}
-        split_votes, rounds = self._inside("split_votes")["split_votes"], counts["window_attempts"]
+        split_votes = self._inside("split_votes")["split_votes"]
+        rounds = counts["window_attempts"]
         histograms = self.sums.histograms | {
             "scheduler_lag": workers.merged(report.lag_histogram for report in reports),
             "timer_lateness": workers.merged(report.lateness_histogram for report in reports),
@@ -115,9 +168,16 @@ class Fold:
             releases=Releases(**told["releases"]),
             latency_s=latency.blocks(histograms),
             over_time=latency.over_time_of(self.sums, self._slices),
-            attempts=Attempts(**fields_of(Latency.of(histograms["attempts"], unit_ns=1)), total=rounds),
-            votes=Votes(margin={name.split()[1]: number for name, number in margins if number}, **told["votes"]),
-            split_votes=SplitVotes(count=split_votes, ratio=split_votes / rounds if rounds else None),
+            attempts=Attempts(
+                **fields_of(Latency.of(histograms["attempts"], unit_ns=1)), total=rounds
+            ),
+            votes=Votes(
+                margin={name.split()[1]: number for name, number in margins if number},
+                **told["votes"],
+            ),
+            split_votes=SplitVotes(
+                count=split_votes, ratio=split_votes / rounds if rounds else None
+            ),
             waiting=latency.waiting_of(
                 self.sums,
                 self._scenario.users,
@@ -126,13 +186,24 @@ class Fold:
             ),
             cost=self._cost(reports, server_cpu_s),
             generator=workers.judge_generator(
-                reports, histograms, counts, self._scenario, span_ns=self._window.span_ns, due=self._due.run
+                reports,
+                histograms,
+                counts,
+                self._scenario,
+                span_ns=self._window.span_ns,
+                due=self._due.run,
             ),
             safety=safety,
             exceptions=self._exceptions(reports),
             histograms={
-                **{name: histograms[name].encode() for name in (*LATENCIES, "scheduler_lag", "timer_lateness")},
-                **{f"reply_{index}": one.encode() for index, one in enumerate(workers.replies(reports))},
+                **{
+                    name: histograms[name].encode()
+                    for name in (*LATENCIES, "scheduler_lag", "timer_lateness")
+                },
+                **{
+                    f"reply_{index}": one.encode()
+                    for index, one in enumerate(workers.replies(reports))
+                },
             },
         )
         return Sections(values, tuple(self._warnings(values, reports)))
@@ -143,9 +214,12 @@ class Fold:
         return {name: sum(row[self._slices.lead :]) for name, row in rows.items()}
 
     def _rate(self) -> Rate:
-        seconds, offered = self._window.duration_s, self._scenario.rate_per_s
-        begun, granted = sum(self._inside(*ACQUIRE_OUTCOMES).values()), self._inside("granted")["granted"]
-        due = max(begun, self._due.window)  # by the schedule: what a lost worker had to start stays due
+        seconds = self._window.duration_s
+        offered = self._scenario.rate_per_s
+        begun = sum(self._inside(*ACQUIRE_OUTCOMES).values())
+        granted = self._inside("granted")["granted"]
+        # by the schedule: what a lost worker had to start stays due
+        due = max(begun, self._due.window)
         sustained = None
         if offered is not None and not self._cut:
             sustained = self._counts["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
@@ -176,30 +250,41 @@ class Fold:
             commands_per_acquire=per_lease(sum(status.commands for status in statuses) or None),
             round_trips_per_acquire=per_lease(self._counts["attempts"] + self._counts["releases"]),
             bytes_per_acquire=per_lease(traffic or None),
-            client_cpu_us_per_cycle=per_lease(sum(report.cpu_s for report in reports) * 1e6 if reports else None),
+            client_cpu_us_per_cycle=per_lease(
+                sum(report.cpu_s for report in reports) * 1e6 if reports else None
+            ),
             server_cpu_us_per_cycle=per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
         )
 
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:
         found = [
-            f"{note.name} did not report its end: its CPU, lag and counts (Locust's table too) are of its last report"
+            f"{note.name} did not report its end: its CPU, lag and counts (Locust's "
+            "table too) are of its last report"
             for note in reports
             if note.phase != "stopped"
         ]
-        whole = reports and not found  # what a killed worker did not report is not in Locust's table either
+        # what a killed worker did not report is not in Locust's table either
+        whole = reports and not found
         if (values.generator.cpu_ratio or 0) >= workers.BUSY_CORE:
             found.append(workers.GENERATOR_BOUND)
         if values.generator.verdict in workers.IN_DOUBT:
-            found.append(f"latencies are upper bounds, as the generator adds to them: {values.generator.reason}")
+            found.append(
+                "latencies are upper bounds, as the generator adds to them: "
+                f"{values.generator.reason}"
+            )
         found += _failures(fields_of(values.outcomes))
         if values.rate.sustained is False:
             found.append(
-                f"not sustained: {values.rate.completed_per_s:.1f} of {self._scenario.rate_per_s:.1f} operations/s "
+                f"not sustained: {values.rate.completed_per_s:.1f} of "
+                f"{self._scenario.rate_per_s:.1f} operations/s "
                 "were completed, so the latencies are those of a growing queue"
             )
         if (gone := values.releases.gone) and not values.releases.released:
-            found.append(f"all {gone} releases said GONE, so nothing shows that a lock was ever held")
-        acquires, released = sum(self._totals.values()), sum(self.sums.numbers["releases"].values())
+            found.append(
+                f"all {gone} releases said GONE, so nothing shows that a lock was ever held"
+            )
+        acquires = sum(self._totals.values())
+        released = sum(self.sums.numbers["releases"].values())
         for row, recorded in (("acquire", acquires), ("release", released)):
             counted = sum(report.locust.get(row, (0, 0))[0] for report in reports)
             if whole and counted != recorded:
@@ -208,21 +293,33 @@ class Fold:
 
 
 def _failures(outcomes: Counts) -> list[str]:
-    """A warning when so many acquires failed that percentiles over all of them are infinite from p99 on."""
-    asked, lost = sum(outcomes.values()), {name: number for name, number in outcomes.items() if name != "acquired"}
+    """A warning when so many acquires failed that percentiles over all of them are infinite from
+    p99 on."""
+    asked = sum(outcomes.values())
+    lost = {name: number for name, number in outcomes.items() if name != "acquired"}
     if sum(lost.values()) <= FAILED_SHARE * asked:
         return []
-    kinds = ", ".join(f"{name.replace('_', ' ')} {number / asked:.1%}" for name, number in lost.items() if number)
+    kinds = ", ".join(
+        f"{name.replace('_', ' ')} {number / asked:.1%}" for name, number in lost.items() if number
+    )
     return [
-        f"{sum(lost.values()) / asked:.1%} of acquires failed ({kinds}): thresholds take them as infinitely long, "
+        f"{sum(lost.values()) / asked:.1%} of acquires failed ({kinds}): thresholds take "
+        "them as infinitely long, "
         "the table shows them apart"
     ]
 
 
 def fold(
-    records: Records, window: Window, scenario: Scenario, reports: Sequence[WorkerNote] = (), due: Due = NO_DUE
+    records: Records,
+    window: Window,
+    scenario: Scenario,
+    reports: Sequence[WorkerNote] = (),
+    due: Due = NO_DUE,
 ) -> Sections:
-    """The sections of a whole history at once; see `Fold`. A million operations take well under a second."""
+    """The sections of a whole history at once; see `Fold`.
+
+    A million operations take well under a second.
+    """
     total = Fold(scenario, window, due)
     total.add(records)
     return total.sections(reports)

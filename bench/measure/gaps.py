@@ -1,19 +1,24 @@
-"""When a load process did not run: *gaps and pauses in files → what they are worth, and which acquires touch them*.
+"""When a load process did not run: *gaps and pauses in files → what they are worth, and which
+acquires touch them*.
 
 Rules
-- A process is away while it neither runs nor waits for a core: it is stopped, frozen, throttled, or its machine is. A
-  wait for a core is no gap. It is the scheduler's lag, which the verdict LATE is about, so a busy machine leaves none.
-- A gap is an event of the record: from when to when, and how much of that was lost. It begins at the last look before.
-- A run is INVALID where one process was away for more than `MOST_SHARE` of the measured window: rates and latencies of
-  such a run are those of the stop. Below that the rates leave the lost time out.
-- An acquire touches a gap if it lasted into it, or began within the same time again after it, when what had piled up is
-  worked off. Of such an acquire nobody knows what the lock did, whichever process it is of: the stopped one may have
-  held its lock.
-- Where the kernel does not count waits for a core (no /proc/<pid>/schedstat) they cannot be told from a stop. There a
-  gap must last `UNTOLD_NS`.
-- A pause is any time of `PAUSE_NS` or more in which a process had something to do and did not run: away, or waiting for
-  a core. A busy machine is full of them. They make no run INVALID. They tell the machine's part in a latency: the
-  result has the acquires that touch one in histograms of their own, by the longest pause that each touched (capacity).
+- A process is away while it neither runs nor waits for a core: it is stopped, frozen, throttled, or
+  its machine is. A wait for a core is no gap. It is the scheduler's lag, which the verdict LATE is
+  about, so a busy machine leaves none.
+- A gap is an event of the record: from when to when, and how much of that was lost. It begins at
+  the last look before.
+- A run is INVALID where one process was away for more than `MOST_SHARE` of the measured window:
+  rates and latencies of such a run are those of the stop. Below that the rates leave the lost time
+  out.
+- An acquire touches a gap if it lasted into it, or began within the same time again after it, when
+  what had piled up is worked off. Of such an acquire nobody knows what the lock did, whichever
+  process it is of: the stopped one may have held its lock.
+- Where the kernel does not count waits for a core (no /proc/<pid>/schedstat) they cannot be told
+  from a stop. There a gap must last `UNTOLD_NS`.
+- A pause is any time of `PAUSE_NS` or more in which a process had something to do and did not run:
+  away, or waiting for a core. A busy machine is full of them. They make no run INVALID. They tell
+  the machine's part in a latency: the result has the acquires that touch one in histograms of their
+  own, by the longest pause that each touched (capacity).
 """
 
 import os
@@ -34,13 +39,19 @@ from lockcore.clock import NS_PER_MS as MS
 from lockcore.clock import NS_PER_S
 
 GAPS = "gaps"
-GAP_NS = 40_000_000  # a look is due every 10 ms: four are missing
+# a look is due every 10 ms: four are missing
+GAP_NS = 40_000_000
 UNTOLD_NS = 100_000_000
-MOST_SHARE = 0.05  # of the window, of one process
+# of the window, of one process
+MOST_SHARE = 0.05
 PAUSE_NS = 2_000_000
-PAUSES_MS = (2, 4, 8, 16, 32)  # the classes of pauses: at least so long
-AWAY, PAUSED = 1, 2  # what a row is
-ROW = 4  # words: begun, ended, lost, what it is (0: not there)
+# the classes of pauses: at least so long
+PAUSES_MS = (2, 4, 8, 16, 32)
+# what a row is
+AWAY = 1
+PAUSED = 2
+# words: begun, ended, lost, what it is (0: not there)
+ROW = 4
 
 
 class Gap(NamedTuple):
@@ -53,17 +64,23 @@ class Gap(NamedTuple):
     lost_ns: int
 
 
-def read_gaps(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> list[Gap]:
+def read_gaps(
+    workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
+) -> list[Gap]:
     """The gaps of all load processes, on our clock, in the order of their beginnings."""
     return _read(workdir, clocks, (AWAY,))
 
 
-def read_pauses(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> list[Gap]:
+def read_pauses(
+    workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
+) -> list[Gap]:
     """The same of all pauses: a gap is one, too."""
     return _read(workdir, clocks, (AWAY, PAUSED))
 
 
-def _read(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None, kinds: Sequence[int]) -> list[Gap]:
+def _read(
+    workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None, kinds: Sequence[int]
+) -> list[Gap]:
     found = []
     for who, path in worker_files(workdir, GAPS):
         clock = (clocks or {}).get(who)
@@ -96,14 +113,20 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
 
 
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
-    """How long the acquires took that touch a pause, by the class of the longest that each touches (`paused_8`: 8 ms or
-    more, less than 16). One that failed took for ever.
+    """How long the acquires took that touch a pause, by the class of the longest that each touches
+    (`paused_8`: 8 ms or more, less than 16). One that failed took for ever.
 
     An acquire touches a pause if it lasted into it, or was to begin within the lost time after it.
     """
     classes = np.zeros(len(records), np.int64)
     for least_ms in PAUSES_MS:
-        spans = _joined([(gap.begun_ns, gap.ended_ns + gap.lost_ns) for gap in pauses if gap.lost_ns >= least_ms * MS])
+        spans = _joined(
+            [
+                (gap.begun_ns, gap.ended_ns + gap.lost_ns)
+                for gap in pauses
+                if gap.lost_ns >= least_ms * MS
+            ]
+        )
         next_one = np.searchsorted(spans[:, 1], records["intended_ns"])
         begins_ns = np.append(spans[:, 0], NEVER_NS)[next_one]
         classes[begins_ns <= records["ended_ns"]] = least_ms
@@ -129,8 +152,8 @@ MOST_GAPS = 50  # in a result
 def with_gaps(
     values: Measured, gaps: Sequence[Gap], window: Window, away: Mapping[str, int], processes: int
 ) -> Measured:
-    """The sections of a run with what its gaps are worth. `away`: acquires that touched one, `operations`, and those of
-    them that failed, `failures`."""
+    """The sections of a run with what its gaps are worth. `away`: acquires that touched one,
+    `operations`, and those of them that failed, `failures`."""
     lost = lost_in(gaps, window)
     if not lost or window.span_ns <= 0:
         return values
@@ -156,9 +179,12 @@ def with_gaps(
     if most_ns > MOST_SHARE * window.span_ns:
         reason = (
             f"load process {who[0]} (pid {who[1]}) was away for {most_ns / NS_PER_S:.2f} s of "
-            f"{window.duration_s:.2f} s: it was stopped, throttled or frozen; {MOST_SHARE:.0%} are allowed"
+            f"{window.duration_s:.2f} s: it was stopped, throttled or frozen; "
+            f"{MOST_SHARE:.0%} are allowed"
         )
-        return structs.replace(values, generator=structs.replace(generator, verdict="INVALID", reason=reason))
+        return structs.replace(
+            values, generator=structs.replace(generator, verdict="INVALID", reason=reason)
+        )
     present = 1 - sum(lost.values()) / (max(processes, 1) * window.span_ns)
     rate = structs.replace(
         values.rate,
@@ -176,7 +202,8 @@ def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
     """What a reader must know of a run with gaps."""
     if generator.gap_s and generator.verdict != "INVALID":
         yield (
-            f"a load process was away for {generator.gap_s:.2f} s of the window (stopped, throttled or frozen). The "
+            f"a load process was away for {generator.gap_s:.2f} s of the window "
+            "(stopped, throttled or frozen). The "
             f"rates leave that time out. {generator.gap_operations:,} acquires overlapped it "
             f"({generator.gap_failures:,} failed), and no limit fails because of them"
         )

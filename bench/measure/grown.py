@@ -1,4 +1,5 @@
-"""A file of int64 that grows by mapped chunks: *rows written one after the other → pages that outlive this process*."""
+"""A file of int64 that grows by mapped chunks: *rows written one after the other → pages that
+outlive this process*."""
 
 import mmap
 import os
@@ -12,7 +13,10 @@ CHUNK_BYTES = 1 << 16
 
 
 class Grown:
-    """A file of int64 that grows by mapped chunks, made when it is needed. Its pages outlive this process."""
+    """A file of int64 that grows by mapped chunks, made when it is needed.
+
+    Its pages outlive this process.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -20,7 +24,10 @@ class Grown:
         self.size = 0
 
     def chunk(self) -> memoryview:
-        """The next part of it. Raises EnvironmentNotReadyError when the disk has no room for that."""
+        """The next part of it.
+
+        Raises EnvironmentNotReadyError when the disk has no room for that.
+        """
         with writing(self._path, CURE):
             self._file = self._file or self._path.open("xb+", buffering=0)
             os.posix_fallocate(self._file.fileno(), self.size, CHUNK_BYTES)

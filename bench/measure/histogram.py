@@ -1,10 +1,13 @@
-"""What adds up: *int64 nanoseconds → counts in HDR buckets → percentiles*; *sums of parts of a run → sums of all*.
+"""What adds up: *int64 nanoseconds → counts in HDR buckets → percentiles*; *sums of parts of a run
+→ sums of all*.
 
-- 1 ns to one hour at three significant digits; buckets, merging and the V2 encoding are those of Gil Tene's
-  HdrHistogram, its `getCountsArrayIndex` computed for whole arrays. Count, sum and maximum are kept beside, exactly.
-- A percentile that fewer than ten samples lie beyond is None: it would be an anecdote. One that ten samples or more
-  never came to, as their operations failed, is infinite.
-- Names of a section of sums that begins empty are whole numbers (a margin, a caller); all others are known beforehand.
+- 1 ns to one hour at three significant digits; buckets, merging and the V2 encoding are those of
+  Gil Tene's HdrHistogram, its `getCountsArrayIndex` computed for whole arrays. Count, sum and
+  maximum are kept beside, exactly.
+- A percentile that fewer than ten samples lie beyond is None: it would be an anecdote. One that ten
+  samples or more never came to, as their operations failed, is infinite.
+- Names of a section of sums that begins empty are whole numbers (a margin, a caller); all others
+  are known beforehand.
 """
 
 import base64
@@ -18,12 +21,16 @@ from hdrh.histogram import HdrHistogram
 
 from bench.measure.clocks import Integers
 
-HIGHEST_NS = 3_600_000_000_000  # one hour; longer values are counted as this, their maximum stays exact
+# one hour; longer values are counted as this, their maximum stays exact
+HIGHEST_NS = 3_600_000_000_000
 DIGITS = 3
-SAMPLES_BEYOND = 10  # fewer samples than this beyond a percentile: None
+# fewer samples than this beyond a percentile: None
+SAMPLES_BEYOND = 10
 
-_HALF_BITS = 10  # 2^11 sub-buckets resolve three digits; a bucket's upper half is new, its lower half the one before
-_BUCKETS = 33 << _HALF_BITS  # HdrHistogram's counts_len for 1 ns … 1 hour
+# 2^11 sub-buckets resolve three digits; a bucket's upper half is new, its lower half the one before
+_HALF_BITS = 10
+# HdrHistogram's counts_len for 1 ns … 1 hour
+_BUCKETS = 33 << _HALF_BITS
 
 
 class Histogram:
@@ -53,11 +60,16 @@ class Histogram:
         return total
 
     def add(self, values: Integers) -> None:
-        """Count an array of values (ns). Raises ValueError when one is negative: an interval cannot be."""
+        """Count an array of values (ns).
+
+        Raises ValueError when one is negative: an interval cannot be.
+        """
         if not len(values):
             return
         if int(values.min()) < 0:
-            raise ValueError(f"a duration of {int(values.min())} ns was measured: times are out of order")
+            raise ValueError(
+                f"a duration of {int(values.min())} ns was measured: times are out of order"
+            )
         self.counts += np.bincount(bucket_indices(values), minlength=_BUCKETS)
         self.count += len(values)
         self.sum_ns += int(values.sum())
@@ -71,9 +83,9 @@ class Histogram:
         self.max_ns = max(self.max_ns, other.max_ns)
 
     def percentile(self, percent: float, endless: int = 0) -> float | None:
-        """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed, to three digits; None when
-        fewer than ten samples lie beyond it. With `endless` more samples that are infinitely long: inf when it is one
-        of theirs, and they are at least ten."""
+        """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed, to three
+        digits; None when fewer than ten samples lie beyond it. With `endless` more samples that are
+        infinitely long: inf when it is one of theirs, and they are at least ten."""
         count = self.count + endless
         not_beyond = -(-count * round(percent * 1000) // 100_000)  # rounded up
         rank = max(int(percent * count / 100 + 0.5), 1)
@@ -101,30 +113,43 @@ class Histogram:
 
     @classmethod
     def decode(cls, text: str, sum_ns: int | None = None, max_ns: int | None = None) -> Self:
-        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only, if not given. Raises
-        ValueError when the text is no such histogram or has other bounds."""
+        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only,
+        if not given. Raises ValueError when the text is no such histogram or has other bounds."""
         try:
             base64.b64decode(text, validate=True)
             hdr = HdrHistogram.decode(text)
-        except Exception as error:  # the package's own errors share no base class but this
-            raise ValueError(f"not an HDR histogram in V2 encoding: {error or type(error).__name__}") from error
+        except Exception as error:
+            # the package's own errors share no base class but this
+            raise ValueError(
+                f"not an HDR histogram in V2 encoding: {error or type(error).__name__}"
+            ) from error
         bounds = (hdr.lowest_trackable_value, hdr.highest_trackable_value, hdr.significant_figures)
         if bounds != (1, HIGHEST_NS, DIGITS):
             raise ValueError("an HDR histogram with other bounds than 1 ns … 1 hour, three digits")
         histogram = cls()
         histogram.counts[:] = np.ctypeslib.as_array(hdr.counts).astype(np.int64)
         filled = np.flatnonzero(histogram.counts).tolist()
-        middles = {bucket: (lowest_of_bucket(bucket) + highest_of_bucket(bucket)) // 2 for bucket in filled}
+        middles = {
+            bucket: (lowest_of_bucket(bucket) + highest_of_bucket(bucket)) // 2 for bucket in filled
+        }
         histogram.count = int(histogram.counts.sum())
-        histogram.sum_ns = sum(int(histogram.counts[at]) * middles[at] for at in filled) if sum_ns is None else sum_ns
-        histogram.max_ns = max(map(highest_of_bucket, filled), default=0) if max_ns is None else max_ns
+        histogram.sum_ns = (
+            sum(int(histogram.counts[at]) * middles[at] for at in filled)
+            if sum_ns is None
+            else sum_ns
+        )
+        histogram.max_ns = (
+            max(map(highest_of_bucket, filled), default=0) if max_ns is None else max_ns
+        )
         return histogram
 
 
 def bucket_indices(values: Integers) -> Integers:
-    """HdrHistogram's index into its counts for every value (ns, ≥ 0); values above one hour get its bucket."""
+    """HdrHistogram's index into its counts for every value (ns, ≥ 0); values above one hour get its
+    bucket."""
     clipped = np.minimum(values, HIGHEST_NS)
-    _, bits = np.frexp(clipped.astype(np.float64))  # exact: one hour needs 42 bits, a double has 53
+    # exact: one hour needs 42 bits, a double has 53
+    _, bits = np.frexp(clipped.astype(np.float64))
     bucket = np.maximum(bits.astype(np.int64) - (_HALF_BITS + 1), 0)
     return (bucket << _HALF_BITS) + (clipped >> bucket)
 
@@ -142,7 +167,10 @@ def highest_of_bucket(index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SumsState:
-    """All of a `Sums`, to be added to another. `histograms`: each encoded, with its exact sum and maximum (ns)."""
+    """All of a `Sums`, to be added to another.
+
+    `histograms`: each encoded, with its exact sum and maximum (ns).
+    """
 
     numbers: dict[str, dict[str, int]]
     histograms: dict[str, tuple[str, int, int]]
@@ -152,8 +180,12 @@ class SumsState:
 class Sums:
     """Numbers by section and name, histograms by name, the longest wait."""
 
-    def __init__(self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = ()) -> None:
-        self.numbers = {section: dict.fromkeys(map(str, names), 0) for section, names in sections.items()}
+    def __init__(
+        self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = ()
+    ) -> None:
+        self.numbers = {
+            section: dict.fromkeys(map(str, names), 0) for section, names in sections.items()
+        }
         self.histograms = {name: Histogram() for name in histograms}
         self.longest_ns = 0
         self._free = [name for name, numbers in self.numbers.items() if not numbers]
@@ -167,16 +199,26 @@ class Sums:
     @property
     def state(self) -> SumsState:
         """What `merge` adds."""
-        histograms = {name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()}
+        histograms = {
+            name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()
+        }
         return SumsState(self.numbers, histograms, self.longest_ns)
 
     def merge(self, state: SumsState) -> None:
-        """Add what another one has added up. Raises ValueError when it is not one of the same form."""
-        if state.numbers.keys() != self.numbers.keys() or state.histograms.keys() != self.histograms.keys():
+        """Add what another one has added up.
+
+        Raises ValueError when it is not one of the same form.
+        """
+        if (
+            state.numbers.keys() != self.numbers.keys()
+            or state.histograms.keys() != self.histograms.keys()
+        ):
             raise ValueError("not a fold of this lockbench")
         for section, counts in state.numbers.items():
             whole = all(name.removeprefix("-").isdecimal() for name in counts)
-            if counts.keys() != self.numbers[section].keys() and not (section in self._free and whole):
+            if counts.keys() != self.numbers[section].keys() and not (
+                section in self._free and whole
+            ):
                 raise ValueError(f"not a fold of this lockbench, by its {section}")
             self.add(section, counts)
         for name, (text, sum_ns, max_ns) in state.histograms.items():

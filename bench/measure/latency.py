@@ -1,8 +1,10 @@
-"""Durations of operations: *records → histograms by name → the sections `latency_s`, `waiting` and `over_time`*.
+"""Durations of operations: *records → histograms by name → the sections `latency_s`, `waiting` and
+`over_time`*.
 
-The fields of `Latencies` say what each is. `over_time` cuts the measured window into equal slices of 0.1 s or more, at
-most 60; slices of the same width reach back over the warm-up. An operation belongs to a slice by its intended start, so
-those of the window add up to `outcomes`; `granted` counts leases by the moment when their acquire returned.
+The fields of `Latencies` say what each is. `over_time` cuts the measured window into equal slices
+of 0.1 s or more, at most 60; slices of the same width reach back over the warm-up. An operation
+belongs to a slice by its intended start, so those of the window add up to `outcomes`; `granted`
+counts leases by the moment when their acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,15 +25,18 @@ from bench.measure.record import OUTCOME_CODES, Records, extent_ns
 from bench.measure.section import Amount, Count, Section, Share, says
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
-COUNTED = ("wakeups", "polls")  # by a recipe, of itself
-WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}  # of sums; leases: by caller
+# by a recipe, of itself
+COUNTED = ("wakeups", "polls")
+# of sums; leases: by caller
+WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
 Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
 
 
 class Percentiles(Section, frozen=True, kw_only=True):
-    """What shares of the samples do not exceed, in seconds; null: fewer than ten samples lie beyond it."""
+    """What shares of the samples do not exceed, in seconds; null: fewer than ten samples lie beyond
+    it."""
 
     p50: Annotated[Amount | None, says("50 % of the samples do not exceed it")]
     p90: Annotated[Amount | None, says("90 % of the samples do not exceed it")] = None
@@ -42,14 +47,19 @@ class Percentiles(Section, frozen=True, kw_only=True):
 
     def contradictions(self) -> Iterator[str]:
         """Yield where a percentile lies above a higher one."""
-        known = [(name, value) for name in get_args(Figure) if (value := getattr(self, name)) is not None]
+        known = [
+            (name, value) for name in get_args(Figure) if (value := getattr(self, name)) is not None
+        ]
         for (lower, less), (higher, more) in pairwise(known):
             if less > more:
                 yield f"its {lower} ({less:.6g}) is above its {higher} ({more:.6g})"
 
 
 class Latency(Percentiles, frozen=True, kw_only=True):
-    """Samples by percentile. They come from HDR histograms of three significant digits; count, mean, max are exact."""
+    """Samples by percentile.
+
+    They come from HDR histograms of three significant digits; count, mean, max are exact.
+    """
 
     count: Annotated[Count, says("number of samples")]
     mean: Annotated[Amount | None, says("arithmetic mean; null without samples")]
@@ -61,7 +71,10 @@ class Latency(Percentiles, frozen=True, kw_only=True):
             count=histogram.count,
             mean=histogram.sum_ns / histogram.count / unit_ns if histogram.count else None,
             max=histogram.max_ns / unit_ns if histogram.count else None,
-            **{name: _scaled(histogram.percentile(percent), unit_ns) for name, percent in PERCENTILES.items()},
+            **{
+                name: _scaled(histogram.percentile(percent), unit_ns)
+                for name, percent in PERCENTILES.items()
+            },
         )
 
     def contradictions(self) -> Iterator[str]:
@@ -74,11 +87,16 @@ class Latency(Percentiles, frozen=True, kw_only=True):
 
 
 class AllAcquires(Percentiles, frozen=True, kw_only=True):
-    """Percentiles over all acquires; one that failed took for ever. JSON has no infinity: it is null then."""
+    """Percentiles over all acquires; one that failed took for ever.
+
+    JSON has no infinity: it is null then.
+    """
 
     count: Annotated[Count, says("all acquires")]
     failed: Annotated[Count, says("those of them that did not get the lock")]
-    infinite: Annotated[tuple[Figure, ...], says("those that ten failed acquires or more reach (max: one)")]
+    infinite: Annotated[
+        tuple[Figure, ...], says("those that ten failed acquires or more reach (max: one)")
+    ]
 
     def contradictions(self) -> Iterator[str]:
         """Yield also more failures than acquires, and a figure that is infinite and has a value."""
@@ -92,32 +110,59 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
 class Latencies(Section, frozen=True, kw_only=True):
     """Durations of the operations in the window."""
 
-    acquire: Annotated[Latency, says("acquired ones, from the intended start until acquire returned")]
-    acquire_all: Annotated[AllAcquires, says("of all acquires: what limits, compare and gate read as acquire.p99")]
-    acquire_service: Annotated[Latency, says("acquired ones, from the actual start: without the generator's queue")]
-    acquire_failed: Annotated[Latency, says("all others, from the intended start; they count as misses of an SLO")]
+    acquire: Annotated[
+        Latency, says("acquired ones, from the intended start until acquire returned")
+    ]
+    acquire_all: Annotated[
+        AllAcquires, says("of all acquires: what limits, compare and gate read as acquire.p99")
+    ]
+    acquire_service: Annotated[
+        Latency, says("acquired ones, from the actual start: without the generator's queue")
+    ]
+    acquire_failed: Annotated[
+        Latency, says("all others, from the intended start; they count as misses of an SLO")
+    ]
     release: Annotated[Latency, says("from before the release was sent until it returned")]
-    handoff: Annotated[Latency, says("a holder's release sent until the next grant there, another caller waiting")]
+    handoff: Annotated[
+        Latency, says("a holder's release sent until the next grant there, another caller waiting")
+    ]
     hold: Annotated[Latency, says("from when acquire returned until the release was sent")]
-    wait: Annotated[Latency, says("acquired ones, from the actual start until the winning attempt: what others cost")]
+    wait: Annotated[
+        Latency,
+        says("acquired ones, from the actual start until the winning attempt: what others cost"),
+    ]
 
 
 class Waiting(Section, frozen=True, kw_only=True):
     """Who waited how long, and what for."""
 
-    jain: Annotated[Share | None, says("Jain's index of the callers' leases in the window; 1: even; null: none")] = None
-    longest_s: Annotated[Amount | None, says("the longest acquire in the window, from its actual start")] = None
-    asked: Annotated[Count | None, says("callers that wanted a lease in the window; null: older")] = None
+    jain: Annotated[
+        Share | None, says("Jain's index of the callers' leases in the window; 1: even; null: none")
+    ] = None
+    longest_s: Annotated[
+        Amount | None, says("the longest acquire in the window, from its actual start")
+    ] = None
+    asked: Annotated[
+        Count | None, says("callers that wanted a lease in the window; null: older")
+    ] = None
     unserved: Annotated[Count | None, says("those of them that got none; null: older")] = None
-    wakeups: Annotated[Count, says("turns passed from one process to another, over the whole run")] = 0
-    polls: Annotated[Count, says("attempts beyond an acquire's first, and looks at who holds, over the whole run")] = 0
+    wakeups: Annotated[
+        Count, says("turns passed from one process to another, over the whole run")
+    ] = 0
+    polls: Annotated[
+        Count,
+        says("attempts beyond an acquire's first, and looks at who holds, over the whole run"),
+    ] = 0
 
 
 def durations(records: Records) -> dict[str, Integers]:
     """Every duration in ns that an operation alone shows (all but `handoff`)."""
     won = acquired(records)
-    intended, start, ended = (np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns"))
-    sent, replied = records["release_sent_ns"][won], records["release_replied_ns"][won]
+    intended, start, ended = (
+        np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns")
+    )
+    sent = records["release_sent_ns"][won]
+    replied = records["release_replied_ns"][won]
     return {
         "acquire": ended[won] - intended[won],
         "acquire_service": ended[won] - start[won],
@@ -129,21 +174,30 @@ def durations(records: Records) -> dict[str, Integers]:
 
 
 def handoffs(records: Records, window: Window) -> Integers:
-    """Hand-off times in ns whose release was sent in the window. `records` must hold all operations of its resources.
+    """Hand-off times in ns whose release was sent in the window. `records` must hold all operations
+    of its resources.
 
-    Neighbouring grants of a resource are a hand-off when the earlier holder sent its release before the later grant,
-    and somebody was waiting then: more acquires begun than returned."""
+    Neighbouring grants of a resource are a hand-off when the earlier holder sent its release before
+    the later grant, and somebody was waiting then: more acquires begun than returned."""
     found = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records["resource"], extent_ns(records)):
         part = records[rows]
         leases = np.flatnonzero(acquired(part))
-        ordered = leases[np.argsort(timeline.keys(part["resource"][leases], part["ended_ns"][leases]))]
-        resource, granted, sent = (part[name][ordered] for name in ("resource", "ended_ns", "release_sent_ns"))
-        pairs = (resource[:-1] == resource[1:]) & (sent[:-1] <= granted[1:]) & window.holds(sent[:-1])
+        ordered = leases[
+            np.argsort(timeline.keys(part["resource"][leases], part["ended_ns"][leases]))
+        ]
+        resource, granted, sent = (
+            part[name][ordered] for name in ("resource", "ended_ns", "release_sent_ns")
+        )
+        pairs = (
+            (resource[:-1] == resource[1:]) & (sent[:-1] <= granted[1:]) & window.holds(sent[:-1])
+        )
         at_release = timeline.keys(resource[:-1][pairs], sent[:-1][pairs])
         begun = np.sort(timeline.keys(part["resource"], part["start_ns"]))
         returned = np.sort(timeline.keys(part["resource"], part["ended_ns"]))
-        waiting = np.searchsorted(begun, at_release, "right") - np.searchsorted(returned, at_release, "right")
+        waiting = np.searchsorted(begun, at_release, "right") - np.searchsorted(
+            returned, at_release, "right"
+        )
         found.append((granted[1:] - sent[:-1])[pairs][waiting > 0])
     return np.concatenate(found)
 
@@ -158,18 +212,25 @@ class SlowEvent:
 
 def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
     """The section `latency_s`."""
-    acquired, failed = histograms["acquire"], histograms["acquire_failed"].count
+    acquired = histograms["acquire"]
+    failed = histograms["acquire_failed"].count
     found = {name: acquired.percentile(percent, failed) for name, percent in PERCENTILES.items()}
     found["max"] = inf if failed else float(acquired.max_ns) if acquired.count else None
     infinite = tuple(name for name in get_args(Figure) if found[name] == inf)
-    figures: Any = {name: None if name in infinite else _scaled(value, 1e9) for name, value in found.items()}
+    figures: Any = {
+        name: None if name in infinite else _scaled(value, 1e9) for name, value in found.items()
+    }
     of_all = AllAcquires(count=acquired.count + failed, failed=failed, infinite=infinite, **figures)
-    return Latencies(acquire_all=of_all, **{name: Latency.of(histograms[name]) for name in LATENCIES})
+    return Latencies(
+        acquire_all=of_all, **{name: Latency.of(histograms[name]) for name in LATENCIES}
+    )
 
 
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
-    """Add a part of the history, and of it what lies in the window, to sums that have the sections `WAITS`."""
-    callers, which = np.unique(inside["caller"], return_inverse=True)  # also those that got none
+    """Add a part of the history, and of it what lies in the window, to sums that have the sections
+    `WAITS`."""
+    # also those that got none
+    callers, which = np.unique(inside["caller"], return_inverse=True)
     leases = np.bincount(which, acquired(inside), len(callers)).astype(int)
     sums.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
     if len(inside):
@@ -177,9 +238,12 @@ def add_waits(sums: Sums, records: Records, inside: Records) -> None:
     sums.add("waits", {"retries": int(np.maximum(attempts_of(records) - 1, 0).sum())})
 
 
-def waiting_of(sums: Sums, users: int, told: Sequence[Mapping[str, int]], *, closed: bool = False) -> Waiting:
-    """What it comes to, of at least so many callers. `told`: what the recipe counted of itself, by process; `closed`: a
-    closed loop, in which every caller asks, also one whose first acquire never ended."""
+def waiting_of(
+    sums: Sums, users: int, told: Sequence[Mapping[str, int]], *, closed: bool = False
+) -> Waiting:
+    """What it comes to, of at least so many callers. `told`: what the recipe counted of itself, by
+    process; `closed`: a closed loop, in which every caller asks, also one whose first acquire never
+    ended."""
     leases = sums.numbers["leases"].values()
     asked = max(users, len(leases)) if closed else len(leases)
     squares = sum(number**2 for number in leases)
@@ -203,7 +267,8 @@ WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """`count` equal slices of the window that starts at `start_ns`, and `lead` of the same width before it."""
+    """`count` equal slices of the window that starts at `start_ns`, and `lead` of the same width
+    before it."""
 
     start_ns: int
     duration_ns: int
@@ -214,7 +279,9 @@ class Slices:
     def of(cls, window: Window, warmup_s: float = 0.0) -> Self:
         """The slices of `window`, and as many before it as cover `warmup_s`."""
         seconds = window.duration_s
-        width_s = next((width for width in WIDTHS_S if seconds / width <= MOST_SLICES), seconds / MOST_SLICES)
+        width_s = next(
+            (width for width in WIDTHS_S if seconds / width <= MOST_SLICES), seconds / MOST_SLICES
+        )
         count = max(round(seconds / width_s), 1)
         lead = round(warmup_s * count / seconds) if seconds > 0 else 0
         return cls(window.start_ns, window.stop_ns - window.start_ns, count, min(lead, MOST_SLICES))
@@ -244,15 +311,22 @@ class AcquireOverTime(Section, frozen=True, kw_only=True):
 
 
 class OverTime(Section, frozen=True, kw_only=True):
-    """The run slice by slice, warm-up included; by intended start: what begins at 0 or later adds up to outcomes."""
+    """The run slice by slice, warm-up included; by intended start: what begins at 0 or later adds
+    up to outcomes."""
 
     origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
     slice_s: Annotated[Amount, says("width of a slice")]
-    start_s: Annotated[tuple[float, ...], says("of each slice, from the window's start; below 0: warm-up")]
-    granted: Annotated[tuple[Count, ...], says("leases granted in the slice, whenever their acquire began")]
+    start_s: Annotated[
+        tuple[float, ...], says("of each slice, from the window's start; below 0: warm-up")
+    ]
+    granted: Annotated[
+        tuple[Count, ...], says("leases granted in the slice, whenever their acquire began")
+    ]
     outcomes: Annotated[dict[str, tuple[Count, ...]], says("acquires by outcome")]
     split_votes: Annotated[tuple[Count, ...], says("rounds that were split votes")]
-    margin: Annotated[dict[str, tuple[Count, ...]], says("leases whose round closed, by vote margin")]
+    margin: Annotated[
+        dict[str, tuple[Count, ...]], says("leases whose round closed, by vote margin")
+    ]
     acquire: Annotated[AcquireOverTime, says("latency of acquired ones")]
 
 
@@ -268,25 +342,36 @@ def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object
 
 
 def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> None:
-    """Add a part of the history. Works on columns: a copy of whole records would cost more than all the rest."""
+    """Add a part of the history.
+
+    Works on columns: a copy of whole records would cost more than all the rest.
+    """
 
     def add(name: str, places: Integers, weights: Integers | None = None) -> None:
-        sums.add(f"slices {name}", dict(enumerate(np.bincount(places, weights, slices.total).astype(int).tolist())))
+        sums.add(
+            f"slices {name}",
+            dict(enumerate(np.bincount(places, weights, slices.total).astype(int).tolist())),
+        )
 
     granted = slices.indices(records["ended_ns"][acquired(records)])
     add("granted", granted[(granted >= 0) & (granted < slices.total)])
     place = slices.indices(records["intended_ns"])
     known = np.flatnonzero((place >= 0) & (place < slices.total))
-    place, codes = place[known], records["outcome"][known] & 0xFF
+    place = place[known]
+    codes = records["outcome"][known] & 0xFF
     for name in ACQUIRE_OUTCOMES:
         add(name, place[codes == OUTCOME_CODES[name]])
     add("split_votes", place, outcomes.split_votes_of(records)[known])
     won = codes == OUTCOME_CODES["acquired"]
-    leases, place = known[won], place[won]
-    votes, undecided = (outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided"))
+    leases = known[won]
+    place = place[won]
+    votes, undecided = (
+        outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided")
+    )
     for number, name in enumerate(margin_names(instances)):
         add(name, place[(undecided == 0) & (votes == number)])
-    took, order = records["ended_ns"][leases] - records["intended_ns"][leases], np.argsort(place, kind="stable")
+    took = records["ended_ns"][leases] - records["intended_ns"][leases]
+    order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=slices.total))[:-1]
     for number, part in enumerate(np.split(took[order], ends)):
         sums.histograms[f"slice {number}"].add(part)
@@ -295,8 +380,15 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
 def over_time_of(sums: Sums, slices: Slices) -> OverTime:
     """The section `over_time` so far."""
     took = [Latency.of(sums.histograms[f"slice {number}"]) for number in range(slices.total)]
-    rows = {name.removeprefix("slices "): tuple(numbers.values()) for name, numbers in sums.numbers.items()}
-    margins = {name.removeprefix("margin "): row for name, row in rows.items() if name.startswith("margin ")}
+    rows = {
+        name.removeprefix("slices "): tuple(numbers.values())
+        for name, numbers in sums.numbers.items()
+    }
+    margins = {
+        name.removeprefix("margin "): row
+        for name, row in rows.items()
+        if name.startswith("margin ")
+    }
     return OverTime(
         origin_ns=slices.start_ns,
         slice_s=slices.duration_ns / slices.count / 1e9,
@@ -306,6 +398,9 @@ def over_time_of(sums: Sums, slices: Slices) -> OverTime:
         split_votes=rows["split_votes"],
         margin={margin: row for margin, row in margins.items() if any(row)},
         acquire=AcquireOverTime(
-            **{field: tuple(map(attrgetter(field[:-2]), took)) for field in AcquireOverTime.__struct_fields__}
+            **{
+                field: tuple(map(attrgetter(field[:-2]), took))
+                for field in AcquireOverTime.__struct_fields__
+            }
         ),
     )

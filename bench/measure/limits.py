@@ -1,13 +1,15 @@
-"""What limited this machine while something ran: *two looks at the kernel's counters → the section `limits`*.
+"""What limited this machine while something ran: *two looks at the kernel's counters → the section
+`limits`*.
 
-A container may use less CPU than the machine has cores: its cgroup has a quota, and the kernel stops all of its threads
-for the rest of each period once the quota is used up (throttling). A virtual machine loses time to its neighbours
-(steal). A laptop or a paused machine does not run at all (suspend). None of this shows in the load's own figures.
+A container may use less CPU than the machine has cores: its cgroup has a quota, and the kernel
+stops all of its threads for the rest of each period once the quota is used up (throttling). A
+virtual machine loses time to its neighbours (steal). A laptop or a paused machine does not run at
+all (suspend). None of this shows in the load's own figures.
 
-Rules: a counter that cannot be read is None, never 0. The tightest quota of the cgroup and of those above it counts,
-and so does the cgroup with most throttled periods. Sources: cgroups(7); Documentation of Linux,
-admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and scheduler/sched-bwc.rst (version 1); proc(5), /proc/stat;
-clock_gettime(2).
+Rules: a counter that cannot be read is None, never 0. The tightest quota of the cgroup and of those
+above it counts, and so does the cgroup with most throttled periods. Sources: cgroups(7);
+Documentation of Linux, admin-guide/cgroup-v2.rst (cpu.max, cpu.stat) and scheduler/sched-bwc.rst
+(version 1); proc(5), /proc/stat; clock_gettime(2).
 """
 
 import os
@@ -19,22 +21,29 @@ from typing import Annotated, Final
 
 from bench.measure.section import Amount, Count, Section, Share, says
 
-THROTTLED_MOST: Final = 0.05  # of the periods: beyond this share a figure is one of the quota, not of the lock
-STEAL_MUCH: Final = 0.05  # of this machine's CPU time: from here on it is worth a warning
+# of the periods: beyond this share a figure is one of the quota, not of the lock
+THROTTLED_MOST: Final = 0.05
+# of this machine's CPU time: from here on it is worth a warning
+STEAL_MUCH: Final = 0.05
 SUSPENDED_LEAST_S: Final = 0.1
 _ROOT = Path("/")
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """What kept this machine, or this container, from running while something was measured. null: not known."""
+    """What kept this machine, or this container, from running while something was measured. null:
+    not known."""
 
-    cpu_quota_cores: Annotated[float | None, says("cores that the CPU quota allows; null: no quota, or not known")] = (
-        None
-    )
+    cpu_quota_cores: Annotated[
+        float | None, says("cores that the CPU quota allows; null: no quota, or not known")
+    ] = None
     periods: Annotated[Count | None, says("periods of the quota that passed")] = None
-    throttled_periods: Annotated[Count | None, says("periods in which the quota stopped this container")] = None
+    throttled_periods: Annotated[
+        Count | None, says("periods in which the quota stopped this container")
+    ] = None
     throttled_s: Annotated[Amount | None, says("for how long, over all of its cores")] = None
-    steal_ratio: Annotated[Share | None, says("of this machine's CPU time: what its host gave to others")] = None
+    steal_ratio: Annotated[
+        Share | None, says("of this machine's CPU time: what its host gave to others")
+    ] = None
     suspended_s: Annotated[Amount | None, says("for how long the machine was suspended")] = None
 
     @property
@@ -48,11 +57,15 @@ class Limits(Section, frozen=True, kw_only=True):
         if self.throttled_ratio > THROTTLED_MOST:
             quota = "" if self.cpu_quota_cores is None else f" of {self.cpu_quota_cores:g} cores"
             reasons.append(
-                f"the CPU quota{quota} throttled this container in {self.throttled_periods:,} of {self.periods:,} "
+                f"the CPU quota{quota} throttled this container in "
+                f"{self.throttled_periods:,} of {self.periods:,} "
                 "periods: latencies and rates are not known; give it more CPU, or load it less"
             )
         if (self.suspended_s or 0.0) >= SUSPENDED_LEAST_S:
-            reasons.append(f"the machine was suspended for {self.suspended_s:.1f} s: figures are not known; repeat it")
+            reasons.append(
+                f"the machine was suspended for {self.suspended_s:.1f} s: figures are "
+                "not known; repeat it"
+            )
         return reasons
 
     def warnings(self) -> list[str]:
@@ -60,12 +73,14 @@ class Limits(Section, frozen=True, kw_only=True):
         sentences = []
         if self.throttled_periods and self.throttled_ratio <= THROTTLED_MOST:
             sentences.append(
-                f"the CPU quota throttled this container in {self.throttled_periods:,} of {self.periods:,} periods: "
+                f"the CPU quota throttled this container in {self.throttled_periods:,} "
+                f"of {self.periods:,} periods: "
                 "the slowest operations may come from that"
             )
         if (self.steal_ratio or 0.0) >= STEAL_MUCH:
             sentences.append(
-                f"this machine's host gave {self.steal_ratio:.0%} of its CPU time to others (steal): "
+                f"this machine's host gave {self.steal_ratio:.0%} of its CPU time to "
+                "others (steal): "
                 "rates are lower bounds"
             )
         return sentences
@@ -76,7 +91,10 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The kernel's counters at one moment; None: not readable. `cpu_ticks`: of all states together."""
+    """The kernel's counters at one moment; None: not readable.
+
+    `cpu_ticks`: of all states together.
+    """
 
     periods: int | None
     throttled_periods: int | None
@@ -98,7 +116,10 @@ def read_counters(root: Path = _ROOT) -> Counters:
 
 
 def limits_between(before: Counters, after: Counters, quota_cores: float | None) -> Limits:
-    """What limited this machine from `before` to `after`. `quota_cores`: as `quota_cores` returns it."""
+    """What limited this machine from `before` to `after`.
+
+    `quota_cores`: as `quota_cores` returns it.
+    """
 
     def increase(name: str) -> int | None:
         first = getattr(before, name)
@@ -112,7 +133,9 @@ def limits_between(before: Counters, after: Counters, quota_cores: float | None)
     return Limits(
         cpu_quota_cores=quota_cores,
         periods=periods,
-        throttled_periods=None if periods is None else min(increase("throttled_periods") or 0, periods),
+        throttled_periods=None
+        if periods is None
+        else min(increase("throttled_periods") or 0, periods),
         throttled_s=None if throttled_ns is None else throttled_ns / 1e9,
         steal_ratio=None if steal is None or not ticks else min(steal / ticks, 1.0),
         suspended_s=max(after.suspended_ns - before.suspended_ns, 0) / 1e9,
@@ -120,20 +143,23 @@ def limits_between(before: Counters, after: Counters, quota_cores: float | None)
 
 
 def quota_cores(root: Path = _ROOT) -> float | None:
-    """How many cores the CPU quota allows (> 0): the tightest of the cgroup and those above it; None without one."""
+    """How many cores the CPU quota allows (> 0): the tightest of the cgroup and those above it;
+    None without one."""
     quotas = [quota for group in _groups(root) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """Cores that this process may use: those it may be scheduled on, or fewer where a quota allows fewer."""
+    """Cores that this process may use: those it may be scheduled on, or fewer where a quota allows
+    fewer."""
     cores = float(len(os.sched_getaffinity(0)))
     quota = quota_cores(root)
     return cores if quota is None else min(cores, quota)
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The folders of this process's cgroup for CPU and of those above it, of version 1 and 2, as far as they exist."""
+    """The folders of this process's cgroup for CPU and of those above it, of version 1 and 2, as
+    far as they exist."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         is_second = controllers == ""
@@ -142,7 +168,8 @@ def _groups(root: Path) -> Iterator[Path]:
         mount, below = _mounted(root, is_second=is_second)
         if mount is None:
             continue
-        # In a container the mount shows the container's own group, whose full path it does not have.
+        # In a container the mount shows the container's own group, whose full path it does not
+        # have.
         inner = path.removeprefix(below) if below != "/" else path
         group = mount / inner.strip("/")
         while True:
@@ -154,13 +181,16 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _mounted(root: Path, *, is_second: bool) -> tuple[Path | None, str]:
-    """Where the CPU cgroups of this version are mounted, and which of them the mount shows (proc(5), mountinfo)."""
+    """Where the CPU cgroups of this version are mounted, and which of them the mount shows
+    (proc(5), mountinfo)."""
     for line in _lines(root / "proc/self/mountinfo"):
         fields = line.split()
         if "-" not in fields:
             continue
         kind, *_, options = fields[fields.index("-") + 1 :]
-        matches = kind == "cgroup2" if is_second else kind == "cgroup" and "cpu" in options.split(",")
+        matches = (
+            kind == "cgroup2" if is_second else kind == "cgroup" and "cpu" in options.split(",")
+        )
         if matches:
             return root / fields[4].lstrip("/"), fields[3]
     return None, "/"
@@ -168,9 +198,11 @@ def _mounted(root: Path, *, is_second: bool) -> tuple[Path | None, str]:
 
 def _quota(group: Path) -> float | None:
     """The quota of one cgroup in cores, None without one."""
-    words = (_text(group / "cpu.max") or "").split()  # version 2: "15000 100000" or "max 100000"
+    # version 2: "15000 100000" or "max 100000"
+    words = (_text(group / "cpu.max") or "").split()
     if not words:
-        words = [_text(group / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]  # version 1: -1 = none
+        # version 1: -1 = none
+        words = [_text(group / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
     try:
         quota, period = map(int, words)
     except ValueError:
@@ -179,7 +211,8 @@ def _quota(group: Path) -> float | None:
 
 
 def _throttled(group: Path) -> tuple[int, int, int]:
-    """Periods, throttled periods and throttled nanoseconds of one cgroup; zeros where it has no quota."""
+    """Periods, throttled periods and throttled nanoseconds of one cgroup; zeros where it has no
+    quota."""
     counters = dict(line.split() for line in _lines(group / "cpu.stat") if len(line.split()) == 2)
     try:
         periods = int(counters.get("nr_periods", 0))
@@ -195,7 +228,8 @@ def _cpu_ticks(root: Path) -> tuple[int | None, int | None]:
     """Ticks of steal, and of all states, of all cores together."""
     first = next(iter(_lines(root / "proc/stat")), "")
     try:
-        ticks = [int(word) for word in first.split()[1:9]]  # user nice system idle iowait irq softirq steal
+        # user nice system idle iowait irq softirq steal
+        ticks = [int(word) for word in first.split()[1:9]]
     except ValueError:
         return None, None
     return (ticks[7], sum(ticks)) if len(ticks) == 8 else (None, None)

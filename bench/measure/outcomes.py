@@ -1,6 +1,7 @@
 """How operations ended, and how their votes fell: *records → counts by kind, margins, split votes*.
 
-A record has the votes of its last round, as they stood when that closed; margin = granted − quorum, of leases only.
+A record has the votes of its last round, as they stood when that closed; margin = granted − quorum,
+of leases only.
 """
 
 from typing import Annotated
@@ -16,7 +17,8 @@ from bench.measure.section import Count, Section, Share, says
 ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")
 
-KINDS = ("granted", "refused", "errored", "silent", "absent", "undecided")  # of votes: a byte each, lowest first
+# of votes: a byte each, lowest first
+KINDS = ("granted", "refused", "errored", "silent", "absent", "undecided")
 
 Counts = dict[str, int]
 
@@ -43,7 +45,9 @@ class OutcomeShares(Section, frozen=True, kw_only=True):
     contended: Annotated[Share | None, says("a quorum refused: the lock is held")] = None
     split_vote: Annotated[Share | None, says("could not win, and saw no other quorum")] = None
     unreachable: Annotated[Share | None, says("a quorum was impossible")] = None
-    too_late: Annotated[Share | None, says("a quorum granted, but nothing of the validity was left")] = None
+    too_late: Annotated[
+        Share | None, says("a quorum granted, but nothing of the validity was left")
+    ] = None
 
 
 class Releases(Section, frozen=True, kw_only=True):

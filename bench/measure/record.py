@@ -1,11 +1,15 @@
-"""The history: *one finished operation → 128 bytes in a memory-mapped file → a numpy array*, and what it cannot hold.
+"""The history: *one finished operation → 128 bytes in a memory-mapped file → a numpy array*, and
+what it cannot hold.
 
-- A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0 = did not happen.
-- `sequence` (slot + 1) is packed last (recorder.py), so a record cut short by a kill is noticed: it alone is missing.
-- The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in full. Readers read,
-  they never map: a segment may be shortened by its writer when the run ends.
-- A record is written when its operation has ended; so its start stands in a page of its own from before anything is
-  sent until then. An acquire that tries again says of each lost attempt when it was begun: its resource was asked for.
+- A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0
+  = did not happen.
+- `sequence` (slot + 1) is packed last (recorder.py), so a record cut short by a kill is noticed: it
+  alone is missing.
+- The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in
+  full. Readers read, they never map: a segment may be shortened by its writer when the run ends.
+- A record is written when its operation has ended; so its start stands in a page of its own from
+  before anything is sent until then. An acquire that tries again says of each lost attempt when it
+  was begun: its resource was asked for.
 """
 
 import os
@@ -28,11 +32,18 @@ from bench.measure.section import Section, says
 
 
 class OperationFacts(Section, frozen=True, kw_only=True):
-    """One recorded operation. Times: ns of CLOCK_MONOTONIC, 0 = did not happen. The first 16 fields are a record's."""
+    """One recorded operation.
 
-    intended_ns: Annotated[int, says("when the schedule wanted the acquire to start (closed loop: start_ns)")] = 0
+    Times: ns of CLOCK_MONOTONIC, 0 = did not happen. The first 16 fields are a record's.
+    """
+
+    intended_ns: Annotated[
+        int, says("when the schedule wanted the acquire to start (closed loop: start_ns)")
+    ] = 0
     start_ns: Annotated[int, says("when the caller really called acquire")]
-    attempt_ns: Annotated[int, says("before the first command of the last attempt that was sent")] = 0
+    attempt_ns: Annotated[
+        int, says("before the first command of the last attempt that was sent")
+    ] = 0
     granted_ns: Annotated[int, says("the clock reading that the validity check used")] = 0
     valid_until_ns: Annotated[int, says("end of the lease on our clock")] = 0
     work_end_ns: Annotated[int, says("end of the protected work")] = 0
@@ -45,7 +56,8 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     votes: Annotated[
         int,
         says(
-            "granted, refused, errored, silent, absent, undecided: a byte each, lowest first; then 1 where some came "
+            "granted, refused, errored, silent, absent, undecided: a byte each, lowest "
+            "first; then 1 where some came "
             "after the record was written"
         ),
     ] = 0
@@ -62,20 +74,33 @@ class OperationFacts(Section, frozen=True, kw_only=True):
         return cls(**fields | {"outcome": OUTCOMES[outcome], "release_outcome": OUTCOMES[released]})
 
 
-# as packed: `outcome` is the code of the acquire | that of the release << 8; `sequence` is slot + 1, written last
+# as packed: `outcome` is the code of the acquire | that of the release << 8; `sequence` is slot +
+# 1, written last
 RECORD_FIELDS = OperationFacts.__struct_fields__[:16]
 RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
 RECORD_BYTES = RECORD_DTYPE.itemsize
 
 OUTCOMES = (
-    "none", "acquired", "contended", "split_vote", "unreachable", "too_late", "extended", "released", "gone",
-)  # fmt: skip
-OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}  # Outcome.value -> code
+    "none",
+    "acquired",
+    "contended",
+    "split_vote",
+    "unreachable",
+    "too_late",
+    "extended",
+    "released",
+    "gone",
+)
+# Outcome.value -> code
+OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
 
-TIMES = 9  # the first so many fields are times
-Records = NDArray[Any]  # a one-dimensional structured array of RECORD_DTYPE
+# the first so many fields are times
+TIMES = 9
+# a one-dimensional structured array of RECORD_DTYPE
+Records = NDArray[Any]
 
-BEGUN, LOST = "begun", "lost"
+BEGUN = "begun"
+LOST = "lost"
 NEVER_NS = 1 << 62
 _NO_ROWS = memoryview(b"").cast("q")
 
@@ -87,48 +112,85 @@ _GIVEN_BACK = [OUTCOME_CODES[name] for name in ("none", "released", "gone", "unr
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All complete records of a run, with times of our clock, and what is known to be missing from them."""
+    """All complete records of a run, with times of our clock, and what is known to be missing from
+    them."""
 
     records: Records
-    torn: int  # records whose writing was cut short, or whose checksum is another
-    missing_segments: int  # files that should stand between others, and do not
-    lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))  # attempts before the last: `read_lost`
-    counts: Mapping[Who, int] = field(default_factory=dict)  # records of each worker that has a file
-    early: Records | None = None  # the `records` at the earliest they can be where another clock told some of them
-    late: Records | None = None  # and at the latest
-    unsealed: Mapping[Who, int] = field(default_factory=dict)  # records of this host that no checksum covers
+    # records whose writing was cut short, or whose checksum is another
+    torn: int
+    # files that should stand between others, and do not
+    missing_segments: int
+    # attempts before the last: `read_lost`
+    lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    # records of each worker that has a file
+    counts: Mapping[Who, int] = field(default_factory=dict)
+    # the `records` at the earliest they can be where another clock told some of them
+    early: Records | None = None
+    # and at the latest
+    late: Records | None = None
+    # records of this host that no checksum covers
+    unsealed: Mapping[Who, int] = field(default_factory=dict)
 
     def believed(self, until_ns: int = NEVER_NS) -> "History":
-        """The same without the records that cannot be true, which are torn. Nothing can be later than `until_ns`."""
+        """The same without the records that cannot be true, which are torn.
+
+        Nothing can be later than `until_ns`.
+        """
         records = self.records
         late = records if self.late is None else self.late
-        good = sound(records) & (np.maximum(late["ended_ns"], late["release_replied_ns"]) <= until_ns)
+        good = sound(records) & (
+            np.maximum(late["ended_ns"], late["release_replied_ns"]) <= until_ns
+        )
         if good.all():
             return self
         bounds = [None if one is None else one[good] for one in (self.early, self.late)]
         torn = self.torn + int((~good).sum())
         return History(
-            records[good], torn, self.missing_segments, self.lost, self.counts, bounds[0], bounds[1], self.unsealed
+            records[good],
+            torn,
+            self.missing_segments,
+            self.lost,
+            self.counts,
+            bounds[0],
+            bounds[1],
+            self.unsealed,
         )
 
 
-LATE_VOTES = 1 << 48  # in `votes`: some came after the record was written
+# in `votes`: some came after the record was written
+LATE_VOTES = 1 << 48
 
 
 def sound(records: Records) -> NDArray[np.bool_]:
-    """Which records can be true: intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤ replied, as far as these
-    happened, with outcomes that there are."""
-    start, attempt, granted, ended = (records[f"{name}_ns"] for name in ("start", "attempt", "granted", "ended"))
-    sent, replied = records["release_sent_ns"], records["release_replied_ns"]
+    """Which records can be true: intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤
+    replied, as far as these happened, with outcomes that there are."""
+    start, attempt, granted, ended = (
+        records[f"{name}_ns"] for name in ("start", "attempt", "granted", "ended")
+    )
+    sent = records["release_sent_ns"]
+    replied = records["release_replied_ns"]
     until = records["valid_until_ns"]
-    code, released = records["outcome"] & 0xFF, records["outcome"] >> 8
+    code = records["outcome"] & 0xFF
+    released = records["outcome"] >> 8
     won = code == ACQUIRED
     asked = (attempt == 0) | ((start <= attempt) & (attempt <= np.where(won, granted, ended)))
     of_lease = (start <= granted) & (granted <= ended) & ((sent == 0) | (sent >= ended))
     of_lease &= (replied == 0) | (replied >= sent)
-    of_denial = np.isin(code, _DENIED) & (granted == 0) & (sent == 0) & (replied == 0) & (released == 0)
-    known = asked & np.isin(released, _GIVEN_BACK) & (records["resource"] >= 0) & (records["caller"] >= 0)
-    known &= (records["attempts"] >= 0) & (records["intended_ns"] <= start) & (start <= ended) & (until < NEVER_NS)
+    of_denial = (
+        np.isin(code, _DENIED) & (granted == 0) & (sent == 0) & (replied == 0) & (released == 0)
+    )
+    known = (
+        asked
+        & np.isin(released, _GIVEN_BACK)
+        & (records["resource"] >= 0)
+        & (records["caller"] >= 0)
+    )
+    known &= (
+        (records["attempts"] >= 0)
+        & (records["intended_ns"] <= start)
+        & (start <= ended)
+        & (until < NEVER_NS)
+    )
     known &= (records["intended_ns"] >= 0) & (np.maximum(ended, replied) < NEVER_NS)
     return np.asarray(known & np.where(won, of_lease, of_denial))
 
@@ -152,22 +214,27 @@ def extent_ns(records: Records) -> tuple[int, int]:
 def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1) -> History:
     """The complete records of all workers in `workdir`, by worker and slot, once they have ended.
 
-    Needs 128 bytes of memory per operation: a long run is read in `parts`, each (0 ≤ `part` < `parts`) with all
-    operations of the resources whose index modulo `parts` is `part`. What is torn or missing is counted in part 0 only.
+    Needs 128 bytes of memory per operation: a long run is read in `parts`, each (0 ≤ `part` <
+    `parts`) with all operations of the resources whose index modulo `parts` is `part`. What is torn
+    or missing is counted in part 0 only.
     """
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[Who] = Counter()
     unsealed: Counter[Who] = Counter()
-    torn, missing, clocks = 0, 0, read_clocks(workdir)
+    torn = 0
+    missing = 0
+    clocks = read_clocks(workdir)
     for worker, records, cut, absent, bare in _read_pieces(workdir):
         chosen = records if parts == 1 else records[records["resource"] % parts == part]
         pieces.append(placed(chosen, clocks.get(worker)))
-        torn, missing = torn + cut, missing + absent
+        torn = torn + cut
+        missing = missing + absent
         counts[worker] += len(records)
         unsealed[worker] += bare
     wanted = 3 if clocks else 1
     likely, *told = (
-        np.concatenate([piece[which] for piece in pieces] or [np.empty(0, RECORD_DTYPE)]) for which in range(wanted)
+        np.concatenate([piece[which] for piece in pieces] or [np.empty(0, RECORD_DTYPE)])
+        for which in range(wanted)
     )
     lost = read_lost(workdir, clocks)
     lost = lost[lost[:, 0] % parts == part]
@@ -178,7 +245,8 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
 
 
 def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int]]:
-    """Each file's worker and pid, complete records, number of torn ones and of files that should stand before it."""
+    """Each file's worker and pid, complete records, number of torn ones and of files that should
+    stand before it."""
     for worker, records, torn, missing, _ in _read_pieces(workdir):
         yield worker, records, torn, missing
 
@@ -186,7 +254,9 @@ def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records,
 def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int, int]]:
     """As `read_pieces`, and how many of the records have no checksum."""
     for worker, segments in _by_worker(workdir).items():
-        base, expected, sealed = 0, 0, seals.read(workdir, seals.HISTORY, worker)
+        base = 0
+        expected = 0
+        sealed = seals.read(workdir, seals.HISTORY, worker)
         for number, path in segments:
             base = base if number == expected else -1
             raw = np.fromfile(path, dtype=RECORD_DTYPE)
@@ -195,8 +265,15 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
             broken, bare = seals.check(sealed, first, words_of(raw), whole, seals.VOTES)
             begun = (words_of(raw) != 0).any(axis=1)
             good = whole & begun & ~broken
-            yield worker, raw if good.all() else raw[good], int((begun & ~good).sum()), number - expected, bare
-            base, expected = (base + len(raw) if base >= 0 else -1), number + 1
+            yield (
+                worker,
+                raw if good.all() else raw[good],
+                int((begun & ~good).sum()),
+                number - expected,
+                bare,
+            )
+            base = base + len(raw) if base >= 0 else -1
+            expected = number + 1
     for worker, shares in _by_worker(workdir, "share").items():
         for _, path in shares:
             raw = np.fromfile(path, dtype=RECORD_DTYPE)
@@ -205,7 +282,8 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
 
 
 def _first_slot(raw: Records) -> int:
-    """The slot of the first record of a file before which another is missing, as that record says it."""
+    """The slot of the first record of a file before which another is missing, as that record says
+    it."""
     return int(raw["sequence"][0]) - 1 if len(raw) else 0
 
 
@@ -215,7 +293,8 @@ def _whole(raw: Records, first: int) -> NDArray[np.bool_]:
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
-    """The records on our clock: most likely, at the earliest, at the latest; `clock`: that told them, None = ours."""
+    """The records on our clock: most likely, at the earliest, at the latest; `clock`: that told
+    them, None = ours."""
     if clock is None or not len(records):
         return records, records, records
     whole = words_of(records)
@@ -225,7 +304,8 @@ def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Rec
 
 
 def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_000_000) -> int:
-    """Into how many parts to read the history so that each holds about that many operations (≥ 1)."""
+    """Into how many parts to read the history so that each holds about that many operations (≥
+    1)."""
     size = sum(path.stat().st_size for path in Path(workdir).glob("history-*.bin"))
     return max(-(-size // (RECORD_BYTES * operations_per_part)), 1)
 
@@ -235,11 +315,13 @@ class HistoryTail:
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
         self._workdir = Path(workdir)
-        self._read: dict[Path, int] = {}  # path -> records already handed out
+        # path -> records already handed out
+        self._read: dict[Path, int] = {}
 
     def new_records(self, settled_before_ns: int = NEVER_NS) -> Records:
-        """What was recorded since the last call, of all workers: of each up to its first operation that returned at or
-        after `settled_before_ns`, so that the votes of what is handed out can no longer be patched."""
+        """What was recorded since the last call, of all workers: of each up to its first operation
+        that returned at or after `settled_before_ns`, so that the votes of what is handed out can
+        no longer be patched."""
         parts = []
         for segments in _by_worker(self._workdir).values():
             for _, path in segments:
@@ -256,12 +338,15 @@ class HistoryTail:
 
 
 def _read_from(path: Path, record: int) -> Records:
-    """The records from index `record` on that were complete when this was called: one after the other is written, each
-    with its sequence last, so what stands before a sequence that is there is whole."""
+    """The records from index `record` on that were complete when this was called: one after the
+    other is written, each with its sequence last, so what stands before a sequence that is there is
+    whole."""
     with path.open("rb", buffering=0) as file:
 
         def sequence(index: int) -> int:
-            return int.from_bytes(os.pread(file.fileno(), 8, (index + 1) * RECORD_BYTES - 8), "little")
+            return int.from_bytes(
+                os.pread(file.fileno(), 8, (index + 1) * RECORD_BYTES - 8), "little"
+            )
 
         first = sequence(record)
         there = range(os.fstat(file.fileno()).st_size // RECORD_BYTES - record if first else 0)
@@ -269,8 +354,11 @@ def _read_from(path: Path, record: int) -> Records:
         return np.fromfile(file, RECORD_DTYPE, count, offset=record * RECORD_BYTES)
 
 
-def _by_worker(workdir: str | os.PathLike[str], kind: str = "") -> dict[Who, list[tuple[int, Path]]]:
-    """The numbered files of each worker; of kind "share": of some resources, from another host (share.py)."""
+def _by_worker(
+    workdir: str | os.PathLike[str], kind: str = ""
+) -> dict[Who, list[tuple[int, Path]]]:
+    """The numbered files of each worker; of kind "share": of some resources, from another host
+    (share.py)."""
     workers: dict[Who, list[tuple[int, Path]]] = {}
     for worker, path in worker_files(workdir, "history"):
         *found, number = path.name.split(".")[1:-1]
@@ -283,65 +371,88 @@ class Begun:
     """What the operations of one worker leave before they have ended."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker_index: int) -> None:
-        begun, lost = (Path(workdir) / f"{kind}-{worker_index}-{os.getpid()}.bin" for kind in (BEGUN, LOST))
-        self._begun, self._places, self._place = Grown(begun), _NO_ROWS, 0
-        self._lost, self._rows, self._row = Grown(lost), _NO_ROWS, 0
-        self._seals, self._sealed = seals.Seals(workdir, seals.LOST, worker_index), 0
+        begun, lost = (
+            Path(workdir) / f"{kind}-{worker_index}-{os.getpid()}.bin" for kind in (BEGUN, LOST)
+        )
+        self._begun = Grown(begun)
+        self._places = _NO_ROWS
+        self._place = 0
+        self._lost = Grown(lost)
+        self._rows = _NO_ROWS
+        self._row = 0
+        self._seals = seals.Seals(workdir, seals.LOST, worker_index)
+        self._sealed = 0
 
     def place(self) -> tuple[memoryview, int]:
-        """A caller's place: `view[index]` is the start (ns) of the operation it is in, 0 between two. Raises
-        EnvironmentNotReadyError when the disk has no room for it."""
+        """A caller's place: `view[index]` is the start (ns) of the operation it is in, 0 between
+        two. Raises EnvironmentNotReadyError when the disk has no room for it."""
         if self._place == len(self._places):
-            self._places, self._place = self._begun.chunk(), 0
+            self._places = self._begun.chunk()
+            self._place = 0
         self._place += 1
         return self._places, self._place - 1
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:
-        """Keep when attempts of one acquire that lost were begun. Raises EnvironmentNotReadyError on a full disk."""
+        """Keep when attempts of one acquire that lost were begun.
+
+        Raises EnvironmentNotReadyError on a full disk.
+        """
         for time_ns in times_ns:
             row = self._row
             if row == len(self._rows):
                 self._seal()
-                self._rows, row = self._lost.chunk(), 0
+                self._rows = self._lost.chunk()
+                row = 0
             self._rows[row] = resource
-            self._rows[row + 1] = time_ns  # last: a row is there once it has a time
+            # last: a row is there once it has a time
+            self._rows[row + 1] = time_ns
             self._row = row + 2
 
     def _seal(self) -> None:
         """Keep the checksum of the rows of a chunk that is full, or the last."""
         count = self._row // 2
         if count:
-            self._seals.add(self._sealed, np.frombuffer(self._rows, "<i8", self._row).reshape(count, 2))
+            self._seals.add(
+                self._sealed, np.frombuffer(self._rows, "<i8", self._row).reshape(count, 2)
+            )
             self._sealed += count
 
     def forget(self) -> None:
         """Nobody can judge what was lost so far."""
-        self._rows, self._row = _NO_ROWS, 0
+        self._rows = _NO_ROWS
+        self._row = 0
         self._lost.cut(0)
         self._seals.forget()
         self._sealed = 0
 
     def close(self) -> None:
         """Nothing more comes."""
-        with suppress(EnvironmentNotReadyError):  # without room it stays unsealed, and that is told
+        # without room it stays unsealed, and that is told
+        with suppress(EnvironmentNotReadyError):
             self._seal()
         self._seals.close()
-        unused, self._rows, self._row = len(self._rows) - self._row, _NO_ROWS, 0
+        unused = len(self._rows) - self._row
+        self._rows = _NO_ROWS
+        self._row = 0
         self._lost.cut(self._lost.size - 8 * unused)
 
 
 def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
-    """How many operations of each (worker, pid) were begun and never recorded, once their processes have ended."""
+    """How many operations of each (worker, pid) were begun and never recorded, once their processes
+    have ended."""
     found: Counter[Who] = Counter()
     for worker, path in worker_files(workdir, BEGUN):
         found[worker] += int(np.count_nonzero(np.fromfile(path, "<i8")))
     return found
 
 
-def _good_lost(workdir: str | os.PathLike[str], worker: Who, path: Path, rows: Integers) -> NDArray[np.bool_]:
+def _good_lost(
+    workdir: str | os.PathLike[str], worker: Who, path: Path, rows: Integers
+) -> NDArray[np.bool_]:
     """Which rows of lost attempts can be believed."""
     good = (rows[:, 0] >= 0) & (rows[:, 1] > 0) & (rows[:, 1] < NEVER_NS)
-    if "." not in path.stem:  # as written here; pieces that came from elsewhere were checked as they were unpacked
+    # as written here; pieces that came from elsewhere were checked as they were unpacked
+    if "." not in path.stem:
         broken, _ = seals.check(seals.read(workdir, seals.LOST, worker), 0, rows, rows[:, 1] != 0)
         good &= ~broken
     return np.asarray(good)
@@ -361,9 +472,12 @@ def torn_lost(workdir: str | os.PathLike[str]) -> int:
     return torn
 
 
-def read_lost(workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None) -> Integers:
-    """All attempts that lost: resource and when it was begun (ns). What is torn off an end is left out. With `clocks`,
-    of the workers that have one of their own: when at the earliest and at the latest, on ours."""
+def read_lost(
+    workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
+) -> Integers:
+    """All attempts that lost: resource and when it was begun (ns). What is torn off an end is left
+    out. With `clocks`, of the workers that have one of their own: when at the earliest and at the
+    latest, on ours."""
     found = []
     for worker, path in worker_files(workdir, LOST):
         rows = rows_of(path, 2)

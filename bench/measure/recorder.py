@@ -1,8 +1,9 @@
-"""The writer of a history: *one finished operation → a record in a memory-mapped file* (record.py says its form).
+"""The writer of a history: *one finished operation → a record in a memory-mapped file* (record.py
+says its form).
 
-Rules: `sequence` is written last. One thread writes. Each full block is sealed (seals.py). Compiled with the core
-(lockcore/compiled.py), where a wheel is built: there a field is a machine's int64 from its caller to the file, and no
-Python object is made of it.
+Rules: `sequence` is written last. One thread writes. Each full block is sealed (seals.py). Compiled
+with the core (lockcore/compiled.py), where a wheel is built: there a field is a machine's int64
+from its caller to the file, and no Python object is made of it.
 """
 
 import mmap
@@ -25,11 +26,15 @@ SEQUENCE: Final = RECORD_FIELDS.index("sequence")
 
 
 class Segment:
-    """One file of a history while it is mapped. `base`: slot of its first record; `fields`: all of its int64."""
+    """One file of a history while it is mapped.
+
+    `base`: slot of its first record; `fields`: all of its int64.
+    """
 
     def __init__(self, base: int, file: mmap.mmap) -> None:
         self.base = base
-        self.file, self.fields = file, memoryview(file).cast("q")
+        self.file = file
+        self.fields = memoryview(file).cast("q")
 
     def close(self) -> None:
         """Unmap it."""
@@ -38,10 +43,13 @@ class Segment:
 
 
 class Recorder:
-    """Appends one worker's operations to its history files, of so many records each. One thread writes; its greenlets
-    need no lock. Raises EnvironmentNotReadyError when a file cannot be made."""
+    """Appends one worker's operations to its history files, of so many records each. One thread
+    writes; its greenlets need no lock. Raises EnvironmentNotReadyError when a file cannot be
+    made."""
 
-    def __init__(self, workdir: str | os.PathLike[str], worker_index: int, segment_records: int = 1 << 17) -> None:
+    def __init__(
+        self, workdir: str | os.PathLike[str], worker_index: int, segment_records: int = 1 << 17
+    ) -> None:
         self._prefix = Path(workdir) / f"history-{worker_index}-{os.getpid()}"
         self._segment_records = segment_records
         self._older: Segment | None = None
@@ -49,17 +57,33 @@ class Recorder:
         self._limit = segment_records
         self._record = BytesWriter()
         self._seals = Seals(workdir, HISTORY, worker_index)
-        self._sealed = 0  # records that have a checksum
+        # records that have a checksum
+        self._sealed = 0
         self._seal_at = min(BLOCK, segment_records)
         self._segment = self._make_segment(0)
 
-    def write(  # noqa: PLR0917 - one argument per field, by position: a tuple would cost its building
-        self, intended_ns: i64, start_ns: i64, attempt_ns: i64, granted_ns: i64, valid_until_ns: i64, work_end_ns: i64,
-        release_sent_ns: i64, release_replied_ns: i64, ended_ns: i64, resource: i64, caller: i64, outcome: i64,
-        votes: i64, attempts: i64, owner: i64,
-    ) -> int:  # fmt: skip
-        """Append one operation (`RECORD_FIELDS` but the last) and return its slot: 0, 1, 2, … Raises ValueError when a
-        value is no int64 and after `close`, EnvironmentNotReadyError when the disk has no room for the next segment."""
+    # one argument per field, by position: a tuple would cost its building
+    def write(  # noqa: PLR0917
+        self,
+        intended_ns: i64,
+        start_ns: i64,
+        attempt_ns: i64,
+        granted_ns: i64,
+        valid_until_ns: i64,
+        work_end_ns: i64,
+        release_sent_ns: i64,
+        release_replied_ns: i64,
+        ended_ns: i64,
+        resource: i64,
+        caller: i64,
+        outcome: i64,
+        votes: i64,
+        attempts: i64,
+        owner: i64,
+    ) -> int:
+        """Append one operation (`RECORD_FIELDS` but the last) and return its slot: 0, 1, 2, …
+        Raises ValueError when a value is no int64 and after `close`, EnvironmentNotReadyError when
+        the disk has no room for the next segment."""
         slot = self.written
         if slot == self._limit:
             self._next_segment()
@@ -93,15 +117,19 @@ class Recorder:
     def _seal(self) -> None:
         """Keep the checksum of what was written since the last one, which is all of one file."""
         base = self._segment.base
-        first = max(self._sealed, base)  # what a full disk kept from being sealed stays so
+        # what a full disk kept from being sealed stays so
+        first = max(self._sealed, base)
         if self.written > first:
-            block = self._segment.file[(first - base) * RECORD_BYTES : (self.written - base) * RECORD_BYTES]
+            block = self._segment.file[
+                (first - base) * RECORD_BYTES : (self.written - base) * RECORD_BYTES
+            ]
             self._seals.add(first, np.frombuffer(block, "<i8").reshape(-1, FIELDS), VOTES)
         self._sealed = self.written
         self._seal_at = min(self._sealed + BLOCK, base + self._segment_records)
 
     def patch_votes(self, slot: int, votes: int) -> bool:
-        """Replace the votes of a written record, once its round has closed; False when it is too old for that."""
+        """Replace the votes of a written record, once its round has closed; False when it is too
+        old for that."""
         for segment in (self._segment, self._older):
             if segment is not None and slot >= segment.base:
                 segment.fields[(slot - segment.base) * FIELDS + VOTES] = votes
@@ -109,28 +137,35 @@ class Recorder:
         return False
 
     def read(self, slot: int, limit: int) -> Records:
-        """Up to `limit` (≥ 0) records from `slot` (≥ 0) on, as written so far; fewer where a segment ends."""
+        """Up to `limit` (≥ 0) records from `slot` (≥ 0) on, as written so far; fewer where a
+        segment ends."""
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:
             return np.empty(0, RECORD_DTYPE)
-        return np.fromfile(self._path(base), RECORD_DTYPE, stop - slot, offset=(slot - base) * RECORD_BYTES)
+        return np.fromfile(
+            self._path(base), RECORD_DTYPE, stop - slot, offset=(slot - base) * RECORD_BYTES
+        )
 
     def close(self) -> None:
         """Unmap, and shorten the last file to what was written."""
-        with suppress(EnvironmentNotReadyError):  # without room it stays unsealed, and that is told
+        # without room it stays unsealed, and that is told
+        with suppress(EnvironmentNotReadyError):
             self._seal()
         self._seals.close()
         if self._older is not None:
             self._older.close()
         self._segment.close()
-        os.truncate(self._path(self._segment.base), (self.written - self._segment.base) * RECORD_BYTES)
+        os.truncate(
+            self._path(self._segment.base), (self.written - self._segment.base) * RECORD_BYTES
+        )
 
     def _next_segment(self) -> None:
         segment = self._make_segment(self._segment.base + self._segment_records)
         if self._older is not None:
             self._older.close()
-        self._older, self._segment = self._segment, segment
+        self._older = self._segment
+        self._segment = segment
         self._limit = segment.base + self._segment_records
         self._seal_at = min(self._sealed + BLOCK, self._limit)
 
@@ -138,7 +173,8 @@ class Recorder:
         return self._prefix.with_name(f"{self._prefix.name}.{base // self._segment_records}.bin")
 
     def _make_segment(self, base: int) -> Segment:
-        path, size = self._path(base), self._segment_records * RECORD_BYTES
+        path = self._path(base)
+        size = self._segment_records * RECORD_BYTES
         cure = f"free disk space ({size} bytes) or run with a shorter --duration"
         with writing(path, cure), path.open("xb+", buffering=0) as file:
             try:

@@ -1,8 +1,9 @@
 """The result of a run as one JSON document: *sections → result.json, and back*.
 
-Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists. What is written holds no
-secret (`masked_command` is what becomes of a command line); what is read is masked again. A stored result is data from
-outside: `bench.report.kinds` reads it as its type and refuses it where its word is not what its sections earn.
+Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists. What is
+written holds no secret (`masked_command` is what becomes of a command line); what is read is masked
+again. A stored result is data from outside: `bench.report.kinds` reads it as its type and refuses
+it where its word is not what its sections earn.
 """
 
 import contextlib
@@ -19,18 +20,23 @@ from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
-MOST_BYTES = 256 << 20  # of a result that is read; one of an hour with pictures has some MiB
+# of a result that is read; one of an hour with pictures has some MiB
+MOST_BYTES = 256 << 20
 
 
 class Document(Section, frozen=True, kw_only=True):
     """What every result begins with. null means: not known, or not applicable."""
 
-    schema_version: Annotated[Literal[1], says("version of this document's form; readers refuse others")] = 1
+    schema_version: Annotated[
+        Literal[1], says("version of this document's form; readers refuse others")
+    ] = 1
     id: Annotated[str, says("of the run; part of its keys on the servers")]
     command: Annotated[tuple[str, ...], says("as typed, without secrets")]
     started_at: Annotated[str, says("UTC, ISO 8601")]
     duration_s: Annotated[Amount, says("from beginning to end")]
-    environment: Annotated[Environment, says("where it happened: this machine, and the process that led")]
+    environment: Annotated[
+        Environment, says("where it happened: this machine, and the process that led")
+    ]
     verdict: Annotated[Verdict, says("what came out of it, in one word")]
     interrupted: Annotated[bool, says("whether it was ended before its time")] = False
     seed: Annotated[int | None, says("every random choice follows from it")] = None
@@ -51,8 +57,8 @@ def write_result(result: Document, folder: Path) -> Path:
 
 
 def write_whole(path: Path, text: str, cure: str) -> None:
-    """Write `text` into the file `path`, whole or not at all; a device or a pipe keeps its place. Raises
-    EnvironmentNotReadyError with the `cure`."""
+    """Write `text` into the file `path`, whole or not at all; a device or a pipe keeps its place.
+    Raises EnvironmentNotReadyError with the `cure`."""
     whole = path.is_file() or not path.exists()
     partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
     try:
@@ -62,29 +68,39 @@ def write_whole(path: Path, text: str, cure: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
                 partial.replace(path)
-    finally:  # also when it is interrupted
+    finally:
+        # also when it is interrupted
         if whole:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 
 
 def read_result(place: Path) -> dict[str, Any]:
-    """The JSON value of the result stored in a folder or file, unchecked. Raises UsageError when it is none, or of
-    another schema version, or holds a number that is none."""
+    """The JSON value of the result stored in a folder or file, unchecked. Raises UsageError when it
+    is none, or of another schema version, or holds a number that is none."""
     path = place / RESULT_NAME if place.is_dir() else place
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES >> 20} MiB")
-        result = json.loads(data.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite)
+        result = json.loads(
+            data.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite
+        )
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; give a result folder of lockbench") from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; give a result folder of lockbench"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not a result: {error}; give a result folder of lockbench") from error
+        raise UsageError(
+            f"{path} is not a result: {error}; give a result folder of lockbench"
+        ) from error
     version = result.get("schema_version") if isinstance(result, dict) else None
     if version is None:
-        raise UsageError(f"{path} is not a result, because it has no schema_version; give a result folder of lockbench")
+        raise UsageError(
+            f"{path} is not a result, because it has no schema_version; give a result "
+            "folder of lockbench"
+        )
     if version != SCHEMA_VERSION:
         raise UsageError(
             f"{path} has schema_version {version!r}, and this lockbench reads {SCHEMA_VERSION}; "

@@ -1,7 +1,9 @@
-"""The result of one run as a type: *what was done, where, what came out, whether it can be trusted*.
+"""The result of one run as a type: *what was done, where, what came out, whether it can be
+trusted*.
 
-Rules: units stand in the names (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us microseconds, _ratio 1 = 100 %);
-null means not known, or not applicable. `Measured` is what limits can be set on; it comes first, the rest is about it.
+Rules: units stand in the names (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us microseconds,
+_ratio 1 = 100 %); null means not known, or not applicable. `Measured` is what limits can be set on;
+it comes first, the rest is about it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,11 +23,20 @@ from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import TESTED_LEAST
 from bench.scenario import Scenario
 
-BrokenRule = Literal["service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"]
+BrokenRule = Literal[
+    "service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal"
+]
 Operator = Literal["<", "<=", ">", ">=", "==", "!="]
 _POLICIES = ("none", "no", "everysec", "always")
 EXAMPLES_PER_KIND = 5
-OPERATORS: dict[Operator, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
+OPERATORS: dict[Operator, Callable[[float, float], bool]] = {
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+    "==": eq,
+    "!=": ne,
+}
 Unit = Literal["s", "us", "per_s", "ratio", "count"]
 GeneratorWord = Literal["VALID", "LATE", "UNKNOWN", "INVALID"]
 SafetyWord = Literal["SAFE", "VIOLATED", "UNKNOWN", "NOT TESTED"]
@@ -34,27 +45,40 @@ SafetyWord = Literal["SAFE", "VIOLATED", "UNKNOWN", "NOT TESTED"]
 class Rate(Section, frozen=True, kw_only=True):
     """How much was asked for and how much was done."""
 
-    offered_per_s: Annotated[Amount | None, says("operations that the schedule asks for; null in closed loop")]
+    offered_per_s: Annotated[
+        Amount | None, says("operations that the schedule asks for; null in closed loop")
+    ]
     achieved_per_s: Annotated[Amount | None, says("leases granted in the window")]
-    completed_per_s: Annotated[Amount | None, says("acquires that returned in the window, whatever their outcome")]
-    sustained: Annotated[bool | None, says("open loop: whether 0.99 of what was due was done; if not, a queue grew")]
+    completed_per_s: Annotated[
+        Amount | None, says("acquires that returned in the window, whatever their outcome")
+    ]
+    sustained: Annotated[
+        bool | None, says("open loop: whether 0.99 of what was due was done; if not, a queue grew")
+    ]
 
 
 class Attempts(Latency, frozen=True, kw_only=True):
     """Rounds per lease: figures are rounds, not seconds, and the samples leases."""
 
-    total: Annotated[Count, says("rounds of all operations in the window, also of those that failed")]
+    total: Annotated[
+        Count, says("rounds of all operations in the window, also of those that failed")
+    ]
 
 
 class Cost(Section, frozen=True, kw_only=True):
-    """What a lease costs over the whole run: amounts ÷ leases; lost rounds, clean-up and releases are part of it."""
+    """What a lease costs over the whole run: amounts ÷ leases; lost rounds, clean-up and releases
+    are part of it."""
 
     commands_per_acquire: Annotated[Amount | None, says("commands sent to all instances")]
-    round_trips_per_acquire: Annotated[Amount | None, says("rounds (all instances in parallel) and releases")]
+    round_trips_per_acquire: Annotated[
+        Amount | None, says("rounds (all instances in parallel) and releases")
+    ]
     bytes_per_acquire: Annotated[Amount | None, says("bytes sent and received, all instances")]
     client_cpu_us_per_cycle: Annotated[Amount | None, says("CPU of the load processes")]
     server_cpu_us_per_cycle: Annotated[Amount | None, says("CPU of all servers")]
-    beside_cpu_ratio: Annotated[Amount | None, says("of a core: what follows and judges the run, meanwhile")] = None
+    beside_cpu_ratio: Annotated[
+        Amount | None, says("of a core: what follows and judges the run, meanwhile")
+    ] = None
 
 
 class LoadGap(Section, frozen=True, kw_only=True):
@@ -70,17 +94,37 @@ class LoadGap(Section, frozen=True, kw_only=True):
 class GeneratorHealth(Section, frozen=True, kw_only=True):
     """The load generator's own health: whether the load is what it claims to be."""
 
-    cpu_ratio: Annotated[Amount | None, says("of the busiest load process; from 0.9 on the rate is a lower bound")]
-    scheduler_lag_p99_s: Annotated[Amount | None, says("99 % of the timers fired no later than this")]
-    timer_lateness_p99_s: Annotated[Amount | None, says("99 % of waits for a due time ended no later")] = None
-    late_starts: Annotated[Count, says("open loop: operations that the timer began late (the generator's fault)")]
-    queued_starts: Annotated[Count, says("open loop: operations due while no caller was free (load)")]
-    littles_law_ratio: Annotated[Amount | None, says("closed loop: callers at work or thinking ÷ users; must be 1")]
-    verdict: Annotated[GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")]
+    cpu_ratio: Annotated[
+        Amount | None, says("of the busiest load process; from 0.9 on the rate is a lower bound")
+    ]
+    scheduler_lag_p99_s: Annotated[
+        Amount | None, says("99 % of the timers fired no later than this")
+    ]
+    timer_lateness_p99_s: Annotated[
+        Amount | None, says("99 % of waits for a due time ended no later")
+    ] = None
+    late_starts: Annotated[
+        Count, says("open loop: operations that the timer began late (the generator's fault)")
+    ]
+    queued_starts: Annotated[
+        Count, says("open loop: operations due while no caller was free (load)")
+    ]
+    littles_law_ratio: Annotated[
+        Amount | None, says("closed loop: callers at work or thinking ÷ users; must be 1")
+    ]
+    verdict: Annotated[
+        GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")
+    ]
     reason: Annotated[str | None, says("why it is not VALID, else null")]
-    gap_s: Annotated[Amount, says("how long the process that was away most was away in the window")] = 0.0
-    gap_operations: Annotated[Count, says("acquires of the window that touched a gap of any load process")] = 0
-    gap_failures: Annotated[Count, says("those of them that failed: the generator's, not the lock's")] = 0
+    gap_s: Annotated[
+        Amount, says("how long the process that was away most was away in the window")
+    ] = 0.0
+    gap_operations: Annotated[
+        Count, says("acquires of the window that touched a gap of any load process")
+    ] = 0
+    gap_failures: Annotated[
+        Count, says("those of them that failed: the generator's, not the lock's")
+    ] = 0
     gaps: Annotated[tuple[LoadGap, ...], says("up to 50 of the longest, in their order")] = ()
 
     def contradictions(self) -> Iterator[str]:
@@ -94,8 +138,13 @@ class Example(Section, frozen=True, kw_only=True):
 
     kind: Annotated[BrokenRule, says("the rule that was broken")]
     at_ns: Annotated[int, says("when, on CLOCK_MONOTONIC")]
-    blame: Annotated[str | None, says("unsafe recipe, injected fault or unexplained; null for what violates nothing")]
-    operations: Annotated[tuple[OperationFacts, ...], says("those involved, the culprit or the earlier one first")]
+    blame: Annotated[
+        str | None,
+        says("unsafe recipe, injected fault or unexplained; null for what violates nothing"),
+    ]
+    operations: Annotated[
+        tuple[OperationFacts, ...], says("those involved, the culprit or the earlier one first")
+    ]
 
 
 class Holder(Section, frozen=True, kw_only=True):
@@ -103,10 +152,15 @@ class Holder(Section, frozen=True, kw_only=True):
 
     resource: Annotated[Count, says("index of the resource")]
     leases: Annotated[Count, says("how many leases it saw, over the whole run")]
-    spans_us: Annotated[tuple[tuple[int, int], ...], says("from when to when `rows` has all its leases")]
+    spans_us: Annotated[
+        tuple[tuple[int, int], ...], says("from when to when `rows` has all its leases")
+    ]
     rows: Annotated[
         tuple[tuple[int, int, int, int, int, int], ...],
-        says("granted_us, end_us, valid_until_us, work_end_us, caller, fault (1: the lease overlaps another)"),
+        says(
+            "granted_us, end_us, valid_until_us, work_end_us, caller, fault (1: the "
+            "lease overlaps another)"
+        ),
     ]
 
 
@@ -116,22 +170,46 @@ class SafetyReport(Section, frozen=True):
     verdict: Annotated[SafetyWord, says("one word, as the README of bench/safety explains it")]
     reason: Annotated[str | None, says("explains VIOLATED and UNKNOWN, or that nothing was tested")]
     violations: Annotated[Count, says("service_faults, under the name that thresholds use")] = 0
-    service_faults: Annotated[Count, says("leases granted while another lease of the resource was valid")] = 0
-    client_overstays: Annotated[Count, says("clients that worked past their validity while another had the lease")] = 0
+    service_faults: Annotated[
+        Count, says("leases granted while another lease of the resource was valid")
+    ] = 0
+    client_overstays: Annotated[
+        Count, says("clients that worked past their validity while another had the lease")
+    ] = 0
     granted_invalid: Annotated[Count, says("grants accepted at or after their own end")] = 0
     foreign_deletes: Annotated[Count, says("releases that removed another's lease")] = 0
-    spurious_refusals: Annotated[Count, says("refusals during which nobody can have held a key")] = 0
-    unexplained: Annotated[Count, says("violations that neither an unsafe recipe nor an injected fault explains")] = 0
-    contested_leases: Annotated[Count, says("leases that another caller asked for while they were valid")] = 0
-    tested_leases: Annotated[Count, says("leases held for a time in which another attempt's command was sent")] = 0
-    misreports: Annotated[tuple[str, ...], says("what the recipe reported and cannot be, with its number")] = ()
-    judged_ratio: Annotated[Share, says("share of the run's leases that were judged, by their resources; 1: all")] = 1.0
-    upper_bound_95: Annotated[Share | None, says("95 % sure: fewer than 3 ÷ tested_leases; null: not SAFE")] = None
+    spurious_refusals: Annotated[
+        Count, says("refusals during which nobody can have held a key")
+    ] = 0
+    unexplained: Annotated[
+        Count, says("violations that neither an unsafe recipe nor an injected fault explains")
+    ] = 0
+    contested_leases: Annotated[
+        Count, says("leases that another caller asked for while they were valid")
+    ] = 0
+    tested_leases: Annotated[
+        Count, says("leases held for a time in which another attempt's command was sent")
+    ] = 0
+    misreports: Annotated[
+        tuple[str, ...], says("what the recipe reported and cannot be, with its number")
+    ] = ()
+    judged_ratio: Annotated[
+        Share, says("share of the run's leases that were judged, by their resources; 1: all")
+    ] = 1.0
+    upper_bound_95: Annotated[
+        Share | None, says("95 % sure: fewer than 3 ÷ tested_leases; null: not SAFE")
+    ] = None
     within_one_process: Annotated[
-        bool, says("all callers of another package's recipe were of one process: a lock that holds only there looks so")
+        bool,
+        says(
+            "all callers of another package's recipe were of one process: a lock that "
+            "holds only there looks so"
+        ),
     ] = False
     examples: Annotated[tuple[Example, ...], says("up to five findings of each kind")] = ()
-    holders: Annotated[tuple[Holder, ...], says("of some resources: violated ones, then the hottest")] = ()
+    holders: Annotated[
+        tuple[Holder, ...], says("of some resources: violated ones, then the hottest")
+    ] = ()
 
     def contradictions(self) -> Iterator[str]:
         """Yield where the word is not what the counts come to."""
@@ -149,14 +227,21 @@ class SafetyReport(Section, frozen=True):
         if (self.verdict == "SAFE") != (self.reason is None):
             yield f"{self.verdict} beside the reason {self.reason!r}"
         bound = 3 / self.tested_leases if self.verdict == "SAFE" else None
-        if (bound is None) != (self.upper_bound_95 is None) or not isclose(bound or 0.0, self.upper_bound_95 or 0.0):
-            yield f"its upper bound is {self.upper_bound_95}, and {self.tested_leases} tested leases give {bound}"
+        if (bound is None) != (self.upper_bound_95 is None) or not isclose(
+            bound or 0.0, self.upper_bound_95 or 0.0
+        ):
+            yield (
+                f"its upper bound is {self.upper_bound_95}, and {self.tested_leases} tested "
+                f"leases give {bound}"
+            )
 
 
 class Exceptions(Section, frozen=True, kw_only=True):
     """What the recipe raised, over the whole run. It is to answer, whatever happens."""
 
-    raised: Annotated[Count, says("exceptions of its acquires, its releases and of what it has started")] = 0
+    raised: Annotated[
+        Count, says("exceptions of its acquires, its releases and of what it has started")
+    ] = 0
     operations: Annotated[Count, says("acquires that were begun; 0 in older results")] = 0
     first: Annotated[str, says('the first one with file and line; "" = none')] = ""
 
@@ -197,7 +282,9 @@ class ServerBinary:
     version: Annotated[str, says("as it says")]
     sha256: Annotated[str, says("of the file behind any links")] = ""
     tls: Annotated[bool, says("whether it was built with TLS")] = False
-    release_command: Annotated[str, says("its compare-and-delete: delex, delifeq, else evalsha")] = ""
+    release_command: Annotated[
+        str, says("its compare-and-delete: delex, delifeq, else evalsha")
+    ] = ""
     source: Annotated[str, says("how it was found")] = ""
 
     def __str__(self) -> str:
@@ -228,16 +315,23 @@ class InstanceFacts:
     role: Annotated[str | None, says("primary or replica")] = None
     cluster: Annotated[bool | None, says("whether it is a node of a cluster")] = None
     fsync: Annotated[str | None, says("none, no, everysec or always")] = None
-    no_fsync_on_rewrite: Annotated[bool | None, says("whether it syncs nothing while it rewrites its AOF")] = None
+    no_fsync_on_rewrite: Annotated[
+        bool | None, says("whether it syncs nothing while it rewrites its AOF")
+    ] = None
     maxmemory_bytes: Annotated[int | None, says("0: no limit")] = None
     maxmemory_policy: Annotated[str | None, says("what it evicts at the limit")] = None
-    release_command: Annotated[str | None, says("its compare-and-delete: delex, delifeq or evalsha")] = None
+    release_command: Annotated[
+        str | None, says("its compare-and-delete: delex, delifeq or evalsha")
+    ] = None
     warnings: Annotated[tuple[str, ...], says("what a reader must know about it")] = ()
-    hazards: Annotated[tuple[str, ...], says("settings that cost locks or callers' time, and what to do")] = ()
+    hazards: Annotated[
+        tuple[str, ...], says("settings that cost locks or callers' time, and what to do")
+    ] = ()
 
 
 def servers_text(instances: Iterable[InstanceFacts]) -> str:
-    """Names and versions of these servers, as `redis 7.0.15, valkey 9.1.2`; empty where none is known."""
+    """Names and versions of these servers, as `redis 7.0.15, valkey 9.1.2`; empty where none is
+    known."""
     return ", ".join(sorted({f"{one.server} {one.version}" for one in instances if one.server}))
 
 
@@ -245,9 +339,13 @@ class FleetFacts(Section, frozen=True, kw_only=True):
     """The servers: what was started or targeted, and how durable it is."""
 
     started: Annotated[bool, says("by us; false: named by the user")]
-    server: Annotated[ServerBinary | None, says("the program that was started; null for named targets")]
+    server: Annotated[
+        ServerBinary | None, says("the program that was started; null for named targets")
+    ]
     fsync: Annotated[str | None, says("the AOF policy it was started with; null for named targets")]
-    fdatasync_s: Annotated[SyncLatency | None, says("what a sync costs on their disk; null for named targets")]
+    fdatasync_s: Annotated[
+        SyncLatency | None, says("what a sync costs on their disk; null for named targets")
+    ]
     instances: Annotated[tuple[InstanceFacts, ...], says("what each instance is")]
 
     @property
@@ -257,13 +355,15 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def policy(self) -> str | None:
-        """The AOF policy that all instances have; None where they differ, or where one of them is not known."""
+        """The AOF policy that all instances have; None where they differ, or where one of them is
+        not known."""
         policies = {one.fsync for one in self.instances}
         return self.fsync or (policies.pop() if len(policies) == 1 else None)
 
     @property
     def policies(self) -> str:
-        """The AOF policies that the instances have, as `everysec`, or `everysec and always`; empty: none is known."""
+        """The AOF policies that the instances have, as `everysec`, or `everysec and always`; empty:
+        none is known."""
         if self.fsync is not None:
             return self.fsync
         present = {one.fsync for one in self.instances}
@@ -273,7 +373,8 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Whose the servers are, and how they sync: `fsync everysec`, or `own targets, fsync everysec`."""
+        """Whose the servers are, and how they sync: `fsync everysec`, or `own targets, fsync
+        everysec`."""
         policies = f"fsync {self.policies or 'not known'}"
         return policies if self.started else f"own targets, {policies}"
 
@@ -284,7 +385,9 @@ class OwnFleet(Section, frozen=True, kw_only=True):
     started: Annotated[Literal[True], says("they were started for it")] = True
     server: Annotated[ServerBinary, says("the program")]
     fsync: Annotated[str | None, says("the AOF policy they were started with")] = None
-    fdatasync_s: Annotated[SyncLatency | None, says("of this disk: seconds per append and fdatasync")] = None
+    fdatasync_s: Annotated[
+        SyncLatency | None, says("of this disk: seconds per append and fdatasync")
+    ] = None
     instances: Annotated[tuple[InstanceFacts, ...], says("what each of them is")] = ()
 
 
@@ -297,11 +400,14 @@ class InfoDelta:
     elapsed_s: Annotated[float, says("between the two")]
     cpu_s: Annotated[float | None, says("system and user time, without forked children")] = None
     commands_processed: Annotated[int | None, says("all commands")] = None
-    calls: Annotated[dict[str, int], says("by command, a sub-command as config|get")] = field(default_factory=dict)
+    calls: Annotated[dict[str, int], says("by command, a sub-command as config|get")] = field(
+        default_factory=dict
+    )
     expired_keys: Annotated[int | None, says("keys that expired")] = None
     evicted_keys: Annotated[int | None, says("keys that it evicted, for want of memory")] = None
     aof: Annotated[
-        dict[str, int | str], says("increase of aof_delayed_fsync and aof_rewrites; sizes and states at the end")
+        dict[str, int | str],
+        says("increase of aof_delayed_fsync and aof_rewrites; sizes and states at the end"),
     ] = field(default_factory=dict)
 
     @property
@@ -316,7 +422,12 @@ class InstanceReport(Section, frozen=True, kw_only=True):
 
     index: Annotated[Count, says("position in the list of targets")]
     address: Annotated[str, says("host:port or socket path, without secrets")]
-    state: Annotated[str, says("the worst that a load process ended with: voting, abstaining, lagging, refused, down")]
+    state: Annotated[
+        str,
+        says(
+            "the worst that a load process ended with: voting, abstaining, lagging, refused, down"
+        ),
+    ]
     reason: Annotated[str, says('why it does not vote; "" = it does')] = ""
     run_id: Annotated[str, says("differs after each of its starts")] = ""
     server: Annotated[str | None, says("what runs there, and its version")] = None
@@ -330,16 +441,22 @@ class InstanceReport(Section, frozen=True, kw_only=True):
     pending: Annotated[Count, says("commands without a reply at the end")] = 0
     owed_releases: Annotated[Count, says("releases that could not be sent by the end")] = 0
     reconnects: Annotated[Count, says("connections made after the first")] = 0
-    errors: Annotated[dict[str, Count], says("errors by kind")] = msgspec.field(default_factory=dict)
+    errors: Annotated[dict[str, Count], says("errors by kind")] = msgspec.field(
+        default_factory=dict
+    )
     reply_s: Annotated[Latency | None, says("reply times of sampled attempts")] = None
-    cpu_us_per_command: Annotated[Amount | None, says("CPU of the server ÷ commands it processed")] = None
-    info: Annotated[InfoDelta | None, says("what its INFO counters say happened during the run")] = None
-    leaked_keys: Annotated[Count | None, says("keys of the run left at its end, then unlinked; null: not checked")] = (
-        None
-    )
-    other_keys: Annotated[Count | None, says("keys left under other names, on servers of ours; null: not counted")] = (
-        None
-    )
+    cpu_us_per_command: Annotated[
+        Amount | None, says("CPU of the server ÷ commands it processed")
+    ] = None
+    info: Annotated[
+        InfoDelta | None, says("what its INFO counters say happened during the run")
+    ] = None
+    leaked_keys: Annotated[
+        Count | None, says("keys of the run left at its end, then unlinked; null: not checked")
+    ] = None
+    other_keys: Annotated[
+        Count | None, says("keys left under other names, on servers of ours; null: not counted")
+    ] = None
 
     @property
     def is_well(self) -> bool:
@@ -348,17 +465,24 @@ class InstanceReport(Section, frozen=True, kw_only=True):
 
 
 class LoadWorker(Section, frozen=True, kw_only=True):
-    """A load process of another host. Its clock is known within ± clock_error; null: it is the leader's own."""
+    """A load process of another host.
+
+    Its clock is known within ± clock_error; null: it is the leader's own.
+    """
 
     worker: Annotated[Count, says("its index")]
     host: Annotated[str, says("name of its host")]
     about: Annotated[str, says("versions of lockbench, Python and lockcore there")]
-    phase: Annotated[str, says("stopped: it told its end; running, lost: it did not, and its share is unknown")]
+    phase: Annotated[
+        str, says("stopped: it told its end; running, lost: it did not, and its share is unknown")
+    ]
     leases: Annotated[Count, says("leases it was granted, of those whose record is here")]
     cpu_ratio: Annotated[Amount | None, says("of a core; null: it did not tell")] = None
     lag_p99_s: Annotated[Amount | None, says("how late its scheduler ran")] = None
     same_clock: Annotated[bool, says("whether its times are of the leader's clock, and exact")]
-    clock_error_s: Annotated[Amount | None, says("half the bound on its clock, at the middle one of its round trips")]
+    clock_error_s: Annotated[
+        Amount | None, says("half the bound on its clock, at the middle one of its round trips")
+    ]
     clock_error_max_s: Annotated[Amount | None, says("the widest, between two round trips")]
     round_trip_s: Annotated[Amount | None, says("the shortest")]
     round_trips: Annotated[Count, says("that bound its clock")]
@@ -366,7 +490,10 @@ class LoadWorker(Section, frozen=True, kw_only=True):
 
 
 class InjectedFault(Section, frozen=True, kw_only=True):
-    """What became of one fault on one target. Seconds count from the start of the measured window."""
+    """What became of one fault on one target.
+
+    Seconds count from the start of the measured window.
+    """
 
     kind: Annotated[str, says("as in the scenario")]
     target: Annotated[str, says("instance:i or worker:i")]
@@ -381,7 +508,9 @@ class InjectedFault(Section, frozen=True, kw_only=True):
     ended_ns: Annotated[int | None, says("monotonic, after the last step of its undoing")]
     skipped: Annotated[str | None, says("why it never began")]
     failed: Annotated[str | None, says("what went wrong while it began or was undone")]
-    detail: Annotated[dict[str, Any], says("what else the kind tells, such as lost_bytes of a power cut")]
+    detail: Annotated[
+        dict[str, Any], says("what else the kind tells, such as lost_bytes of a power cut")
+    ]
 
 
 class JudgedThreshold(Section, frozen=True, kw_only=True):
@@ -394,10 +523,19 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     limit: Annotated[float, says("in the unit of the figure")]
     unit: Annotated[Unit, says("of value, limit and margin")]
     value: Annotated[float | None, says("what was measured; null: no samples, or infinite")]
-    infinite: Annotated[bool, says("whether the value is infinite, as so many acquires failed")] = False
-    margin: Annotated[float | None, says("how far the value may go until the limit; negative: how far beyond it is")]
-    status: Annotated[Literal["pass", "fail", "inconclusive"], says("inconclusive: this run cannot answer it")]
-    reason: Annotated[str | None, says("why it is inconclusive, or why the value is infinite, else null")]
+    infinite: Annotated[bool, says("whether the value is infinite, as so many acquires failed")] = (
+        False
+    )
+    margin: Annotated[
+        float | None,
+        says("how far the value may go until the limit; negative: how far beyond it is"),
+    ]
+    status: Annotated[
+        Literal["pass", "fail", "inconclusive"], says("inconclusive: this run cannot answer it")
+    ]
+    reason: Annotated[
+        str | None, says("why it is inconclusive, or why the value is infinite, else null")
+    ]
 
     def contradictions(self) -> Iterator[str]:
         """Yield where value and limit do not come to its word."""
@@ -417,37 +555,58 @@ class RunResult(Document, frozen=True, kw_only=True):
     name: Annotated[str, says("what its user calls it (--name)")] = ""
     seed: Annotated[int, says("every random choice of the load follows from it")]
     duration_s: Annotated[Amount, says("length of the measured window, without warm-up and drain")]
-    scenario: Annotated[Scenario, says("every key of the scenario, resolved; targets without secrets")]
+    scenario: Annotated[
+        Scenario, says("every key of the scenario, resolved; targets without secrets")
+    ]
     fleet: Annotated[FleetFacts, says("the servers")]
     rate: Annotated[Rate, says("how much was asked for and done")]
     outcomes: Annotated[Outcomes, says("acquires whose intended start lies in the measured window")]
     outcome_shares: Annotated[OutcomeShares, says("the same ÷ their sum")]
-    totals: Annotated[Outcomes, says("acquires of the whole run; equal to Locust's table and to telemetry")]
+    totals: Annotated[
+        Outcomes, says("acquires of the whole run; equal to Locust's table and to telemetry")
+    ]
     releases: Annotated[Releases, says("releases of the whole run")]
     latency_s: Annotated[Latencies, says("durations of the operations in the window")]
     over_time: Annotated[OverTime | None, says("the run slice by slice")] = None
     attempts: Annotated[Attempts, says("rounds per lease")]
     votes: Annotated[Votes, says("how the last rounds of the operations in the window ended")]
     split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
-    waiting: Annotated[Waiting, says("how those waited who had to; not in older results")] = Waiting()
+    waiting: Annotated[Waiting, says("how those waited who had to; not in older results")] = (
+        Waiting()
+    )
     cost: Annotated[Cost, says("what a lease costs")]
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]
-    workers: Annotated[tuple[LoadWorker, ...], says("load processes of other hosts; none: all were of this one")] = ()
-    limits: Annotated[Limits, says("what kept this machine from running meanwhile; not in older results")] = Limits()
+    workers: Annotated[
+        tuple[LoadWorker, ...], says("load processes of other hosts; none: all were of this one")
+    ] = ()
+    limits: Annotated[
+        Limits, says("what kept this machine from running meanwhile; not in older results")
+    ] = Limits()
     safety: Annotated[SafetyReport, says("whether the lock held")]
-    exceptions: Annotated[Exceptions, says("what the recipe raised; not in older results")] = Exceptions()
-    faults: Annotated[tuple[InjectedFault, ...], says("injected faults, one entry for each target")] = ()
-    breaks: Annotated[tuple[str, ...] | None, says("what ended early or did not take place; null: older")] = None
+    exceptions: Annotated[Exceptions, says("what the recipe raised; not in older results")] = (
+        Exceptions()
+    )
+    faults: Annotated[
+        tuple[InjectedFault, ...], says("injected faults, one entry for each target")
+    ] = ()
+    breaks: Annotated[
+        tuple[str, ...] | None, says("what ended early or did not take place; null: older")
+    ] = None
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
-    histograms: Annotated[dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")]
+    histograms: Annotated[
+        dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")
+    ]
 
     def contradictions(self) -> Iterator[str]:
         """Yield where one section says something else than another."""
-        from bench.measure.agreement import disagreements  # it reads this type
+        # it reads this type
+        from bench.measure.agreement import disagreements
 
         return disagreements(self)
 
 
-fields_of = msgspec.structs.asdict  # of a section by name, to make another of more fields
-Figures = Measured | RunResult  # what limits are judged on
+# of a section by name, to make another of more fields
+fields_of = msgspec.structs.asdict
+# what limits are judged on
+Figures = Measured | RunResult

@@ -1,11 +1,14 @@
-"""Checksums of a record: *blocks of rows as they are full → a file of sums beside → which rows are what was written*.
+"""Checksums of a record: *blocks of rows as they are full → a file of sums beside → which rows are
+what was written*.
 
 Rules
-- A block is sealed once: when it is full, when its file is full, or when its writer closes. A writer that was killed
-  leaves rows without a seal: they are no fault, as its run ended early. An orderly writer leaves none.
-- The votes of a record may still come in when its block is sealed, so they are not part of the sum. No verdict rests on
-  them.
-- The sum is zlib's CRC-32 (RFC 1952): it finds every flipped bit and all but one in 4 × 10⁹ other changes.
+- A block is sealed once: when it is full, when its file is full, or when its writer closes. A
+  writer that was killed leaves rows without a seal: they are no fault, as its run ended early. An
+  orderly writer leaves none.
+- The votes of a record may still come in when its block is sealed, so they are not part of the sum.
+  No verdict rests on them.
+- The sum is zlib's CRC-32 (RFC 1952): it finds every flipped bit and all but one in 4 × 10⁹ other
+  changes.
 - 512 records take 45 µs (2026-11-27, two busy cores), which is 0.09 µs a record.
 """
 
@@ -20,13 +23,19 @@ from numpy.typing import NDArray
 from bench.measure.clocks import Integers, Who, rows_of
 from bench.measure.grown import Grown
 
-HISTORY, LOST = "seals", "lostseals"  # what the files are called
+# what the files are called
+HISTORY = "seals"
+LOST = "lostseals"
 BLOCK = 512  # rows
-MOST_ROWS = 1 << 20  # of a block of any writer
-VOTES = 12  # the place of the votes in a record
-_ROW = 4  # the first row of the block, how many, their sum, 1: it is there
+# of a block of any writer
+MOST_ROWS = 1 << 20
+# the place of the votes in a record
+VOTES = 12
+# the first row of the block, how many, their sum, 1: it is there
+_ROW = 4
 
-Block = tuple[int, int, int]  # first row, how many, sum
+# first row, how many, sum
+Block = tuple[int, int, int]
 
 
 def sum_of(rows: Integers, without: int = -1) -> int:
@@ -47,10 +56,14 @@ class Seals:
         self._word = 0
 
     def add(self, first: int, rows: Integers, without: int = -1) -> None:
-        """Seal the block of `rows`, of which the first is number `first`. Raises EnvironmentNotReadyError."""
+        """Seal the block of `rows`, of which the first is number `first`.
+
+        Raises EnvironmentNotReadyError.
+        """
         at = self._word
         if at + _ROW > len(self._words):
-            self._words, at = self._file.chunk(), 0
+            self._words = self._file.chunk()
+            at = 0
         self._words[at] = first
         self._words[at + 1] = len(rows)
         self._words[at + 2] = sum_of(rows, without)
@@ -59,7 +72,8 @@ class Seals:
 
     def forget(self) -> None:
         """The rows are gone."""
-        self._words, self._word = memoryview(b"").cast("q"), 0
+        self._words = memoryview(b"").cast("q")
+        self._word = 0
         self._file.cut(0)
 
     def close(self) -> None:
@@ -72,24 +86,37 @@ def read(workdir: str | os.PathLike[str], kind: str, who: Who) -> list[Block]:
     path = Path(workdir) / f"{kind}-{who[0]}-{who[1]}.bin"
     if not path.exists():
         return []
-    return [(first, count, total) for first, count, total, there in rows_of(path, _ROW).tolist() if there]
+    return [
+        (first, count, total)
+        for first, count, total, there in rows_of(path, _ROW).tolist()
+        if there
+    ]
 
 
 def malformed(blocks: Sequence[Block]) -> int:
     """How many of the blocks nobody can have sealed."""
-    return sum(not (first >= 0 and 0 < count <= MOST_ROWS and 0 <= total < 1 << 32) for first, count, total in blocks)
+    return sum(
+        not (first >= 0 and 0 < count <= MOST_ROWS and 0 <= total < 1 << 32)
+        for first, count, total in blocks
+    )
 
 
 def check(
-    blocks: Sequence[Block], first: int, rows: Integers, written: NDArray[np.bool_], without: int = -1
+    blocks: Sequence[Block],
+    first: int,
+    rows: Integers,
+    written: NDArray[np.bool_],
+    without: int = -1,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Which of the `rows`, the first of which is number `first`, lie in a block whose sum is another; and how many of
-    those that were `written` to their end lie in no block."""
-    broken, sealed = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+    """Which of the `rows`, the first of which is number `first`, lie in a block whose sum is
+    another; and how many of those that were `written` to their end lie in no block."""
+    broken = np.zeros(len(rows), bool)
+    sealed = np.zeros(len(rows), bool)
     for start, count, total in blocks:
         inside = slice(start - first, start - first + count)
         if not (0 <= inside.start < inside.stop <= len(rows)):
-            continue  # of another file; or a torn seal, and then its rows have none
+            # of another file; or a torn seal, and then its rows have none
+            continue
         sealed[inside] = True
         broken[inside] |= sum_of(rows[inside], without) != total
     return broken, int((written & ~sealed).sum())
@@ -98,7 +125,8 @@ def check(
 def reseal(workdir: str | os.PathLike[str], worker: int, segments: Sequence[Integers]) -> None:
     """Seal the records of this process anew, whose files hold these rows now."""
     (Path(workdir) / f"{HISTORY}-{worker}-{os.getpid()}.bin").unlink(missing_ok=True)
-    made, base = Seals(workdir, HISTORY, worker), 0
+    made = Seals(workdir, HISTORY, worker)
+    base = 0
     for rows in segments:
         for start in range(0, len(rows), BLOCK):
             made.add(base + start, rows[start : start + BLOCK], VOTES)

@@ -1,10 +1,13 @@
-"""What every result is made of: *structs with a sentence for every field ⇄ JSON, and the JSON Schema of it*.
+"""What every result is made of: *structs with a sentence for every field ⇄ JSON, and the JSON
+Schema of it*.
 
-- A field is `Annotated[type, says("one sentence")]`; the name carries the unit. A field that is younger than the kind
-  has a default, so that stored results can be read; unknown keys of newer ones are ignored.
+- A field is `Annotated[type, says("one sentence")]`; the name carries the unit. A field that is
+  younger than the kind has a default, so that stored results can be read; unknown keys of newer
+  ones are ignored.
 - `schema_of` is what `make schemas` writes beside each type; nobody writes a schema by hand.
-- Only this file has msgspec read, one thread at a time. It looks at a type when it first meets it, and two threads that
-  meet one type at once end the process with SIGSEGV (0.22: the second uses what the first has half built).
+- Only this file has msgspec read, one thread at a time. It looks at a type when it first meets it,
+  and two threads that meet one type at once end the process with SIGSEGV (0.22: the second uses
+  what the first has half built).
 """
 
 import json
@@ -19,30 +22,37 @@ from msgspec import Meta, Struct
 from bench.errors import UsageError
 from bench.scenario import quantity
 
-says = quantity.says  # scenarios are part of a result
+# scenarios are part of a result
+says = quantity.says
 Found = TypeVar("Found")
 _ONE_AT_A_TIME = threading.RLock()
 
 Count = Annotated[int, Meta(ge=0)]
-Share = Annotated[float, Meta(ge=0, le=1)]  # 1 = 100 %
-Amount = Annotated[float, Meta(ge=0)]  # the unit stands in the field's name
+# 1 = 100 %
+Share = Annotated[float, Meta(ge=0, le=1)]
+# the unit stands in the field's name
+Amount = Annotated[float, Meta(ge=0)]
 
 
 class Section(Struct, frozen=True, kw_only=True):
     """A part of a result."""
 
-    def __getitem__(self, name: str) -> object:  # for tests that read by name, too
+    # for tests that read by name, too
+    def __getitem__(self, name: str) -> object:
         return getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield what cannot be in a section that was read, in sentences; of most sections nothing can be said."""
+        """Yield what cannot be in a section that was read, in sentences; of most sections nothing
+        can be said."""
         yield from ()
 
 
 def contradictions_in(value: object, place: str = "") -> Iterator[str]:
     """Yield the contradictions of every section in `value`, each with its place."""
     if isinstance(value, Section):
-        yield from (f"{place}: {sentence}" if place else sentence for sentence in value.contradictions())
+        yield from (
+            f"{place}: {sentence}" if place else sentence for sentence in value.contradictions()
+        )
         for name in value.__struct_fields__:
             yield from contradictions_in(getattr(value, name), f"{place}.{name}" if place else name)
     elif isinstance(value, Mapping):
@@ -54,7 +64,10 @@ def contradictions_in(value: object, place: str = "") -> Iterator[str]:
 
 
 def builtins_of(section: object) -> Any:
-    """Return the JSON value of a section, or of lists and dicts of them. Raises ValueError for NaN and infinity."""
+    """Return the JSON value of a section, or of lists and dicts of them.
+
+    Raises ValueError for NaN and infinity.
+    """
     return json.loads(json.dumps(msgspec.to_builtins(section, enc_hook=_plain), allow_nan=False))
 
 
@@ -67,7 +80,9 @@ def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
         yield name, value
 
 
-def decoded(text: bytes | str, kind: type[Found], dec_hook: Callable[[type, Any], Any] | None = None) -> Found:
+def decoded(
+    text: bytes | str, kind: type[Found], dec_hook: Callable[[type, Any], Any] | None = None
+) -> Found:
     """Return the JSON `text` as a `kind`. Raises msgspec.DecodeError, msgspec.ValidationError."""
     with _ONE_AT_A_TIME:
         return msgspec.json.decode(text, type=kind, dec_hook=dec_hook)
@@ -80,18 +95,29 @@ def converted(value: object, kind: type[Found]) -> Found:
 
 
 def typed(value: object, kind: type[Found], name: str = "this") -> Found:
-    """Return the JSON value `value` as a `kind`. Raises UsageError that says where `name` is not one."""
+    """Return the JSON value `value` as a `kind`.
+
+    Raises UsageError that says where `name` is not one.
+    """
     try:
         return converted(value, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{name} is not a whole {kind.__name__} of lockbench ({error}); make it anew") from None
+        raise UsageError(
+            f"{name} is not a whole {kind.__name__} of lockbench ({error}); make it anew"
+        ) from None
 
 
 def schema_of(kind: type[Section], urn: str) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of documents of `kind` as they are written; no other keys are in them."""
+    """Return the JSON Schema (2020-12) of documents of `kind` as they are written; no other keys
+    are in them."""
     (reference,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     own = parts.pop(str(reference["$ref"]).rpartition("/")[2])
-    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": urn, **own, "$defs": parts}
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": urn,
+        **own,
+        "$defs": parts,
+    }
     for part in (document, *parts.values()):
         if "properties" in part:
             part["required"] = list(part["properties"])

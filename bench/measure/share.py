@@ -1,11 +1,15 @@
-"""What travels from another host: *a history → its counts, and its records packed, of all or of some resources → here*.
+"""What travels from another host: *a history → its counts, and its records packed, of all or of
+some resources → here*.
 
-- A resource belongs to one of `BUCKETS` by a hash of its number, the same everywhere. Records travel of the first so
-  many buckets: of all while every host stays within its budget, else of as many as fit for the busiest, but of the
-  first that is not empty in any case. Resource 0, the most wanted one under every skew, is in the first.
-- Packed: each time as its distance to the one before it in its record; first bytes of a column, then second ones, …,
-  by zlib at level 1. (Distances to the record before gained nothing.) The budget counts packed bytes.
-- What comes from elsewhere is not trusted: a block says how large it is and may not be larger; nothing is unpickled.
+- A resource belongs to one of `BUCKETS` by a hash of its number, the same everywhere. Records
+  travel of the first so many buckets: of all while every host stays within its budget, else of as
+  many as fit for the busiest, but of the first that is not empty in any case. Resource 0, the most
+  wanted one under every skew, is in the first.
+- Packed: each time as its distance to the one before it in its record; first bytes of a column,
+  then second ones, …, by zlib at level 1. (Distances to the record before gained nothing.) The
+  budget counts packed bytes.
+- What comes from elsewhere is not trusted: a block says how large it is and may not be larger;
+  nothing is unpickled.
 """
 
 import os
@@ -31,20 +35,26 @@ from bench.measure.section import decoded
 from bench.scenario import Scenario
 
 BUCKETS = 1_024
-BYTES_PER_S = 1_000_000  # that one host may send per second of run
+# that one host may send per second of run
+BYTES_PER_S = 1_000_000
 BUDGET_VARIABLE = "LOCKBENCH_BYTES_PER_S"  # for another budget
-FOLD, LED_FILE = "fold", "led.json"
+FOLD = "fold"
+LED_FILE = "led.json"
 MOST_ROWS = 1 << 17  # of a block
 TRIES = 5
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: Knuth, volume 3, 6.4
-_HOPED = 1 / 8  # packed ÷ unpacked at best; a fifth is usual
+# Fibonacci hashing: Knuth, volume 3, 6.4
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+# packed ÷ unpacked at best; a fifth is usual
+_HOPED = 1 / 8
 _HEAD = struct.Struct("<II")
-_WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}  # words of a row
+# words of a row
+_WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What who leads decided: the measured window (ns on its clock), and of how many buckets the records are here."""
+    """What who leads decided: the measured window (ns on its clock), and of how many buckets the
+    records are here."""
 
     window_ns: tuple[int, int]
     buckets: int = BUCKETS
@@ -56,17 +66,26 @@ def buckets_of(resources: Integers) -> Integers:
 
 
 def budget_per_s() -> float:
-    """Packed bytes that one host may send per second of run. Raises UsageError when the environment says no number."""
+    """Packed bytes that one host may send per second of run.
+
+    Raises UsageError when the environment says no number.
+    """
     text = os.environ.get(BUDGET_VARIABLE) or str(BYTES_PER_S)
     with suppress(ValueError):
         if 0 < float(text) < float("inf"):
             return float(text)
-    raise UsageError(f"{BUDGET_VARIABLE} is {text!r}; give packed bytes per second of run, like {BYTES_PER_S}")
+    raise UsageError(
+        f"{BUDGET_VARIABLE} is {text!r}; give packed bytes per second of run, like {BYTES_PER_S}"
+    )
 
 
 def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:
-    """How many buckets fit. `sizes`: unpacked bytes by bucket; `packed`: packs the first so many, says their bytes."""
-    whole, ratio = np.cumsum(sizes), _HOPED
+    """How many buckets fit.
+
+    `sizes`: unpacked bytes by bucket; `packed`: packs the first so many, says their bytes.
+    """
+    whole = np.cumsum(sizes)
+    ratio = _HOPED
     for _ in range(TRIES):
         buckets = int(np.searchsorted(whole * ratio, budget, "right"))
         size = packed(buckets)
@@ -77,7 +96,10 @@ def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int
 
 
 def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
-    """Of how many buckets records travel. `fits`: how many fit for each worker; `counts`: its records by bucket."""
+    """Of how many buckets records travel.
+
+    `fits`: how many fit for each worker; `counts`: its records by bucket.
+    """
     filled = np.flatnonzero(np.sum(np.array(counts, np.int64).reshape(-1, BUCKETS), axis=0))
     least = max(min(fits, default=BUCKETS), int(filled[0]) + 1 if len(filled) else 0)
     return BUCKETS if not len(filled) or filled[-1] < least else least
@@ -87,13 +109,18 @@ def pack(words: Integers) -> bytes:
     """At most `MOST_ROWS` rows of int64 as one block."""
     steps = np.array(words, np.int64)
     steps[:, 1:TIMES] = np.diff(words[:, :TIMES], axis=1)
-    columns = np.ascontiguousarray(steps.T).view(np.uint8).reshape(words.shape[1], -1, 8).swapaxes(1, 2)
+    columns = (
+        np.ascontiguousarray(steps.T).view(np.uint8).reshape(words.shape[1], -1, 8).swapaxes(1, 2)
+    )
     body = zlib.compress(columns.tobytes(), 1)
     return _HEAD.pack(len(words), len(body)) + body
 
 
 def unpack(path: Path, width: int) -> Iterator[Integers]:
-    """The blocks of a file as rows of `width` words. Raises ValueError when it is torn, or none of `pack`."""
+    """The blocks of a file as rows of `width` words.
+
+    Raises ValueError when it is torn, or none of `pack`.
+    """
     with path.open("rb") as file:
         while head := file.read(_HEAD.size):
             rows, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
@@ -113,7 +140,8 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
 
 def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> Integers:
     """Leave the fold of all records for the leader. Returns how many there are by bucket."""
-    total, counts = Fold(scenario, window), np.zeros(BUCKETS, np.int64)
+    total = Fold(scenario, window)
+    counts = np.zeros(BUCKETS, np.int64)
     for _, pieces, _, _ in read_pieces(workdir):
         records = pieces[sound(pieces)]
         total.count(records)
@@ -127,7 +155,10 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
     """Pack records and lost attempts of the first `buckets`; the files and their sizes."""
     lost = read_lost(workdir)
     pieces = (one[sound(one)] for _, one, _, _ in read_pieces(workdir))
-    found = {"history": ((one["resource"], words_of(one)) for one in pieces), LOST: [(lost[:, 0], lost)]}
+    found = {
+        "history": ((one["resource"], words_of(one)) for one in pieces),
+        LOST: [(lost[:, 0], lost)],
+    }
     sizes = {}
     for kind, parts in found.items():
         path = workdir / f"{kind}-{who[0]}-{who[1]}.pack"
@@ -141,15 +172,18 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
 
 
 def unpack_here(path: Path, *, whole: bool) -> None:
-    """Put the rows of a packed file where they are read; it goes. `whole`: they are of all resources. Raises ValueError
-    when it is torn; what is whole before that stays."""
-    kind, share = path.name.partition("-")[0], "" if whole else ".share"
+    """Put the rows of a packed file where they are read; it goes. `whole`: they are of all
+    resources. Raises ValueError when it is torn; what is whole before that stays."""
+    kind = path.name.partition("-")[0]
+    share = "" if whole else ".share"
     draft = path.with_suffix(".tmp")
     try:
         for number, words in enumerate(unpack(path, _WIDTHS[kind])):
             with draft.open("wb") as file:
                 file.write(np.ascontiguousarray(words, "<i8").tobytes())
-            draft.replace(path.with_name(f"{path.stem}{share if kind != LOST else ''}.{number}.bin"))
+            draft.replace(
+                path.with_name(f"{path.stem}{share if kind != LOST else ''}.{number}.bin")
+            )
     finally:
         path.unlink()
 

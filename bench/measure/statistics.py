@@ -1,9 +1,11 @@
-"""What numbers say for certain: *shares, values of two sides, leases per tenth → interval, shift, trend*. Pure.
+"""What numbers say for certain: *shares, values of two sides, leases per tenth → interval, shift,
+trend*. Pure.
 
-A share has Wilson's score interval (1927). A shift is the Hodges-Lehmann estimate with its exact interval: of pairs by
-Wilcoxon's signed ranks, of two samples by Mann and Whitney's sums. A trend's slope is Theil-Sen's, which no single bad
-tenth can turn; it is a warning when the rate changed by more than a tenth over the window *and* a Mann-Kendall test
-rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
+A share has Wilson's score interval (1927). A shift is the Hodges-Lehmann estimate with its exact
+interval: of pairs by Wilcoxon's signed ranks, of two samples by Mann and Whitney's sums. A trend's
+slope is Theil-Sen's, which no single bad tenth can turn; it is a warning when the rate changed by
+more than a tenth over the window *and* a Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥
+23 has probability 0.047).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +23,8 @@ from bench.measure.section import Section, Share, says
 
 NORMAL_95 = 1.959964
 TENTHS = 10
-DRIFT = 0.10  # of the rate over the window that is let pass
+# of the rate over the window that is let pass
+DRIFT = 0.10
 _SIGNIFICANT = 23
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -39,9 +42,14 @@ def wilson(successes: int, trials: int) -> Interval:
     """The Wilson score interval (95 %) of `successes` in `trials`, 0 ≤ successes ≤ trials."""
     if not trials:
         return Interval(None, None, None)
-    rate, square = successes / trials, NORMAL_95**2
+    rate = successes / trials
+    square = NORMAL_95**2
     centre = (rate + square / (2 * trials)) / (1 + square / trials)
-    half = NORMAL_95 / (1 + square / trials) * sqrt(rate * (1 - rate) / trials + square / (4 * trials**2))
+    half = (
+        NORMAL_95
+        / (1 + square / trials)
+        * sqrt(rate * (1 - rate) / trials + square / (4 * trials**2))
+    )
     return Interval(rate, max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half)))
 
 
@@ -55,7 +63,10 @@ class Spread(Section, frozen=True, kw_only=True):
     def contradictions(self) -> Iterator[str]:
         """Yield where the middle is not between the ends."""
         if not self.low <= self.median <= self.high:
-            yield f"its median ({self.median:.6g}) is not between its ends ({self.low:.6g}, {self.high:.6g})"
+            yield (
+                f"its median ({self.median:.6g}) is not between its ends ({self.low:.6g}, "
+                f"{self.high:.6g})"
+            )
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
@@ -65,20 +76,25 @@ class Spread(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of_rounds(cls, values: Iterable[float]) -> Self:
-        """As `of`, with the interval of 95 % instead of lowest and highest; of fewer than six values there is none."""
+        """As `of`, with the interval of 95 % instead of lowest and highest; of fewer than six
+        values there is none."""
         known = [float(value) for value in values]
-        whole, sure = cls.of(known), paired_shift(known, 0.95)
-        low, high = max(whole.low, sure.low), min(whole.high, sure.high)
+        whole = cls.of(known)
+        sure = paired_shift(known, 0.95)
+        low = max(whole.low, sure.low)
+        high = min(whole.high, sure.high)
         return cls(median=whole.median, low=min(whole.median, low), high=max(whole.median, high))
 
     def stretched_to(self, other: Self) -> Self:
-        """The same, as far as the near end of what `other` spans: what is between two that do not meet is not known."""
+        """The same, as far as the near end of what `other` spans: what is between two that do not
+        meet is not known."""
         return replace(self, low=min(self.low, other.high), high=max(self.high, other.low))
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How far logarithms lie apart; `low` and `high` are ±inf where there are too few values for the `confidence`."""
+    """How far logarithms lie apart; `low` and `high` are ±inf where there are too few values for
+    the `confidence`."""
 
     shift: float
     low: float
@@ -88,7 +104,8 @@ class Shift:
 
 
 def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
-    """Return the estimate from one difference per pair (at least one), with an interval of `confidence` (0…1)."""
+    """Return the estimate from one difference per pair (at least one), with an interval of
+    `confidence` (0…1)."""
     values = np.asarray(differences, float)
     first, second = np.triu_indices(len(values))
     averages = np.sort((values[first] + values[second]) / 2)
@@ -97,8 +114,10 @@ def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
 
 
 def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
-    """Return how far `second` lies above `first`, two independent samples of logarithms, at least one value each."""
-    a, b = np.asarray(first, float), np.asarray(second, float)
+    """Return how far `second` lies above `first`, two independent samples of logarithms, at least
+    one value each."""
+    a = np.asarray(first, float)
+    b = np.asarray(second, float)
     differences = np.sort((b[None, :] - a[:, None]).ravel())
     depth = _depth(_rank_sum_shares(len(a), len(b)), confidence)
     return _estimate(differences, depth, confidence, min(len(a), len(b)))
@@ -115,8 +134,11 @@ def least_pairs(confidence: float) -> int:
 
 
 def least_runs(confidence: float) -> int:
-    """Return how many runs of each of two sides it takes: the least n with 1 ÷ (2n over n) ≤ α/2."""
-    return next(runs for runs in count(1) if 1 / comb(2 * runs, runs) <= (1 - confidence) / 2 + 1e-12)
+    """Return how many runs of each of two sides it takes: the least n with 1 ÷ (2n over n) ≤
+    α/2."""
+    return next(
+        runs for runs in count(1) if 1 / comb(2 * runs, runs) <= (1 - confidence) / 2 + 1e-12
+    )
 
 
 def _estimate(ordered: Array, depth: int, confidence: float, count: int) -> Shift:
@@ -130,11 +152,13 @@ def _depth(shares: Array, confidence: float) -> int:
     return int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
 
 
-@cache  # one array per number of pairs, which nobody changes
+# one array per number of pairs, which nobody changes
+@cache
 def _signed_rank_shares(pairs: int) -> Array:
     """What share of the 2ⁿ sign patterns gives each sum of positive ranks."""
     shares = np.ones(1)
-    for rank in range(1, pairs + 1):  # it counts or it does not
+    # it counts or it does not
+    for rank in range(1, pairs + 1):
         shares = np.convolve(shares, [0.5, *[0.0] * (rank - 1), 0.5])
     return shares
 
@@ -142,9 +166,11 @@ def _signed_rank_shares(pairs: int) -> Array:
 def _rank_sum_shares(first: int, second: int) -> Array:
     """What share of the orders of two samples gives each Mann-Whitney sum."""
     most = first * second
-    orders = np.zeros((first + 1, most + 1), object)  # whole numbers; by how many of `first` came, and by the sum
+    # whole numbers; by how many of `first` came, and by the sum
+    orders = np.zeros((first + 1, most + 1), object)
     orders[0, 0] = 1
-    for before in range(second + 1):  # values of the other sample
+    # values of the other sample
+    for before in range(second + 1):
         for came in range(1, first + 1):
             orders[came, before:] += orders[came - 1, : most + 1 - before]
     return np.array(orders[first] / comb(first + second, first), float)
@@ -153,9 +179,18 @@ def _rank_sum_shares(first: int, second: int) -> Array:
 def trend_warning(counts: Sequence[int]) -> Iterator[str]:
     """Yield what is wrong when the counts of TENTHS equally long windows in a row have a trend."""
     pairs = list(combinations(range(TENTHS), 2))
-    slope = median((counts[later] - counts[earlier]) / (later - earlier) for earlier, later in pairs)
-    score = sum((counts[later] > counts[earlier]) - (counts[later] < counts[earlier]) for earlier, later in pairs)
+    slope = median(
+        (counts[later] - counts[earlier]) / (later - earlier) for earlier, later in pairs
+    )
+    score = sum(
+        (counts[later] > counts[earlier]) - (counts[later] < counts[earlier])
+        for earlier, later in pairs
+    )
     middle = median(counts)
-    change = max(slope * (TENTHS - 1) / middle, -1.0) if middle else 0.0  # the line may end below 0, no rate does
+    # the line may end below 0, no rate does
+    change = max(slope * (TENTHS - 1) / middle, -1.0) if middle else 0.0
     if abs(change) > DRIFT and abs(score) >= _SIGNIFICANT:
-        yield f"not a steady state: the rate changed by {change:+.0%} over the measured window; lengthen --warmup"
+        yield (
+            f"not a steady state: the rate changed by {change:+.0%} over the measured "
+            "window; lengthen --warmup"
+        )

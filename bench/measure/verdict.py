@@ -1,8 +1,8 @@
 """What a command says in one word, and what that rests on: *reasons by word, evidence → Verdict*.
 
-Certain bad (one case is enough) wins over not known, and that over good, which takes evidence and nothing else to say:
-`conclude` decides, nobody else. Exit codes: 130 > 2 > 3 > 5 > 1 > 4 > 0 over everything that was found. `WORDS` holds
-every word; README's table is made of it.
+Certain bad (one case is enough) wins over not known, and that over good, which takes evidence and
+nothing else to say: `conclude` decides, nobody else. Exit codes: 130 > 2 > 3 > 5 > 1 > 4 > 0 over
+everything that was found. `WORDS` holds every word; README's table is made of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +13,11 @@ from typing import Annotated, Literal, Self
 from bench.measure.section import Count, Section, says
 
 INTERRUPTED_CODE = 130
-_PRECEDENCE = (INTERRUPTED_CODE, 2, 3, 5, 1, 4, 0)  # of exit codes; no word has 2 or 3, a command that failed does
+# of exit codes; no word has 2 or 3, a command that failed does
+_PRECEDENCE = (INTERRUPTED_CODE, 2, 3, 5, 1, 4, 0)
 Status = Literal["pass", "fail", "inconclusive", "invalid", "violated"]
-TESTED_LEAST = 100  # tested leases below which nothing is said of safety
+# tested leases below which nothing is said of safety
+TESTED_LEAST = 100
 
 
 class Kind(Enum):
@@ -28,7 +30,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`text`: as printed; `status`: in result.json; `needs`: evidence it takes; `means`: what to make of it."""
+    """`text`: as printed; `status`: in result.json; `needs`: evidence it takes; `means`: what to
+    make of it."""
 
     text: str
     kind: Kind
@@ -54,7 +57,12 @@ class Evidence(Section, frozen=True):
     @classmethod
     def none_in(cls, tested: str, count: int, least: int = 1) -> Self:
         """Evidence of something that was never seen in `count` cases: the rule of three, 3 ÷ n."""
-        return cls(tested, count, least, f"more than 1 in {count / 3:,.0f}" if count >= least and count > 3 else "")
+        return cls(
+            tested,
+            count,
+            least,
+            f"more than 1 in {count / 3:,.0f}" if count >= least and count > 3 else "",
+        )
 
 
 class Verdict(Section, frozen=True, kw_only=True):
@@ -62,94 +70,177 @@ class Verdict(Section, frozen=True, kw_only=True):
 
     status: Annotated[Status, says("the kind of word")]
     word: Annotated[str | None, says("as printed; null in results stored before 2026-11-22")] = None
-    exit_code: Annotated[int | None, says("of the command, unless Ctrl-C ended it; null as `word`")] = None
+    exit_code: Annotated[
+        int | None, says("of the command, unless Ctrl-C ended it; null as `word`")
+    ] = None
     evidence: Annotated[tuple[Evidence, ...], says("what the word rests on")] = ()
     reasons: Annotated[tuple[str, ...], says("sentences that explain it, the worst first")]
 
     @classmethod
-    def of(cls, word: Word, exit_code: int, evidence: Sequence[Evidence], reasons: Sequence[str]) -> Self:
+    def of(
+        cls, word: Word, exit_code: int, evidence: Sequence[Evidence], reasons: Sequence[str]
+    ) -> Self:
         """Return the verdict that says `word`."""
         return cls(
-            status=word.status, word=word.text, exit_code=exit_code, evidence=tuple(evidence), reasons=tuple(reasons)
+            status=word.status,
+            word=word.text,
+            exit_code=exit_code,
+            evidence=tuple(evidence),
+            reasons=tuple(reasons),
         )
 
 
 VIOLATED = Word(
-    "VIOLATED", Kind.BAD, "violated", 5, "two leases of one resource valid at once, or another rule broken",
+    "VIOLATED",
+    Kind.BAD,
+    "violated",
+    5,
+    "two leases of one resource valid at once, or another rule broken",
     "the lock did not hold",
-)  # fmt: skip
-FAIL = Word("FAIL", Kind.BAD, "fail", 1, "a limit that certainly does not hold", "slower, or worse, than you allow")
+)
+FAIL = Word(
+    "FAIL",
+    Kind.BAD,
+    "fail",
+    1,
+    "a limit that certainly does not hold",
+    "slower, or worse, than you allow",
+)
 INVALID = Word(
-    "INVALID", Kind.UNKNOWN, "invalid", 4,
-    "the load was not what it claims: a part of it was away or ended early, or the recipe raised in over 1 %",
+    "INVALID",
+    Kind.UNKNOWN,
+    "invalid",
+    4,
+    "the load was not what it claims: a part of it was away or ended early, or the "
+    "recipe raised in over 1 %",
     "figures mean nothing; mend the recipe, or repeat it on a quieter machine",
-)  # fmt: skip
+)
 INCONCLUSIVE = Word(
-    "INCONCLUSIVE", Kind.UNKNOWN, "inconclusive", 4, "too few samples, or figures that contradict each other",
+    "INCONCLUSIVE",
+    Kind.UNKNOWN,
+    "inconclusive",
+    4,
+    "too few samples, or figures that contradict each other",
     "not answered; the reasons say what it takes",
-)  # fmt: skip
+)
 NOT_KNOWN = Word(
-    "NOT KNOWN", Kind.UNKNOWN, "inconclusive", 4,
+    "NOT KNOWN",
+    Kind.UNKNOWN,
+    "inconclusive",
+    4,
     "a precondition did not come about, rounds disagree, or too few rows could be judged",
     "says nothing about the lock; repeat it on a quieter machine",
-)  # fmt: skip
+)
 INTERRUPTED = Word(
-    "INTERRUPTED", Kind.UNKNOWN, "inconclusive", INTERRUPTED_CODE, "Ctrl-C, before anything certain was seen",
+    "INTERRUPTED",
+    Kind.UNKNOWN,
+    "inconclusive",
+    INTERRUPTED_CODE,
+    "Ctrl-C, before anything certain was seen",
     "what was finished is in the result",
-)  # fmt: skip
+)
 SAFE = Word(
-    "SAFE", Kind.GOOD, "pass", 0, f"≥ {TESTED_LEAST} tested leases (held, and asked for meanwhile), 0 violations",
+    "SAFE",
+    Kind.GOOD,
+    "pass",
+    0,
+    f"≥ {TESTED_LEAST} tested leases (held, and asked for meanwhile), 0 violations",
     "95 % sure: fewer than 3 ÷ tested leases are violated",
-)  # fmt: skip
+)
 NOT_TESTED = Word(
-    "NOT TESTED", Kind.UNKNOWN, "pass", 0, f"fewer than {TESTED_LEAST} tested leases, and no limit that needs them",
+    "NOT TESTED",
+    Kind.UNKNOWN,
+    "pass",
+    0,
+    f"fewer than {TESTED_LEAST} tested leases, and no limit that needs them",
     "the figures hold, nothing is said of safety; --hold and fewer resources test it",
-)  # fmt: skip
+)
 UNKNOWN = Word(
-    "UNKNOWN", Kind.UNKNOWN, "pass", 0, "a history with holes, a clock that stepped or has no bound",
+    "UNKNOWN",
+    Kind.UNKNOWN,
+    "pass",
+    0,
+    "a history with holes, a clock that stepped or has no bound",
     "the figures hold, nothing is said of safety",
-)  # fmt: skip
+)
 COMPARED = Word(
-    "COMPARED", Kind.GOOD, "pass", 0, "finished pairs, and a figure that says different or same (not of success alone)",
+    "COMPARED",
+    Kind.GOOD,
+    "pass",
+    0,
+    "finished pairs, and a figure that says different or same (not of success alone)",
     "each figure has its own word",
-)  # fmt: skip
+)
 PASS = Word(
-    "PASS", Kind.GOOD, "pass", 0, "finished pairs; every interval (99 %, over all figures) ends within the tolerance",
+    "PASS",
+    Kind.GOOD,
+    "pass",
+    0,
+    "finished pairs; every interval (99 %, over all figures) ends within the tolerance",
     "not worse than the tolerance",
-)  # fmt: skip
+)
 AS_EXPECTED = Word(
-    "AS EXPECTED", Kind.GOOD, "pass", 0, "every row that was judged came out as it must, and enough were judged",
+    "AS EXPECTED",
+    Kind.GOOD,
+    "pass",
+    0,
+    "every row that was judged came out as it must, and enough were judged",
     "what must be safe was, what must show did",
-)  # fmt: skip
+)
 NOT_AS_EXPECTED = Word(
-    "NOT AS EXPECTED", Kind.UNKNOWN, "inconclusive", 4, "an effect that must show did not, though it could have",
+    "NOT AS EXPECTED",
+    Kind.UNKNOWN,
+    "inconclusive",
+    4,
+    "an effect that must show did not, though it could have",
     "the experiment does not show what it should",
-)  # fmt: skip
+)
 FOUND = Word(
-    "FOUND", Kind.GOOD, "pass", 0, "at least 8 probes, two or more near each end; the interval is ±25 % or less",
+    "FOUND",
+    Kind.GOOD,
+    "pass",
+    0,
+    "at least 8 probes, two or more near each end; the interval is ±25 % or less",
     "95 % sure: the capacity lies in the interval",
-)  # fmt: skip
+)
 NOT_KEPT = Word(
-    "NOT KEPT", Kind.BAD, "fail", 1,
-    "every probe missed, two of them at 1/s or less; or the target mostly missed, beyond the interval",
+    "NOT KEPT",
+    Kind.BAD,
+    "fail",
+    1,
+    "every probe missed, two of them at 1/s or less; or the target mostly missed, beyond "
+    "the interval",
     "no rate holds, or the rate you plan for does not",
-)  # fmt: skip
+)
 BARS_REACHED = Word(
-    "BARS REACHED", Kind.GOOD, "pass", 0, "bars, each reached for certain: in every round, or 95 % sure",
+    "BARS REACHED",
+    Kind.GOOD,
+    "pass",
+    0,
+    "bars, each reached for certain: in every round, or 95 % sure",
     "at least as good",
-)  # fmt: skip
+)
 BARS_MISSED = Word(
-    "BARS MISSED", Kind.BAD, "fail", 1, "a bar missed for certain: in every round, or 95 % sure",
+    "BARS MISSED",
+    Kind.BAD,
+    "fail",
+    1,
+    "a bar missed for certain: in every round, or 95 % sure",
     "worse than it is to be",
-)  # fmt: skip
+)
 
 RECOMMENDED = Word(
-    "RECOMMENDED", Kind.GOOD, "pass", 0, "20 crashes or more of each way, none of the one named led to a double grant",
+    "RECOMMENDED",
+    Kind.GOOD,
+    "pass",
+    0,
+    "20 crashes or more of each way, none of the one named led to a double grant",
     "what to choose, of what was measured; the page names the machine and the dates",
-)  # fmt: skip
+)
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
-WORDS: Mapping[str, tuple[Word, ...]] = {  # by command, which is the `kind` of its result
+# by command, which is the `kind` of its result
+WORDS: Mapping[str, tuple[Word, ...]] = {
     "run": (SAFE, NOT_TESTED, UNKNOWN, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "compare": (COMPARED, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "gate": (PASS, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
@@ -167,22 +258,34 @@ def worst_code(codes: Iterable[int]) -> int:
 
 
 def conclude(
-    good: Word, evidence: Sequence[Evidence], found: Mapping[Word, Sequence[str]], *, thin: Word = NOT_KNOWN
+    good: Word,
+    evidence: Sequence[Evidence],
+    found: Mapping[Word, Sequence[str]],
+    *,
+    thin: Word = NOT_KNOWN,
 ) -> Verdict:
-    """Return the verdict: the worst of `found` (sentences by the word they speak for) that has reasons, else `good`
-    where the evidence suffices, else `thin`. Reasons are said once each, those of the worst word first."""
+    """Return the verdict: the worst of `found` (sentences by the word they speak for) that has
+    reasons, else `good` where the evidence suffices, else `thin`. Reasons are said once each, those
+    of the worst word first."""
     said = {word: reasons for word, reasons in found.items() if reasons}
     if not said and (missing := _missing(evidence)):
         said = {thin: missing}
     ranked = sorted(said, key=_severity)
     word = ranked[0] if ranked else good
     code = min((one.exit_code for one in (*ranked, word)), key=_PRECEDENCE.index)
-    return Verdict.of(word, code, evidence, list(dict.fromkeys(line for one in ranked for line in said[one])))
+    return Verdict.of(
+        word, code, evidence, list(dict.fromkeys(line for one in ranked for line in said[one]))
+    )
 
 
 def word_of(command: str, verdict: Verdict) -> Word:
-    """Return the word of a stored verdict. One written before there was a `word` is never shown as good."""
-    words, text, status = WORDS.get(command, ()), verdict.word, verdict.status
+    """Return the word of a stored verdict.
+
+    One written before there was a `word` is never shown as good.
+    """
+    words = WORDS.get(command, ())
+    text = verdict.word
+    status = verdict.status
     if known := [one for one in words if one.text == text]:
         return known[0]
     bad = status in (VIOLATED.status, FAIL.status)
@@ -194,12 +297,15 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
     if not evidence:
         return ["nothing was tested"]
     return [
-        f"{one.tested}: {one.count:,}, and {one.least:,} are needed" if one.count else f"{one.tested}: none"
+        f"{one.tested}: {one.count:,}, and {one.least:,} are needed"
+        if one.count
+        else f"{one.tested}: none"
         for one in evidence
         if one.count < one.least
     ]
 
 
 def _severity(word: Word) -> tuple[int, int]:
-    """Certain bad first; among those of one kind by exit code, INVALID before what it makes inconclusive."""
+    """Certain bad first; among those of one kind by exit code, INVALID before what it makes
+    inconclusive."""
     return list(Kind).index(word.kind), 2 * _PRECEDENCE.index(word.exit_code) - (word is INVALID)

@@ -1,13 +1,16 @@
-"""What the load processes say of themselves: *a note ↔ `worker-*.json`, whole at any moment → totals over all of them*.
+"""What the load processes say of themselves: *a note ↔ `worker-*.json`, whole at any moment →
+totals over all of them*.
 
-Counts add up, histograms merge, a worker that never reported its end is named in a warning. The generator is judged by
-its own health, and by the p99 of acquires:
-- INVALID, no figure means anything: in open loop less than 0.99 of the schedule was started; in closed loop with at
-  least 8 users Little's ratio (L = λ·W, where L must be the number of users) is outside 0.95…1.05; a worker is lost,
-  and nobody knows which operations it started.
-- LATE, latencies are upper bounds: the timer's lateness (open loop) is more than 10 % of what acquires took, or the
-  scheduler's lag more than half of it: at the p99, else at the highest percentile below it that both have.
-- UNKNOWN: there is no such percentile. As what cannot be told may be late, latencies are upper bounds, too.
+Counts add up, histograms merge, a worker that never reported its end is named in a warning. The
+generator is judged by its own health, and by the p99 of acquires:
+- INVALID, no figure means anything: in open loop less than 0.99 of the schedule was started; in
+  closed loop with at least 8 users Little's ratio (L = λ·W, where L must be the number of users) is
+  outside 0.95…1.05; a worker is lost, and nobody knows which operations it started.
+- LATE, latencies are upper bounds: the timer's lateness (open loop) is more than 10 % of what
+  acquires took, or the scheduler's lag more than half of it: at the p99, else at the highest
+  percentile below it that both have.
+- UNKNOWN: there is no such percentile. As what cannot be told may be late, latencies are upper
+  bounds, too.
 """
 
 from collections import Counter
@@ -30,12 +33,20 @@ from lockcore.clock import NS_PER_MS
 
 Phase = Literal["running", "stopped", "lost"]
 _ADDED = (
-    "commands", "bytes_sent", "bytes_received", "writes", "reads", "late_replies", "pending", "owed_releases",
+    "commands",
+    "bytes_sent",
+    "bytes_received",
+    "writes",
+    "reads",
+    "late_replies",
+    "pending",
+    "owed_releases",
     "reconnects",
-)  # fmt: skip
+)
 _LATE = "late.txt"
 _ENDING = "ending"
-NOTE_S = 1.0  # from one note of a load process to the next
+# from one note of a load process to the next
+NOTE_S = 1.0
 # worst last: what the summary must not hide
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
 
@@ -45,9 +56,13 @@ class WorkerNote(Section, frozen=True, kw_only=True):
 
     worker: Annotated[int, says("its index")]
     pid: Annotated[int, says("of its process")]
-    phase: Annotated[Phase, says("stopped: these are its last words; lost: nothing more was heard of it")] = "running"
+    phase: Annotated[
+        Phase, says("stopped: these are its last words; lost: nothing more was heard of it")
+    ] = "running"
     host: Annotated[str, says('the name of its host; "": that of the leader')] = ""
-    clock: Annotated[str, says('own: its times are of another clock than the leader\'s; "": of the same')] = ""
+    clock: Annotated[
+        str, says('own: its times are of another clock than the leader\'s; "": of the same')
+    ] = ""
     about: Annotated[str, says("versions of lockbench, Python and lockcore there")] = ""
     spawned_ns: Annotated[int, says("monotonic, when its users ran; 0: not yet")] = 0
     stopped_ns: Annotated[int, says("monotonic, when they had ended; 0: not yet")] = 0
@@ -66,15 +81,19 @@ class WorkerNote(Section, frozen=True, kw_only=True):
     holding: Annotated[int, says("callers at work under a lock")] = 0
     idle: Annotated[int, says("callers that wait for an arrival, or think")] = 0
     instances: Annotated[tuple[InstanceReport, ...], says("the instances as it sees them")] = ()
-    figures: Annotated[dict[str, int], says("what the recipe counted of itself")] = msgspec.field(default_factory=dict)
-    reply_histograms: Annotated[tuple[str, ...], says("reply times by instance")] = ()
-    errors: Annotated[dict[str, int], says("exceptions of the users by text")] = msgspec.field(default_factory=dict)
-    misreports: Annotated[dict[str, int], says("what the recipe reported and cannot be, by sentence")] = msgspec.field(
+    figures: Annotated[dict[str, int], says("what the recipe counted of itself")] = msgspec.field(
         default_factory=dict
     )
-    locust: Annotated[dict[str, tuple[int, int]], says("requests and failures by row of Locust's table")] = (
-        msgspec.field(default_factory=dict)
+    reply_histograms: Annotated[tuple[str, ...], says("reply times by instance")] = ()
+    errors: Annotated[dict[str, int], says("exceptions of the users by text")] = msgspec.field(
+        default_factory=dict
     )
+    misreports: Annotated[
+        dict[str, int], says("what the recipe reported and cannot be, by sentence")
+    ] = msgspec.field(default_factory=dict)
+    locust: Annotated[
+        dict[str, tuple[int, int]], says("requests and failures by row of Locust's table")
+    ] = msgspec.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -83,7 +102,10 @@ class WorkerNote(Section, frozen=True, kw_only=True):
 
 
 def write_note(workdir: Path, note: WorkerNote) -> None:
-    """Put `note` in its place in one step; nowhere if `workdir` is gone, for then so is its reader. Raises OSError."""
+    """Put `note` in its place in one step; nowhere if `workdir` is gone, for then so is its reader.
+
+    Raises OSError.
+    """
     draft = workdir / f"worker-{note.worker}-{note.pid}.tmp"
     with suppress(FileNotFoundError):
         draft.write_bytes(msgspec.json.encode(note))
@@ -91,8 +113,8 @@ def write_note(workdir: Path, note: WorkerNote) -> None:
 
 
 def read_workers(workdir: Path) -> list[WorkerNote]:
-    """All workers' notes, by worker index. Each is replaced atomically, so reading while they run is safe. One that is
-    torn is left out: see `torn_notes`."""
+    """All workers' notes, by worker index. Each is replaced atomically, so reading while they run
+    is safe. One that is torn is left out: see `torn_notes`."""
     notes = []
     for path in workdir.glob("worker-*.json"):
         with suppress(msgspec.DecodeError, OSError):
@@ -135,7 +157,9 @@ def is_ending(workdir: Path) -> bool:
 def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
     """The busiest worker's share of one core (0…1); None when no worker reported its end."""
     told = [note for note in notes if note.stopped_ns > note.spawned_ns > 0]
-    return max((note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns) for note in told), default=None)
+    return max(
+        (note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns) for note in told), default=None
+    )
 
 
 def merged(encoded: Iterable[str]) -> Histogram:
@@ -149,8 +173,10 @@ def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
-    """The section `instances`: each instance as all workers together saw it, with its reply times in seconds."""
-    times, found = replies(notes), []
+    """The section `instances`: each instance as all workers together saw it, with its reply times
+    in seconds."""
+    times = replies(notes)
+    found = []
     for index in range(max((len(note.instances) for note in notes), default=0)):
         seen = [note.instances[index] for note in notes if len(note.instances) > index]
         together = replace(
@@ -170,8 +196,10 @@ def replies(notes: Sequence[WorkerNote]) -> list[Histogram]:
 
 STARTED_SHARE = 0.99
 LATENESS_SHARE = 0.10
-LAG_SHARE = 0.5  # the probe also waits for callers at work, which is load: only where lag is most of it, it is not
-IN_DOUBT = ("LATE", "UNKNOWN")  # latencies are upper bounds
+# the probe also waits for callers at work, which is load: only where lag is most of it, it is not
+LAG_SHARE = 0.5
+# latencies are upper bounds
+IN_DOUBT = ("LATE", "UNKNOWN")
 _COMPARED = ("p99", "p90", "p50")
 LITTLE_USERS = 8
 LITTLE_TOLERANCE = 0.05
@@ -188,20 +216,27 @@ def judge_generator(
     span_ns: int,
     due: int,
 ) -> GeneratorHealth:
-    """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`: those of the fold;
-    `span_ns`: of the window; `due`: starts that the schedule wanted in the whole run."""
-    queued, ratio = sum(report.queued_starts for report in reports), None
+    """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`:
+    those of the fold; `span_ns`: of the window; `due`: starts that the schedule wanted in the whole
+    run."""
+    queued = sum(report.queued_starts for report in reports)
+    ratio = None
     lost = [report.name for report in reports if report.phase == "lost"]
     if lost:
-        fault = f"how many callers were at work is not known, as the history of {', '.join(lost)} is missing"
+        fault = (
+            "how many callers were at work is not known, as the history of "
+            f"{', '.join(lost)} is missing"
+        )
     elif scenario.rate_per_s is not None:
         fault = _unstarted(counts["records"], due)
     else:
         kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)
-        if span_ns > 0:  # each that ended in the window is followed by a think time, and by what kept its caller
+        # each that ended in the window is followed by a think time, and by what kept its caller
+        if span_ns > 0:
             after_ns = counts["finished"] * (mean_of(scenario.think) * NS_PER_MS + kept_ns)
             ratio = (counts["busy_ns"] + after_ns) / span_ns / scenario.users
-        # whose keeping the window cuts is not known; never so much that a generator that keeps everybody is believed
+        # whose keeping the window cuts is not known; never so much that a generator that keeps
+        # everybody is believed
         edges = min(kept_ns / max(1, span_ns), LITTLE_TOLERANCE)
         fault = _idle(ratio, edges, scenario.users)
     verdict, reason = ("INVALID", fault) if fault else judge_delays(histograms, queued, scenario)
@@ -218,10 +253,16 @@ def judge_generator(
 
 
 def _idle(ratio: float | None, edges: float, users: int) -> str:
-    """Why a closed loop was not what it claims; nothing when it was. `edges`: how wrong `ratio` may be."""
+    """Why a closed loop was not what it claims; nothing when it was.
+
+    `edges`: how wrong `ratio` may be.
+    """
     if users < LITTLE_USERS or ratio is None or abs(ratio - 1) <= LITTLE_TOLERANCE + edges:
         return ""
-    return f"Little's ratio is {ratio:.3f}: on average {ratio * users:.1f} of {users} callers were at work"
+    return (
+        f"Little's ratio is {ratio:.3f}: on average {ratio * users:.1f} of {users} callers "
+        "were at work"
+    )
 
 
 def _unstarted(started: int, due: int) -> str:
@@ -239,9 +280,11 @@ def _unstarted(started: int, due: int) -> str:
 def judge_delays(
     histograms: Mapping[str, Histogram], queued: int, scenario: Scenario, slack: float = 1.0
 ) -> tuple[GeneratorWord, str | None]:
-    """What the generator itself adds to each latency, against what is shown. `slack`: by which factor it may be more
-    than is allowed."""
-    acquire, lag, lateness = (histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness"))
+    """What the generator itself adds to each latency, against what is shown. `slack`: by which
+    factor it may be more than is allowed."""
+    acquire, lag, lateness = (
+        histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness")
+    )
     judged = [("its scheduler lagged by", lag, LAG_SHARE)] if lag.count else []
     if scenario.rate_per_s is not None and (lateness.count or not queued):
         judged.insert(0, ("the timer was late by", lateness, LATENESS_SHARE))
@@ -249,11 +292,19 @@ def judge_delays(
     return next((each for word in IN_DOUBT for each in found if each[0] == word), ("VALID", None))
 
 
-def _against(acquire: Histogram, what: str, delay: Histogram, most: float) -> tuple[GeneratorWord, str | None]:
-    pairs = ((name, delay.percentile(PERCENTILES[name]), acquire.percentile(PERCENTILES[name])) for name in _COMPARED)
+def _against(
+    acquire: Histogram, what: str, delay: Histogram, most: float
+) -> tuple[GeneratorWord, str | None]:
+    pairs = (
+        (name, delay.percentile(PERCENTILES[name]), acquire.percentile(PERCENTILES[name]))
+        for name in _COMPARED
+    )
     at, late_ns, took_ns = next((pair for pair in pairs if None not in pair), (None, None, None))
     if late_ns is None or took_ns is None:
-        few = f"{delay.count} delays and {acquire.count} acquires are too few to tell whether it was in time"
+        few = (
+            f"{delay.count} delays and {acquire.count} acquires are too few to tell whether "
+            "it was in time"
+        )
         return "UNKNOWN", few
     if late_ns <= most * took_ns:
         return "VALID", None

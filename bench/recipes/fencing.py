@@ -1,12 +1,14 @@
 """Fencing: *a lease and a write → accepted or rejected by what is written to*.
 
 Rules
-- The counter is incremented in the same script as the SET, so a later grant has a larger fencing token. Redlock has no
-  counter: there the register is marked with the owner token of who works on it. What each catches: README, "Fencing".
-- A register is written by one script, so it has no race itself. A run's is on its first instance; it is no part of the
-  lock, and stands in none of its counts.
+- The counter is incremented in the same script as the SET, so a later grant has a larger fencing
+  token. Redlock has no counter: there the register is marked with the owner token of who works on
+  it. What each catches: README, "Fencing".
+- A register is written by one script, so it has no race itself. A run's is on its first instance;
+  it is no part of the lock, and stands in none of its counts.
 
-Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock safe?" (2016).
+Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock
+safe?" (2016).
 """
 
 from collections import Counter
@@ -23,9 +25,12 @@ from lockcore import Denied, InstanceStatus, Lease, Outcome
 from lockcore.clock import monotonic_ns
 from lockcore.commands import Script
 
-COUNTER = "fencing-tokens"  # the key of the counter, below the run's prefix; one for all resources
-REGISTERS = "registers"  # the key of what is protected: one hash for all resources
-OWN_KEYS = (COUNTER, REGISTERS)  # what a fenced run has on its servers beside the keys of its locks
+# the key of the counter, below the run's prefix; one for all resources
+COUNTER = "fencing-tokens"
+# the key of what is protected: one hash for all resources
+REGISTERS = "registers"
+# what a fenced run has on its servers beside the keys of its locks
+OWN_KEYS = (COUNTER, REGISTERS)
 
 
 def script_of(text: str) -> Script:
@@ -35,20 +40,26 @@ def script_of(text: str) -> Script:
 
 
 FENCED_SET = script_of(
-    """-- KEYS[1] the key, KEYS[2] the counter, ARGV[1] owner token, ARGV[2] TTL in ms → fencing token, nothing if held
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end
+    """-- KEYS[1] the key, KEYS[2] the counter, ARGV[1] owner token, ARGV[2] TTL in ms
+-- → fencing token, nothing if held
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  return redis.call('INCR', KEYS[2])
+end
 return false
 """
 )
 _WRITE_IF_NEWEST = script_of(
-    """-- KEYS[1] the registers, ARGV[1] resource, ARGV[2] fencing token, ARGV[3] value → 1 written, 0 stale
-if tonumber(redis.call('HGET', KEYS[1], ARGV[1] .. ' token') or '0') > tonumber(ARGV[2]) then return 0 end
+    """-- KEYS[1] the registers, ARGV[1] resource, ARGV[2] fencing token, ARGV[3] value
+-- → 1 written, 0 stale
+local newest = tonumber(redis.call('HGET', KEYS[1], ARGV[1] .. ' token') or '0')
+if newest > tonumber(ARGV[2]) then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1] .. ' token', ARGV[2], ARGV[1], ARGV[3])
 return 1
 """
 )
 _WRITE_IF_MARKED = script_of(
-    """-- KEYS[1] the registers, ARGV[1] resource, ARGV[2] owner token, ARGV[3] value → 1 written, 0 another's mark
+    """-- KEYS[1] the registers, ARGV[1] resource, ARGV[2] owner token, ARGV[3] value
+-- → 1 written, 0 another's mark
 if redis.call('HGET', KEYS[1], ARGV[1] .. ' owner') ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1
@@ -57,7 +68,8 @@ return 1
 
 
 class FencedLease(Lease):
-    """A lease with its `fencing_token`: larger than that of every lease granted before it on this instance."""
+    """A lease with its `fencing_token`: larger than that of every lease granted before it on this
+    instance."""
 
     __slots__ = ("fencing_token",)
     fencing_token: int
@@ -79,10 +91,11 @@ class FencedLease(Lease):
 
 
 class Protected:
-    """`recipe`, each of whose leases ends with a write to a register, of which each resource has one.
+    """`recipe`, each of whose leases ends with a write to a register, of which each resource has
+    one.
 
-    Written with a fencing token, a register takes none that is smaller than one it has seen; without, only from the
-    owner token it is marked with.
+    Written with a fencing token, a register takes none that is smaller than one it has seen;
+    without, only from the owner token it is marked with.
     """
 
     def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
@@ -106,17 +119,23 @@ class Protected:
     def mark(self, lease: Lease) -> None:
         """Begin to work: by owner only the holder that marked last can write."""
         with suppress(RedisError):
-            self._instance.ask("HSET", self._registers, f"{lease.resource} owner", lease.owner_token)
+            self._instance.ask(
+                "HSET", self._registers, f"{lease.resource} owner", lease.owner_token
+            )
 
     def write(self, lease: Lease, value: str) -> bool | None:
-        """True when written, False when rejected (stale, or another has marked it since), None without an answer;
-        counted."""
-        script, proof = _WRITE_IF_MARKED, lease.owner_token
+        """True when written, False when rejected (stale, or another has marked it since), None
+        without an answer; counted."""
+        script = _WRITE_IF_MARKED
+        proof = lease.owner_token
         if isinstance(lease, FencedLease):
-            script, proof = _WRITE_IF_NEWEST, b"%d" % lease.fencing_token
+            script = _WRITE_IF_NEWEST
+            proof = b"%d" % lease.fencing_token
         lease_is = "stale" if monotonic_ns() > lease.valid_until_ns else "valid"
         try:
-            written = bool(self._instance.run(script, (self._registers,), lease.resource, proof, value))
+            written = bool(
+                self._instance.run(script, (self._registers,), lease.resource, proof, value)
+            )
         except RedisError:
             self._counts["failed_writes"] += 1
             return None
@@ -124,7 +143,10 @@ class Protected:
         return written
 
     def release(self, lease: Lease, /) -> Outcome:
-        """The work's write, then as the recipe. A caller killed while it writes gives its lease back all the same."""
+        """The work's write, then as the recipe.
+
+        A caller killed while it writes gives its lease back all the same.
+        """
         try:
             self.write(lease, "work")
         finally:

@@ -1,8 +1,10 @@
-"""Locks on one instance: *GET, then SET; SETNX; a time as value; SET NX PX, told apart by its release; renewals*.
+"""Locks on one instance: *GET, then SET; SETNX; a time as value; SET NX PX, told apart by its
+release; renewals*.
 
-All but `set-nx-lua` are flawed, on purpose; each `about` names the fault. Do not copy them. `set-nx-lua` cleans up a
-SET without a reply, which may have happened, and that of a caller that was killed; a grant that came after its own end
-is given back and counts as too late. Source: the SET command's reference page ("Patterns").
+All but `set-nx-lua` are flawed, on purpose; each `about` names the fault. Do not copy them.
+`set-nx-lua` cleans up a SET without a reply, which may have happened, and that of a caller that was
+killed; a grant that came after its own end is given back and counts as too late. Source: the SET
+command's reference page ("Patterns").
 """
 
 import threading
@@ -14,14 +16,25 @@ from uuid import uuid1
 from redis.exceptions import RedisError
 
 from bench.recipes.fencing import COUNTER, FENCED_SET, FencedLease
-from bench.recipes.plain import DEFINITE, DRIFT_FACTOR, FOREVER_NS, GRANTED, HELD, PlainInstance, PlainRecipe, Refusal
+from bench.recipes.plain import (
+    DEFINITE,
+    DRIFT_FACTOR,
+    FOREVER_NS,
+    GRANTED,
+    HELD,
+    PlainInstance,
+    PlainRecipe,
+    Refusal,
+)
 from bench.recipes.protocol import About, RecipeSettings
 from bench.telemetry.load_log import Extension, LineLog
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_EXTEND
 
-FIRST_MS, LONGEST_MS = 100, 5_000  # of `backoff`
+# of `backoff`
+FIRST_MS = 100
+LONGEST_MS = 5_000
 RENEWALS_PER_TTL = 3  # of the watchdogs
 
 
@@ -43,12 +56,15 @@ class GetSet(_Unchecked):
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        key, started_ns = self.key(resource), monotonic_ns()
+        key = self.key(resource)
+        started_ns = monotonic_ns()
         if self.ask("GET", key) is not None:
             return HELD
         self.pause("after-get")
         self.ask("SET", key, "1")
-        return self.leased(resource, b"1", ttl_ms, started_ns, valid_until_ns=started_ns + FOREVER_NS)
+        return self.leased(
+            resource, b"1", ttl_ms, started_ns, valid_until_ns=started_ns + FOREVER_NS
+        )
 
 
 class Setnx(_Unchecked):
@@ -64,7 +80,9 @@ class Setnx(_Unchecked):
         started_ns = monotonic_ns()
         if not self.ask("SETNX", self.key(resource), "1"):
             return HELD
-        return self.leased(resource, b"1", ttl_ms, started_ns, valid_until_ns=started_ns + FOREVER_NS)
+        return self.leased(
+            resource, b"1", ttl_ms, started_ns, valid_until_ns=started_ns + FOREVER_NS
+        )
 
 
 class SetnxExpire(_Unchecked):
@@ -82,36 +100,47 @@ class SetnxExpire(_Unchecked):
         if not self.ask("SETNX", key, "1"):
             return HELD
         self.pause("after-setnx")
-        started_ns = monotonic_ns()  # the TTL counts from here
+        # the TTL counts from here
+        started_ns = monotonic_ns()
         self.ask("PEXPIRE", key, ttl_ms)
         return self.leased(resource, b"1", ttl_ms, started_ns)
 
 
 class TimestampGetset(PlainRecipe):
-    """The value is the wall-clock time (ms) at which the lock ends. Flawed, on purpose: do not copy it."""
+    """The value is the wall-clock time (ms) at which the lock ends.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = About(
-        how="SETNX with the end as value; an ended lock is taken over by GETSET; DEL while not ended",
+        how="SETNX with the end as value; an ended lock is taken over by GETSET; DEL while "
+        "not ended",
         flaw="needs synchronised clocks; the loser of a takeover overwrites the winner's end",
         safe=False,
         points=("after-get", "after-check"),
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        key, started_ns, end_ms = self.key(resource), monotonic_ns(), self.wall_ms() + ttl_ms
+        key = self.key(resource)
+        started_ns = monotonic_ns()
+        end_ms = self.wall_ms() + ttl_ms
         if not self.ask("SETNX", key, end_ms):
             seen = self.ask("GET", key)
             if seen is None or int(seen) >= self.wall_ms():
                 return HELD
             self.pause("after-get")
-            started_ns, end_ms = monotonic_ns(), self.wall_ms() + ttl_ms
+            started_ns = monotonic_ns()
+            end_ms = self.wall_ms() + ttl_ms
             if not self.take_over(key, seen, end_ms):
                 return HELD
         valid_until_ns = started_ns + ttl_ms * NS_PER_MS
-        return self.leased(resource, b"%d" % end_ms, ttl_ms, started_ns, valid_until_ns=valid_until_ns)
+        return self.leased(
+            resource, b"%d" % end_ms, ttl_ms, started_ns, valid_until_ns=valid_until_ns
+        )
 
     def take_over(self, key: str, seen: bytes, end_ms: int) -> bool:
-        """True for the one whose GETSET meets the end that was read; every other one has moved the winner's end."""
+        """True for the one whose GETSET meets the end that was read; every other one has moved the
+        winner's end."""
         won: bool = self.ask("GETSET", key, end_ms) == seen
         self.figures["overwritten_ends"] += not won
         return won
@@ -125,7 +154,10 @@ class TimestampGetset(PlainRecipe):
 
 
 class TimestampSet(TimestampGetset):
-    """As timestamp-getset, but nobody looks what the takeover replaced. Flawed, on purpose: do not copy it."""
+    """As timestamp-getset, but nobody looks what the takeover replaced.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = replace(
         TimestampGetset.about,
@@ -139,12 +171,16 @@ class TimestampSet(TimestampGetset):
 
 
 class Company2013(TimestampGetset):
-    """As timestamp-getset, but the release trusts whatever timestamp it finds. Flawed, on purpose: do not copy it."""
+    """As timestamp-getset, but the release trusts whatever timestamp it finds.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = replace(
         TimestampGetset.about,
         how="as timestamp-getset; the release reads the key: not expired → DEL",
-        flaw="a blocked owner deletes its successor's lock: the check reads the successor's timestamp",
+        flaw="a blocked owner deletes its successor's lock: the check reads the successor's "
+        "timestamp",
     )
 
     def give_back(self, lease: Lease) -> Outcome:
@@ -189,13 +225,15 @@ class SetNxLuaRecipe(PlainRecipe):
     """A unique value, compared by the server."""
 
     about = About(
-        how="one instance through redis-py: SET NX PX with a unique value, compare-and-delete in Lua",
+        how="one instance through redis-py: SET NX PX with a unique value, "
+        "compare-and-delete in Lua",
         flaw="none in the lock itself; that one instance is a single point of failure",
         safe=True,
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        token, started_ns = self.new_token(), monotonic_ns()
+        token = self.new_token()
+        started_ns = monotonic_ns()
         try:
             granted = self._set(resource, token, ttl_ms)
         except DEFINITE:
@@ -230,7 +268,8 @@ class Backoff(PlainRecipe):
     """The longer one waits, the more seldom one asks. Flawed, on purpose: do not copy it."""
 
     about = About(
-        how="SET NX PX with a uuid1; refused: wait 0.1 s, doubling to 5 s; used without try/finally",
+        how="SET NX PX with a uuid1; refused: wait 0.1 s, doubling to 5 s; used without "
+        "try/finally",
         flaw="starves who waits long; an exception in the body leaks the lock",
         safe=True,
     )
@@ -238,8 +277,11 @@ class Backoff(PlainRecipe):
     def new_token(self) -> bytes:
         return str(uuid1()).encode()
 
-    def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
-        """Twice the last wait, the last attempt when the wait ends; the scenario's retry policy has no say."""
+    def next_start_ns(
+        self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
+    ) -> int | None:
+        """Twice the last wait, the last attempt when the wait ends; the scenario's retry policy has
+        no say."""
         if outcome is not Outcome.CONTENDED or now_ns >= deadline_ns:
             return None
         start_ns = now_ns + min(FIRST_MS << min(attempts - 1, 16), LONGEST_MS) * NS_PER_MS
@@ -247,10 +289,12 @@ class Backoff(PlainRecipe):
 
 
 class Watchdog(PlainRecipe):
-    """A thread (under gevent: a greenlet) renews all leases of a client every third of their TTL until the release.
+    """A thread (under gevent: a greenlet) renews all leases of a client every third of their TTL
+    until the release.
 
-    A renewal checks whose key it is, and moves `valid_until_ns` of its lease. Counted: `late_renewals` (sent after the
-    lease's end), `lost_leases`, `noticed_late_ms` (their sum, from a lease's end until the watchdog learned of it).
+    A renewal checks whose key it is, and moves `valid_until_ns` of its lease. Counted:
+    `late_renewals` (sent after the lease's end), `lost_leases`, `noticed_late_ms` (their sum, from
+    a lease's end until the watchdog learned of it).
     """
 
     about = About(
@@ -263,10 +307,13 @@ class Watchdog(PlainRecipe):
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._changed = threading.Condition()
-        self._due: dict[bytes, tuple[int, Lease]] = {}  # by owner token: when to renew (ns)
+        # by owner token: when to renew (ns)
+        self._due: dict[bytes, tuple[int, Lease]] = {}
         self._closed = False
         self._log = (
-            LineLog(settings.attempts, "extensions", settings.process) if settings.attempts is not None else None
+            LineLog(settings.attempts, "extensions", settings.process)
+            if settings.attempts is not None
+            else None
         )
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
@@ -340,10 +387,14 @@ class Watchdog(PlainRecipe):
             if renewed is False:
                 del self._due[lease.owner_token]
                 self.figures["lost_leases"] += 1
-                self.figures["noticed_late_ms"] += max(monotonic_ns() - lease.valid_until_ns, 0) // NS_PER_MS
+                self.figures["noticed_late_ms"] += (
+                    max(monotonic_ns() - lease.valid_until_ns, 0) // NS_PER_MS
+                )
                 return
             if renewed:
-                lease.valid_until_ns = sent_ns + lease.ttl_ms * NS_PER_MS - drift_ns(lease.ttl_ms, DRIFT_FACTOR)
+                lease.valid_until_ns = (
+                    sent_ns + lease.ttl_ms * NS_PER_MS - drift_ns(lease.ttl_ms, DRIFT_FACTOR)
+                )
             self._renew_after(lease, sent_ns)
 
 

@@ -1,9 +1,13 @@
-"""What the recipes that speak through redis-py share: *one attempt, one way to give back → acquire and release*.
+"""What the recipes that speak through redis-py share: *one attempt, one way to give back → acquire
+and release*.
 
 Rules
-- Through redis-py as people use it, without its retries: a retried SET NX reads its own first success as a refusal.
-- Retries follow lockcore's policy unless the recipe has its own; so do validity and drift where the recipe has a TTL.
-- A command that failed makes the attempt UNREACHABLE: nothing is cleaned up unless the recipe says so.
+- Through redis-py as people use it, without its retries: a retried SET NX reads its own first
+  success as a refusal.
+- Retries follow lockcore's policy unless the recipe has its own; so do validity and drift where the
+  recipe has a TTL.
+- A command that failed makes the attempt UNREACHABLE: nothing is cleaned up unless the recipe says
+  so.
 """
 
 import secrets
@@ -18,7 +22,14 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from redis import Redis
 from redis.client import PubSub
-from redis.exceptions import BusyLoadingError, NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.recipes.protocol import About, RecipeSettings, reach_of
@@ -32,29 +43,41 @@ from lockcore.model import Closed
 from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
-OBSERVE_EVERY = 61  # a prime, so that every kind of command has its turn
-DEFINITE = (ResponseError, BusyLoadingError)  # the instance answered with an error: nothing changed
-_KINDS = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", BusyLoadingError: "LOADING"}  # redis-py drops the word
+# a prime, so that every kind of command has its turn
+OBSERVE_EVERY = 61
+# the instance answered with an error: nothing changed
+DEFINITE = (ResponseError, BusyLoadingError)
+# redis-py drops the word
+_KINDS = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", BusyLoadingError: "LOADING"}
 
 
 class PlainInstance:
-    """A pool of connections to one server. Callers share it; each takes a connection for one command.
+    """A pool of connections to one server. Callers share it; each takes a connection for one
+    command.
 
-    `trouble`: why it could not be used last time (an exception of lockcore or redis-py), None while it answers.
+    `trouble`: why it could not be used last time (an exception of lockcore or redis-py), None while
+    it answers.
     """
 
     def __init__(self, index: int, url: str, settings: RecipeSettings) -> None:
-        """Connect to `url` once and ask what it is. Raises UsageError for a URL that cannot be read."""
+        """Connect to `url` once and ask what it is.
+
+        Raises UsageError for a URL that cannot be read.
+        """
         timeout_ms = settings.instance_timeout_ms or min(50.0, settings.max_ttl_ms / 4)
         try:
             target = target_of(url, settings.connect_timeout_s, settings.key_prefix)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        pool_of = partial(connection_pool, target.options, connect_timeout_s=settings.connect_timeout_s)
-        self.index, self.address = index, target.address
+        pool_of = partial(
+            connection_pool, target.options, connect_timeout_s=settings.connect_timeout_s
+        )
+        self.index = index
+        self.address = target.address
         self.trouble: InstanceError | RedisError | None = None
         self._client: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000))
-        self._patient: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000 + 1.0))  # may block
+        # may block
+        self._patient: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000 + 1.0))
         self._hello: Hello | None = None
         self._commands = 0
         self._reply_times_ns: list[int] = []
@@ -68,7 +91,10 @@ class PlainInstance:
             shaken.sock.close()
 
     def ask(self, *command: object) -> Any:
-        """The reply to `command`. Raises RedisError: one of DEFINITE if nothing changed, else it may have happened."""
+        """The reply to `command`.
+
+        Raises RedisError: one of DEFINITE if nothing changed, else it may have happened.
+        """
         self._commands += 1
         asked_ns = monotonic_ns()
         try:
@@ -88,7 +114,10 @@ class PlainInstance:
         return reply
 
     def block(self, seconds: float, *command: object) -> Any:
-        """The reply to a command that blocks for up to `seconds`, its last argument. Raises RedisError."""
+        """The reply to a command that blocks for up to `seconds`, its last argument.
+
+        Raises RedisError.
+        """
         self._commands += 1
         return self._patient.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
 
@@ -129,7 +158,8 @@ class PlainInstance:
 
     def take_reply_times_ns(self) -> list[int]:
         """How long (ns) one command in 61 took since the last call."""
-        taken, self._reply_times_ns = self._reply_times_ns, []
+        taken = self._reply_times_ns
+        self._reply_times_ns = []
         return taken
 
     def close(self) -> None:
@@ -140,7 +170,8 @@ class PlainInstance:
 
 
 DRIFT_FACTOR = 0.01  # lockcore's default
-FOREVER_NS = 86_400 * NS_PER_S  # what a lock without end is believed to last: longer than any run
+# what a lock without end is believed to last: longer than any run
+FOREVER_NS = 86_400 * NS_PER_S
 
 
 class Refusal(NamedTuple):
@@ -160,31 +191,42 @@ class PlainRecipe:
     about: ClassVar[About]
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
-        self.servers, self.settings = tuple(servers), settings
+        self.servers = tuple(servers)
+        self.settings = settings
         self.use(self.servers[0])
         self.pause = reach_of(settings.pause, settings.seed, settings.process, settings.gate)
         self.figures: Counter[str] = Counter()
-        self._token_prefix, self._tokens = secrets.token_hex(16), count(1)
+        self._token_prefix = secrets.token_hex(16)
+        self._tokens = count(1)
 
-    # -- what a recipe is ---------------------------------------------------------------------------------------------
+    # -- what a recipe is --------------------------------------------------------------------------
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Try to lock once: one SET NX PX with an owner token of its own, unless the recipe says otherwise.
-        Raises RedisError."""
-        token, started_ns = self.new_token(), monotonic_ns()
+        """Try to lock once: one SET NX PX with an owner token of its own, unless the recipe says
+        otherwise. Raises RedisError."""
+        token = self.new_token()
+        started_ns = monotonic_ns()
         if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None:
             return HELD
         return self.leased(resource, token, ttl_ms, started_ns)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Unlock: RELEASED or GONE; nobody else's lock unless the recipe says otherwise. Raises RedisError."""
+        """Unlock: RELEASED or GONE; nobody else's lock unless the recipe says otherwise.
+
+        Raises RedisError.
+        """
         deleted = self.server.delete_own(self.key(lease.resource), lease.owner_token)
         return Outcome.RELEASED if deleted else Outcome.GONE
 
     def abandon(self, lease: Lease) -> None:
-        """What remains to be done for a caller that was killed while it had its lock. Raises RedisError."""
+        """What remains to be done for a caller that was killed while it had its lock.
 
-    def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
+        Raises RedisError.
+        """
+
+    def next_start_ns(
+        self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
+    ) -> int | None:
         """When to try again (ns), None for never."""
         return self.settings.retry.next_start_ns(outcome, attempts, now_ns, deadline_ns, random())
 
@@ -197,11 +239,12 @@ class PlainRecipe:
         """How many of the instances must answer at connect."""
         return instances
 
-    # -- what a recipe is made of -------------------------------------------------------------------------------------
+    # -- what a recipe is made of ------------------------------------------------------------------
 
     def use(self, server: PlainInstance) -> None:
         """From now on this one is asked, where a recipe asks one."""
-        self.server, self.ask = server, server.ask
+        self.server = server
+        self.ask = server.ask
 
     def key(self, resource: str) -> str:
         return self.settings.key_prefix + resource
@@ -224,16 +267,21 @@ class PlainRecipe:
         valid_until_ns: int | None = None,
         tally: Tally = GRANTED,
     ) -> Lease:
-        """The lease that begins now. Without `valid_until_ns` it is believed until started + TTL − drift."""
+        """The lease that begins now.
+
+        Without `valid_until_ns` it is believed until started + TTL − drift.
+        """
         if valid_until_ns is None:
             valid_until_ns = started_ns + ttl_ms * NS_PER_MS - drift_ns(ttl_ms, DRIFT_FACTOR)
-        return Lease(resource, token, ttl_ms, started_ns, monotonic_ns(), valid_until_ns, Closed(tally))
+        return Lease(
+            resource, token, ttl_ms, started_ns, monotonic_ns(), valid_until_ns, Closed(tally)
+        )
 
     def delete(self, resource: str) -> Outcome:
         """A plain DEL of whatever is there."""
         return Outcome.RELEASED if self.ask("DEL", self.key(resource)) else Outcome.GONE
 
-    # -- what callers see ---------------------------------------------------------------------------------------------
+    # -- what callers see --------------------------------------------------------------------------
 
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
@@ -242,11 +290,16 @@ class PlainRecipe:
         refused = [trouble for trouble in troubles if isinstance(trouble, InstanceRefusedError)]
         if refused or len(servers) - len(troubles) < cls.needed(len(servers)):
             trouble = (refused or troubles)[0]
-            raise EnvironmentNotReadyError(f"{trouble}; mend that, or name another instance with --target")
+            raise EnvironmentNotReadyError(
+                f"{trouble}; mend that, or name another instance with --target"
+            )
         return cls(servers, settings)
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying for up to `wait_ms`. Raises ValueError beyond."""
+        """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), trying for up to `wait_ms`.
+
+        Raises ValueError beyond.
+        """
         if not 1 <= ttl_ms <= self.settings.max_ttl_ms:
             raise ValueError(f"ttl_ms {ttl_ms} is not 1 … max_ttl_ms ({self.settings.max_ttl_ms})")
         first_ns = monotonic_ns()
@@ -258,7 +311,9 @@ class PlainRecipe:
             begun_ns = monotonic_ns()
             result = self._attempt(resource, ttl_ms)
             if isinstance(result, Lease):
-                result.attempts, result.split_votes, result.lost_ns = attempts, split_votes, lost_ns
+                result.attempts = attempts
+                result.split_votes = split_votes
+                result.lost_ns = lost_ns
                 try:
                     self.pause("after-grant")
                 except BaseException:
@@ -271,7 +326,9 @@ class PlainRecipe:
             now_ns = monotonic_ns()
             start_ns = self.next_start_ns(outcome, attempts, now_ns, deadline_ns)
             if start_ns is None:
-                return Denied(resource, outcome, tally, attempts, split_votes, first_ns, now_ns, lost_ns)
+                return Denied(
+                    resource, outcome, tally, attempts, split_votes, first_ns, now_ns, lost_ns
+                )
             self.rest(resource, outcome, start_ns - now_ns)
 
     def release(self, lease: Lease, /) -> Outcome:

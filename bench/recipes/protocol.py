@@ -1,12 +1,15 @@
-"""What every lock under test looks like to the load: *targets and settings → acquire, release, figures*.
+"""What every lock under test looks like to the load: *targets and settings → acquire, release,
+figures*.
 
 Rules
-- `acquire` and `release` are attributes, so that a recipe may hand out its library's own bound methods and the hot path
-  pays for no wrapper. All recipes answer in lockcore's values (`Lease`, `Denied`, `Outcome`), so that the record, the
-  oracle and the statistics never ask which lock it was.
-- A recipe calls `pause("after-get")` at each of its points. Unless somebody asked for one, that is a call of an empty
-  function. A scenario's pause sleeps on its share of the passes, drawn from the seed and the process: a run repeats. A
-  gate is told of every pass and returns when the caller may go on: how a test or a schedule makes a race certain.
+- `acquire` and `release` are attributes, so that a recipe may hand out its library's own bound
+  methods and the hot path pays for no wrapper. All recipes answer in lockcore's values (`Lease`,
+  `Denied`, `Outcome`), so that the record, the oracle and the statistics never ask which lock it
+  was.
+- A recipe calls `pause("after-get")` at each of its points. Unless somebody asked for one, that is
+  a call of an empty function. A scenario's pause sleeps on its share of the passes, drawn from the
+  seed and the process: a run repeats. A gate is told of every pass and returns when the caller may
+  go on: how a test or a schedule makes a race certain.
 """
 
 import time
@@ -19,16 +22,18 @@ from typing import ClassVar, Protocol, Self
 from bench.scenario import Pause
 from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
 
-COMMON_POINTS = ("after-grant", "before-release")  # every recipe has them: holder stalled at work, release held up
+# every recipe has them: holder stalled at work, release held up
+COMMON_POINTS = ("after-grant", "before-release")
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """`how` it locks; `flaw`: the one fault it is known for, or "none" and within what; `safe`: never two valid leases.
+    """`how` it locks; `flaw`: the one fault it is known for, or "none" and within what; `safe`:
+    never two valid leases.
 
-    `least` … `most` instances (None: any number), `usual` when nothing is said. `points`: its own pause points, in the
-    order they are passed. `replicated`: the instances after the first must be replicas of the first. `channels`: it
-    publishes on channels that are named as its keys.
+    `least` … `most` instances (None: any number), `usual` when nothing is said. `points`: its own
+    pause points, in the order they are passed. `replicated`: the instances after the first must be
+    replicas of the first. `channels`: it publishes on channels that are named as its keys.
     """
 
     how: str
@@ -60,7 +65,8 @@ Reach = Callable[[str], None]
 
 
 def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | None = None) -> Reach:
-    """What a recipe of the given process calls at its points; `pass_by` itself when nothing can happen there."""
+    """What a recipe of the given process calls at its points; `pass_by` itself when nothing can
+    happen there."""
     if not pauses:
         return gate or pass_by
     stretches: dict[str, list[tuple[float, float, Random]]] = {}
@@ -84,12 +90,14 @@ def pass_by(_point: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RecipeSettings:
-    """What a lock is told at connect. `max_ttl_ms` ≥ every TTL; `instance_timeout_ms` None = min(50, TTL ÷ 4).
+    """What a lock is told at connect. `max_ttl_ms` ≥ every TTL; `instance_timeout_ms` None =
+    min(50, TTL ÷ 4).
 
-    `pause` stretches pause points, drawn from `seed` and `process` (which worker this is); `gate` is told of every pass
-    of a point and lets the caller go on. `skew_ms`: how far this client's wall clock is ahead. `folder`: one that all
-    processes of the run share. `fencing`: leases carry fencing tokens, if the recipe can. `attempts`: the folder that
-    observed attempts go to, for telemetry.
+    `pause` stretches pause points, drawn from `seed` and `process` (which worker this is); `gate`
+    is told of every pass of a point and lets the caller go on. `skew_ms`: how far this client's
+    wall clock is ahead. `folder`: one that all processes of the run share. `fencing`: leases carry
+    fencing tokens, if the recipe can. `attempts`: the folder that observed attempts go to, for
+    telemetry.
     """
 
     key_prefix: str = ""
@@ -119,7 +127,8 @@ class Recipe(Protocol):
 
     @property
     def acquire(self) -> Acquire:
-        """Lock a resource for `ttl_ms`, trying for up to `wait_ms`; a cancelled call leaves nothing held."""
+        """Lock a resource for `ttl_ms`, trying for up to `wait_ms`; a cancelled call leaves nothing
+        held."""
 
     @property
     def release(self) -> Release:
@@ -149,6 +158,6 @@ class RecipeClass(Recipe, Protocol):
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
         """Connect to the instances of `targets` (URLs), in the process that uses them.
 
-        Raises UsageError for what the recipe cannot do with these targets or settings, EnvironmentNotReadyError when
-        too few instances can be used; neither names a password.
+        Raises UsageError for what the recipe cannot do with these targets or settings,
+        EnvironmentNotReadyError when too few instances can be used; neither names a password.
         """

@@ -1,9 +1,10 @@
-"""Redlock under test: *lockcore's own bound methods; SET NX PX on N instances, one after the other, through redis-py*.
+"""Redlock under test: *lockcore's own bound methods; SET NX PX on N instances, one after the other,
+through redis-py*.
 
-Nothing stands between the load and lockcore, unless a pause was asked for; one attempt in 64 is observed for its
-per-instance reply times, more of them at low rates while telemetry is wanted. One after the other, an acquire takes N
-round trips, and as long is the window in which contenders split the votes. Source: the Redlock text, "The Redlock
-algorithm"; lockcore.quorum names the rounds.
+Nothing stands between the load and lockcore, unless a pause was asked for; one attempt in 64 is
+observed for its per-instance reply times, more of them at low rates while telemetry is wanted. One
+after the other, an acquire takes N round trips, and as long is the window in which contenders split
+the votes. Source: the Redlock text, "The Redlock algorithm"; lockcore.quorum names the rounds.
 """
 
 from collections.abc import Sequence
@@ -58,7 +59,9 @@ class RedlockRecipe:
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
         except InstanceError as error:
-            raise EnvironmentNotReadyError(f"{error}; mend that, or name other instances with --target") from error
+            raise EnvironmentNotReadyError(
+                f"{error}; mend that, or name other instances with --target"
+            ) from error
         if settings.attempts is not None:
             self._log = AttemptLog(settings.attempts, settings.process, lock.observe_every)
         self._lock = lock
@@ -77,7 +80,9 @@ class RedlockRecipe:
         """Keep how long each instance took to answer a SET; with a log, all of it."""
         if self._log is not None:
             self._log.observe(record)
-        for times_ns, sent_ns, replied_ns in zip(self._times_ns, record.sent_ns, record.replied_ns, strict=True):
+        for times_ns, sent_ns, replied_ns in zip(
+            self._times_ns, record.sent_ns, record.replied_ns, strict=True
+        ):
             if replied_ns:
                 times_ns.append(replied_ns - sent_ns)
 
@@ -85,7 +90,8 @@ class RedlockRecipe:
         """See Recipe; once a second, so the moment to write what was observed."""
         if self._log is not None:
             self._log.flush()
-        taken, self._times_ns = self._times_ns, tuple([] for _ in self._times_ns)
+        taken = self._times_ns
+        self._times_ns = tuple([] for _ in self._times_ns)
         return taken
 
     @property
@@ -99,7 +105,8 @@ class RedlockRecipe:
 
 
 def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
-    """Lockcore's methods with the pause points that every recipe has; a caller killed there gives its lease back."""
+    """Lockcore's methods with the pause points that every recipe has; a caller killed there gives
+    its lease back."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
         result = lock.try_acquire(resource, ttl_ms, wait_ms)
@@ -132,7 +139,8 @@ class RedlockSequential(PlainRecipe):
         usual=5,
         points=("after-vote",),
     )
-    stops_at_quorum = False  # whether a release asks no further instance once a quorum has confirmed it
+    # whether a release asks no further instance once a quorum has confirmed it
+    stops_at_quorum = False
 
     @classmethod
     def needed(cls, instances: int) -> int:
@@ -144,7 +152,9 @@ class RedlockSequential(PlainRecipe):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """One round: ask all, count; give back what was got unless it is a quorum in time."""
-        token, started_ns, votes = self.new_token(), monotonic_ns(), []
+        token = self.new_token()
+        started_ns = monotonic_ns()
+        votes = []
         try:
             for server in self.order():
                 votes.append(_vote(server, self.key(resource), token, ttl_ms))
@@ -152,7 +162,9 @@ class RedlockSequential(PlainRecipe):
         except BaseException:
             self._undo(resource, token)
             raise
-        tally = Tally(*(votes.count(vote) for vote in (Vote.GRANTED, Vote.REFUSED, Vote.ERRORED, Vote.SILENT)))
+        tally = Tally(
+            *(votes.count(vote) for vote in (Vote.GRANTED, Vote.REFUSED, Vote.ERRORED, Vote.SILENT))
+        )
         outcome = outcome_of(tally.granted, tally.refused, quorum_of(len(votes)))
         lease = self.leased(resource, token, ttl_ms, started_ns, tally=tally)
         if outcome is Outcome.ACQUIRED and lease.granted_ns < lease.valid_until_ns:
@@ -161,13 +173,17 @@ class RedlockSequential(PlainRecipe):
         return Refusal(Outcome.TOO_LATE if outcome is Outcome.ACQUIRED else outcome, tally)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Compare-and-delete on all, whether or not their vote was got (or until a quorum has confirmed it)."""
-        instances, answers = len(self.servers), []
+        """Compare-and-delete on all, whether or not their vote was got (or until a quorum has
+        confirmed it)."""
+        instances = len(self.servers)
+        answers = []
         for server in self.servers:
             answers.append(deleted(server, self.key(lease.resource), lease.owner_token))
             if self.stops_at_quorum and answers.count(True) >= quorum_of(instances):
                 break
-        return owned_outcome_of(answers.count(True), answers.count(False), instances, quorum_of(instances))
+        return owned_outcome_of(
+            answers.count(True), answers.count(False), instances, quorum_of(instances)
+        )
 
     def abandon(self, lease: Lease) -> None:
         self._undo(lease.resource, lease.owner_token)
@@ -196,7 +212,11 @@ class RedlockRandomOrder(RedlockSequential):
 
 def _vote(server: PlainInstance, key: str, token: bytes, ttl_ms: int) -> Vote:
     try:
-        return Vote.REFUSED if server.ask("SET", key, token, "NX", "PX", ttl_ms) is None else Vote.GRANTED
+        return (
+            Vote.REFUSED
+            if server.ask("SET", key, token, "NX", "PX", ttl_ms) is None
+            else Vote.GRANTED
+        )
     except DEFINITE:
         return Vote.ERRORED
     except RedisError:
@@ -211,7 +231,10 @@ def deleted(server: PlainInstance, key: str, token: bytes) -> bool | None:
 
 
 class MajorityRelease(RedlockSequential):
-    """As redlock-sequential, but the release stops at the quorum. Flawed, on purpose: do not copy it."""
+    """As redlock-sequential, but the release stops at the quorum.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = replace(
         RedlockSequential.about,

@@ -1,8 +1,10 @@
-"""Every lock under test by name, plug-ins included: *name → what it is known for, and its class when it is asked for*.
+"""Every lock under test by name, plug-ins included: *name → what it is known for, and its class
+when it is asked for*.
 
-A recipe is imported only when something of it is asked for. A package offers recipes of its own under the entry point
-group `lockbench.recipes`: the name is the recipe's, the value `module:Class`, a class as `protocol.RecipeClass` asks
-for. Our own names cannot be taken. Source: the entry points specification of packaging.
+A recipe is imported only when something of it is asked for. A package offers recipes of its own
+under the entry point group `lockbench.recipes`: the name is the recipe's, the value `module:Class`,
+a class as `protocol.RecipeClass` asks for. Our own names cannot be taken. Source: the entry points
+specification of packaging.
 """
 
 import re
@@ -23,7 +25,10 @@ _PARTS = ("connect", "acquire", "release", "instances", "take_reply_times_ns", "
 
 @dataclass(frozen=True, slots=True)
 class RecipeEntry:
-    """A recipe that can be asked for. `place`: `module:Class`; `package`: whose it is, name and version, "" = ours."""
+    """A recipe that can be asked for.
+
+    `place`: `module:Class`; `package`: whose it is, name and version, "" = ours.
+    """
 
     name: str
     place: str
@@ -31,7 +36,10 @@ class RecipeEntry:
 
     @property
     def recipe(self) -> type[RecipeClass]:
-        """Its class. Raises UsageError when that of another package cannot be loaded, or is no recipe."""
+        """Its class.
+
+        Raises UsageError when that of another package cannot be loaded, or is no recipe.
+        """
         point = EntryPoint(self.name, self.place, GROUP)
         try:
             found: type[RecipeClass] = point.load()
@@ -39,7 +47,9 @@ class RecipeEntry:
             if not self.package:
                 raise
             said = f"{type(error).__name__}: {error}"
-            raise UsageError(f"the recipe {self.name} of {self.package} cannot be loaded ({said}); repair it") from None
+            raise UsageError(
+                f"the recipe {self.name} of {self.package} cannot be loaded ({said}); repair it"
+            ) from None
         missing = [part for part in _PARTS if not hasattr(found, part)]
         if self.package and (missing or not isinstance(getattr(found, "about", None), About)):
             lacks = ", ".join(missing or ["about"])
@@ -56,12 +66,14 @@ class RecipeEntry:
 
     @property
     def usual_processes(self) -> int:
-        """By how many processes it is loaded when nothing is said. Nobody has looked at a recipe of another package, so
-        it takes two: a lock that holds only within one process would look safe in one."""
+        """By how many processes it is loaded when nothing is said. Nobody has looked at a recipe of
+        another package, so it takes two: a lock that holds only within one process would look safe
+        in one."""
         return 2 if self.package else 1
 
     def require(self, instances: int, pauses: Sequence[Pause]) -> None:
-        """Raise UsageError for a number of instances it cannot lock on, or a pause at a point it does not have."""
+        """Raise UsageError for a number of instances it cannot lock on, or a pause at a point it
+        does not have."""
         about = self.about
         if not about.least <= instances <= (about.most or instances):
             noun = "instance" if about.most == 1 else "instances"
@@ -73,7 +85,10 @@ class RecipeEntry:
         for pause in pauses:
             if pause.point not in about.all_points:
                 points = ", ".join(about.all_points)
-                raise UsageError(f"the recipe {self.name} has no pause point {pause.point!r}; its points are {points}")
+                raise UsageError(
+                    f"the recipe {self.name} has no pause point {pause.point!r}; its "
+                    f"points are {points}"
+                )
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
         """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`."""
@@ -116,7 +131,9 @@ def all_recipes() -> Mapping[str, RecipeEntry]:
     """Our own recipes, then those that installed packages offer, by name, without importing any."""
     found = {}
     for point in entry_points(group=GROUP):
-        name, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
+        name, version = (
+            (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
+        )
         if _NAME.fullmatch(point.name) and point.attr and point.name not in RECIPES:
             found[point.name] = RecipeEntry(point.name, point.value, f"{name} {version}".strip())
     return {**RECIPES, **dict(sorted(found.items()))}
@@ -125,7 +142,9 @@ def all_recipes() -> Mapping[str, RecipeEntry]:
 def find_recipe(name: str) -> RecipeEntry:
     """The entry of `name`. Raises UsageError with the nearest name, else with all."""
     if name in WITHDRAWN:
-        raise UsageError(f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(all_recipes())}")
+        raise UsageError(
+            f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(all_recipes())}"
+        )
     if name in RECIPES:
         return RECIPES[name]
     require_known("recipe", [name], all_recipes())

@@ -1,13 +1,16 @@
-"""Locks on a few instances without a quorum: *SET NX on one, then copies to the others; SET NX on the master*.
+"""Locks on a few instances without a quorum: *SET NX on one, then copies to the others; SET NX on
+the master*.
 
-`multi-write` is flawed, on purpose: do not copy it. Whoever cannot reach redis-1 locks on redis-2, where the copy of a
-lock granted on redis-1 may not have arrived: both are granted. `multi-write-unique-index` adds the mitigation said to
-be used: a row that must be unique in a database (one SQLite file per run, or one of the process), where a
-double grant is rejected, and counted. Rows of expired leases are replaced.
+`multi-write` is flawed, on purpose: do not copy it. Whoever cannot reach redis-1 locks on redis-2,
+where the copy of a lock granted on redis-1 may not have arrived: both are granted.
+`multi-write-unique-index` adds the mitigation said to be used: a row that must be unique in a
+database (one SQLite file per run, or one of the process), where a double grant is rejected, and
+counted. Rows of expired leases are replaced.
 
-`replica-failover` is flawed, on purpose, too. The master's OK does not wait for its replicas; one that is promoted
-without the key grants it again. What it needs of the fleet stands in the README, "Schedules". The client finds the
-master by asking all for their ROLE, at connect and after every error. Source: Redis documentation, "Redis replication".
+`replica-failover` is flawed, on purpose, too. The master's OK does not wait for its replicas; one
+that is promoted without the key grants it again. What it needs of the fleet stands in the README,
+"Schedules". The client finds the master by asking all for their ROLE, at connect and after every
+error. Source: Redis documentation, "Redis replication".
 """
 
 import sqlite3
@@ -34,7 +37,8 @@ class MultiWrite(PlainRecipe):
     """The instance in use decides; the others get copies. Flawed, on purpose: do not copy it."""
 
     about = About(
-        how="SET NX PX on the instance in use, then copy to the others; switch the instance on an error",
+        how="SET NX PX on the instance in use, then copy to the others; switch the instance "
+        "on an error",
         flaw="during a switch two clients are granted on two instances, before the copies arrive",
         safe=False,
         least=2,
@@ -48,7 +52,9 @@ class MultiWrite(PlainRecipe):
         return 1
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        key, token, started_ns = self.key(resource), self.new_token(), monotonic_ns()
+        key = self.key(resource)
+        token = self.new_token()
+        started_ns = monotonic_ns()
         errored = silent = 0
         for turn in range(len(self.servers)):
             server = self.servers[(self.server.index + turn) % len(self.servers)]
@@ -71,7 +77,8 @@ class MultiWrite(PlainRecipe):
         return Refusal(Outcome.UNREACHABLE, Tally(errored=errored, silent=silent))
 
     def give_back(self, lease: Lease) -> Outcome:
-        key, found = self.key(lease.resource), Outcome.UNREACHABLE
+        key = self.key(lease.resource)
+        found = Outcome.UNREACHABLE
         for server in self.servers:
             with suppress(RedisError):
                 deleted = server.delete_own(key, lease.owner_token)
@@ -92,7 +99,8 @@ class MultiWrite(PlainRecipe):
 
 _INSERT = """
 INSERT INTO lease VALUES (?, ?, ?) ON CONFLICT (resource)
-DO UPDATE SET token = excluded.token, valid_until_ns = excluded.valid_until_ns WHERE lease.valid_until_ns < ?
+DO UPDATE SET token = excluded.token, valid_until_ns = excluded.valid_until_ns
+WHERE lease.valid_until_ns < ?
 """
 
 
@@ -102,7 +110,8 @@ class MultiWriteUniqueIndex(MultiWrite):
     about = replace(
         MultiWrite.about,
         how="as multi-write; then a row with a unique index in a database (SQLite)",
-        flaw="none while the database lives: it is the lock, and catches the double grants of multi-write",
+        flaw="none while the database lives: it is the lock, and catches the double grants of "
+        "multi-write",
         safe=True,
     )
 
@@ -110,12 +119,16 @@ class MultiWriteUniqueIndex(MultiWrite):
         super().__init__(servers, settings)
         in_memory = f"file:{quote(settings.key_prefix)}?mode=memory&cache=shared"  # of this process
         place = settings.folder / "unique-index.sqlite" if settings.folder else in_memory
-        self._database = sqlite3.connect(place, timeout=1.0, isolation_level=None, check_same_thread=False, uri=True)
+        self._database = sqlite3.connect(
+            place, timeout=1.0, isolation_level=None, check_same_thread=False, uri=True
+        )
         self._turn = Lock()
         self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = OFF")  # the file ends with the run
+        # the file ends with the run
+        self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute(
-            "CREATE TABLE IF NOT EXISTS lease (resource TEXT UNIQUE, token BLOB, valid_until_ns INTEGER)"
+            "CREATE TABLE IF NOT EXISTS lease (resource TEXT UNIQUE, token BLOB, "
+            "valid_until_ns INTEGER)"
         )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
@@ -131,7 +144,8 @@ class MultiWriteUniqueIndex(MultiWrite):
         return Refusal(Outcome.CONTENDED, Tally(refused=len(self.servers)))
 
     def insert(self, lease: Lease) -> bool:
-        """False when the index rejects the row: another lease of the resource is there, and not expired."""
+        """False when the index rejects the row: another lease of the resource is there, and not
+        expired."""
         with self._turn:
             row = (lease.resource, lease.owner_token, lease.valid_until_ns, monotonic_ns())
             return self._database.execute(_INSERT, row).rowcount == 1
@@ -147,7 +161,7 @@ class MultiWriteUniqueIndex(MultiWrite):
         self._database.close()
 
 
-# -- one master and asynchronous replicas ------------------------------------------------------------------------------
+# -- one master and asynchronous replicas ----------------------------------------------------------
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
@@ -168,9 +182,11 @@ def replicate(urls: Sequence[str]) -> None:
         while _ask(url, "INFO", "replication").get("master_link_status") != "up":
             if time.monotonic() > deadline:
                 raise EnvironmentNotReadyError(
-                    f"the replica on port {urlsplit(url).port} was not in step with its master within {PATIENCE_S:g} s"
+                    f"the replica on port {urlsplit(url).port} was not in step with its "
+                    f"master within {PATIENCE_S:g} s"
                 )
-            time.sleep(_POLL_S)  # no server tells when it is in step
+            # no server tells when it is in step
+            time.sleep(_POLL_S)
 
 
 def _ask(url: str, *command: str) -> Any:
@@ -180,7 +196,9 @@ def _ask(url: str, *command: str) -> Any:
             return client.execute_command(*command)
         except RedisError as error:
             why = failure_of(target, error)
-            raise EnvironmentNotReadyError(f"{target.address} cannot be made master or replica: {why}") from None
+            raise EnvironmentNotReadyError(
+                f"{target.address} cannot be made master or replica: {why}"
+            ) from None
 
 
 class ReplicaFailover(PlainRecipe):
@@ -199,13 +217,19 @@ class ReplicaFailover(PlainRecipe):
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
         """See `Recipe.connect`: exactly one instance must be a master."""
-        recipe = cls([PlainInstance(index, url, settings) for index, url in enumerate(targets)], settings)
+        recipe = cls(
+            [PlainInstance(index, url, settings) for index, url in enumerate(targets)], settings
+        )
         masters = [server.address for server in recipe.servers if _is_master(server)]
         if len(masters) == 1:
             recipe._find_master()
             return recipe
         recipe.close()
-        what = f"there are {len(masters)} masters ({', '.join(masters)})" if masters else "no instance is a master"
+        what = (
+            f"there are {len(masters)} masters ({', '.join(masters)})"
+            if masters
+            else "no instance is a master"
+        )
         raise EnvironmentNotReadyError(
             f"{what}; this recipe needs one, the other instances replicas of it (REPLICAOF), "
             "or servers that lockbench starts itself"
@@ -217,7 +241,8 @@ class ReplicaFailover(PlainRecipe):
         return 0
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX on the master; after an error the next attempt is made on whoever is the master then."""
+        """SET NX PX on the master; after an error the next attempt is made on whoever is the master
+        then."""
         try:
             return super().attempt(resource, ttl_ms)
         except RedisError:
@@ -232,7 +257,8 @@ class ReplicaFailover(PlainRecipe):
             return super().give_back(lease)
 
     def _find_master(self) -> None:
-        """Whoever says it is the master, the one after the present first; nobody: the present one stays."""
+        """Whoever says it is the master, the one after the present first; nobody: the present one
+        stays."""
         present = self.server.index
         for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):
             if _is_master(server):

@@ -1,11 +1,14 @@
-"""Locks on one instance whose waiters are woken: *SET NX PX; a release that says so; who waits listens*.
+"""Locks on one instance whose waiters are woken: *SET NX PX; a release that says so; who waits
+listens*.
 
-    set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one, in the order they came
+    set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one, in the
+                    order they came
     set-nx-pubsub   the release publishes; everybody hears it, and all but one have asked in vain
 
-Rules: words only wake; who is woken asks as everybody does. What is lost costs a look of `LOOK_MS`; who may not listen
-polls. Source: python-redis-lock and the BLPOP command's reference page ("Pattern: event notification"); Redisson's
-RLock, which subscribes after a refusal and asks again before it waits.
+Rules: words only wake; who is woken asks as everybody does. What is lost costs a look of `LOOK_MS`;
+who may not listen polls. Source: python-redis-lock and the BLPOP command's reference page
+("Pattern: event notification"); Redisson's RLock, which subscribes after a refusal and asks again
+before it waits.
 """
 
 from contextlib import suppress
@@ -39,13 +42,16 @@ redis.call('PUBLISH', KEYS[1], '1')
 return 1
 """
 )
-_EAR: ContextVar[PubSub | None] = ContextVar("ear", default=None)  # of the caller that waits
+# of the caller that waits
+_EAR: ContextVar[PubSub | None] = ContextVar("ear", default=None)
 
 
 class _Woken(SetNxLuaRecipe):
     """Who was refused listens until it is woken, or until the next look."""
 
-    def next_start_ns(self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int) -> int | None:
+    def next_start_ns(
+        self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
+    ) -> int | None:
         start_ns = super().next_start_ns(outcome, attempts, now_ns, deadline_ns)
         if start_ns is None or outcome is not Outcome.CONTENDED:
             return start_ns
@@ -71,12 +77,17 @@ class SetNxBlpop(_Woken):
     about = replace(
         SetNxLuaRecipe.about,
         how="as set-nx-lua, but who waits blocks in BLPOP on a list that the release pushes to",
-        flaw="none in the lock itself; one instance, and a release costs more though nobody may wait",
+        flaw="none in the lock itself; one instance, and a release costs more though nobody "
+        "may wait",
     )
 
     def give_back(self, lease: Lease) -> Outcome:
         keys = self.key(lease.resource), self._list(lease.resource)
-        return Outcome.RELEASED if self.server.run(RELEASE_AND_WAKE, keys, lease.owner_token) else Outcome.GONE
+        return (
+            Outcome.RELEASED
+            if self.server.run(RELEASE_AND_WAKE, keys, lease.owner_token)
+            else Outcome.GONE
+        )
 
     def listen(self, resource: str, delay_ns: int) -> None:
         self.server.block(delay_ns / NS_PER_S, "BLPOP", self._list(resource))
@@ -90,8 +101,10 @@ class SetNxPubsub(_Woken):
 
     about = replace(
         SetNxLuaRecipe.about,
-        how="as set-nx-lua, but who waits has subscribed to a channel to which the release publishes",
-        flaw="none in the lock itself; one instance, a connection per waiter, and each release wakes them all",
+        how="as set-nx-lua, but who waits has subscribed to a channel to which the release "
+        "publishes",
+        flaw="none in the lock itself; one instance, a connection per waiter, and each "
+        "release wakes them all",
         channels=True,
     )
 
@@ -111,13 +124,20 @@ class SetNxPubsub(_Woken):
 
     def give_back(self, lease: Lease) -> Outcome:
         keys = (self.key(lease.resource),)
-        return Outcome.RELEASED if self.server.run(RELEASE_AND_PUBLISH, keys, lease.owner_token) else Outcome.GONE
+        return (
+            Outcome.RELEASED
+            if self.server.run(RELEASE_AND_PUBLISH, keys, lease.owner_token)
+            else Outcome.GONE
+        )
 
     def listen(self, resource: str, delay_ns: int) -> None:
-        """Until something is published; the first time until the subscription stands: it may be free by now."""
-        ear, kind = _EAR.get(), "message"
+        """Until something is published; the first time until the subscription stands: it may be
+        free by now."""
+        ear = _EAR.get()
+        kind = "message"
         if ear is None:
-            ear, kind = self._idle.pop() if self._idle else self.server.listener(), "subscribe"
+            ear = self._idle.pop() if self._idle else self.server.listener()
+            kind = "subscribe"
             _EAR.set(ear)
             ear.subscribe(self.key(resource))
         until_ns = monotonic_ns() + delay_ns

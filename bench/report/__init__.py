@@ -1,1 +1,4 @@
-"""Results as people read them: *a result → terminal, Markdown, progress line*. No arithmetic here."""
+"""Results as people read them: *a result → terminal, Markdown, progress line*.
+
+No arithmetic here.
+"""

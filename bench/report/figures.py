@@ -1,14 +1,15 @@
 """Numbers as people read them: *seconds, shares, counts → short text*.
 
-Rules: scaling to a unit happens only here, on print; a missing value is an en dash, never a zero. Source: golang/perf,
-whose units are normalised at the door and scaled on print.
+Rules: scaling to a unit happens only here, on print; a missing value is an en dash, never a zero.
+Source: golang/perf, whose units are normalised at the door and scaled on print.
 """
 
 from math import inf
 
 from bench.measure.run_result import JudgedThreshold
 
-MISSING, INFINITE = "–", "∞"
+MISSING = "–"
+INFINITE = "∞"
 
 
 def count(value: float | None) -> str:
@@ -29,7 +30,8 @@ def counted(value: float, noun: str) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return seconds as ms with three significant digits and no unit (for a table whose head names it)."""
+    """Return seconds as ms with three significant digits and no unit (for a table whose head names
+    it)."""
     return MISSING if seconds is None else three_digits(seconds * 1000)
 
 
@@ -48,7 +50,8 @@ def latency(seconds: float | None) -> str:
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
-    """Return a share (1 = all) in per cent; what is not all is never rounded up to 100, nor something down to 0."""
+    """Return a share (1 = all) in per cent; what is not all is never rounded up to 100, nor
+    something down to 0."""
     if ratio is None:
         return MISSING
     text = f"{ratio * 100:.{digits}f}"
@@ -87,7 +90,8 @@ def threshold_text(entry: JudgedThreshold) -> str:
         value = entry.reason
     parts = [f"measured {value}", f"limit {limit}"]
     if entry.margin is not None:
-        margin, sign = abs(entry.margin), "-" if entry.margin < 0 else "+" if entry.margin else ""
+        margin = abs(entry.margin)
+        sign = "-" if entry.margin < 0 else "+" if entry.margin else ""
         size = percent(margin / abs(entry.limit)) if entry.limit else in_unit(margin, entry.unit)
         parts.append(f"margin {sign}{size}")
     if entry.reason and entry.reason != value:

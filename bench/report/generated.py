@@ -1,7 +1,8 @@
-"""What nobody writes by hand: *types → result.schema.json beside each; verdicts' words, instruments → READMEs' tables*.
+"""What nobody writes by hand: *types → result.schema.json beside each; verdicts' words, instruments
+→ READMEs' tables*.
 
-Rules: `make schemas` writes all of it; tests compare it with what it is made of. A page says by two marks where a
-generated text belongs.
+Rules: `make schemas` writes all of it; tests compare it with what it is made of. A page says by two
+marks where a generated text belongs.
 """
 
 import inspect
@@ -30,7 +31,8 @@ def words_table() -> str:
         for word in words:
             commands.setdefault(word, []).append(command)
     rows = [
-        f"| **{word.text}** | {word.colour} | {word.exit_code} | {' '.join(said)} | {word.needs} | {word.means} |"
+        f"| **{word.text}** | {word.colour} | {word.exit_code} | {' '.join(said)} | "
+        f"{word.needs} | {word.means} |"
         for word, said in sorted(commands.items(), key=lambda item: list(Kind).index(item[0].kind))
     ]
     head = "| word | colour | exit | said by | rests on | means |\n|---|---|--:|---|---|---|"
@@ -38,13 +40,18 @@ def words_table() -> str:
 
 
 def put_between_marks(path: Path, mark: str, text: str) -> None:
-    """Replace what stands between the marks in `path`. Raises EnvironmentNotReadyError when they are not there."""
+    """Replace what stands between the marks in `path`.
+
+    Raises EnvironmentNotReadyError when they are not there.
+    """
     begin, end = (f"<!-- {mark}: {which} -->" for which in ("begin", "end"))
     with writing(path, "name another file"):
         before, _, rest = path.read_text(encoding="utf-8").partition(begin)
         _, found, after = rest.partition(end)
         if not found:
-            raise EnvironmentNotReadyError(f"{path} has no place for the table: write {begin} and {end} into it")
+            raise EnvironmentNotReadyError(
+                f"{path} has no place for the table: write {begin} and {end} into it"
+            )
         path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 

@@ -1,11 +1,14 @@
-"""What kind of result it is, and how each is told: *a stored result → its type, checked → its sheet, cases, figures*.
+"""What kind of result it is, and how each is told: *a stored result → its type, checked → its
+sheet, cases, figures*.
 
 Rules
-- A kind is recognised by its own word (`kind`). Each question tells its own result, in a module with
-  `sheet(result, place)` and `suite(result)`, if it has pictures `figures(result)`, if it has courses of events
-  `evidence(result)`, and `beside(result, folder)` if another kind of result belongs to it.
-- This is the one door for stored results. Each question judges its own result anew, with the function that the maker of
-  the result asked, too. A result that contradicts itself, or whose word its sections do not earn, is refused.
+- A kind is recognised by its own word (`kind`). Each question tells its own result, in a module
+  with `sheet(result, place)` and `suite(result)`, if it has pictures `figures(result)`, if it has
+  courses of events `evidence(result)`, and `beside(result, folder)` if another kind of result
+  belongs to it.
+- This is the one door for stored results. Each question judges its own result anew, with the
+  function that the maker of the result asked, too. A result that contradicts itself, or whose word
+  its sections do not earn, is refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +28,8 @@ from bench.measure.section import contradictions_in, typed
 from bench.report.sheet import Case, Sheet, Suite
 
 _COMPARE = "bench.experiments.compare"
-KINDS = {  # the type of its results, the module that tells them, the function that judges them anew
+# the type of its results, the module that tells them, the function that judges them anew
+KINDS = {
     "audit": (
         "bench.experiments.audit.result:AuditResult",
         "bench.experiments.audit.words",
@@ -36,7 +40,11 @@ KINDS = {  # the type of its results, the module that tells them, the function t
         "bench.experiments.capacity.words",
         "bench.experiments.capacity.judge:earned",
     ),
-    "compare": (f"{_COMPARE}.result:ComparisonResult", f"{_COMPARE}.words", f"{_COMPARE}.judge:earned"),
+    "compare": (
+        f"{_COMPARE}.result:ComparisonResult",
+        f"{_COMPARE}.words",
+        f"{_COMPARE}.judge:earned",
+    ),
     "crash": (
         "bench.experiments.crash.result:CrashResult",
         "bench.experiments.crash.words",
@@ -52,13 +60,21 @@ KINDS = {  # the type of its results, the module that tells them, the function t
         "bench.experiments.fsync.words",
         "bench.experiments.fsync.planner:earned",
     ),
-    "gate": (f"{_COMPARE}.result:ComparisonResult", f"{_COMPARE}.words", f"{_COMPARE}.judge:earned"),
+    "gate": (
+        f"{_COMPARE}.result:ComparisonResult",
+        f"{_COMPARE}.words",
+        f"{_COMPARE}.judge:earned",
+    ),
     "peers": (
         "bench.experiments.contest.result:PeersResult",
         "bench.experiments.contest.words",
         "bench.experiments.contest.judge:earned",
     ),
-    "run": ("bench.measure.run_result:RunResult", "bench.report.summary", "bench.gates.run_verdict:earned"),
+    "run": (
+        "bench.measure.run_result:RunResult",
+        "bench.report.summary",
+        "bench.gates.run_verdict:earned",
+    ),
     "safety": (
         "bench.experiments.safety_matrix.result:SafetyResult",
         "bench.experiments.safety_matrix.words",
@@ -71,7 +87,8 @@ KINDS = {  # the type of its results, the module that tells them, the function t
     ),
 }
 Found = TypeVar("Found", bound=Document)
-_BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)  # of sections that no command makes
+# of sections that no command makes
+_BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 
 
 def type_of(kind: str) -> type[Document]:
@@ -81,17 +98,20 @@ def type_of(kind: str) -> type[Document]:
 
 
 def of_its_kind(result: Mapping[str, object], name: str) -> Document:
-    """Return the result called `name` as the type of its kind. Raises UsageError if it is not whole, of no kind, or
-    says what its sections do not earn."""
-    kind = str(result.get("kind", "run" if "latency_s" in result else "an unknown kind"))  # old runs have none
+    """Return the result called `name` as the type of its kind. Raises UsageError if it is not
+    whole, of no kind, or says what its sections do not earn."""
+    # old runs have none
+    kind = str(result.get("kind", "run" if "latency_s" in result else "an unknown kind"))
     if kind not in KINDS:
-        raise UsageError(f"{name} is a result of lockbench {kind}, which this lockbench does not know")
+        raise UsageError(
+            f"{name} is a result of lockbench {kind}, which this lockbench does not know"
+        )
     return as_earned(typed(result, type_of(kind), name), name)
 
 
 def as_earned(result: Document, name: str) -> Document:
-    """Return the result called `name` as its sections earn it. Raises UsageError where it contradicts itself, or says
-    something else than it earns."""
+    """Return the result called `name` as its sections earn it. Raises UsageError where it
+    contradicts itself, or says something else than it earns."""
     judge: Callable[[Document], Document] = resolve_name(KINDS[kind_of(result)][2])
     earned = result
     try:
@@ -102,26 +122,33 @@ def as_earned(result: Document, name: str) -> Document:
     except _BROKEN as error:
         wrong = f"its sections cannot be judged ({type(error).__name__}: {error})"
     if wrong:
-        raise UsageError(f"{name} is refused, because {wrong}; the file was changed or is damaged, so measure it anew")
+        raise UsageError(
+            f"{name} is refused, because {wrong}; the file was changed or is damaged, so "
+            "measure it anew"
+        )
     return earned
 
 
 def result_of_kind(place: Path, kind: str, form: type[Found]) -> Found:
-    """Return the result in the file or folder `place`, a `form`. Raises UsageError when it is none, not of this kind,
-    not whole, or says what its sections do not earn."""
+    """Return the result in the file or folder `place`, a `form`. Raises UsageError when it is none,
+    not of this kind, not whole, or says what its sections do not earn."""
     result = read_result(place)
     if result.get("kind") != kind:
-        raise UsageError(f"{place} is not a result of lockbench {kind}; name a result of lockbench {kind}")
+        raise UsageError(
+            f"{place} is not a result of lockbench {kind}; name a result of lockbench {kind}"
+        )
     assert issubclass(form, type_of(kind))
     return cast("Found", of_its_kind(result, str(place)))
 
 
 def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
-    """Return the result of this kind that was begun last, of those right below `folder`; None when there is none.
-    Raises UsageError where the newest one is refused: an older one in its place would be a surprise."""
+    """Return the result of this kind that was begun last, of those right below `folder`; None when
+    there is none. Raises UsageError where the newest one is refused: an older one in its place
+    would be a surprise."""
     found: list[tuple[str, Path]] = []
     for path in folder.glob(f"*/{RESULT_NAME}"):
-        with suppress(UsageError):  # what is no result of this kind was not looked for
+        # what is no result of this kind was not looked for
+        with suppress(UsageError):
             result = read_result(path)
             if result.get("kind") == kind:
                 found.append((str(result.get("started_at")), path))
@@ -134,7 +161,8 @@ def read_run(place: Path) -> RunResult:
 
 
 def kind_of(result: Document) -> str:
-    """The command that made `result`: run, safety, split-votes, fsync, crash, capacity, compare …"""
+    """The command that made `result`: run, safety, split-votes, fsync, crash, capacity, compare
+    …"""
     return str(getattr(result, "kind"))  # noqa: B009 - each type has its own Literal
 
 
@@ -144,7 +172,8 @@ def words_of(result: Document) -> ModuleType:
 
 
 def beside(result: Document, folder: Path) -> Document:
-    """Return `result` with what the results right below `folder` add to it, where its kind looks for that."""
+    """Return `result` with what the results right below `folder` add to it, where its kind looks
+    for that."""
     look: Any = getattr(words_of(result), "beside", None)
     found: Document = look(result, folder) if look else result
     return found
@@ -157,8 +186,8 @@ def told(result: Document, place: str = "") -> Sheet:
 
 
 def cases_of(result: Document) -> Suite:
-    """Return `result` as JUnit cases. A word that is no pass has a case that is none: rows may all be as they must, and
-    too few of them judged."""
+    """Return `result` as JUnit cases. A word that is no pass has a case that is none: rows may all
+    be as they must, and too few of them judged."""
     suite: Suite = words_of(result).suite(result)
     verdict = result.verdict
     if verdict.status == "pass" or any(case.status != "pass" for case in suite.cases):

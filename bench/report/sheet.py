@@ -1,9 +1,11 @@
-"""A result in words: *verdict, tables, labelled sentences → a terminal or Markdown; cases → JUnit XML*.
+"""A result in words: *verdict, tables, labelled sentences → a terminal or Markdown; cases → JUnit
+XML*.
 
-Rules: verdict first; a cell never breaks its table; colours are never the only sign; nothing is computed
-here. In JUnit fail is a `failure`; inconclusive, invalid and violated are an `error`, so that no CI shows them green.
-What XML cannot hold is replaced. Source: rich; GitHub's Markdown tables; windyroad's JUnit.xsd (all of its required
-attributes), which Jenkins, GitLab and GitHub's reporters read.
+Rules: verdict first; a cell never breaks its table; colours are never the only sign; nothing is
+computed here. In JUnit fail is a `failure`; inconclusive, invalid and violated are an `error`, so
+that no CI shows them green. What XML cannot hold is replaced. Source: rich; GitHub's Markdown
+tables; windyroad's JUnit.xsd (all of its required attributes), which Jenkins, GitLab and GitHub's
+reporters read.
 """
 
 import re
@@ -24,16 +26,19 @@ from bench.measure.verdict import Kind, word_of
 from bench.screen import fitted
 
 GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
-STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}  # as a page calls them
+# as a page calls them
+STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}
 ROOMY = 100  # columns
 
 
-TO_DO, NOT_MEASURED = "What to do", "What was not measured"  # groups of sentences; a page heads them so
+# groups of sentences; a page heads them so
+TO_DO = "What to do"
+NOT_MEASURED = "What was not measured"
 
 
 class Sentence(NamedTuple):
-    """A labelled sentence; `style` is GOOD, DOUBTFUL or BAD, "" = that of its label; `group`: TO_DO, NOT_MEASURED, or
-    "" for a note."""
+    """A labelled sentence; `style` is GOOD, DOUBTFUL or BAD, "" = that of its label; `group`:
+    TO_DO, NOT_MEASURED, or "" for a note."""
 
     label: str
     text: str
@@ -42,7 +47,8 @@ class Sentence(NamedTuple):
 
 
 class KeyFigure(NamedTuple):
-    """One of the figures that answer the question: a short name, the value, and the bound that goes with it."""
+    """One of the figures that answer the question: a short name, the value, and the bound that goes
+    with it."""
 
     name: str
     value: str
@@ -56,10 +62,12 @@ class KeyFigure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One table: what it shows, its head (lines of a cell parted by newlines), its rows. `left`: columns of words.
+    """One table: what it shows, its head (lines of a cell parted by newlines), its rows. `left`:
+    columns of words.
 
-    On a terminal `aside` is a column for roomy ones only, and `below` one that has a line of its own under its row;
-    `styles`: of cells, by their text; `terms`: words of it that are not everyday, each with its meaning.
+    On a terminal `aside` is a column for roomy ones only, and `below` one that has a line of its
+    own under its row; `styles`: of cells, by their text; `terms`: words of it that are not
+    everyday, each with its meaning.
     """
 
     name: str
@@ -74,13 +82,15 @@ class Part:
 
     @property
     def plain_head(self) -> tuple[str, ...]:
-        """The head where a cell has room for one line; a word may be parted at soft hyphens, U+2010 is its own."""
+        """The head where a cell has room for one line; a word may be parted at soft hyphens, U+2010
+        is its own."""
         cells = (cell.replace("-\n", "\u00ad").replace("\u2010\n", "\u2010") for cell in self.head)
         return tuple(" ".join(cell.split()) for cell in cells)
 
 
 Row = TypeVar("Row")
-Columns = Sequence[tuple[str, Callable[[Row], str]]]  # of each its head, and what it shows of a row
+# of each its head, and what it shows of a row
+Columns = Sequence[tuple[str, Callable[[Row], str]]]
 
 
 def table(
@@ -94,13 +104,16 @@ def table(
 ) -> Part:
     """Return the table that shows `rows` in these `columns`; `left`: those of words."""
     cells = tuple(tuple(shown(row) for _, shown in columns) for row in rows)
-    return Part(name, about, tuple(head for head, _ in columns), cells, frozenset(left), terms=terms or {})
+    return Part(
+        name, about, tuple(head for head, _ in columns), cells, frozenset(left), terms=terms or {}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD. `tables_first`: the tables are what
-    people look for; else the sentences, which explain them, stand before them."""
+    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD. `tables_first`:
+    the tables are what people look for; else the sentences, which explain them, stand before
+    them."""
 
     verdict: str
     style: str
@@ -109,7 +122,8 @@ class Sheet:
     parts: tuple[Part, ...]
     lines: tuple[Sentence, ...]
     tables_first: bool = False
-    caveat: str = ""  # of the headline: beside the word also where there is no room for the rest
+    # of the headline: beside the word also where there is no room for the rest
+    caveat: str = ""
     keys: tuple[KeyFigure, ...] = ()
 
     @property
@@ -118,49 +132,81 @@ class Sheet:
         return {term: meaning for part in self.parts for term, meaning in part.terms.items()}
 
     def style_of(self, line: Sentence) -> str:
-        """The style of one of its lines: a reason has that of the verdict, a warning wants attention."""
+        """The style of one of its lines: a reason has that of the verdict, a warning wants
+        attention."""
         return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")
 
 
 def sheet_of(
-    result: Document, place: str, *, kind: str, headline: str, conditions: Iterable[str],
-    parts: Iterable[Part], lines: Iterable[tuple[str, str] | Sentence],
-    tables_first: bool = False, caveat: str = "", keys: Iterable[KeyFigure] = (),
-) -> Sheet:  # fmt: skip
-    """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere): around its own `lines` what every
-    result says, the reasons of its verdict, its warnings, and where it is."""
+    result: Document,
+    place: str,
+    *,
+    kind: str,
+    headline: str,
+    conditions: Iterable[str],
+    parts: Iterable[Part],
+    lines: Iterable[tuple[str, str] | Sentence],
+    tables_first: bool = False,
+    caveat: str = "",
+    keys: Iterable[KeyFigure] = (),
+) -> Sheet:
+    """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere): around its own
+    `lines` what every result says, the reasons of its verdict, its warnings, and where it is."""
     said = [
         *(("because", reason) for reason in result.verdict.reasons),
         *lines,
         *(("warning", warning) for warning in result.warnings),
         *([("result", place)] if place else []),
     ]
-    word, once = word_of(kind, result.verdict), tuple(dict.fromkeys(Sentence(*line) for line in said))
+    word = word_of(kind, result.verdict)
+    once = tuple(dict.fromkeys(Sentence(*line) for line in said))
     about = " · ".join(conditions)
-    return Sheet(word.text, word.colour, headline, about, tuple(parts), once, tables_first, caveat, tuple(keys))
+    return Sheet(
+        word.text,
+        word.colour,
+        headline,
+        about,
+        tuple(parts),
+        once,
+        tables_first,
+        caveat,
+        tuple(keys),
+    )
 
 
 def made(result: Document, shared: str = "") -> tuple[str, str, str]:
-    """Conditions of every experiment: its cores and with whom they are `shared`, its seed, how long it took."""
-    return f"{result.environment.cores_text}{shared}", f"seed {result.seed}", f"{result.duration_s:.0f} s"
+    """Conditions of every experiment: its cores and with whom they are `shared`, its seed, how long
+    it took."""
+    return (
+        f"{result.environment.cores_text}{shared}",
+        f"seed {result.seed}",
+        f"{result.duration_s:.0f} s",
+    )
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
-    """Print `sheet` on `console`: the verdict, what it rests on, its tables and sentences, and the verdict again."""
+    """Print `sheet` on `console`: the verdict, what it rests on, its tables and sentences, and the
+    verdict again."""
     sheet = fitted(sheet, console.encoding)
-    verdict = Text.assemble((f"{sheet.verdict}   ", f"bold {sheet.style}"), (sheet.headline, "bold"))
+    verdict = Text.assemble(
+        (f"{sheet.verdict}   ", f"bold {sheet.style}"), (sheet.headline, "bold")
+    )
     console.print(verdict)
     console.print(Text(sheet.conditions, style="dim"))
     tables = [line for part in sheet.parts for line in _part(part, console.width)]
     if terms := sheet.terms:
-        tables += [Text(), *(Text(f"{term}: {meaning}", style="dim") for term, meaning in terms.items())]
+        tables += [
+            Text(),
+            *(Text(f"{term}: {meaning}", style="dim") for term, meaning in terms.items()),
+        ]
     facts = [Text(), _facts(sheet)]
     for line in (*tables, *facts) if sheet.tables_first else (*facts, *tables):
         console.print(line)
     if tables and not sheet.tables_first:
         console.print()
     short = Text.assemble(
-        (sheet.verdict, f"bold {sheet.style}"), (f"   {sheet.caveat}" if sheet.caveat else "", "bold")
+        (sheet.verdict, f"bold {sheet.style}"),
+        (f"   {sheet.caveat}" if sheet.caveat else "", "bold"),
     )
     console.print(verdict if verdict.cell_len <= console.width else short)
 
@@ -168,7 +214,9 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
 def sheet_markdown(sheet: Sheet) -> str:
     """Return `sheet` as a Markdown document."""
     lines = (*(Sentence(key.name, key.text) for key in sheet.keys), *sheet.lines)
-    facts = "\n".join(f"- **{line.label}**: {line.text}" if line.label else f"  - {line.text}" for line in lines)
+    facts = "\n".join(
+        f"- **{line.label}**: {line.text}" if line.label else f"  - {line.text}" for line in lines
+    )
     tables: list[str] = []
     for part in sheet.parts:
         title = [f"### {part.name}{f': {part.about}' if part.about else ''}"] if part.name else []
@@ -176,7 +224,8 @@ def sheet_markdown(sheet: Sheet) -> str:
     tables += [f"*{term}*: {meaning}" for term, meaning in sheet.terms.items()]
     parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
     text = "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"
-    return re.sub(r"([#@])(?=\w)", "\\1\u2060", text)  # a word joiner: #1 is an instance, no issue of the reader's
+    # a word joiner: #1 is an instance, no issue of the reader's
+    return re.sub(r"([#@])(?=\w)", "\\1\u2060", text)
 
 
 def part_markdown(part: Part) -> str:
@@ -189,8 +238,11 @@ def part_markdown(part: Part) -> str:
 
 
 def _facts(sheet: Sheet) -> Table:
-    table = Table(box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(style="dim", no_wrap=True, min_width=10)  # the sentences of most sheets stand below each other
+    table = Table(
+        box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    # the sentences of most sheets stand below each other
+    table.add_column(style="dim", no_wrap=True, min_width=10)
     table.add_column(overflow="fold")
     for key in sheet.keys:
         bound = f" ({key.bound})" if key.bound else ""
@@ -202,7 +254,9 @@ def _facts(sheet: Sheet) -> Table:
 
 def _part(part: Part, width: int) -> Iterator[RenderableType]:
     if part.name:
-        yield Text.assemble("\n", (part.name, "bold"), (f"   {part.about}" if part.about else "", "dim"))
+        yield Text.assemble(
+            "\n", (part.name, "bold"), (f"   {part.about}" if part.about else "", "dim")
+        )
     if part.below is None:
         yield from _tables(part, width)
     else:
@@ -210,14 +264,21 @@ def _part(part: Part, width: int) -> Iterator[RenderableType]:
 
 
 def _tables(part: Part, width: int) -> Iterator[RenderableType]:
-    """The table; where it is too wide, in pieces, each behind the first column: no figure is cut."""
+    """The table; where it is too wide, in pieces, each behind the first column: no figure is
+    cut."""
     gap = 2 if width >= ROOMY and part.aside is None else 1
     shown = [column for column in range(len(part.head)) if column != part.aside or width >= ROOMY]
     widths = [
-        max(cell_len(line) for row in (part.head, *part.rows) for line in row[column].splitlines() or [""]) + gap
+        max(
+            cell_len(line)
+            for row in (part.head, *part.rows)
+            for line in row[column].splitlines() or [""]
+        )
+        + gap
         for column in range(len(part.head))
     ]
-    pieces, taken = [[shown[0]]], widths[shown[0]]
+    pieces = [[shown[0]]]
+    taken = widths[shown[0]]
     for column in shown[1:]:
         if taken + widths[column] - gap > width and len(pieces[-1]) > 1:
             pieces.append([shown[0]])
@@ -231,22 +292,34 @@ def _tables(part: Part, width: int) -> Iterator[RenderableType]:
 
 
 def _table(part: Part, shown: Sequence[int], gap: int) -> Table:
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+    table = Table(
+        box=None, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim"
+    )
     for column in shown:
         justify: Literal["left", "right"] = "left" if column in part.left else "right"
         style = "dim" if column == part.aside else ""
-        table.add_column(Text(part.head[column]), justify=justify, no_wrap=column != shown[0], style=style)
+        table.add_column(
+            Text(part.head[column]), justify=justify, no_wrap=column != shown[0], style=style
+        )
     for row in part.rows:
-        table.add_row(*(Text(row[column], style=part.styles.get(row[column], "")) for column in shown))
+        table.add_row(
+            *(Text(row[column], style=part.styles.get(row[column], "")) for column in shown)
+        )
     return table
 
 
 def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
     """Each row with its column `below` on a line of its own."""
-    lines = [[cell for column, cell in enumerate(row) if column != below] for row in (part.head, *part.rows)]
+    lines = [
+        [cell for column, cell in enumerate(row) if column != below]
+        for row in (part.head, *part.rows)
+    ]
     widths = [max(map(len, column)) + 1 for column in zip(*lines, strict=True)]
     for number, cells in enumerate(lines):
-        texts = ((cell.ljust(width), part.styles.get(cell, "")) for cell, width in zip(cells, widths, strict=True))
+        texts = (
+            (cell.ljust(width), part.styles.get(cell, ""))
+            for cell, width in zip(cells, widths, strict=True)
+        )
         line = Text.assemble(*texts, style="" if number else "dim", no_wrap=True)
         line.rstrip()
         yield line
@@ -254,14 +327,15 @@ def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
             yield Padding(Text(part.rows[number - 1][below], style="dim"), (0, 0, 0, 2))
 
 
-# -- for CI servers ----------------------------------------------------------------------------------------------------
+# -- for CI servers --------------------------------------------------------------------------------
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that was judged: `status` pass, fail, or anything else for an error; `text` says what was seen."""
+    """One thing that was judged: `status` pass, fail, or anything else for an error; `text` says
+    what was seen."""
 
     name: str
     status: str
@@ -270,8 +344,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """All cases of one command. `started_at`: UTC, ISO 8601; `properties`: what else to know; `name`: which scenario or
-    run it is, "" = none; `mark`: what its cases bear beside their names, to differ from those of another run."""
+    """All cases of one command. `started_at`: UTC, ISO 8601; `properties`: what else to know;
+    `name`: which scenario or run it is, "" = none; `mark`: what its cases bear beside their names,
+    to differ from those of another run."""
 
     command: str
     started_at: str
@@ -310,14 +385,17 @@ def junit_xml(suite: Suite) -> str:
     for name, value in suite.properties.items():
         ET.SubElement(properties, "property", name=name, value=value)
     classname = ".".join(filter(None, ("lockbench", suite.command, suite.name)))
-    time = counts["time"]  # readers such as GitLab's add up those of the cases: the first bears that of the command
+    # readers such as GitLab's add up those of the cases: the first bears that of the command
+    time = counts["time"]
     for case, name in zip(suite.cases, _case_names(suite), strict=True):
         element = ET.SubElement(node, "testcase", name=name, classname=classname, time=time)
         time = "0"
         if case.status != "pass":
             kind = "failure" if case.status == "fail" else "error"
             ET.SubElement(element, kind, message=case.text, type=case.status).text = case.text
-    ET.SubElement(node, "system-out").text = "\n".join(f"{case.name}: {case.text}" for case in suite.cases)
+    ET.SubElement(node, "system-out").text = "\n".join(
+        f"{case.name}: {case.text}" for case in suite.cases
+    )
     ET.SubElement(node, "system-err")
     ET.indent(root)
     document = _NOT_XML.sub("\ufffd", ET.tostring(root, encoding="unicode"))

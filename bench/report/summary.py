@@ -1,9 +1,9 @@
 """What `lockbench run` says: *its result → one sheet: headline, latency table, lines of text*.
 
-Rules: verdict first; a section the result does not have gives no line; a run of five instances without trouble fits a
-screen of 80×24. The first line says what share of acquires succeeded unless all did, and its percentiles are over all
-acquires: "∞" where so many failed, "≤" where the generator's own delay is part of them. Of an invalid run it shows no
-figure.
+Rules: verdict first; a section the result does not have gives no line; a run of five instances
+without trouble fits a screen of 80×24. The first line says what share of acquires succeeded unless
+all did, and its percentiles are over all acquires: "∞" where so many failed, "≤" where the
+generator's own delay is part of them. Of an invalid run it shows no figure.
 """
 
 from collections.abc import Iterator
@@ -25,16 +25,32 @@ from bench.report.figures import (
     three_digits,
     threshold_text,
 )
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, KeyFigure, Part, Sentence, Sheet, Suite, sheet_of
+from bench.report.sheet import (
+    BAD,
+    DOUBTFUL,
+    GOOD,
+    Case,
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    Suite,
+    sheet_of,
+)
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
 PERCENTILES = ("p50", "p90", "p99", "p999", "p9999", "max")
-_HEAD = (  # as wide as figures ever are: the tables of two runs below each other stay in line
-    f"{'ms':<10}", *(f"{name:>7}" for name in ("p50", "p90", "p99", "p99.9", "p99.99", "max")), f"{'count':>10}", ""
-)  # fmt: skip
+# as wide as figures ever are: the tables of two runs below each other stay in line
+_HEAD = (
+    f"{'ms':<10}",
+    *(f"{name:>7}" for name in ("p50", "p90", "p99", "p99.9", "p99.99", "max")),
+    f"{'count':>10}",
+    "",
+)
 _NOTE = len(_HEAD) - 1
-_ROWS = (  # section of latency_s, its name, what to know about it
+# section of latency_s, its name, what to know about it
+_ROWS = (
     ("acquire", "acquire", "from the intended start"),
     ("acquire_all", "  all", "failed ones as ∞"),
     ("acquire_service", "  service", "from the actual start"),
@@ -43,43 +59,61 @@ _ROWS = (  # section of latency_s, its name, what to know about it
     ("handoff", "hand-off", "release sent → next grant"),
     ("hold", "hold", ""),
 )
-WITHIN = "within one process"  # of a lock that nobody has looked at, all of whose callers were in one
-MOST_FAULTS = 3  # of a kind, by their times
-MOST_INSTANCES = 9  # with more, only those with trouble get a line of their own
+# of a lock that nobody has looked at, all of whose callers were in one
+WITHIN = "within one process"
+# of a kind, by their times
+MOST_FAULTS = 3
+# with more, only those with trouble get a line of their own
+MOST_INSTANCES = 9
 
 
 def sheet(result: RunResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
-        result, place, kind="run", headline=_headline(result), conditions=_conditions(result),
-        parts=[_latencies(result)], lines=_lines(result), tables_first=True,
-    )  # fmt: skip
+        result,
+        place,
+        kind="run",
+        headline=_headline(result),
+        conditions=_conditions(result),
+        parts=[_latencies(result)],
+        lines=_lines(result),
+        tables_first=True,
+    )
 
 
 def suite(result: RunResult) -> Suite:
     """The run as JUnit cases: its verdict, and every threshold."""
-    verdict, scenario, own = result.verdict, result.scenario, result.verdict.status
-    if own in ("fail", "inconclusive"):  # a limit that does not hold is its own case
+    verdict = result.verdict
+    scenario = result.scenario
+    own = result.verdict.status
+    # a limit that does not hold is its own case
+    if own in ("fail", "inconclusive"):
         limits = set(map(sentence, result.thresholds))
         own = "pass" if set(verdict.reasons) <= limits else "inconclusive"
-    word, tested = word_of("run", verdict).text, result.safety.tested_leases
+    word = word_of("run", verdict).text
+    tested = result.safety.tested_leases
     within = f" {WITHIN}" if result.safety.within_one_process else ""
     reasons = "; ".join(verdict.reasons) or f"valid; {word}{within}, by {tested:,} tested leases"
     cases = [Case("the run", own, reasons)]
-    cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
+    cases += [
+        Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds
+    ]
     properties = {"id": result.id, "recipe": scenario.recipe, "instances": str(scenario.instances)}
     return Suite("run", result.started_at, result.duration_s, cases, properties)
 
 
 def _headline(result: RunResult) -> str:
-    rate, got = result.rate, result.outcome_shares.acquired
+    rate = result.rate
+    got = result.outcome_shares.acquired
     if result.verdict.status == "invalid" or result.generator.verdict == "INVALID":
         return f"no figure of this run counts, over {count(result.duration_s)} s"
-    leases, seconds = f"{count(rate.achieved_per_s)} leases/s", f"over {count(result.duration_s)} s"
+    leases = f"{count(rate.achieved_per_s)} leases/s"
+    seconds = f"over {count(result.duration_s)} s"
     success = [f"{percent(got)} acquired"] if got is not None and got < 1 else []
     if result.safety.within_one_process and result.safety.verdict == "SAFE":
         leases = f"{WITHIN}   {leases}"
-    if rate.sustained is False:  # a percentile beside a rate that was not reached would be misread
+    # a percentile beside a rate that was not reached would be misread
+    if rate.sustained is False:
         leases += f" of {count(rate.offered_per_s)}/s offered: not sustained {seconds}"
         return "   ".join([leases, *success])
     p50, p99 = (f"{name} {_acquire(result, name)}" for name in ("p50", "p99"))
@@ -87,27 +121,39 @@ def _headline(result: RunResult) -> str:
 
 
 def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
-    """Return what a page shows large: whether the lock held, its rate, its latency; nothing of an invalid run."""
+    """Return what a page shows large: whether the lock held, its rate, its latency; nothing of an
+    invalid run."""
     if result.verdict.status == "invalid" or result.generator.verdict == "INVALID":
         return ()
-    safety, rate = result.safety, result.rate
-    held, bound = safety.verdict.lower(), safety.reason or ""
+    safety = result.safety
+    rate = result.rate
+    held = safety.verdict.lower()
+    bound = safety.reason or ""
     if safety.verdict == "SAFE" and safety.upper_bound_95:
-        held = f"{count(safety.service_faults)} violations in {count(safety.tested_leases)} tested leases"
+        held = (
+            f"{count(safety.service_faults)} violations in {count(safety.tested_leases)} "
+            "tested leases"
+        )
         within = f"{WITHIN}, " if safety.within_one_process else ""
         bound = f"{within}95 % sure: fewer than 1 in {count(round(1 / safety.upper_bound_95))}"
-    offered = f" of {count(rate.offered_per_s)}/s offered" if rate.offered_per_s else ", closed loop"
+    offered = (
+        f" of {count(rate.offered_per_s)}/s offered" if rate.offered_per_s else ", closed loop"
+    )
     times = f"p50 {_acquire(result, 'p50')}, from the intended start"
     return (
         KeyFigure("did the lock hold?", held, bound),
-        KeyFigure("rate", f"{count(rate.achieved_per_s)} leases/s", f"over {count(result.duration_s)} s{offered}"),
+        KeyFigure(
+            "rate",
+            f"{count(rate.achieved_per_s)} leases/s",
+            f"over {count(result.duration_s)} s{offered}",
+        ),
         KeyFigure("acquire p99", _acquire(result, "p99"), times),
     )
 
 
 def in_one_line(result: RunResult) -> str:
-    """Return the headline with the reasons of the word, or else what was found of safety: what a log line or Locust's
-    page has room for."""
+    """Return the headline with the reasons of the word, or else what was found of safety: what a
+    log line or Locust's page has room for."""
     reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
     return "; ".join((_headline(result).replace("   ", ", "), *reasons))
 
@@ -120,7 +166,8 @@ def _acquire(result: RunResult, name: str) -> str:
 
 
 def _conditions(result: RunResult) -> list[str]:
-    scenario, named = result.scenario, [result.name] if result.name else []
+    scenario = result.scenario
+    named = [result.name] if result.name else []
     if result.interrupted or result.duration_s * 1000 < scenario.duration_ms - 1:  # by whomever
         named.append(f"cut short, was to take {duration_text(scenario.duration_ms)}")
     return [*named, scenario.recipe, *load_parts(scenario)]
@@ -128,9 +175,15 @@ def _conditions(result: RunResult) -> list[str]:
 
 def load_parts(scenario: Scenario) -> list[str]:
     """What load it was, in a few words each."""
-    rate, users = scenario.rate_per_s, counted(scenario.users, "user")
-    skew, hold = skew_text(scenario.skew), delay_text(scenario.hold).removeprefix("fixed:")
-    loop = f"open loop {count(rate)}/s" + (" fixed" if scenario.arrivals == "fixed" else "") if rate else "closed loop"
+    rate = scenario.rate_per_s
+    users = counted(scenario.users, "user")
+    skew = skew_text(scenario.skew)
+    hold = delay_text(scenario.hold).removeprefix("fixed:")
+    loop = (
+        f"open loop {count(rate)}/s" + (" fixed" if scenario.arrivals == "fixed" else "")
+        if rate
+        else "closed loop"
+    )
     return [
         loop,
         f"{users} in {scenario.processes} processes" if scenario.processes > 1 else users,
@@ -141,9 +194,11 @@ def load_parts(scenario: Scenario) -> list[str]:
 
 
 def _latencies(result: RunResult) -> Part:
-    sections, rows = result.latency_s, list[tuple[str, ...]]()
+    sections = result.latency_s
+    rows = list[tuple[str, ...]]()
     hidden = {
-        "acquire_service": not result.rate.offered_per_s,  # it is the actual start
+        # it is the actual start
+        "acquire_service": not result.rate.offered_per_s,
         "hold": not result.scenario.hold.ms,
         "acquire_all": "p99" not in sections.acquire_all.infinite,
     }
@@ -151,7 +206,10 @@ def _latencies(result: RunResult) -> Part:
         section = getattr(sections, name)
         if section.count and not hidden.get(name):
             endless = getattr(section, "infinite", ())
-            figures = (INFINITE if key in endless else milliseconds(getattr(section, key)) for key in PERCENTILES)
+            figures = (
+                INFINITE if key in endless else milliseconds(getattr(section, key))
+                for key in PERCENTILES
+            )
             rows.append((shown, *figures, count(section.count), f" {note}" if note else ""))
     return Part("", "", _HEAD, tuple(rows), frozenset({0, _NOTE}), aside=_NOTE)
 
@@ -182,25 +240,41 @@ def _outcomes(result: RunResult) -> Sentence:
     retried = result.scenario.retry.unreachable
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
     shares = fields_of(result.outcome_shares).items()
-    parts = [f"{_words(name)} {percent(ratio)}{how.get(name, '')}" for name, ratio in shares if ratio]
+    parts = [
+        f"{_words(name)} {percent(ratio)}{how.get(name, '')}" for name, ratio in shares if ratio
+    ]
     nothing = "nothing was recorded in the measured window"
-    unserved, asked, spurious = result.waiting.unserved, result.waiting.asked, result.safety.spurious_refusals
+    unserved = result.waiting.unserved
+    asked = result.waiting.asked
+    spurious = result.safety.spurious_refusals
     served = []
     if unserved is not None and asked is not None:
         hungry = f"{count(unserved)} of {counted(asked, 'caller')} never served"
         served.append(hungry if unserved else "all callers served")
-    served.append(f"{count(spurious)} spurious refusals")  # while nobody can have held the lock
+    # while nobody can have held the lock
+    served.append(f"{count(spurious)} spurious refusals")
     style = DOUBTFUL if unserved or spurious else ""
-    return Sentence("outcomes", " · ".join([" · ".join(parts) or nothing, *served]), style if parts else BAD)
+    return Sentence(
+        "outcomes", " · ".join([" · ".join(parts) or nothing, *served]), style if parts else BAD
+    )
 
 
 def _attempts(result: RunResult) -> Sentence:
-    margins, votes, mean = result.votes.margin, result.votes, result.attempts.mean
+    margins = result.votes.margin
+    votes = result.votes
+    mean = result.attempts.mean
     whole = sum(margins.values())
-    shown = ", ".join(f"{margin}: {share(margins[margin], whole)}" for margin in sorted(margins, key=int, reverse=True))
+    shown = ", ".join(
+        f"{margin}: {share(margins[margin], whole)}"
+        for margin in sorted(margins, key=int, reverse=True)
+    )
     kinds = {"errored": votes.errored, "silent": votes.silent, "absent": votes.absent}
     lost = [f"{kind} {count(number)}" for kind, number in kinds.items() if number]
-    parts = ["none" if mean is None else f"{mean:.2f} per lease", *([f"vote margin {shown}"] if shown else []), *lost]
+    parts = [
+        "none" if mean is None else f"{mean:.2f} per lease",
+        *([f"vote margin {shown}"] if shown else []),
+        *lost,
+    ]
     return Sentence("attempts", " · ".join(parts), DOUBTFUL if lost else "")
 
 
@@ -208,7 +282,10 @@ def _waiting(result: RunResult) -> Iterator[Sentence]:
     waiting = result.waiting
     if waiting.wakeups:
         parts = [f"longest {latency(waiting.longest_s)}", f"Jain {waiting.jain or 0:.3f}"]
-        parts += [f"{count(waiting.wakeups)} turns passed between processes", f"{count(waiting.polls)} polls"]
+        parts += [
+            f"{count(waiting.wakeups)} turns passed between processes",
+            f"{count(waiting.polls)} polls",
+        ]
         yield Sentence("waits", " · ".join(parts))
 
 
@@ -220,19 +297,29 @@ def _cost(result: RunResult) -> Iterator[Sentence]:
         ("CPU µs client {}", cost.client_cpu_us_per_cycle),
         ("servers {}", cost.server_cpu_us_per_cycle),
     )
-    if parts := [text.format(three_digits(amount)) for text, amount in amounts if amount is not None]:
+    if parts := [
+        text.format(three_digits(amount)) for text, amount in amounts if amount is not None
+    ]:
         yield Sentence("per lease", " · ".join(parts))
 
 
 def safety_sentence(safety: SafetyReport) -> Sentence:
     """Return what the oracle found, with its bound."""
-    leases, reason, late = count(safety.tested_leases), safety.reason, safety.client_overstays
+    leases = count(safety.tested_leases)
+    reason = safety.reason
+    late = safety.client_overstays
     overstays = f" · {count(late)} client overstays (work outlived its lease)" if late else ""
     if safety.verdict == "VIOLATED":
-        causes = [*dict.fromkeys(one.blame for one in safety.examples if one.blame not in ("", None, "unexplained"))]
+        causes = [
+            *dict.fromkeys(
+                one.blame for one in safety.examples if one.blame not in ("", None, "unexplained")
+            )
+        ]
         causes += [f"{count(safety.unexplained)} unexplained"] if safety.unexplained else []
         cause = f" · cause: {', '.join(causes)}" if causes else ""
-        return Sentence("safety", f"violated in {leases} tested leases: {reason}{cause}{overstays}", BAD)
+        return Sentence(
+            "safety", f"violated in {leases} tested leases: {reason}{cause}{overstays}", BAD
+        )
     if safety.verdict != "SAFE":
         return Sentence("safety", f"{safety.verdict.lower()}: {reason}{overstays}", DOUBTFUL)
     bound = count(round(1 / safety.upper_bound_95)) if safety.upper_bound_95 else MISSING
@@ -262,7 +349,10 @@ def _faults(result: RunResult) -> Iterator[Sentence]:
 def _generator(result: RunResult) -> Sentence:
     generator = result.generator
     verdict = str(generator.verdict).lower()
-    parts = [f"CPU {percent(generator.cpu_ratio, 0)}", f"lag p99 {latency(generator.scheduler_lag_p99_s)}"]
+    parts = [
+        f"CPU {percent(generator.cpu_ratio, 0)}",
+        f"lag p99 {latency(generator.scheduler_lag_p99_s)}",
+    ]
     if generator.littles_law_ratio is not None:
         parts.append(f"Little {generator.littles_law_ratio:.2f}")
     delayed = {"late starts": generator.late_starts, "queued starts": generator.queued_starts}
@@ -272,21 +362,31 @@ def _generator(result: RunResult) -> Sentence:
         near = f"{count(generator.gap_operations)} acquires touched that{failed}"
         parts.append(f"away for {generator.gap_s:.2f} s ({near})")
     word = "not known to be in time" if verdict == "unknown" else verdict
-    return Sentence("generator", f"{word}: {', '.join(parts)}", "" if verdict == "valid" else DOUBTFUL)
+    return Sentence(
+        "generator", f"{word}: {', '.join(parts)}", "" if verdict == "valid" else DOUBTFUL
+    )
 
 
 def _workers(result: RunResult) -> Iterator[Sentence]:
     workers = result.workers
     if not workers:
         return
-    hosts, errors = len({worker.host for worker in workers}), [worker.clock_error_max_s or 0.0 for worker in workers]
-    clocks = "one clock" if all(worker.same_clock for worker in workers) else f"clocks within ±{latency(max(errors))}"
+    hosts = len({worker.host for worker in workers})
+    errors = [worker.clock_error_max_s or 0.0 for worker in workers]
+    clocks = (
+        "one clock"
+        if all(worker.same_clock for worker in workers)
+        else f"clocks within ±{latency(max(errors))}"
+    )
     yield Sentence("workers", f"{len(workers)} on {counted(hosts, 'host')}, {clocks}")
     for worker in workers:
         parts = [f"{count(worker.leases)} leases", f"CPU {percent(worker.cpu_ratio, 0)}"]
         parts += [f"lag p99 {latency(worker.lag_p99_s)}"] if worker.lag_p99_s is not None else []
         if worker.clock_error_s is not None:
-            parts.append(f"clock ±{latency(worker.clock_error_s)}, at most {latency(worker.clock_error_max_s)}")
+            parts.append(
+                f"clock ±{latency(worker.clock_error_s)}, at most "
+                f"{latency(worker.clock_error_max_s)}"
+            )
         troubles = [f"clock stepped {worker.clock_steps} ×"] if worker.clock_steps else []
         troubles += ["its share is unknown"] if worker.phase != "stopped" else []
         if len(workers) <= MOST_INSTANCES or troubles:
@@ -296,9 +396,13 @@ def _workers(result: RunResult) -> Iterator[Sentence]:
 
 def _instances(result: RunResult) -> Iterator[Sentence]:
     instances = result.instances
-    servers = sorted({str(instance.server) for instance in instances if instance.server}) or ["unknown"]
+    servers = sorted({str(instance.server) for instance in instances if instance.server}) or [
+        "unknown"
+    ]
     well = ", all voting" if all(instance.is_well for instance in instances) else ""
-    yield Sentence("instances", f"{len(instances)} × {', '.join([*servers, result.fleet.text])}{well}")
+    yield Sentence(
+        "instances", f"{len(instances)} × {', '.join([*servers, result.fleet.text])}{well}"
+    )
     for instance in instances:
         reply = instance.reply_s
         parts = [] if instance.state == "voting" else [_words(instance.state)]
@@ -317,7 +421,9 @@ def _keys_left(result: RunResult) -> Iterator[Sentence]:
     left = {one.index: one.other_keys for one in result.instances if one.other_keys}
     if left:
         where = ", ".join(f"{count(number)} on #{index}" for index, number in left.items())
-        yield Sentence("keys left", f"{count(sum(left.values()))} under other names: {where}", DOUBTFUL)
+        yield Sentence(
+            "keys left", f"{count(sum(left.values()))} under other names: {where}", DOUBTFUL
+        )
 
 
 def _words(name: str) -> str:

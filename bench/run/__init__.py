@@ -1,1 +1,2 @@
-"""One run, which every question stands on: *scenario → servers, Locust, record → a judged, written result*."""
+"""One run, which every question stands on: *scenario → servers, Locust, record → a judged, written
+result*."""

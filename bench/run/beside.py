@@ -1,7 +1,8 @@
-"""The judge's process of a run that plain Locust leads: *a plan; then word that its load has ended → its result*.
+"""The judge's process of a run that plain Locust leads: *a plan; then word that its load has ended
+→ its result*.
 
-Rules: Locust decides how long a run lasts, and tells it; what is judged then, and how, is as in every other run.
-Whoever leaves without a word gets no result.
+Rules: Locust decides how long a run lasts, and tells it; what is judged then, and how, is as in
+every other run. Whoever leaves without a word gets no result.
 """
 
 import datetime
@@ -45,8 +46,12 @@ def main() -> int:
 
 
 def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | None:
-    """Wait for the end of the run and judge it; None when nobody wants to know. Raises BenchError."""
-    scenario = replace(plan.scenario, targets=plan.targets)  # which a plan's text names without passwords
+    """Wait for the end of the run and judge it; None when nobody wants to know.
+
+    Raises BenchError.
+    """
+    # which a plan's text names without passwords
+    scenario = replace(plan.scenario, targets=plan.targets)
     started = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
     with open_servers(scenario, server=None, allow_missing=False) as servers:
         before = info_snapshot(servers.urls)
@@ -57,18 +62,29 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
         if stop_ns is None:
             return None
         if (window := follower.until(stop_ns)) is None:
-            raise InconclusiveError("the run ended before all its users ran; give it more time (-t), or them less (-r)")
-        course.window, course.deaths = window, lost_workers(follower, timeline) or unreported(follower, timeline)
+            raise InconclusiveError(
+                "the run ended before all its users ran; give it more time (-t), or them less (-r)"
+            )
+        course.window = window
+        course.deaths = lost_workers(follower, timeline) or unreported(follower, timeline)
         evidence = RunEvidence(
-            replace(scenario, duration_ms=window.duration_s * 1000), servers, workdir, plan.key_prefix, course,
-            window, timeline, *counted(servers.urls, before),
-        )  # fmt: skip
+            replace(scenario, duration_ms=window.duration_s * 1000),
+            servers,
+            workdir,
+            plan.key_prefix,
+            course,
+            window,
+            timeline,
+            *counted(servers.urls, before),
+        )
         return conclude(evidence, run_id=plan.run_id, command=command, started_at=started)
 
 
 def _watched(follower: Follower) -> tuple[Course, int | None]:
-    """Look at the clock once a second until the run has ended, and when it was to (ns); None when Locust has."""
-    course, heard = Course(), list[int | None]()
+    """Look at the clock once a second until the run has ended, and when it was to (ns); None when
+    Locust has."""
+    course = Course()
+    heard = list[int | None]()
     listener = threading.Thread(target=lambda: heard.append(next(orders(int), None)), daemon=True)
     listener.start()
     while listener.is_alive():

@@ -1,9 +1,11 @@
 """What a run comes to: *history, notes, counters → the whole result*.
 
 Rules
-- Everything that qualifies a number stands in `warnings`, as a value; what is missing is None and said.
+- Everything that qualifies a number stands in `warnings`, as a value; what is missing is None and
+  said.
 - Leaked keys are counted, then unlinked by their known names.
-- The verdict is that of `bench.gates.run_verdict`, made from the finished sections: who reads the result gets the same.
+- The verdict is that of `bench.gates.run_verdict`, made from the finished sections: who reads the
+  result gets the same.
 """
 
 import time
@@ -24,12 +26,27 @@ from bench.measure.clocks import Who, read_clocks
 from bench.measure.environment import describe_environment
 from bench.measure.facts import NO_DUE, Due, Window
 from bench.measure.fold import Fold, Sections
-from bench.measure.gaps import Gap, gap_warnings, pause_histograms, read_gaps, read_pauses, touched, with_gaps
+from bench.measure.gaps import (
+    Gap,
+    gap_warnings,
+    pause_histograms,
+    read_gaps,
+    read_pauses,
+    touched,
+    with_gaps,
+)
 from bench.measure.histogram import Histogram
 from bench.measure.latency import COUNTED
 from bench.measure.limits import NO_LIMITS, Limits
 from bench.measure.outcomes import acquired
-from bench.measure.record import NEVER_NS, Records, history_parts, read_history, read_open, torn_lost
+from bench.measure.record import (
+    NEVER_NS,
+    Records,
+    history_parts,
+    read_history,
+    read_open,
+    torn_lost,
+)
 from bench.measure.run_result import (
     InfoDelta,
     InstanceReport,
@@ -45,7 +62,15 @@ from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
-from bench.run.hosts import Clocks, Told, host_warnings, leases_by_worker, load_workers, share_warning, unbounded
+from bench.run.hosts import (
+    Clocks,
+    Told,
+    host_warnings,
+    leases_by_worker,
+    load_workers,
+    share_warning,
+    unbounded,
+)
 from bench.run.servers import Servers
 from bench.safety.judge import Circumstances, Judge, holes, without_seal
 from bench.safety.rules import Holders
@@ -59,8 +84,8 @@ _UNJUDGED = Verdict(status="inconclusive", reasons=())
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """All that a run left. `counters` and `server_cpu_s` as `counted` returns them. `keys_before`: how many keys each
-    server of ours had; `seen_live`: violations by kind, while the run lasted."""
+    """All that a run left. `counters` and `server_cpu_s` as `counted` returns them. `keys_before`:
+    how many keys each server of ours had; `seen_live`: violations by kind, while the run lasted."""
 
     scenario: Scenario
     servers: Servers
@@ -82,28 +107,41 @@ class RunEvidence:
 
 
 class Context(Section, frozen=True, kw_only=True):
-    """What the record of a run does not hold itself, and its judge must know. Times: ns of CLOCK_MONOTONIC."""
+    """What the record of a run does not hold itself, and its judge must know.
+
+    Times: ns of CLOCK_MONOTONIC.
+    """
 
     scenario: Scenario
     window_ns: tuple[int, int]
     interrupted: bool = False
-    orderly: bool = True  # every caller could give its lease back
-    ended: tuple[str, ...] = ()  # sentences on workers that ended early
-    casualties: tuple[str, ...] = ()  # on those that a fault was ordered to kill
-    breaks: tuple[str, ...] = ()  # why no figure of the run means anything
+    # every caller could give its lease back
+    orderly: bool = True
+    # sentences on workers that ended early
+    ended: tuple[str, ...] = ()
+    # on those that a fault was ordered to kill
+    casualties: tuple[str, ...] = ()
+    # why no figure of the run means anything
+    breaks: tuple[str, ...] = ()
     fault_spans_ns: tuple[tuple[int, int], ...] = ()
-    clock: tuple[tuple[int, int], ...] = ()  # samples of the wall clock
-    commands: int | None = None  # that the servers took during the run
+    # samples of the wall clock
+    clock: tuple[tuple[int, int], ...] = ()
+    # that the servers took during the run
+    commands: int | None = None
     server_cpu_s: float | None = None
     beside_cpu_ratio: float | None = None
-    torn: tuple[str, ...] = ()  # sentences on files of a kept record that are not what was kept
-    until_ns: int = NEVER_NS  # when the record was judged: nothing in it is later
-    seen_live: dict[str, int] = msgspec.field(default_factory=dict)  # violations by kind, while the run lasted
+    # sentences on files of a kept record that are not what was kept
+    torn: tuple[str, ...] = ()
+    # when the record was judged: nothing in it is later
+    until_ns: int = NEVER_NS
+    # violations by kind, while the run lasted
+    seen_live: dict[str, int] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, evidence: RunEvidence) -> Self:
         """The context of a run that has ended."""
-        course, commands = evidence.course, [info.commands_processed for info in evidence.counters]
+        course = evidence.course
+        commands = [info.commands_processed for info in evidence.counters]
         return cls(
             scenario=evidence.scenario,
             window_ns=(evidence.window.start_ns, evidence.window.stop_ns),
@@ -129,8 +167,8 @@ class Context(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a record comes to. `used`: the resources that were asked for; `leases`: by worker; `whole`: all records were
-    wanted."""
+    """What a record comes to. `used`: the resources that were asked for; `leases`: by worker;
+    `whole`: all records were wanted."""
 
     measured: Measured
     thresholds: tuple[JudgedThreshold, ...]
@@ -145,24 +183,35 @@ class Judged:
 
 def judge_record(workdir: Path, context: Context) -> Judged:
     """Judge the record in a folder, of a run that ended just now or of one that was kept."""
-    reports, clocks, told = workers.read_workers(workdir), read_clocks(workdir), Told.of(workdir)
+    reports = workers.read_workers(workdir)
+    clocks = read_clocks(workdir)
+    told = Told.of(workdir)
     folded, used, leases = _judge(workdir, context, reports, clocks, told)
     cost = replaced(folded.values.cost, beside_cpu_ratio=context.beside_cpu_ratio)
     measured = replaced(folded.values, cost=cost)
     thresholds = tuple(judge_limits(measured, context.breaks, context.scenario.thresholds))
     verdict = judge_run(measured, context.breaks, thresholds, interrupted=context.interrupted)
-    return Judged(measured, thresholds, verdict, folded.warnings, reports, clocks, used, leases, told.whole)
+    return Judged(
+        measured, thresholds, verdict, folded.warnings, reports, clocks, used, leases, told.whole
+    )
 
 
-def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], started_at: str) -> RunResult:
+def conclude(
+    evidence: RunEvidence, *, run_id: str, command: Sequence[str], started_at: str
+) -> RunResult:
     """Return the result."""
-    scenario, context = evidence.scenario, evidence.context
+    scenario = evidence.scenario
+    context = evidence.context
     judged = judge_record(evidence.workdir, context)
-    reports, clocks, measured = judged.reports, judged.clocks, judged.measured
-    known = context.orderly and judged.whole  # a killed caller's last lock has no record
+    reports = judged.reports
+    clocks = judged.clocks
+    measured = judged.measured
+    # a killed caller's last lock has no record
+    known = context.orderly and judged.whole
     asked = sorted(judged.used) if known else range(scenario.resources)
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
-    if scenario.fencing:  # the counter and what it protects: no leaks, and not left either
+    # the counter and what it protects: no leaks, and not left either
+    if scenario.fencing:
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
     others = evidence.servers.other_keys(evidence.keys_before)
     instances = _instances(evidence, workers.instances(reports), leaks, others)
@@ -182,25 +231,39 @@ def conclude(evidence: RunEvidence, *, run_id: str, command: Sequence[str], star
         faults=evidence.timeline.section(),
         breaks=context.breaks,
         thresholds=judged.thresholds,
-        warnings=(*judged.warnings, *_warnings(evidence, instances, reports, clocks, measured.safety)),
+        warnings=(
+            *judged.warnings,
+            *_warnings(evidence, instances, reports, clocks, measured.safety),
+        ),
         verdict=_UNJUDGED,
     )
     return replaced(result, verdict=judge_result(result))
 
 
 def _judge(
-    workdir: Path, context: Context, reports: Sequence[workers.WorkerNote], clocks: Clocks, told: Told
+    workdir: Path,
+    context: Context,
+    reports: Sequence[workers.WorkerNote],
+    clocks: Clocks,
+    told: Told,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Fold and judge the history part by part; also return which resources were ever asked for, and how many leases
-    each worker was granted.
+    """Fold and judge the history part by part; also return which resources were ever asked for, and
+    how many leases each worker was granted.
 
-    Whatever fails on the way, what the oracle has seen stays. Then nothing is called safe, and no figure counts.
+    Whatever fails on the way, what the oracle has seen stays. Then nothing is called safe, and no
+    figure counts.
     """
-    scenario, window, gaps = context.scenario, Window(*context.window_ns), read_gaps(workdir, clocks)
+    scenario = context.scenario
+    window = Window(*context.window_ns)
+    gaps = read_gaps(workdir, clocks)
     total = Fold(scenario, window, _due(scenario, window), cut=context.interrupted)
-    used, leases, away = set[int](), Counter[int](), Counter[str]()
-    pauses, paused = read_pauses(workdir, clocks), dict[str, Histogram]()
-    oracle, failure = Judge(scenario.ttl_ms), ""
+    used = set[int]()
+    leases = Counter[int]()
+    away = Counter[str]()
+    pauses = read_pauses(workdir, clocks)
+    paused = dict[str, Histogram]()
+    oracle = Judge(scenario.ttl_ms)
+    failure = ""
     holders = Holders(window, [begun for begun, _ in context.fault_spans_ns])
     try:
         for fold in told.folds.values():
@@ -209,7 +272,9 @@ def _judge(
         history = read_history(workdir, 0, parts)
         recorded = Counter(history.counts)
         recorded.update(told.left)
-        circumstances = _circumstances(workdir, context, reports, recorded, clocks, history.unsealed)
+        circumstances = _circumstances(
+            workdir, context, reports, recorded, clocks, history.unsealed
+        )
         granted = total.sums.numbers["totals"]["acquired"]
         gaps_ns = tuple((gap.begun_ns, gap.ended_ns) for gap in gaps)
         oracle = Judge(scenario.ttl_ms, replace(circumstances, leases=granted, gaps_ns=gaps_ns))
@@ -222,7 +287,9 @@ def _judge(
             used.update(np.unique(records["resource"]).tolist())
             leases += leases_by_worker(records)
             away += _touched(records, window, gaps)
-            for name, histogram in pause_histograms(records[window.holds(records["intended_ns"])], pauses).items():
+            for name, histogram in pause_histograms(
+                records[window.holds(records["intended_ns"])], pauses
+            ).items():
                 paused.setdefault(name, Histogram()).merge(histogram)
     except Exception as error:  # noqa: BLE001 - whatever it is, what was certain before stays so
         oracle.fail(error)
@@ -230,13 +297,17 @@ def _judge(
     oracle.see(context.seen_live)
     ratio = told.ratio(leases.total())
     alone = bool(find_recipe(scenario.recipe).package) and len(reports) == 1
-    safety = replaced(oracle.report(), holders=holders.section(), judged_ratio=ratio, within_one_process=alone)
+    safety = replaced(
+        oracle.report(), holders=holders.section(), judged_ratio=ratio, within_one_process=alone
+    )
     sections = total.sections(reports, context.server_cpu_s, safety)
     values = with_gaps(sections.values, gaps, window, away, scenario.processes)
     shown = {name: histogram.encode() for name, histogram in paused.items()}
     values = replaced(values, histograms={**values.histograms, **shown})
     if failure:
-        values = replaced(values, generator=replaced(values.generator, verdict="INVALID", reason=failure))
+        values = replaced(
+            values, generator=replaced(values.generator, verdict="INVALID", reason=failure)
+        )
     warnings = (*sections.warnings, *gap_warnings(values.generator), *share_warning(ratio))
     return Sections(values, warnings), used, told.leases or leases
 
@@ -251,7 +322,8 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
 
 
 def _due(scenario: Scenario, window: Window) -> Due:
-    """What the schedule of an open loop wanted until the window's end, whoever was left to start it."""
+    """What the schedule of an open loop wanted until the window's end, whoever was left to start
+    it."""
     if scenario.rate_per_s is None:
         return NO_DUE
     between = partial(due_between, scenario.rate_per_s, scenario.arrivals, scenario.seed)
@@ -268,7 +340,8 @@ def _circumstances(  # noqa: PLR0917 - what was read already
     clocks: Clocks,
     unsealed: Mapping[Who, int],
 ) -> Circumstances:
-    scenario, about = context.scenario, find_recipe(context.scenario.recipe).about
+    scenario = context.scenario
+    about = find_recipe(context.scenario.recipe).about
     ended = (*context.ended, *context.casualties)
     missing = holes(reports, recorded, read_open(workdir), scenario.processes, "; ".join(ended))
     torn = torn_lost(workdir)
@@ -290,7 +363,8 @@ def _circumstances(  # noqa: PLR0917 - what was read already
         releases_ask=not scenario.merge_releases,
         until_ns=NEVER_NS if clocks else context.until_ns,
         misreports=tuple(
-            f"the recipe {scenario.recipe} reported {number:,} × {what}, which is impossible; mend the recipe"
+            f"the recipe {scenario.recipe} reported {number:,} × {what}, which is "
+            "impossible; mend the recipe"
             for what, number in reported.items()
         ),
     )
@@ -309,10 +383,13 @@ def _instances(
 ) -> tuple[InstanceReport, ...]:
     """What the load saw of each instance, beside what the instance says itself."""
     rows = []
-    for fact, info, leak, other in zip(evidence.servers.facts, evidence.counters, leaks, others, strict=True):
+    for fact, info, leak, other in zip(
+        evidence.servers.facts, evidence.counters, leaks, others, strict=True
+    ):
         unknown = InstanceReport(index=fact.index, address=fact.address, state="unknown")
         row = seen[fact.index] if fact.index < len(seen) else unknown
-        cpu_s, commands = info.cpu_s, info.commands_processed
+        cpu_s = info.cpu_s
+        commands = info.commands_processed
         cpu_us = cpu_s * 1e6 / commands if cpu_s is not None and commands else None
         server = f"{fact.server} {fact.version}" if fact.server else row.server
         left = {"leaked_keys": leak, "other_keys": other}
@@ -333,30 +410,41 @@ def _warnings(
         yield f"the recipe raised {number:,} × {text}"
     about = find_recipe(evidence.scenario.recipe).about
     if safety.within_one_process and safety.verdict == "SAFE":
-        yield "all callers were of one process: a lock that holds only within it looks the same; --processes 2 tells"
+        yield (
+            "all callers were of one process: a lock that holds only within it looks the "
+            "same; --processes 2 tells"
+        )
     if not about.safe:
         yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
     for name, number in workers.added(report.figures for report in reports).items():
         if name not in COUNTED:
             yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
-    if safety.verdict == "UNKNOWN" and not evidence.course.deaths:  # deaths stand in the verdict
+    # deaths stand in the verdict
+    if safety.verdict == "UNKNOWN" and not evidence.course.deaths:
         yield f"safety is unknown: {safety.reason}"
     yield from host_warnings(reports, clocks, evidence.scenario.processes)
     for name in workers.late_workers(evidence.workdir):
-        yield f"a worker on {name} came when the run had begun, and was sent away: meanwhile others had fewer callers"
+        yield (
+            f"a worker on {name} came when the run had begun, and was sent away: meanwhile "
+            "others had fewer callers"
+        )
     yield from evidence.timeline.absences(allowed=True)
     yield from evidence.limits.warnings()
     yield from evidence.servers.warnings()
 
 
 def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
-    left, silence = instance.leaked_keys, instance.info.warning if instance.info else None
+    left = instance.leaked_keys
+    silence = instance.info.warning if instance.info else None
     said = []
     if instance.info and instance.info.evicted_keys:
         said.append(eviction_text(instance.info.evicted_keys))
     if instance.state != "voting":
-        said.append(f"{instance.state} at the end" + (f" ({instance.reason})" if instance.reason else ""))
-    if silence and not (left is None and instance.reason):  # one cause, said once
+        said.append(
+            f"{instance.state} at the end" + (f" ({instance.reason})" if instance.reason else "")
+        )
+    # one cause, said once
+    if silence and not (left is None and instance.reason):
         said.append(silence)
     if left is None:
         said.append("whether keys were left could not be checked")
@@ -370,4 +458,7 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 
 def eviction_text(keys: int) -> str:
     """What it means for a lock that a server evicted keys while the run lasted."""
-    return f"it evicted {keys:,} keys for want of memory: a lock that it evicts is free for the next caller"
+    return (
+        f"it evicted {keys:,} keys for want of memory: a lock that it evicts is free for the "
+        "next caller"
+    )

@@ -1,14 +1,15 @@
-"""What every experiment stands on: *an order → measured with Ctrl-C in hand → a typed result, stored → Done*.
+"""What every experiment stands on: *an order → measured with Ctrl-C in hand → a typed result,
+stored → Done*.
 
     with Experiment(order) as experiment:
-        with experiment.cuttable():                    # Ctrl-C ends this part; from here on it is only noted
+        with experiment.cuttable():   # Ctrl-C ends this part; from here on it is only noted
             measure(rows)
-        experiment.require(rows)                       # KeyboardInterrupt: it was cut before anything was measured
+        experiment.require(rows)      # KeyboardInterrupt: it was cut before anything was measured
         header = experiment.header(seed=plan.seed, interrupted=experiment.cut)
         return experiment.store(CrashResult(**header, rows=rows, …))
 
-Rules: what was measured is judged and stored before a wish to end is granted. What can be gone on with
-(bench.run.journal) and was cut is not stored: `unfinished`.
+Rules: what was measured is judged and stored before a wish to end is granted. What can be gone on
+with (bench.run.journal) and was cut is not stored: `unfinished`.
 """
 
 import contextlib
@@ -28,14 +29,15 @@ from bench.measure.verdict import Verdict
 from bench.run.interrupt import Interrupts
 
 Show = Callable[[str], None]
-Header = dict[str, Any]  # what a Document begins with, for its constructor
+# what a Document begins with, for its constructor
+Header = dict[str, Any]
 Plan_co = TypeVar("Plan_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOrder(Generic[Plan_co]):
-    """What is to be measured. `command`: as typed, without secrets; `folder`: can be made, or holds a journal;
-    `server`: the program to start, None = look for one."""
+    """What is to be measured. `command`: as typed, without secrets; `folder`: can be made, or holds
+    a journal; `server`: the program to start, None = look for one."""
 
     plan: Plan_co
     run_id: str
@@ -50,7 +52,10 @@ Stored_co = TypeVar("Stored_co", bound=Document, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Stored_co]):
-    """What came of it; `exit_code` as in README. `path` None = it could not be stored, `unstored` says why."""
+    """What came of it; `exit_code` as in README.
+
+    `path` None = it could not be stored, `unstored` says why.
+    """
 
     result: Stored_co
     path: Path | None
@@ -59,8 +64,8 @@ class Done(Generic[Stored_co]):
 
 
 def store(result: Stored, folder: Path, code: int) -> Done[Stored]:
-    """Write `result` into `folder`; one that cannot be written is told all the same, with 130 or the fault's exit
-    code."""
+    """Write `result` into `folder`; one that cannot be written is told all the same, with 130 or
+    the fault's exit code."""
     try:
         return Done(result, write_result(result, folder), code)
     except EnvironmentNotReadyError as error:
@@ -73,12 +78,17 @@ def exit_code(verdict: Verdict, *, interrupted: bool) -> int:
 
 
 class Experiment(Interrupts):
-    """An experiment while it is made; entered, it takes the signals. `cut`: Ctrl-C has ended a `cuttable` part."""
+    """An experiment while it is made; entered, it takes the signals.
+
+    `cut`: Ctrl-C has ended a `cuttable` part.
+    """
 
     def __init__(self, order: ExperimentOrder[object]) -> None:
         super().__init__()
-        self.cut, self._order = False, order
-        self._began_s, self._started_at = time.monotonic(), datetime.datetime.now(datetime.UTC)
+        self.cut = False
+        self._order = order
+        self._began_s = time.monotonic()
+        self._started_at = datetime.datetime.now(datetime.UTC)
 
     @property
     def is_over(self) -> bool:
@@ -87,7 +97,10 @@ class Experiment(Interrupts):
 
     @contextlib.contextmanager
     def cuttable(self) -> Iterator[None]:
-        """A part that Ctrl-C ends: `cut` says so then. Once it is left, signals are only counted."""
+        """A part that Ctrl-C ends: `cut` says so then.
+
+        Once it is left, signals are only counted.
+        """
         try:
             yield
         except KeyboardInterrupt:
@@ -113,9 +126,12 @@ class Experiment(Interrupts):
         }
 
     def store(self, result: Stored) -> Done[Stored]:
-        """Write `result` into the order's folder; one that cannot be written is told all the same."""
+        """Write `result` into the order's folder; one that cannot be written is told all the
+        same."""
         result = structs.replace(result, warnings=(*result.warnings, *environment_warnings()))
-        return store(result, self._order.folder, exit_code(result.verdict, interrupted=result.interrupted))
+        return store(
+            result, self._order.folder, exit_code(result.verdict, interrupted=result.interrupted)
+        )
 
     @staticmethod
     def unfinished(result: Stored) -> Done[Stored]:

@@ -1,9 +1,10 @@
-"""The faults of a run, in time: *orders, the measured window → what really began and ended, and everything undone*.
+"""The faults of a run, in time: *orders, the measured window → what really began and ended, and
+everything undone*.
 
-Rules: each fault has a thread of its own, so that none waits for another. `stop` (or leaving the context) undoes every
-fault that has begun; none outlasts the window. A run whose fault did not take place is not the one that was ordered:
-what is known beforehand is refused, what comes out meanwhile is one of the `absences`; where skipping is
-allowed, both are warnings.
+Rules: each fault has a thread of its own, so that none waits for another. `stop` (or leaving the
+context) undoes every fault that has begun; none outlasts the window. A run whose fault did not take
+place is not the one that was ordered: what is known beforehand is refused, what comes out meanwhile
+is one of the `absences`; where skipping is allowed, both are warnings.
 """
 
 import threading
@@ -23,7 +24,8 @@ _UNDO_S = 30.0
 
 
 def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
-    """Return what the result says of it; `start_ns`: of the measured window, from which `…_s` count."""
+    """Return what the result says of it; `start_ns`: of the measured window, from which `…_s`
+    count."""
     order = fault.order
 
     def since_start(at_ns: int | None) -> float | None:
@@ -48,14 +50,23 @@ def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
 
 
 class FaultTimeline:
-    """Injects faults at their times, beside the load. Made before the load starts, entered with it."""
+    """Injects faults at their times, beside the load.
+
+    Made before the load starts, entered with it.
+    """
 
     def __init__(
-        self, faults: Sequence[Injection], window: Callable[[], Span | None], *, allow_skipped: bool = False
+        self,
+        faults: Sequence[Injection],
+        window: Callable[[], Span | None],
+        *,
+        allow_skipped: bool = False,
     ) -> None:
-        """`window` tells the measured window (ns) once it is known. Every fault is asked at once whether it can be
-        injected here. Raises UsageError or EnvironmentNotReadyError if not, unless skipping is allowed."""
-        self._window, self._allow_skipped = window, allow_skipped
+        """`window` tells the measured window (ns) once it is known. Every fault is asked at once
+        whether it can be injected here. Raises UsageError or EnvironmentNotReadyError if not,
+        unless skipping is allowed."""
+        self._window = window
+        self._allow_skipped = allow_skipped
         self._span: Span | None = None
         self._stopping = threading.Event()
         self.faults = faults
@@ -69,7 +80,10 @@ class FaultTimeline:
         self._leader = threading.Thread(target=self._lead, daemon=True)
 
     def stop(self) -> None:
-        """Undo everything now; returns when that is done, after 30 s at most. More than once is fine."""
+        """Undo everything now; returns when that is done, after 30 s at most.
+
+        More than once is fine.
+        """
         self._stopping.set()
         if self._leader.is_alive():
             self._leader.join(_UNDO_S)
@@ -93,26 +107,40 @@ class FaultTimeline:
         return tuple(_entry(fault, start_ns) for fault in self.faults)
 
     def absences(self, *, allowed: bool = False) -> list[str]:
-        """One sentence for each fault that did not take place as it was ordered: if that was `allowed`, or if not."""
+        """One sentence for each fault that did not take place as it was ordered: if that was
+        `allowed`, or if not."""
         if self._allow_skipped is not allowed:
             return []
-        ends = ((fault.order, fault.skipped, fault.failed) for fault in self.faults if fault.skipped or fault.failed)
+        ends = (
+            (fault.order, fault.skipped, fault.failed)
+            for fault in self.faults
+            if fault.skipped or fault.failed
+        )
         return [
-            f"the fault {order.kind} on {order.target} {f'was skipped: {skipped}' if skipped else f'failed: {failed}'}"
+            f"the fault {order.kind} on {order.target} "
+            f"{f'was skipped: {skipped}' if skipped else f'failed: {failed}'}"
             for order, skipped, failed in ends
         ]
 
     def spans_ns(self) -> tuple[Span, ...]:
-        """When faults were there, for whoever looks for a cause; one that is not undone lasts until now."""
+        """When faults were there, for whoever looks for a cause; one that is not undone lasts until
+        now."""
         now_ns = time.monotonic_ns()
-        return tuple((fault.begun_ns, fault.ended_ns or now_ns) for fault in self.faults if fault.begun_ns is not None)
+        return tuple(
+            (fault.begun_ns, fault.ended_ns or now_ns)
+            for fault in self.faults
+            if fault.begun_ns is not None
+        )
 
     def killed_workers(self) -> dict[int, int]:
-        """The load workers that a fault has killed, and their processes: their deaths are no accident."""
+        """The load workers that a fault has killed, and their processes: their deaths are no
+        accident."""
         return {
             fault.order.index: fault.detail["pid"]
             for fault in self.faults
-            if fault.begun_ns and fault.order.target.startswith("worker") and fault.order.kind == "kill"
+            if fault.begun_ns
+            and fault.order.target.startswith("worker")
+            and fault.order.kind == "kill"
             if "pid" in fault.detail
         }
 
@@ -148,14 +176,20 @@ class FaultTimeline:
             fault.begin()
             fault.in_force_ns = time.monotonic_ns()
             lasts_ms = fault.order.lasts_ms
-            until_ns = end_ns if lasts_ms is None else min(end_ns, fault.in_force_ns + round(lasts_ms * NS_PER_MS))
+            until_ns = (
+                end_ns
+                if lasts_ms is None
+                else min(end_ns, fault.in_force_ns + round(lasts_ms * NS_PER_MS))
+            )
             self._stopped_before(until_ns)
         except Exception as error:  # noqa: BLE001 - whatever it is, the result says it
             fault.failed = f"it did not begin: {error}"
         try:
             fault.end()
         except Exception as error:  # noqa: BLE001 - as above
-            fault.failed = "; ".join(filter(None, (fault.failed, f"it could not be undone: {error}")))
+            fault.failed = "; ".join(
+                filter(None, (fault.failed, f"it could not be undone: {error}"))
+            )
         fault.ended_ns = time.monotonic_ns()
 
     def _stopped_before(self, at_ns: int) -> bool:

@@ -1,11 +1,13 @@
-"""From launch to the last worker's end: *a running Locust → looks at it, the measured window and how it ended*.
+"""From launch to the last worker's end: *a running Locust → looks at it, the measured window and
+how it ended*.
 
 Rules
 - Looking only reads what the workers write anyway, so watching costs the load nothing.
-- A worker that died or left, a Locust that never starts and Ctrl-C each end the run early, and what was measured until
-  then keeps its window. Once the load says that its end has begun, a death is only named: it ends by itself.
-- A run whose window is shorter than ordered is interrupted, whoever cut it. One that was not is whole only when every
-  worker has reported an end that lies behind the window.
+- A worker that died or left, a Locust that never starts and Ctrl-C each end the run early, and what
+  was measured until then keeps its window. Once the load says that its end has begun, a death is
+  only named: it ends by itself.
+- A run whose window is shorter than ordered is interrupted, whoever cut it. One that was not is
+  whole only when every worker has reported an end that lies behind the window.
 """
 
 import time
@@ -35,28 +37,40 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 class Progress:
     """One look at a run. Percentiles are None while fewer than ten samples lie beyond them."""
 
-    phase: str  # starting | warm-up | measuring | draining
+    # starting | warm-up | measuring | draining
+    phase: str
     elapsed_s: float
     remaining_s: float
     acquires_per_s: float
     p50_s: float | None
     p99_s: float | None
     outcomes: Mapping[str, int]  # since the start
-    troubles: Mapping[int, tuple[str, int]]  # instances that do not simply vote: state, and errors so far
-    cpu_ratio: float | None  # of the busiest worker's core, since its users ran
-    lag_p99_s: float | None  # of the workers' schedulers, since they began
+    # instances that do not simply vote: state, and errors so far
+    troubles: Mapping[int, tuple[str, int]]
+    # of the busiest worker's core, since its users ran
+    cpu_ratio: float | None
+    # of the workers' schedulers, since they began
+    lag_p99_s: float | None
     late_starts: int
     safety: LiveVerdict = field(default_factory=LiveVerdict)
-    faults: Sequence[str] = ()  # kind and target of those that are there now
+    # kind and target of those that are there now
+    faults: Sequence[str] = ()
 
 
 class Follower:
-    """Looks at a run's folder again and again. `live.verdict`: what the oracle knows by the last look, for any
-    thread."""
+    """Looks at a run's folder again and again. `live.verdict`: what the oracle knows by the last
+    look, for any thread."""
 
-    def __init__(self, workdir: Path, scenario: Scenario, wait_s: float = 0.0, *, began_ns: int | None = None) -> None:
-        """Start at the beginning of the history. `wait_s`: how long workers may take to come; `began_ns`: None: now."""
-        self.workdir, self.scenario, self.wait_s = workdir, scenario, wait_s
+    def __init__(
+        self, workdir: Path, scenario: Scenario, wait_s: float = 0.0, *, began_ns: int | None = None
+    ) -> None:
+        """Start at the beginning of the history.
+
+        `wait_s`: how long workers may take to come; `began_ns`: None: now.
+        """
+        self.workdir = workdir
+        self.scenario = scenario
+        self.wait_s = wait_s
         self.began_ns = self._looked_ns = time.monotonic_ns() if began_ns is None else began_ns
         self.spawned_ns: int | None = None
         self.live = LiveJudge(scenario.ttl_ms)
@@ -80,22 +94,33 @@ class Follower:
 
     def find_window(self) -> tuple[int, int] | None:
         """The measured window as of now, without waiting for the next look; any thread may ask."""
-        if self.spawned_ns is None and len(notes := workers.read_workers(self.workdir)) >= self.scenario.processes:
+        if (
+            self.spawned_ns is None
+            and len(notes := workers.read_workers(self.workdir)) >= self.scenario.processes
+        ):
             self.spawned_ns = max(note.spawned_ns for note in notes)
         return self.window_ns
 
     def look(self, now_ns: int, faults: Sequence[str] = ()) -> Progress:
-        """Return what happened since the last look, at the monotonic time `now_ns`. `faults`: those there are now."""
+        """Return what happened since the last look, at the monotonic time `now_ns`.
+
+        `faults`: those there are now.
+        """
         self.find_window()
-        notes, found = workers.read_workers(self.workdir), self._tail.new_records()
+        notes = workers.read_workers(self.workdir)
+        found = self._tail.new_records()
         records = found[sound(found)]
         interval_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-9)
         self._looked_ns = now_ns
-        codes, granted = records["outcome"] & 0xFF, acquired(records)
+        codes = records["outcome"] & 0xFF
+        granted = acquired(records)
         self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
         leases = int(granted.sum())
-        latencies = Histogram.of(np.maximum(records["ended_ns"][granted] - records["intended_ns"][granted], 0))
-        far = any(note.host for note in notes)  # their records come when they have ended
+        latencies = Histogram.of(
+            np.maximum(records["ended_ns"][granted] - records["intended_ns"][granted], 0)
+        )
+        # their records come when they have ended
+        far = any(note.host for note in notes)
         phase, elapsed_s, remaining_s = self._clock(now_ns)
         return Progress(
             phase=phase,
@@ -104,7 +129,11 @@ class Follower:
             acquires_per_s=_told_per_s(notes) if far else leases / interval_s,
             p50_s=_seconds(latencies.percentile(50)),
             p99_s=_seconds(latencies.percentile(99)),
-            outcomes={name: int(count) for name, count in zip(OUTCOMES, self._counts, strict=True) if count},
+            outcomes={
+                name: int(count)
+                for name, count in zip(OUTCOMES, self._counts, strict=True)
+                if count
+            },
             troubles=_troubles(notes),
             cpu_ratio=_busiest(notes),
             lag_p99_s=_seconds(workers.merged(note.lag_histogram for note in notes).percentile(99)),
@@ -134,12 +163,16 @@ def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
 
 
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
-    told = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]  # before, it is no share
-    return max((note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in told), default=None)
+    # before, it is no share
+    told = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]
+    return max(
+        (note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in told), default=None
+    )
 
 
 def _troubles(notes: Sequence[workers.WorkerNote]) -> dict[int, tuple[str, int]]:
-    """The worst state and the sum of errors of every instance over all workers, if either is worth a word."""
+    """The worst state and the sum of errors of every instance over all workers, if either is worth
+    a word."""
     found: dict[int, tuple[str, int]] = {}
     for status in (status for note in notes for status in note.instances):
         state, errors = found.get(status.index, ("voting", 0))
@@ -152,17 +185,21 @@ def _seconds(ns: float | None) -> float | None:
     return None if ns is None else ns / NS_PER_S
 
 
-LOOK_S = 1.0  # an interval short enough to follow, long enough for a p99
-START_S = 60.0  # from launch (or once all hosts are there) until all users run: that takes a few seconds at most
-REPORT_S = 3.0  # for a worker that outlives Locust to leave its last note
+# an interval short enough to follow, long enough for a p99
+LOOK_S = 1.0
+# from launch (or once all hosts are there) until all users run: that takes a few seconds at most
+START_S = 60.0
+# for a worker that outlives Locust to leave its last note
+REPORT_S = 3.0
 Show = Callable[[Progress], None]
 
 
 @dataclass(slots=True)
 class Course:
-    """How a run went: `window` None when it never came to its measured time; `killed`: Locust did not end in order;
-    `deaths`: sentences on workers that ended early; `casualties`: on those that a fault was ordered to kill. `used_ns`:
-    the time of each look while callers ran, and the CPU that this process had used by then."""
+    """How a run went: `window` None when it never came to its measured time; `killed`: Locust did
+    not end in order; `deaths`: sentences on workers that ended early; `casualties`: on those that a
+    fault was ordered to kill. `used_ns`: the time of each look while callers ran, and the CPU that
+    this process had used by then."""
 
     window: Window | None = None
     interrupted: bool = False
@@ -173,9 +210,13 @@ class Course:
     used_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def note(self, now_ns: int, *, running: bool) -> None:
-        """Keep what the clocks say at a look, if nothing held it up, and while callers run what this process used."""
-        before_ns, wall_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-        if after_ns - before_ns < NS_PER_MS:  # else a busy machine would look like a clock that steps
+        """Keep what the clocks say at a look, if nothing held it up, and while callers run what
+        this process used."""
+        before_ns = time.monotonic_ns()
+        wall_ns = time.time_ns()
+        after_ns = time.monotonic_ns()
+        # else a busy machine would look like a clock that steps
+        if after_ns - before_ns < NS_PER_MS:
             self.clock.append((now_ns, wall_ns - after_ns))
         if running:
             self.used_ns.append((time.monotonic_ns(), time.process_time_ns()))
@@ -195,17 +236,26 @@ class Course:
 
 
 def follow(
-    load: Load, follower: Follower, interrupts: Interrupts, grace_s: float, show: Show | None,
-    *, faults: FaultTimeline,
-) -> Course:  # fmt: skip
-    """Show the run, if anybody looks, until Locust has ended; return its course. `grace_s`: how long users may take to
-    end once asked, after `faults` are undone; then, or at a second Ctrl-C, Locust is killed.
+    load: Load,
+    follower: Follower,
+    interrupts: Interrupts,
+    grace_s: float,
+    show: Show | None,
+    *,
+    faults: FaultTimeline,
+) -> Course:
+    """Show the run, if anybody looks, until Locust has ended; return its course. `grace_s`: how
+    long users may take to end once asked, after `faults` are undone; then, or at a second Ctrl-C,
+    Locust is killed.
 
     Raises BenchError when Locust ends or hangs before its users run.
     """
-    course, asked_ns, said = Course(), 0, None
+    course = Course()
+    asked_ns = 0
+    said = None
     while True:
-        exit_code, now_ns = load.wait(LOOK_S), time.monotonic_ns()
+        exit_code = load.wait(LOOK_S)
+        now_ns = time.monotonic_ns()
         show(follower.look(now_ns, faults.active())) if show else follower.find_window()
         course.note(now_ns, running=follower.window_ns is not None and exit_code is None)
         if exit_code is not None:
@@ -214,7 +264,8 @@ def follow(
             lost = () if workers.is_ending(follower.workdir) else lost_workers(follower, faults)
             course.deaths = lost or _overdue(load, follower, now_ns, grace_s)
             if course.deaths and (said := load.failure()):
-                course.deaths = (str(said),)  # what the load has said of it is better than what was seen
+                # what the load has said of it is better than what was seen
+                course.deaths = (str(said),)
             if interrupts.count or course.deaths:
                 asked_ns = now_ns
                 faults.stop()
@@ -226,7 +277,11 @@ def follow(
         if follower.window_ns is None:
             raise failure
         course.deaths = (_in_one_line(failure, exit_code),)
-    course.deaths = course.deaths or unreported(follower, faults) or (() if asked_ns else _early(follower, faults))
+    course.deaths = (
+        course.deaths
+        or unreported(follower, faults)
+        or (() if asked_ns else _early(follower, faults))
+    )
     course.casualties = tuple(
         f"worker {index} (pid {pid}) was killed by a fault: its last operation has no record"
         for index, pid in faults.killed_workers().items()
@@ -240,12 +295,16 @@ def follow(
 def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
     kind = EnvironmentNotReadyError if follower.window_ns is None else InconclusiveError
     why = f" ({'; '.join(course.deaths)})" if course.deaths else ""
-    return kind(f"the load ended before its measured time{why}; the end of its log:\n{load.log_tail()}")
+    return kind(
+        f"the load ended before its measured time{why}; the end of its log:\n{load.log_tail()}"
+    )
 
 
 def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
-    """Say what was measured, whether that is shorter than ordered, and, where nobody else has, why."""
-    planned, window = follower.window_ns, _window(follower, ended_ns)
+    """Say what was measured, whether that is shorter than ordered, and, where nobody else has,
+    why."""
+    planned = follower.window_ns
+    window = _window(follower, ended_ns)
     course.window = window
     short_ns = planned[1] - window.stop_ns if planned and window else 0
     course.interrupted = user or short_ns > 0
@@ -254,12 +313,13 @@ def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: boo
 
 
 def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
-    """A word if Locust, which ends by itself when its time is over, still has not. Raises EnvironmentNotReadyError when
-    its users do not come."""
+    """A word if Locust, which ends by itself when its time is over, still has not. Raises
+    EnvironmentNotReadyError when its users do not come."""
     start_s = START_S + follower.wait_s
     if follower.window_ns is None and now_ns - follower.began_ns > start_s * NS_PER_S:
         raise EnvironmentNotReadyError(
-            f"Locust did not start its users within {start_s:.0f} s; the end of its log:\n{load.log_tail()}"
+            f"Locust did not start its users within {start_s:.0f} s; the end of its "
+            f"log:\n{load.log_tail()}"
         )
     if follower.window_ns is None or now_ns < follower.window_ns[1] + grace_s * NS_PER_S:
         return ()
@@ -267,20 +327,23 @@ def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tup
 
 
 def _in_one_line(failure: BenchError, exit_code: int) -> str:
-    """What went wrong, and the last line of the log where it explains an exit code (a kill explains itself)."""
+    """What went wrong, and the last line of the log where it explains an exit code (a kill explains
+    itself)."""
     first, *rest = str(failure).splitlines()
     what = first.partition("; the end of its log:")[0]
     return f"{what}: {rest[-1].strip()}" if rest and exit_code > 0 else what
 
 
 def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """One sentence for each worker that is gone before its time, with or without a report, and that no fault killed."""
+    """One sentence for each worker that is gone before its time, with or without a report, and that
+    no fault killed."""
     notes = _not_killed(follower, faults)
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))
 
 
 def _early(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """A sentence for each worker that ended before the others did; none when all of them ended early."""
+    """A sentence for each worker that ended before the others did; none when all of them ended
+    early."""
     found = lost_workers(follower, faults)
     return found if len(found) < len(workers.read_workers(follower.workdir)) else ()
 
@@ -294,19 +357,29 @@ def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
     if note.phase == "lost":
         return f"{note.name} was lost before its history was here, so nobody knows what it did"
     if note.phase == "running":
-        return "" if note.host or is_alive(note.pid) else f"{note.name} died in the middle of the run"
+        return (
+            "" if note.host or is_alive(note.pid) else f"{note.name} died in the middle of the run"
+        )
     early_ns = window_ns[1] - note.stopped_ns if window_ns else 0
-    return f"{note.name} ended {early_ns / NS_PER_S:.1f} s before the end of the run" if early_ns > 0 else ""
+    return (
+        f"{note.name} ended {early_ns / NS_PER_S:.1f} s before the end of the run"
+        if early_ns > 0
+        else ""
+    )
 
 
 def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """Once Locust has ended: one sentence for each worker that never said so, so that its last operations may lack."""
+    """Once Locust has ended: one sentence for each worker that never said so, so that its last
+    operations may lack."""
     deadline_s = time.monotonic() + REPORT_S
     while True:
         silent = [note for note in _not_killed(follower, faults) if note.phase != "stopped"]
-        if time.monotonic() > deadline_s or not any(is_alive(note.pid) for note in silent if not note.host):
+        if time.monotonic() > deadline_s or not any(
+            is_alive(note.pid) for note in silent if not note.host
+        ):
             break
-        time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end
+        # orphaned workers are not our children: nobody tells when they end
+        time.sleep(0.01)
     return tuple(
         _loss(note, None)
         if note.phase == "lost"
@@ -323,8 +396,8 @@ def _ended_ns(follower: Follower) -> int:
 
 
 def _window(follower: Follower, ended_ns: int) -> Window | None:
-    """The part of the planned window that had passed at `ended_ns`, as workers of other hosts were told; None when it
-    had not begun."""
+    """The part of the planned window that had passed at `ended_ns`, as workers of other hosts were
+    told; None when it had not begun."""
     if (led := read_led(follower.workdir)) is not None:
         return Window(*led.window_ns)
     if follower.window_ns is None or ended_ns <= follower.window_ns[0]:

@@ -1,4 +1,5 @@
-"""The workers of a run that several hosts made: *notes, clocks, leases by worker → a row each, and what is unknown*."""
+"""The workers of a run that several hosts made: *notes, clocks, leases by worker → a row each, and
+what is unknown*."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,8 @@ Clocks = Mapping[tuple[int, int], Clock]
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the workers of other hosts counted themselves, and of how many buckets their records are here."""
+    """What the workers of other hosts counted themselves, and of how many buckets their records are
+    here."""
 
     folds: Mapping[Who, SumsState] = field(default_factory=dict)
     buckets: int = BUCKETS
@@ -43,7 +45,11 @@ class Told:
         """How many records of each worker were not wanted: those are no hole."""
         found = Counter[Who]()
         for who, fold in self.folds.items():
-            found[who] = sum(count for bucket, count in fold.numbers["buckets"].items() if int(bucket) >= self.buckets)
+            found[who] = sum(
+                count
+                for bucket, count in fold.numbers["buckets"].items()
+                if int(bucket) >= self.buckets
+            )
         return found
 
     @property
@@ -63,21 +69,29 @@ def share_warning(judged_ratio: float) -> Iterator[str]:
     """What a reader must know where not all was judged."""
     if judged_ratio < 1:
         yield (
-            f"the oracle saw {judged_ratio:.2%} of the leases: those of resources chosen by hash, as the histories of "
-            f"all would have been more than {budget_per_s() / 1e6:g} MB/s per host; nothing is known of the others. "
+            f"the oracle saw {judged_ratio:.2%} of the leases: those of resources chosen "
+            "by hash, as the histories of "
+            f"all would have been more than {budget_per_s() / 1e6:g} MB/s per host; "
+            "nothing is known of the others. "
             "Holders, hand-offs and telemetry's counts are of these, too"
         )
 
 
 def leases_by_worker(records: Records) -> Counter[int]:
     """How many leases each worker was granted."""
-    workers, counts = np.unique(records["caller"][acquired(records)] // CALLERS_PER_WORKER, return_counts=True)
+    workers, counts = np.unique(
+        records["caller"][acquired(records)] // CALLERS_PER_WORKER, return_counts=True
+    )
     return Counter(dict(zip(workers.tolist(), counts.tolist(), strict=True)))
 
 
-def load_workers(notes: Sequence[WorkerNote], clocks: Clocks, leases: Mapping[int, int]) -> tuple[LoadWorker, ...]:
+def load_workers(
+    notes: Sequence[WorkerNote], clocks: Clocks, leases: Mapping[int, int]
+) -> tuple[LoadWorker, ...]:
     """A row for each worker of another host; none of a run of one host."""
-    return tuple(_worker(note, clocks.get((note.worker, note.pid)), leases) for note in notes if note.host)
+    return tuple(
+        _worker(note, clocks.get((note.worker, note.pid)), leases) for note in notes if note.host
+    )
 
 
 def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
@@ -88,19 +102,26 @@ def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
 
 
 def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) -> Iterator[str]:
-    """What happened to clocks, workers that nobody asked for, and those that run something else than the others."""
+    """What happened to clocks, workers that nobody asked for, and those that run something else
+    than the others."""
     if (came := sum(bool(note.host) for note in notes)) > expected:
         yield f"{came} workers made load, and {expected} were expected"
     for note in notes:
         steps = clocks[note.worker, note.pid].lost_ns if (note.worker, note.pid) in clocks else ()
         if steps:
-            yield f"the clock of {note.name} stepped {len(steps)} ×: its leases around that are not judged"
+            yield (
+                f"the clock of {note.name} stepped {len(steps)} ×: its leases around that "
+                "are not judged"
+            )
     kinds = Counter(note.about for note in notes if note.host)
     if len(kinds) > 1:
         usual = kinds.most_common(1)[0][0]
         for note in notes:
             if note.about != usual:
-                yield f"{note.name} runs {note.about}, others {usual}: its rate and CPU do not compare with theirs"
+                yield (
+                    f"{note.name} runs {note.about}, others {usual}: its rate and CPU do not "
+                    "compare with theirs"
+                )
 
 
 def _worker(note: WorkerNote, clock: Clock | None, leases: Mapping[int, int]) -> LoadWorker:

@@ -1,7 +1,9 @@
-"""Ctrl-C, taken in hand: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt, or a note while something is at stake*.
+"""Ctrl-C, taken in hand: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt, or a note while something
+is at stake*.
 
-Rules: no wish is lost: Python drops what is raised inside a finaliser (`__del__`), so such a signal is raised again;
-and what was only counted by a step is handed to the experiment around it. Source: signal(7); sys.unraisablehook.
+Rules: no wish is lost: Python drops what is raised inside a finaliser (`__del__`), so such a signal
+is raised again; and what was only counted by a step is handed to the experiment around it. Source:
+signal(7); sys.unraisablehook.
 """
 
 from __future__ import annotations
@@ -19,18 +21,21 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-AGAIN_S = 0.01  # until a lost wish is raised again: outside the finaliser by then
+# until a lost wish is raised again: outside the finaliser by then
+AGAIN_S = 0.01
 
 
 class Interrupts:
-    """Counts the wishes to end while it is entered; off the main thread it sees none. Not `raising`, it still
-    raises once `count` is above `patience`."""
+    """Counts the wishes to end while it is entered; off the main thread it sees none. Not
+    `raising`, it still raises once `count` is above `patience`."""
 
     def __init__(self) -> None:
         self.count = 0
         self.raising = True
         self.patience = math.inf
-        self._before: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
+        self._before: dict[
+            signal.Signals, Callable[[int, FrameType | None], object] | int | None
+        ] = {}
         self._hook = sys.unraisablehook
 
     def __enter__(self) -> Self:
@@ -40,13 +45,20 @@ class Interrupts:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self.note)
             self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self.note)
-            self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
+            self._hook = sys.unraisablehook
+            sys.unraisablehook = self._lost
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        """Give the signals back. Raises KeyboardInterrupt for a wish that nobody has been told of yet."""
+        """Give the signals back.
+
+        Raises KeyboardInterrupt for a wish that nobody has been told of yet.
+        """
         if not self._before:
             return
         pending = signal.setitimer(signal.ITIMER_REAL, 0)[0] > 0
@@ -63,13 +75,19 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def note(self, *_signal: object) -> None:
-        """Somebody wishes to end. Raises KeyboardInterrupt while `raising`, or out of `patience`."""
+        """Somebody wishes to end.
+
+        Raises KeyboardInterrupt while `raising`, or out of `patience`.
+        """
         self.count += 1
         if self.raising or self.count > self.patience:
             raise KeyboardInterrupt
 
     def _lost(self, unraisable: UnraisableHookArgs) -> None:
-        """What Python could not raise. No lock is taken here: a finaliser may run inside any other call."""
+        """What Python could not raise.
+
+        No lock is taken here: a finaliser may run inside any other call.
+        """
         if issubclass(unraisable.exc_type, KeyboardInterrupt) and self._before:
             self.count -= 1
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
@@ -79,9 +97,11 @@ class Interrupts:
 
 @contextlib.contextmanager
 def until_shown() -> Iterator[None]:
-    """What was measured is shown whole: the first wish to end is raised when this is left, the next at once."""
+    """What was measured is shown whole: the first wish to end is raised when this is left, the next
+    at once."""
     with Interrupts() as interrupts:
-        interrupts.raising, interrupts.patience = False, 1
+        interrupts.raising = False
+        interrupts.patience = 1
         yield
     if interrupts.count:
         raise KeyboardInterrupt

@@ -1,8 +1,9 @@
-"""What of a long experiment is done already: *plan, finished pieces → a file that a cut run goes on from*.
+"""What of a long experiment is done already: *plan, finished pieces → a file that a cut run goes on
+from*.
 
-Rules: one JSON line per finished piece, behind a first line that holds the plan; a line cut short by a kill is
-dropped, never believed. Going on with another plan is refused. One process at a time works on a journal. Source:
-flock(2).
+Rules: one JSON line per finished piece, behind a first line that holds the plan; a line cut short
+by a kill is dropped, never believed. Going on with another plan is refused. One process at a time
+works on a journal. Source: flock(2).
 """
 
 from __future__ import annotations
@@ -24,21 +25,29 @@ from bench.measure.section import builtins_of, decoded
 
 JOURNAL_NAME = "progress.jsonl"
 CURE = "free the disk or name another --out"
-MOST_TOLD = 100  # characters of one difference; of a longer one only its name is told
+# characters of one difference; of a longer one only its name is told
+MOST_TOLD = 100
 Piece = TypeVar("Piece")
-Plan = dict[str, Any]  # as JSON has it
+# as JSON has it
+Plan = dict[str, Any]
 
 
 @contextmanager
 def open_journal(
-    folder: Path, plan: Plan, kind: type[Piece], check: Callable[[Piece], object] = lambda _piece: None
+    folder: Path,
+    plan: Plan,
+    kind: type[Piece],
+    check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Iterator[Journal[Piece]]:
-    """The journal in `folder`, begun or gone on with; one that holds nothing is not left behind. `plan`: JSON
-    values; `check` raises for a piece that nothing can be made of. Raises EnvironmentNotReadyError and UsageError."""
-    path, go_on = folder / JOURNAL_NAME, is_unfinished(folder)
+    """The journal in `folder`, begun or gone on with; one that holds nothing is not left behind.
+    `plan`: JSON values; `check` raises for a piece that nothing can be made of. Raises
+    EnvironmentNotReadyError and UsageError."""
+    path = folder / JOURNAL_NAME
+    go_on = is_unfinished(folder)
     with writing(path, CURE):
         folder.mkdir(parents=True, exist_ok=True)
-        file = FileIO(path, "a")  # without a buffer, which would be written once more when it is closed
+        # without a buffer, which would be written once more when it is closed
+        file = FileIO(path, "a")
     with file:
         _own(file, folder)
         journal = Journal[Piece](path, file)
@@ -89,16 +98,21 @@ def _own(file: FileIO, folder: Path) -> None:
 
 
 def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
-    """Raise UsageError, naming what differs, unless the journal in `folder`, which `begun` opens, is of this plan."""
+    """Raise UsageError, naming what differs, unless the journal in `folder`, which `begun` opens,
+    is of this plan."""
     wanted = json.loads(json.dumps(plan))
     differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
     if "experiment" in differing:
         differing = ["experiment"]
     if differing:
         told = [f"{key} {begun.get(key)} there, {wanted.get(key)} here" for key in differing]
-        short = ", ".join(text if len(text) <= MOST_TOLD else key for key, text in zip(differing, told, strict=True))
+        short = ", ".join(
+            text if len(text) <= MOST_TOLD else key
+            for key, text in zip(differing, told, strict=True)
+        )
         raise UsageError(
-            f"{folder} was begun differently ({short}); give the same options, or begin anew in another --out"
+            f"{folder} was begun differently ({short}); give the same options, or begin "
+            "anew in another --out"
         )
 
 
@@ -108,7 +122,10 @@ def is_unfinished(folder: Path) -> bool:
 
 
 def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
-    """The plan, the lines of whole pieces, and how many bytes all that takes. Raises UsageError when it is none."""
+    """The plan, the lines of whole pieces, and how many bytes all that takes.
+
+    Raises UsageError when it is none.
+    """
     path = folder / JOURNAL_NAME
     try:
         text = path.read_bytes()
@@ -116,19 +133,26 @@ def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
         begun, *lines = text[:whole_bytes].splitlines()
         return decoded(begun, dict[str, Plan])["plan"], lines, whole_bytes
     except OSError as error:
-        raise UsageError(f"{folder} holds nothing to go on from: {path.name}: {error.strerror}") from error
+        raise UsageError(
+            f"{folder} holds nothing to go on from: {path.name}: {error.strerror}"
+        ) from error
     except (ValueError, KeyError, MsgspecError):
-        raise UsageError(f"{path} is not the journal of an experiment; begin anew in another --out") from None
+        raise UsageError(
+            f"{path} is not the journal of an experiment; begin anew in another --out"
+        ) from None
 
 
-def _sound(path: Path, lines: Sequence[bytes], kind: type[Piece], check: Callable[[Piece], object]) -> Iterator[Piece]:
+def _sound(
+    path: Path, lines: Sequence[bytes], kind: type[Piece], check: Callable[[Piece], object]
+) -> Iterator[Piece]:
     for number, line in enumerate(lines, start=2):
         try:
             piece = decoded(line, kind)
             check(piece)
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
             raise UsageError(
-                f"line {number} of {path} is no piece of this experiment ({type(error).__name__}: {error}); take it "
+                f"line {number} of {path} is no piece of this experiment "
+                f"({type(error).__name__}: {error}); take it "
                 "out to have that piece made again, or begin anew"
             ) from None
         yield piece

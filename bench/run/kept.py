@@ -1,11 +1,13 @@
-"""The record of a run, kept beside its result: *a run's folder and its context → a folder `history`, and back*.
+"""The record of a run, kept beside its result: *a run's folder and its context → a folder
+`history`, and back*.
 
 Rules
-- Every file of the record is copied, and a manifest says how long each is and what its CRC-32 is. So a flipped bit is
-  noticed wherever it is. A file that is not what was kept is not read. Then safety is UNKNOWN, unless the rest shows a
-  violation, and no figure counts.
-- `context.json` holds what no file of the record says: scenario without secrets, window, what ended early, faults, the
-  servers' count of commands. Who judges a kept record needs nothing else, and reads no result.
+- Every file of the record is copied, and a manifest says how long each is and what its CRC-32 is.
+  So a flipped bit is noticed wherever it is. A file that is not what was kept is not read. Then
+  safety is UNKNOWN, unless the rest shows a violation, and no figure counts.
+- `context.json` holds what no file of the record says: scenario without secrets, window, what ended
+  early, faults, the servers' count of commands. Who judges a kept record needs nothing else, and
+  reads no result.
 - The form of the files: README of bench/measure.
 """
 
@@ -22,7 +24,9 @@ from bench.measure.record import RECORD_BYTES
 from bench.measure.section import Section, builtins_of, decoded
 from bench.run.conclude import Context, Judged, judge_record
 
-FOLDER, CONTEXT, MANIFEST = "history", "context.json", "manifest.json"
+FOLDER = "history"
+CONTEXT = "context.json"
+MANIFEST = "manifest.json"
 PIECES = ("*-*-*.bin", "fold-*-*.json", "worker-*-*.json", "led.json")
 CURE = "free the disk, name another --out, or leave out --keep-history"
 
@@ -36,7 +40,10 @@ class Manifest(Section, frozen=True, kw_only=True):
 
 
 def keep(workdir: Path, folder: Path, context: Context) -> Path:
-    """Copy the record of a run that has ended into `folder`/history. Raises EnvironmentNotReadyError."""
+    """Copy the record of a run that has ended into `folder`/history.
+
+    Raises EnvironmentNotReadyError.
+    """
     place = folder / FOLDER
     files = {}
     with writing(place, CURE):
@@ -61,18 +68,26 @@ def checksum(path: Path) -> int:
 
 
 def judge_kept(result: Path) -> Judged:
-    """Judge the kept record of a result, in a folder or file, anew. Raises UsageError where none was kept, or where it
-    is so torn that nobody knows what it is of."""
+    """Judge the kept record of a result, in a folder or file, anew. Raises UsageError where none
+    was kept, or where it is so torn that nobody knows what it is of."""
     folder = (result.parent if result.is_file() else result) / FOLDER
     if not (folder / MANIFEST).is_file():
-        if several := sorted(place.parent.parent for place in result.glob(f"*/{FOLDER}/{MANIFEST}")):
-            raise UsageError(f"{result} holds {len(several)} runs; name one of them, such as {several[0]}")
-        raise UsageError(f"{result} has no kept record; make the run again with lockbench run --keep-history")
+        if several := sorted(
+            place.parent.parent for place in result.glob(f"*/{FOLDER}/{MANIFEST}")
+        ):
+            raise UsageError(
+                f"{result} holds {len(several)} runs; name one of them, such as {several[0]}"
+            )
+        raise UsageError(
+            f"{result} has no kept record; make the run again with lockbench run --keep-history"
+        )
     try:
         manifest = decoded((folder / MANIFEST).read_bytes(), Manifest)
         context = decoded((folder / CONTEXT).read_bytes(), Context)
     except (OSError, msgspec.DecodeError, ValueError) as error:
-        raise UsageError(f"the kept record in {folder} is torn ({error}); make the run again") from None
+        raise UsageError(
+            f"the kept record in {folder} is torn ({error}); make the run again"
+        ) from None
     torn = torn_files(folder, manifest.files)
     if not torn:
         return judge_record(folder, context)
@@ -80,8 +95,11 @@ def judge_kept(result: Path) -> Judged:
         for name in manifest.files.keys() - torn.keys():
             Path(place, name).symlink_to((folder / name).absolute())
         missing = tuple(f"{name} of the kept record {why}" for name, why in sorted(torn.items()))
-        breaks = (*context.breaks, *missing)  # figures of a part of the record are not those of the run
-        return judge_record(Path(place), msgspec.structs.replace(context, torn=missing, breaks=breaks))
+        # figures of a part of the record are not those of the run
+        breaks = (*context.breaks, *missing)
+        return judge_record(
+            Path(place), msgspec.structs.replace(context, torn=missing, breaks=breaks)
+        )
 
 
 def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:

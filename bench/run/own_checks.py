@@ -1,12 +1,15 @@
-"""A lock of the user's own, before and beside its load: *a callable → can it be driven, does it own what it releases?*
+"""A lock of the user's own, before and beside its load: *a callable → can it be driven, does it own
+what it releases?*
 
-- What cannot be driven (a text, a coroutine, an asynchronous lock, a semaphore) is refused with one sentence before any
-  load. A semaphore is known by its callers: two or more get in at once, and one more does not.
-- Owner check. No lock waits for a TTL here, because the servers are ours: one caller holds the lock, all keys are
-  removed, a caller of another process gets it, then the first one releases late. If a third caller gets in now, the
-  release removed a stranger's lock. An exception of a late release is right: the lease is gone.
-- What the third caller finds counts only if the release changed a key that the second caller's lock had made. Those
-  keys are made persistent, so that nothing but a release removes them.
+- What cannot be driven (a text, a coroutine, an asynchronous lock, a semaphore) is refused with one
+  sentence before any load. A semaphore is known by its callers: two or more get in at once, and one
+  more does not.
+- Owner check. No lock waits for a TTL here, because the servers are ours: one caller holds the
+  lock, all keys are removed, a caller of another process gets it, then the first one releases late.
+  If a third caller gets in now, the release removed a stranger's lock. An exception of a late
+  release is right: the lease is gone.
+- What the third caller finds counts only if the release changed a key that the second caller's lock
+  had made. Those keys are made persistent, so that nothing but a release removes them.
 """
 
 import inspect
@@ -27,35 +30,52 @@ from bench.run.own_process import Link, answer, forked
 from bench.topology.probe import info_snapshot
 from bench.topology.target import client_of, parse_targets
 
-ALONE_S = 15.0  # how long a caller may take to enter and leave a lock that nobody wants
-ANOTHER_S = 0.2  # how long one more caller of a semaphore may take
+# how long a caller may take to enter and leave a lock that nobody wants
+ALONE_S = 15.0
+# how long one more caller of a semaphore may take
+ANOTHER_S = 0.2
 MOST_PERMITS = 32
-ATTEMPTS = 3  # to enter a lock that raises
-LEAVE_S = 1.0  # how long a caller may take to leave when nothing depends on it
-SECOND_S = 5.0  # how long a caller may take to get a lock whose keys are gone
-LATE_S = 0.1  # how long after a release its effects are looked for: some release in the background
+# to enter a lock that raises
+ATTEMPTS = 3
+# how long a caller may take to leave when nothing depends on it
+LEAVE_S = 1.0
+# how long a caller may take to get a lock whose keys are gone
+SECOND_S = 5.0
+# how long after a release its effects are looked for: some release in the background
+LATE_S = 0.1
 WANTED = "lock_benchmark takes a callable from a name to a context manager (with lock(name): …)"
-Keys = dict[tuple[int, str], tuple[bytes | None, bool]]  # by server and name: value, and whether it will expire
+# by server and name: value, and whether it will expire
+Keys = dict[tuple[int, str], tuple[bytes | None, bool]]
 
 
-# -- what can be driven ------------------------------------------------------------------------------------------------
+# -- what can be driven ----------------------------------------------------------------------------
 
 
 def require_drivable(lock: object) -> None:
-    """Raise UsageError with one sentence unless `lock` makes context managers that threads can enter.
+    """Raise UsageError with one sentence unless `lock` makes context managers that threads can
+    enter.
 
     It is called once, with a name that nothing else uses; nothing is entered.
     """
     kind = type(lock).__name__
     if hasattr(lock, "__enter__") and not isinstance(lock, type):
-        raise UsageError(f"{WANTED}, and one lock was given (a {kind}); write lambda name: … and make it of that name")
+        raise UsageError(
+            f"{WANTED}, and one lock was given (a {kind}); write lambda name: … and make "
+            "it of that name"
+        )
     if not callable(lock):
-        raise UsageError(f"{WANTED}, and a {kind} was given; write lambda name: your_client.lock(name)")
-    if _is_asynchronous(lock) or _is_asynchronous(getattr(lock, "__call__", None)):  # noqa: B004 - of partials, too
-        raise UsageError(_asynchronous(f"{getattr(lock, '__name__', kind)} is a coroutine function"))
+        raise UsageError(
+            f"{WANTED}, and a {kind} was given; write lambda name: your_client.lock(name)"
+        )
+    # of partials, too
+    if _is_asynchronous(lock) or _is_asynchronous(getattr(lock, "__call__", None)):  # noqa: B004
+        raise UsageError(
+            _asynchronous(f"{getattr(lock, '__name__', kind)} is a coroutine function")
+        )
     try:
         made = lock("lockbench:own:look")
-    except Exception:  # noqa: BLE001 - a lock that raises is a figure of the load, with its first exception
+    except Exception:  # noqa: BLE001
+        # a lock that raises is a figure of the load, with its first exception
         return
     _require_manager(made)
 
@@ -69,12 +89,17 @@ def _require_manager(made: object) -> None:
     if inspect.isawaitable(made) or inspect.isasyncgen(made):
         close = getattr(made, "close", None)
         if close is not None:
-            close()  # else Python warns that nobody awaited it
+            # else Python warns that nobody awaited it
+            close()
         raise UsageError(_asynchronous(f"it returned a {kind.__name__}"))
     if not hasattr(kind, "__enter__") and hasattr(kind, "__aenter__"):
         raise UsageError(_asynchronous(f"{kind.__name__} has __aenter__ and no __enter__"))
-    if _is_asynchronous(getattr(kind, "__enter__", None)) or _is_asynchronous(getattr(kind, "__exit__", None)):
-        raise UsageError(_asynchronous(f"__enter__ or __exit__ of {kind.__name__} is a coroutine function"))
+    if _is_asynchronous(getattr(kind, "__enter__", None)) or _is_asynchronous(
+        getattr(kind, "__exit__", None)
+    ):
+        raise UsageError(
+            _asynchronous(f"__enter__ or __exit__ of {kind.__name__} is a coroutine function")
+        )
     if not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
         raise UsageError(
             f"{WANTED}, and it returned a {kind.__name__}, which has no __enter__ and __exit__; "
@@ -89,11 +114,14 @@ def _asynchronous(what: str) -> str:
     )
 
 
-# -- alone, and a few at once ------------------------------------------------------------------------------------------
+# -- alone, and a few at once ----------------------------------------------------------------------
 
 
 class Caller:
-    """A thread that enters a lock, stays until it is told, and leaves. `error`: what the lock raised."""
+    """A thread that enters a lock, stays until it is told, and leaves.
+
+    `error`: what the lock raised.
+    """
 
     def __init__(self, lock: OwnLock, name: str) -> None:
         self._lock = lock
@@ -134,10 +162,11 @@ class Caller:
 
 
 def lone_commands(lock: OwnLock, urls: Sequence[str]) -> list[int]:
-    """How many commands with a key a lease takes of each server when nobody else wants it; empty when the lock raises.
-    Raises InconclusiveError when a lone caller does not get it."""
+    """How many commands with a key a lease takes of each server when nobody else wants it; empty
+    when the lock raises. Raises InconclusiveError when a lone caller does not get it."""
     fewest: list[int] = []
-    for _ in range(3):  # the first one may load a script
+    # the first one may load a script
+    for _ in range(3):
         before = info_snapshot(urls)
         caller = Caller(lock, "lockbench:own:alone")
         entered = caller.enter(ALONE_S)
@@ -156,13 +185,14 @@ def lone_commands(lock: OwnLock, urls: Sequence[str]) -> list[int]:
 def require_mutex(lock: OwnLock, load: OwnLoad, urls: Sequence[str]) -> None:
     """Raise UsageError for a semaphore. A lock that lets everybody in is none: the load shows it.
 
-    Callers that get in after the TTL of the first one show nothing, because its lease may have ended: two callers that
-    follow each other are no semaphore.
+    Callers that get in after the TTL of the first one show nothing, because its lease may have
+    ended: two callers that follow each other are no semaphore.
     """
     callers = [Caller(lock, "lockbench:own:permits") for _ in range(MOST_PERMITS + 1)]
     permits = 0
     began_s = time.monotonic()
-    took_s = 0.0  # until the last one was in
+    # until the last one was in
+    took_s = 0.0
     started = []
     for caller in callers:
         started.append(caller)
@@ -175,23 +205,29 @@ def require_mutex(lock: OwnLock, load: OwnLoad, urls: Sequence[str]) -> None:
     stuck = sum(not caller.leave(max(until_s - time.monotonic(), 0)) for caller in started)
     if 1 < permits <= MOST_PERMITS and took_s < load.ttl_s:
         raise UsageError(
-            f"lock_benchmark judges a mutex, which lets one caller in, and this one let {permits} in at once and no "
-            f"more: it is a semaphore, or its leases end before ttl_s ({load.ttl_s:g} s). Give ttl_s the TTL of the "
+            "lock_benchmark judges a mutex, which lets one caller in, and this one let "
+            f"{permits} in at once and no "
+            f"more: it is a semaphore, or its leases end before ttl_s ({load.ttl_s:g} "
+            "s). Give ttl_s the TTL of the "
             "lock; allow_violations=True measures a semaphore without a verdict"
         )
     if stuck:
         raise InconclusiveError(
-            f"{stuck} of {len(started)} callers did not come through the lock after all others had left it: "
+            f"{stuck} of {len(started)} callers did not come through the lock after all "
+            "others had left it: "
             "does its release remove the key?"
         )
 
 
-# -- the owner check ---------------------------------------------------------------------------------------------------
+# -- the owner check -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerCheck:
-    """Whether a late release leaves a stranger's lock alone. `reason`: what happened, "" when it was held."""
+    """Whether a late release leaves a stranger's lock alone.
+
+    `reason`: what happened, "" when it was held.
+    """
 
     word: Literal["held", "deleted a stranger's lock", "not tested"]
     reason: str = ""
@@ -201,8 +237,10 @@ class OwnerCheck:
 
 
 DELETED = (
-    "one caller held it and all keys were removed, as by an expiry, an eviction or a crash; a second caller got it; "
-    "then the late release of the first one let a third caller in beside the second: a release must compare the "
+    "one caller held it and all keys were removed, as by an expiry, an eviction or a "
+    "crash; a second caller got it; "
+    "then the late release of the first one let a third caller in beside the second: a "
+    "release must compare the "
     "owner's token and delete in one step"
 )
 
@@ -232,7 +270,9 @@ def owner_check(lock: OwnLock, load: OwnLoad, urls: Sequence[str]) -> OwnerCheck
         if not before:
             return OwnerCheck("not tested", "the second caller got it without a key on any server")
         if not first.leave(SECOND_S):
-            return OwnerCheck("not tested", f"the late release did not return within {SECOND_S:g} s")
+            return OwnerCheck(
+                "not tested", f"the late release did not return within {SECOND_S:g} s"
+            )
         if not _changed(before, urls):
             return OwnerCheck("held")
         third = _entered(lock, name, SECOND_S, ends)
@@ -240,7 +280,9 @@ def owner_check(lock: OwnLock, load: OwnLoad, urls: Sequence[str]) -> OwnerCheck
             return OwnerCheck("deleted a stranger's lock", DELETED)
         if third.error is None or isinstance(third.error, load.refused):
             return OwnerCheck("held")
-        return OwnerCheck("not tested", f"the late release changed a key, and a third caller {third.why}")
+        return OwnerCheck(
+            "not tested", f"the late release changed a key, and a third caller {third.why}"
+        )
 
 
 def _second(lock: OwnLock, name: str, link: Link) -> None:
@@ -252,8 +294,8 @@ def _second(lock: OwnLock, name: str, link: Link) -> None:
 
 
 def _entered(lock: OwnLock, name: str, patience_s: float, ends: ExitStack) -> Caller:
-    """A caller that has tried to enter, several times while the lock raises: some locks raise now and then, and the
-    first attempt of a fork may only find that its connection has ended."""
+    """A caller that has tried to enter, several times while the lock raises: some locks raise now
+    and then, and the first attempt of a fork may only find that its connection has ended."""
     for _ in range(ATTEMPTS):
         caller = Caller(lock, name)
         ends.callback(caller.leave, LEAVE_S)
@@ -290,7 +332,8 @@ def keep(urls: Sequence[str]) -> None:
 
 
 def without_keys(urls: Sequence[str]) -> None:
-    """Remove every key of our own servers, one by one: clients may see a FLUSHALL, and trust no server after it."""
+    """Remove every key of our own servers, one by one: clients may see a FLUSHALL, and trust no
+    server after it."""
     for _, client in _each(urls):
         if names := client.keys("*"):
             client.unlink(*names)

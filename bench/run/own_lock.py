@@ -1,13 +1,17 @@
-"""A lock of the user's own under load: *context managers by name → sections of a result, judged like any run*.
+"""A lock of the user's own under load: *context managers by name → sections of a result, judged
+like any run*.
 
 Rules
-- Threads in a closed loop, half of them in a second process (own_process.py): a mutex of this process must not look
-  like a lock. Callers are shared out in blocks, so callers of both processes want each name that several want.
-- The lock sends what it likes, so the servers count: a lease is tested only if a caller of another process was entering
-  meanwhile, and no more leases are tested than commands came beyond those that the leases themselves take.
+- Threads in a closed loop, half of them in a second process (own_process.py): a mutex of this
+  process must not look like a lock. Callers are shared out in blocks, so callers of both processes
+  want each name that several want.
+- The lock sends what it likes, so the servers count: a lease is tested only if a caller of another
+  process was entering meanwhile, and no more leases are tested than commands came beyond those that
+  the leases themselves take.
 - Commands without a key (PING, HELLO, …) ask for no lock and are not counted.
-- Entering that raises is a failed acquire: `contended` for the exceptions named as refusals, else `unreachable` and an
-  unexpected error. Whatever is raised while held or on leaving is unexpected, too.
+- Entering that raises is a failed acquire: `contended` for the exceptions named as refusals, else
+  `unreachable` and an unexpected error. Whatever is raised while held or on leaving is unexpected,
+  too.
 """
 
 import threading
@@ -39,26 +43,58 @@ from bench.workloads.raised import place_of
 from lockcore.clock import NS_PER_S
 
 OwnLock = Callable[[str], AbstractContextManager[object]]
-"""From a name to something that is entered to hold the lock of that name, and left to give it back."""
+"""From a name to something that is entered to hold the lock of that name, and left to give it
+back."""
 
 UNASKED = "the servers took fewer commands than leases were granted, so some leases asked no server"
 REST_S = 0.001  # after a failure
-STRAGGLER_S = 15.0  # beyond a TTL: who waits for a lock that nobody gave back gets it then
-BEGIN_S = 10.0  # how long a fork may take
-_NO_KEY = frozenset((
-    "acl", "auth", "client", "cluster", "command", "config", "dbsize", "echo", "flushall", "function", "hello", "info",
-    "latency", "memory", "ping", "pubsub", "quit", "readonly", "readwrite", "reset", "role", "script", "select",
-    "slowlog", "time", "wait",
-))  # fmt: skip
-_ACQUIRED, _RELEASED, _GONE = OUTCOME_CODES["acquired"], OUTCOME_CODES["released"], OUTCOME_CODES["gone"]
-_REFUSED, _BROKEN = OUTCOME_CODES["contended"], OUTCOME_CODES["unreachable"]
+# beyond a TTL: who waits for a lock that nobody gave back gets it then
+STRAGGLER_S = 15.0
+# how long a fork may take
+BEGIN_S = 10.0
+_NO_KEY = frozenset(
+    (
+        "acl",
+        "auth",
+        "client",
+        "cluster",
+        "command",
+        "config",
+        "dbsize",
+        "echo",
+        "flushall",
+        "function",
+        "hello",
+        "info",
+        "latency",
+        "memory",
+        "ping",
+        "pubsub",
+        "quit",
+        "readonly",
+        "readwrite",
+        "reset",
+        "role",
+        "script",
+        "select",
+        "slowlog",
+        "time",
+        "wait",
+    )
+)
+_ACQUIRED = OUTCOME_CODES["acquired"]
+_RELEASED = OUTCOME_CODES["released"]
+_GONE = OUTCOME_CODES["gone"]
+_REFUSED = OUTCOME_CODES["contended"]
+_BROKEN = OUTCOME_CODES["unreachable"]
 _Rows = list[tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLoad:
-    """How the lock is loaded. `resources` 0: each caller has its own name; 1: all want the same one. `ttl_s`: what the
-    lock promises at most, for the oracle. `processes`: over which the callers are shared out."""
+    """How the lock is loaded. `resources` 0: each caller has its own name; 1: all want the same
+    one. `ttl_s`: what the lock promises at most, for the oracle. `processes`: over which the
+    callers are shared out."""
 
     callers: int = 8
     seconds: float = 2.0
@@ -79,7 +115,10 @@ class OwnLoad:
 
 @dataclass(slots=True)
 class Errors:
-    """What a lock raised, refusals left out: by type, and how often at which stage. `first`: when, and its sentence."""
+    """What a lock raised, refusals left out: by type, and how often at which stage.
+
+    `first`: when, and its sentence.
+    """
 
     by_type: Counter[str] = field(default_factory=Counter)
     entering: int = 0
@@ -115,8 +154,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """One load. `errors`: of all processes, in the order of `by_process`; `commands` that name a key, over all servers,
-    None: nobody counted."""
+    """One load. `errors`: of all processes, in the order of `by_process`; `commands` that name a
+    key, over all servers, None: nobody counted."""
 
     measured: Measured
     by_process: tuple[Errors, ...]
@@ -132,14 +171,19 @@ class OwnRun:
         return total
 
 
-def measure_own_lock(lock: OwnLock, load: OwnLoad, urls: Sequence[str] = (), lone: Sequence[int] = ()) -> OwnRun:
-    """Load `lock` and return what was measured and judged. `urls`: of the servers that it must ask; none: nobody
-    counts. `lone`: how many commands a lease takes of each server when nobody else wants it, as `lone_commands` counts
-    them. Raises InconclusiveError."""
+def measure_own_lock(
+    lock: OwnLock, load: OwnLoad, urls: Sequence[str] = (), lone: Sequence[int] = ()
+) -> OwnRun:
+    """Load `lock` and return what was measured and judged. `urls`: of the servers that it must ask;
+    none: nobody counts. `lone`: how many commands a lease takes of each server when nobody else
+    wants it, as `lone_commands` counts them. Raises InconclusiveError."""
     before = info_snapshot(urls)
     own, *others = load.shares
     with ExitStack() as copies:
-        links = [copies.enter_context(forked(partial(_in_the_copy, lock, load, share), urls)) for share in others]
+        links = [
+            copies.enter_context(forked(partial(_in_the_copy, lock, load, share), urls))
+            for share in others
+        ]
         for link in links:
             answer(link, BEGIN_S, "begin")
         start_ns = time.monotonic_ns() + int(load.warmup_s * NS_PER_S)
@@ -147,19 +191,30 @@ def measure_own_lock(lock: OwnLock, load: OwnLoad, urls: Sequence[str] = (), lon
         for link in links:
             link.send(window)
         parts = [_run_callers(lock, load, own, window)]
-        parts += [cast("Part", answer(link, _left_s(load, window) + BEGIN_S, "end")) for link in links]
+        parts += [
+            cast("Part", answer(link, _left_s(load, window) + BEGIN_S, "end")) for link in links
+        ]
     if stuck := sum(part.stuck for part in parts):
         raise InconclusiveError(
-            f"{stuck} of {load.callers} callers are still inside the lock {_patience_s(load):g} s after the end"
+            f"{stuck} of {load.callers} callers are still inside the lock "
+            f"{_patience_s(load):g} s after the end"
         )
     asked = commands_between(before, info_snapshot(urls)) if urls else None
     measured = _judged(np.concatenate([part.records for part in parts]), load, window, asked, lone)
     operations = sum(len(part.records) for part in parts)
-    return OwnRun(measured, tuple(part.errors for part in parts), operations, None if asked is None else sum(asked))
+    return OwnRun(
+        measured,
+        tuple(part.errors for part in parts),
+        operations,
+        None if asked is None else sum(asked),
+    )
 
 
 def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
-    """How many commands with a key each server took between two snapshots. A server that does not say took none."""
+    """How many commands with a key each server took between two snapshots.
+
+    A server that does not say took none.
+    """
     return [_with_a_key(delta(*looks).calls) for looks in zip(before, after, strict=True)]
 
 
@@ -167,7 +222,7 @@ def _with_a_key(calls: Mapping[str, int]) -> int:
     return sum(number for name, number in calls.items() if name.partition("|")[0] not in _NO_KEY)
 
 
-# -- the load ----------------------------------------------------------------------------------------------------------
+# -- the load --------------------------------------------------------------------------------------
 
 
 def _in_the_copy(lock: OwnLock, load: OwnLoad, share: range, link: Link) -> Part:
@@ -178,13 +233,16 @@ def _in_the_copy(lock: OwnLock, load: OwnLoad, share: range, link: Link) -> Part
 
 def _run_callers(lock: OwnLock, load: OwnLoad, share: range, window: Window) -> Part:
     callers = [_Caller(lock, load, number) for number in share]
-    threads = [threading.Thread(target=one.run, args=(window.stop_ns,), daemon=True) for one in callers]
+    threads = [
+        threading.Thread(target=one.run, args=(window.stop_ns,), daemon=True) for one in callers
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(_left_s(load, window), 0))
     stuck = sum(thread.is_alive() for thread in threads)
-    errors, rows = Errors(), _Rows()
+    errors = Errors()
+    rows = _Rows()
     for caller in callers:
         errors.add(caller.errors)
         rows += caller.rows
@@ -217,7 +275,8 @@ class _Caller:
             self._once()
 
     def _once(self) -> None:
-        now, load = time.monotonic_ns, self._load
+        now = time.monotonic_ns
+        load = self._load
         granted = left = 0
         stage = "entering"
         start = now()
@@ -240,19 +299,36 @@ class _Caller:
             if not is_refusal:
                 self.errors.note(error, stage, ended)
             time.sleep(REST_S)
-        # Nobody knows which attempt was granted. A lease ends a TTL after the call began at the earliest. If the caller
-        # waited longer than that, nothing is known of its end, and a lease without length accuses nobody.
+        # Nobody knows which attempt was granted. A lease ends a TTL after the call began at the
+        # earliest. If the caller waited longer than that, nothing is known of its end, and a lease
+        # without length accuses nobody.
         valid_until = max(start + int(load.ttl_s * NS_PER_S), granted + 1) if granted else 0
-        times = (start, start, start, granted, valid_until, left, left, ended if left else 0, granted or ended)
+        times = (
+            start,
+            start,
+            start,
+            granted,
+            valid_until,
+            left,
+            left,
+            ended if left else 0,
+            granted or ended,
+        )
         owner = self._number << 40 | len(self.rows)
-        self.rows.append((*times, self._resource, self._number, outcome, 0, 1, owner, len(self.rows) + 1))
+        self.rows.append(
+            (*times, self._resource, self._number, outcome, 0, 1, owner, len(self.rows) + 1)
+        )
 
 
-# -- the verdict -------------------------------------------------------------------------------------------------------
+# -- the verdict -----------------------------------------------------------------------------------
 
 
 def _judged(
-    records: Records, load: OwnLoad, window: Window, asked: Sequence[int] | None, lone: Sequence[int]
+    records: Records,
+    load: OwnLoad,
+    window: Window,
+    asked: Sequence[int] | None,
+    lone: Sequence[int],
 ) -> Measured:
     scenario = load_scenario(options={"instances": "1", "users": str(load.callers), "warmup": "0s"})
     leases = int(acquired(records).sum())
@@ -261,19 +337,23 @@ def _judged(
         taken = zip(asked, lone or [1] * len(asked), strict=True)
         beyond = max((commands - each * leases for commands, each in taken), default=0)
         sent = _some(sent, max(beyond, 0))
-    oracle = Judge(int(load.ttl_s * 1000), Circumstances(commands=None if asked is None else sum(asked)))
+    oracle = Judge(
+        int(load.ttl_s * 1000), Circumstances(commands=None if asked is None else sum(asked))
+    )
     oracle.add(History(records, 0, 0, sent))
     safety = oracle.report()
     unasked = asked is not None and sum(asked) < leases
     reason = _violation(safety, records, load) if safety.verdict == "VIOLATED" else safety.reason
     if safety.verdict == "NOT TESTED":
         reason = UNASKED if unasked else _untested(safety, load)
-    return structs.replace(fold(records, window, scenario).values, safety=structs.replace(safety, reason=reason))
+    return structs.replace(
+        fold(records, window, scenario).values, safety=structs.replace(safety, reason=reason)
+    )
 
 
 def _asked(records: Records, load: OwnLoad) -> Integers:
-    """The middle of each lease while which somebody else was entering: resource, time (ns). With several processes it
-    must have been somebody of another process."""
+    """The middle of each lease while which somebody else was entering: resource, time (ns). With
+    several processes it must have been somebody of another process."""
     several = len(load.shares) > 1
     process = np.searchsorted([share.stop for share in load.shares], records["caller"], "right")
     held = (records["granted_ns"] > 0) & (records["release_sent_ns"] > records["granted_ns"])
@@ -305,19 +385,25 @@ def _violation(safety: SafetyReport, records: Records, load: OwnLoad) -> str:
         wanting = -(-load.callers // (load.resources or load.callers))
         parts.append(f"at most {most} of {wanting} callers held one name at once")
     if len(load.shares) > 1 and safety.service_faults and not _faults_within(records, load):
-        parts.append("each process kept its own callers apart: the lock holds only within one process")
+        parts.append(
+            "each process kept its own callers apart: the lock holds only within one process"
+        )
     return "; ".join(parts)
 
 
 def most_at_once(records: Records) -> int:
-    """How many callers held one resource at the same time, at most; 0 or 1 if none did beside another."""
+    """How many callers held one resource at the same time, at most; 0 or 1 if none did beside
+    another."""
     most = 0
-    held = records[(records["granted_ns"] > 0) & (records["release_sent_ns"] > records["granted_ns"])]
+    held = records[
+        (records["granted_ns"] > 0) & (records["release_sent_ns"] > records["granted_ns"])
+    ]
     for resource in np.unique(held["resource"]):
         leases = held[held["resource"] == resource]
         times = np.concatenate([leases["granted_ns"], leases["release_sent_ns"]])
         change = np.repeat([1, -1], len(leases))
-        order = np.lexsort((change, times))  # who leaves at the time of a grant has left
+        # who leaves at the time of a grant has left
+        order = np.lexsort((change, times))
         most = max(most, int(np.cumsum(change[order]).max()))
     return most
 
@@ -339,6 +425,7 @@ def _untested(safety: SafetyReport, load: OwnLoad) -> str:
         return "no lease was held for a time: give hold_s"
     whose = "of another process " if len(load.shares) > 1 else ""
     return (
-        f"{safety.tested_leases:,} leases were held while a caller {whose}asked for them, and {TESTED_LEAST} are "
+        f"{safety.tested_leases:,} leases were held while a caller {whose}asked for "
+        f"them, and {TESTED_LEAST} are "
         "needed: more callers, fewer resources, a longer hold_s or more seconds"
     )

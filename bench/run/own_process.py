@@ -1,13 +1,17 @@
-"""A second process for a lock of the user's own: *a function → the same function in a forked copy of this process*.
+"""A second process for a lock of the user's own: *a function → the same function in a forked copy
+of this process*.
 
-A lock is a closure over a client, so it cannot be sent to a fresh interpreter; a fork takes it along. A fork has traps,
-and each has a rule here:
+A lock is a closure over a client, so it cannot be sent to a fresh interpreter; a fork takes it
+along. A fork has traps, and each has a rule here:
 
-- Sockets are shared by a fork: two processes that talk over one connection read each other's replies. In the copy every
-  inherited connection to the servers is replaced by one that has ended, so a client connects anew or raises.
-- Threads are not copied: fork before starting any. The copy never returns to its caller: it ends by `os._exit`.
-- The copy dies with its parent (prctl(2), PR_SET_PDEATHSIG), and the parent kills it through a descriptor that names
-  this process only (pidfd_open(2)). It ignores SIGINT: a Ctrl-C reaches both, and the parent ends both.
+- Sockets are shared by a fork: two processes that talk over one connection read each other's
+  replies. In the copy every inherited connection to the servers is replaced by one that has ended,
+  so a client connects anew or raises.
+- Threads are not copied: fork before starting any. The copy never returns to its caller: it ends by
+  `os._exit`.
+- The copy dies with its parent (prctl(2), PR_SET_PDEATHSIG), and the parent kills it through a
+  descriptor that names this process only (pidfd_open(2)). It ignores SIGINT: a Ctrl-C reaches both,
+  and the parent ends both.
 """
 
 import ctypes
@@ -32,16 +36,19 @@ Link: TypeAlias = "Connection[Any, Any]"
 
 @contextmanager
 def forked(work: Callable[[Link], object], urls: Sequence[str]) -> Iterator[Link]:
-    """Run `work(link)` in a copy of this process, with connections of its own to the servers at `urls`.
+    """Run `work(link)` in a copy of this process, with connections of its own to the servers at
+    `urls`.
 
-    Yield this end of the link. What `work` returns arrives last, after what it sends. The copy has ended afterwards.
+    Yield this end of the link. What `work` returns arrives last, after what it sends. The copy has
+    ended afterwards.
     """
     ours, theirs = Pipe()
     ports = {urlsplit(url).port for url in urls}
     parent_pid = os.getpid()
     libc = ctypes.CDLL(None)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: this process has threads, not of ours
+        # Python 3.12: this process has threads, not of ours
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
@@ -57,7 +64,10 @@ def forked(work: Callable[[Link], object], urls: Sequence[str]) -> Iterator[Link
 
 
 def answer(link: Link, patience_s: float, what: str) -> Any:
-    """What the copy sends next. Raises InconclusiveError when it says nothing for so long, fails, or ends."""
+    """What the copy sends next.
+
+    Raises InconclusiveError when it says nothing for so long, fails, or ends.
+    """
     try:
         if not link.poll(patience_s):
             raise InconclusiveError(f"the second process did not {what} within {patience_s:g} s")
@@ -72,13 +82,14 @@ def answer(link: Link, patience_s: float, what: str) -> Any:
 def _watched(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except OSError:  # forbidden here, or unknown to this kernel
+    except OSError:
+        # forbidden here, or unknown to this kernel
         return None
 
 
 def _end(pid: int, descriptor: int | None) -> None:
-    """Kill the copy and wait for it. Its number alone is its own until somebody waits for it, which a program that
-    ignores SIGCHLD leaves to the kernel: so the descriptor is better."""
+    """Kill the copy and wait for it. Its number alone is its own until somebody waits for it, which
+    a program that ignores SIGCHLD leaves to the kernel: so the descriptor is better."""
     with suppress(ProcessLookupError):
         if descriptor is None:
             os.kill(pid, signal.SIGKILL)
@@ -116,8 +127,8 @@ def _be_the_copy(
 def _end_inherited(ports: Collection[int | None]) -> None:
     """Replace every connection to one of these ports by one whose other end is closed.
 
-    To close the descriptor would free its number for the next file, and a client that still uses it would write into
-    that. To shut the connection down would shut it down for the parent, too.
+    To close the descriptor would free its number for the next file, and a client that still uses it
+    would write into that. To shut the connection down would shut it down for the parent, too.
     """
     for path in list(Path("/proc/self/fd").iterdir()):
         descriptor = int(path.name)

@@ -1,9 +1,11 @@
-"""One run, from order to result: *a scenario → servers, Locust, history → a judged, written result*.
+"""One run, from order to result: *a scenario → servers, Locust, history → a judged, written
+result*.
 
-Rules: once Locust runs, signals are only counted, so that whatever happens the load is stopped, what was measured is
-judged and written, leaks are counted and unlinked, and nothing of the run stays behind. Without a wish for telemetry
-nothing of it is imported or asked; a collector's troubles become a warning of the result, and only what is wrong before
-the load starts stops the run.
+Rules: once Locust runs, signals are only counted, so that whatever happens the load is stopped,
+what was measured is judged and written, leaks are counted and unlinked, and nothing of the run
+stays behind. Without a wish for telemetry nothing of it is imported or asked; a collector's
+troubles become a warning of the result, and only what is wrong before the load starts stops the
+run.
 """
 
 import datetime
@@ -51,10 +53,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can be made, None:
-    the result is only returned; `ring`: who takes turns with it; `name`: what its user calls it; `bind`: where workers
-    of other hosts are awaited, as many as the scenario has processes; `more`: for another run after this one, too;
-    `stand_ins`: as in Plan; `keep_history`: the record stays beside the result."""
+    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can
+    be made, None: the result is only returned; `ring`: who takes turns with it; `name`: what its
+    user calls it; `bind`: where workers of other hosts are awaited, as many as the scenario has
+    processes; `more`: for another run after this one, too; `stand_ins`: as in Plan; `keep_history`:
+    the record stays beside the result."""
 
     scenario: Scenario
     run_id: str
@@ -72,23 +75,32 @@ class Order:
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
-    """Run `order`, showing its progress, and return its result, written if it can be; `interrupts` only count by then.
+    """Run `order`, showing its progress, and return its result, written if it can be; `interrupts`
+    only count by then.
 
-    Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut before anything was measured.
+    Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut before anything
+    was measured.
     """
     faults = _faults(order.scenario)
     if order.bind and any(fault.target.startswith("worker") for fault in faults):
-        raise UsageError("a fault of a worker takes place on this host only; leave it out, or --expect-workers")
-    read_thresholds(order.scenario.thresholds)  # a wrong name is refused before anything starts
-    wanted = open_servers(order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults)
+        raise UsageError(
+            "a fault of a worker takes place on this host only; leave it out, or --expect-workers"
+        )
+    # a wrong name is refused before anything starts
+    read_thresholds(order.scenario.thresholds)
+    wanted = open_servers(
+        order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults
+    )
     try:
         with wanted as servers:
             finished = run_on(servers, order, interrupts, show)
     except BenchError:
-        if interrupts.count:  # 130 comes before every other code
+        # 130 comes before every other code
+        if interrupts.count:
             raise KeyboardInterrupt from None
         raise
-    return replace(finished, exit_code=EXIT_INTERRUPTED) if interrupts.count else finished  # also while it was put away
+    # also while it was put away
+    return replace(finished, exit_code=EXIT_INTERRUPTED) if interrupts.count else finished
 
 
 def run_on(
@@ -100,51 +112,79 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Run `order` on servers that were opened for its faults: one run of several. Without `show` nobody looks while it
-    runs: all is judged at its end. `series`: the Locust that it shares with the runs before and after it; None: it has
-    one of its own. Raises as `run_scenario` does."""
+    """Run `order` on servers that were opened for its faults: one run of several. Without `show`
+    nobody looks while it runs: all is judged at its end. `series`: the Locust that it shares with
+    the runs before and after it; None: it has one of its own. Raises as `run_scenario` does."""
     if order.bind:
         _require_free(*order.bind)
-    scenario, started = order.scenario, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    scenario = order.scenario
+    started = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
     planned = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
     run = planned.seen(servers.facts, databases_of(servers.load_urls))
-    with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:  # removes the folder even when we are killed
+    # removes the folder even when we are killed
+    with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:
         follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.fleet, follower)
         with closing(RunTelemetry(run, servers, follower, timeline, environ)) as telemetry:
             plan = Plan(
-                order.run_id, servers.load_urls, f"lockbench:{order.run_id}:", scenario, guard.folder, timed=True,
-                allow_missing=order.allow_missing, ring=order.ring, bind=order.bind, more=order.more,
+                order.run_id,
+                servers.load_urls,
+                f"lockbench:{order.run_id}:",
+                scenario,
+                guard.folder,
+                timed=True,
+                allow_missing=order.allow_missing,
+                ring=order.ring,
+                bind=order.bind,
+                more=order.more,
                 stand_ins=order.stand_ins,
-            )  # fmt: skip
-            before, keys_before = info_snapshot(servers.urls), servers.key_counts()
+            )
+            before = info_snapshot(servers.urls)
+            keys_before = servers.key_counts()
             kernel_before = read_counters()
             interrupts.raising = False
             load: Load = series.begin(plan, environ) if series else LocustProcess(plan, environ)
             with closing(load), timeline:
-                course = follow(load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline)
+                course = follow(
+                    load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline
+                )
             if course.window is None:
                 if not course.orderly:
                     leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
                 raise KeyboardInterrupt
             evidence = RunEvidence(
-                scenario, servers, guard.folder, plan.key_prefix, course, course.window, timeline,
+                scenario,
+                servers,
+                guard.folder,
+                plan.key_prefix,
+                course,
+                course.window,
+                timeline,
                 *counted(servers.urls, before),
                 limits_between(kernel_before, read_counters(), quota_cores()),
-                keys_before, follower.live.verdict.violations,
-            )  # fmt: skip
-            result = conclude(evidence, run_id=order.run_id, command=order.command, started_at=started)
+                keys_before,
+                follower.live.verdict.violations,
+            )
+            result = conclude(
+                evidence, run_id=order.run_id, command=order.command, started_at=started
+            )
             troubles = telemetry.finish(result.safety, hurried=course.interrupted)
-            code = exit_code(result.verdict, interrupted=interrupts.count > 0)  # also while it was judged
+            # also while it was judged
+            code = exit_code(result.verdict, interrupted=interrupts.count > 0)
             verdict = structs.replace(result.verdict, exit_code=code)
             warnings = (*result.warnings, *troubles, *environment_warnings())
             result = structs.replace(result, name=order.name, warnings=warnings, verdict=verdict)
-            done = Done(result, None, code) if order.folder is None else store(result, order.folder, code)
+            done = (
+                Done(result, None, code)
+                if order.folder is None
+                else store(result, order.folder, code)
+            )
             return _kept(done, evidence) if order.keep_history else done
 
 
 def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:
-    """Put the record beside a stored result; where that cannot be done the run ends with the fault's sentence."""
+    """Put the record beside a stored result; where that cannot be done the run ends with the
+    fault's sentence."""
     if done.path is None:
         return done
     try:
@@ -163,7 +203,8 @@ def _require_free(host: str, port: int) -> None:
     except OSError as error:
         why = str(error.strerror).partition(" (while")[0]
         raise EnvironmentNotReadyError(
-            f"workers cannot join at {host}:{port}: {why}; give --bind an address of this host and a free port"
+            f"workers cannot join at {host}:{port}: {why}; give --bind an address of "
+            "this host and a free port"
         ) from None
 
 
@@ -172,7 +213,10 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
 
 
 def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTimeline:
-    """The faults of a run, aimed at its servers and at the workers that have said they run. Raises BenchError."""
+    """The faults of a run, aimed at its servers and at the workers that have said they run.
+
+    Raises BenchError.
+    """
 
     def workers() -> dict[int, int]:
         return {note.worker: note.pid for note in read_workers(follower.workdir)}
@@ -182,30 +226,47 @@ def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTim
 
 
 class RunTelemetry:
-    """What a run exports, if `environ` asks for anything, until it is to `finish` with the result."""
+    """What a run exports, if `environ` asks for anything, until it is to `finish` with the
+    result."""
 
     def __init__(
-        self, run: Run, servers: Servers, follower: Follower, timeline: FaultTimeline, environ: Mapping[str, str]
+        self,
+        run: Run,
+        servers: Servers,
+        follower: Follower,
+        timeline: FaultTimeline,
+        environ: Mapping[str, str],
     ) -> None:
         """Look at the run from now on. Raises BenchError when that cannot be had."""
         self._export: tuple[Exporter, InfoWatch] | None = None
-        self._timeline, self._follower, self._asked_ns = timeline, follower, 0
+        self._timeline = timeline
+        self._follower = follower
+        self._asked_ns = 0
         if settings := settings_of(environ):
             from bench.telemetry import exporter
 
             asked = InfoWatch(servers.urls, partial(_syncs, servers.fleet))
             made = exporter.Exporter(
-                settings, run, follower.workdir, infos=lambda: asked.infos, faults=self._faults, judged=self._judged
+                settings,
+                run,
+                follower.workdir,
+                infos=lambda: asked.infos,
+                faults=self._faults,
+                judged=self._judged,
             )
             self._export = made, asked
             asked.start()
             made.start()
 
     def finish(self, safety: SafetyReport, *, hurried: bool) -> list[str]:
-        """Export what the run came to; return warnings. `hurried`: somebody waits, so a collector gets little time."""
+        """Export what the run came to; return warnings.
+
+        `hurried`: somebody waits, so a collector gets little time.
+        """
         if self._export is None:
             return []
-        (exporter, asked), self._export = self._export, None
+        (exporter, asked) = self._export
+        self._export = None
         asked.stop()
         return exporter.finish(safety, 1.0) if hurried else exporter.finish(safety)
 
@@ -222,10 +283,16 @@ class RunTelemetry:
         return verdict.leases, verdict.counts
 
     def _faults(self) -> Sequence[tuple[str, str, bool]]:
-        """Kind, target and whether it has been in force since the last time this was asked: a short one shows, too."""
-        asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
+        """Kind, target and whether it has been in force since the last time this was asked: a short
+        one shows, too."""
+        asked_ns = self._asked_ns
+        self._asked_ns = time.monotonic_ns()
         return [
-            (fault.order.kind, fault.order.target, bool(fault.begun_ns and (fault.ended_ns or asked_ns) >= asked_ns))
+            (
+                fault.order.kind,
+                fault.order.target,
+                bool(fault.begun_ns and (fault.ended_ns or asked_ns) >= asked_ns),
+            )
             for fault in self._timeline.faults
         ]
 

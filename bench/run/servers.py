@@ -1,6 +1,7 @@
 """The instances of one run: *scenario → URLs that answer, what they are, and what they did*.
 
-Rules: a started fleet ends with the context; named targets are only asked, and refused before any load.
+Rules: a started fleet ends with the context; named targets are only asked, and refused before any
+load.
 """
 
 import contextlib
@@ -18,17 +19,25 @@ from bench.telemetry.settings import is_wanted
 from bench.topology.faults.injection import FaultOrder, Need, prepared_fleet
 from bench.topology.faults.kinds import needs_of
 from bench.topology.fleet import Fleet, fdatasync_latency
-from bench.topology.probe import InfoSnapshot, delta, info_snapshot, inspect, key_counts, require_independent
+from bench.topology.probe import (
+    InfoSnapshot,
+    delta,
+    info_snapshot,
+    inspect,
+    key_counts,
+    require_independent,
+)
 from bench.topology.server import find_server
 
 _DURABLE = ("everysec", "always")
-VIRTUAL_DISK_S = 0.0005  # a cloud volume syncs in 0.5 to 10 ms
+# a cloud volume syncs in 0.5 to 10 ms
+VIRTUAL_DISK_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running instances, ours (`fleet`) or the user's. `urls` lead to themselves, `load_urls` maybe through
-    proxies, if a fault needs them."""
+    """Running instances, ours (`fleet`) or the user's. `urls` lead to themselves, `load_urls` maybe
+    through proxies, if a fault needs them."""
 
     urls: tuple[str, ...]
     facts: tuple[InstanceFacts, ...]
@@ -51,22 +60,28 @@ class Servers:
         )
 
     def key_counts(self) -> tuple[int | None, ...]:
-        """How many keys each of our own servers has now; None: not ours, where others have keys too, or not known."""
+        """How many keys each of our own servers has now; None: not ours, where others have keys
+        too, or not known."""
         return key_counts(self.urls) if self.fleet else (None,) * len(self.urls)
 
     def other_keys(self, before: Sequence[int | None]) -> tuple[int | None, ...]:
-        """How many keys each of our own servers has more than `before`, once those of the run are unlinked."""
+        """How many keys each of our own servers has more than `before`, once those of the run are
+        unlinked."""
         pairs = zip_longest(before, self.key_counts())
-        return tuple(None if old is None or new is None else max(new - old, 0) for old, new in pairs)
+        return tuple(
+            None if old is None or new is None else max(new - old, 0) for old, new in pairs
+        )
 
     def losses(self) -> list[str]:
-        """One sentence for each server of ours that has ended, once every fault is undone: nobody ordered that."""
+        """One sentence for each server of ours that has ended, once every fault is undone: nobody
+        ordered that."""
         try:
             codes = self.fleet.exit_codes() if self.fleet else ()
         except EnvironmentNotReadyError as error:
             return [str(error)]
         return [
-            f"instance #{index} ended in the middle of the run, and no fault was to end it (exit code {code})"
+            f"instance #{index} ended in the middle of the run, and no fault was to end "
+            f"it (exit code {code})"
             for index, code in enumerate(codes)
             if code is not None
         ]
@@ -74,41 +89,62 @@ class Servers:
     def warnings(self) -> list[str]:
         """What qualifies every number of this run, because of its servers."""
         found = [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
-        if self.fleet is None:  # our own servers are configured by us, and by the scenario's faults
+        # our own servers are configured by us, and by the scenario's faults
+        if self.fleet is None:
             found += [f"{fact.address}: {hazard}" for fact in self.facts for hazard in fact.hazards]
         if self.load_urls != self.urls:
-            found.append("every instance stands behind a proxy: rates are lower and latencies higher than without")
+            found.append(
+                "every instance stands behind a proxy: rates are lower and latencies "
+                "higher than without"
+            )
         durable = any(fact.fsync in _DURABLE for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
-            found.append(f"fsync is cheap here: fdatasync {self.disk.p50_s * 1e6:.0f} µs (p50), cloud disks 0.5-10 ms")
+            found.append(
+                f"fsync is cheap here: fdatasync {self.disk.p50_s * 1e6:.0f} µs (p50), "
+                "cloud disks 0.5-10 ms"
+            )
         versions = {f"{fact.server} {fact.version}" for fact in self.facts if fact.server}
         if len(versions) > 1:
             found.append(f"the instances run different servers: {', '.join(sorted(versions))}")
         if any(fact.no_fsync_on_rewrite for fact in self.facts):
-            found.append("no-appendfsync-on-rewrite is on: while an AOF is rewritten nothing is synced")
+            found.append(
+                "no-appendfsync-on-rewrite is on: while an AOF is rewritten nothing is synced"
+            )
         return found
 
 
 @contextlib.contextmanager
 def open_servers(
-    scenario: Scenario, *, server: str | None, allow_missing: bool, faults: Sequence[FaultOrder] = ()
+    scenario: Scenario,
+    *,
+    server: str | None,
+    allow_missing: bool,
+    faults: Sequence[FaultOrder] = (),
 ) -> Iterator[Servers]:
-    """Start the scenario's fleet, prepared for `faults`, with the program `server` (None: find one); or ask targets.
+    """Start the scenario's fleet, prepared for `faults`, with the program `server` (None: find
+    one); or ask targets.
 
-    Raises BenchError when the recipe cannot use so many instances, a server does not start, or a target is refused.
+    Raises BenchError when the recipe cannot use so many instances, a server does not start, or a
+    target is refused.
     """
     recipe = find_recipe(scenario.recipe)
     recipe.require(scenario.instances, scenario.pause)
     replicated = recipe.about.replicated
     if scenario.targets:
         channels = recipe.about.channels or scenario.retry.policy == "push"
-        facts = ask(scenario.targets, allow_missing=allow_missing, replicated=replicated, channels=channels)
+        facts = ask(
+            scenario.targets, allow_missing=allow_missing, replicated=replicated, channels=channels
+        )
         yield Servers(scenario.targets, facts, None, None)
         return
-    needs, found = needs_of(faults), find_server(server)
-    if scenario.fsync in _DURABLE and is_wanted(os.environ):  # the shim counts fsyncs, which INFO does not
+    needs = needs_of(faults)
+    found = find_server(server)
+    # the shim counts fsyncs, which INFO does not
+    if scenario.fsync in _DURABLE and is_wanted(os.environ):
         needs |= {Need.SHIM}
-    with prepared_fleet(needs, scenario.instances, scenario.fsync, found, seed=scenario.seed) as fleet:
+    with prepared_fleet(
+        needs, scenario.instances, scenario.fsync, found, seed=scenario.seed
+    ) as fleet:
         urls = fleet.urls
         if replicated:
             replicate(urls)
@@ -123,16 +159,21 @@ def ask(
     facts = inspect(urls, allow_missing=allow_missing, channels=channels)
     if not replicated:
         require_independent(facts)
-    there, quorum = sum(fact.unreachable is None for fact in facts), len(facts) // 2 + 1
+    there = sum(fact.unreachable is None for fact in facts)
+    quorum = len(facts) // 2 + 1
     if there < quorum:
         raise EnvironmentNotReadyError(
-            f"only {there} of {len(facts)} targets can be used, and a quorum needs {quorum}; start the others"
+            f"only {there} of {len(facts)} targets can be used, and a quorum needs "
+            f"{quorum}; start the others"
         )
     return facts
 
 
-def counted(urls: Sequence[str], before: Sequence[InfoSnapshot]) -> tuple[list[InfoDelta], float | None]:
-    """Return what each instance has done since `before`, and the CPU seconds of all (None unless all are known)."""
+def counted(
+    urls: Sequence[str], before: Sequence[InfoSnapshot]
+) -> tuple[list[InfoDelta], float | None]:
+    """Return what each instance has done since `before`, and the CPU seconds of all (None unless
+    all are known)."""
     deltas = [delta(old, new) for old, new in zip(before, info_snapshot(urls), strict=True)]
     known = [change.cpu_s for change in deltas if change.cpu_s is not None]
     return deltas, sum(known) if len(known) == len(deltas) else None

@@ -1,1 +1,4 @@
-"""Did the lock hold: *history → SAFE | VIOLATED | UNKNOWN | NOT TESTED*. See README.md of this folder."""
+"""Did the lock hold: *history → SAFE | VIOLATED | UNKNOWN | NOT TESTED*.
+
+See README.md of this folder.
+"""

@@ -1,9 +1,12 @@
-"""The oracle: *the history of all workers, circumstances → SafetyReport*, and what it knows while the run lasts.
+"""The oracle: *the history of all workers, circumstances → SafetyReport*, and what it knows while
+the run lasts.
 
-- VIOLATED: what was seen stays seen, whatever else is unknown. Client overstays and spurious refusals are counted and
-  violate nothing. UNKNOWN, never SAFE, when the history has holes, a clock stepped or the checker failed.
-- With no violation in n *tested* leases the true rate is below 3 / n (95 % sure, the rule of three); below
-  `TESTED_LEAST` it is NOT TESTED. Whoever asks whether there is evidence asks for SAFE.
+- VIOLATED: what was seen stays seen, whatever else is unknown. Client overstays and spurious
+  refusals are counted and violate nothing. UNKNOWN, never SAFE, when the history has holes, a clock
+  stepped or the checker failed.
+- With no violation in n *tested* leases the true rate is below 3 / n (95 % sure, the rule of
+  three); below `TESTED_LEAST` it is NOT TESTED. Whoever asks whether there is evidence asks for
+  SAFE.
 """
 
 from collections import Counter
@@ -25,35 +28,57 @@ from bench.measure.record import (
     ends_ns,
     extent_ns,
 )
-from bench.measure.run_result import EXAMPLES_PER_KIND, BrokenRule, Example, SafetyReport, SafetyWord
+from bench.measure.run_result import (
+    EXAMPLES_PER_KIND,
+    BrokenRule,
+    Example,
+    SafetyReport,
+    SafetyWord,
+)
 from bench.measure.verdict import TESTED_LEAST
 from bench.measure.workers import WorkerNote
 from bench.safety import rules
 from bench.safety.rules import Operations
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-TOLERANCE_NS, SLEW = 2_000_000, 1e-3  # by which the wall clock may move: at once, and per ns
-MOST_KEPT = 5_000  # leases of earlier looks
-MOST_FRESH = 10_000  # of one look, where there are resources enough
-FEWEST_RESOURCES = 64  # of which all leases are looked at
+# by which the wall clock may move: at once, and per ns
+TOLERANCE_NS = 2_000_000
+SLEW = 1e-3
+# leases of earlier looks
+MOST_KEPT = 5_000
+# of one look, where there are resources enough
+MOST_FRESH = 10_000
+# of which all leases are looked at
+FEWEST_RESOURCES = 64
 
-ClockSample = tuple[int, int]  # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
+# monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
+ClockSample = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What the history itself does not tell."""
 
-    unsafe_recipe: str | None = None  # the flaw of a recipe that is known to be unsafe
-    fault_spans_ns: tuple[tuple[int, int], ...] = ()  # of injected faults; their effects may last one TTL longer
-    clock: Sequence[ClockSample] = ()  # over the run, in order
-    missing: tuple[str, ...] = ()  # sentences on what is known to be lost of the history, or has no bound on its clock
-    commands: int | None = None  # that the servers took during the run; None if one of them does not say
-    leases: int = 0  # as many were granted, where the history has not all of them
-    releases_ask: bool = False  # each release that found its lock has sent a command of its own
-    gaps_ns: tuple[tuple[int, int], ...] | None = None  # when a load process was away; None: nobody has looked
-    until_ns: int = NEVER_NS  # when the history was read: nothing in it is later
-    misreports: tuple[str, ...] = ()  # sentences on what the recipe said and cannot be
+    # the flaw of a recipe that is known to be unsafe
+    unsafe_recipe: str | None = None
+    # of injected faults; their effects may last one TTL longer
+    fault_spans_ns: tuple[tuple[int, int], ...] = ()
+    # over the run, in order
+    clock: Sequence[ClockSample] = ()
+    # sentences on what is known to be lost of the history, or has no bound on its clock
+    missing: tuple[str, ...] = ()
+    # that the servers took during the run; None if one of them does not say
+    commands: int | None = None
+    # as many were granted, where the history has not all of them
+    leases: int = 0
+    # each release that found its lock has sent a command of its own
+    releases_ask: bool = False
+    # when a load process was away; None: nobody has looked
+    gaps_ns: tuple[tuple[int, int], ...] | None = None
+    # when the history was read: nothing in it is later
+    until_ns: int = NEVER_NS
+    # sentences on what the recipe said and cannot be
+    misreports: tuple[str, ...] = ()
 
 
 class Judge:
@@ -73,7 +98,8 @@ class Judge:
         """
         try:
             history = history.believed(self._circumstances.until_ns)
-            records, operations = history.records, Operations.of(history.records, history.early, history.late)
+            records = history.records
+            operations = Operations.of(history.records, history.early, history.late)
             self._counts["operations"] += len(records)
             self._counts["torn"] += history.torn
             self._counts["missing"] += history.missing_segments
@@ -81,25 +107,40 @@ class Judge:
             self._counts["lost"] += int(operations.lost.sum())
             self._count_claims(records, len(history.lost))
             asked = _asked(operations, history.lost)
-            first, last = extent_ns(operations.early)[0], extent_ns(operations.late)[1]
-            last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000  # of keys that may be left
+            first = extent_ns(operations.early)[0]
+            last = extent_ns(operations.late)[1]
+            # of keys that may be left
+            last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000
             extent = int(asked[1].min(initial=first)), int(asked[2].max(initial=last))
-            for timeline, chosen in timelines(np.concatenate([records["resource"], asked[0]]), extent):
-                rows, sent = (chosen, chosen) if isinstance(chosen, slice) else np.split(chosen, [len(records)])
+            for timeline, chosen in timelines(
+                np.concatenate([records["resource"], asked[0]]), extent
+            ):
+                rows, sent = (
+                    (chosen, chosen)
+                    if isinstance(chosen, slice)
+                    else np.split(chosen, [len(records)])
+                )
                 part = operations[rows]
                 leases = rules.order_leases(part, timeline)
                 resources, *bounds = asked[:, sent]
                 self._counts["contested"] += rules.contested(leases)
-                self._counts["tested"] += rules.tested(leases, *(timeline.keys(resources, bound) for bound in bounds))
+                self._counts["tested"] += rules.tested(
+                    leases, *(timeline.keys(resources, bound) for bound in bounds)
+                )
                 self._counts["held"] += int((leases.end > leases.returned).sum())
                 for kind, broken in rules.broken_rules(leases, self._circumstances.gaps_ns):
                     self._note(kind, part.own, *broken)
-                self._note("spurious_refusal", part.own, rules.spurious_refusals(part, timeline, self._ttl_ms))
+                self._note(
+                    "spurious_refusal",
+                    part.own,
+                    rules.spurious_refusals(part, timeline, self._ttl_ms),
+                )
         except Exception as error:  # noqa: BLE001 - whatever it is, the answer is not SAFE
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Something that is needed to judge has failed: what was seen stays, and nothing is called safe any more."""
+        """Something that is needed to judge has failed: what was seen stays, and nothing is called
+        safe any more."""
         self._failure = self._failure or f"the checker failed: {type(error).__name__}: {error}"
 
     def see(self, counts: Mapping[str, int]) -> None:
@@ -119,11 +160,14 @@ class Judge:
     def violated_resources(self) -> frozenset[int]:
         """The resources of the examples of violations so far."""
         found = (incident for incident in self._examples if incident.kind in VIOLATIONS)
-        return frozenset(operation.resource for incident in found for operation in incident.operations)
+        return frozenset(
+            operation.resource for incident in found for operation in incident.operations
+        )
 
     def report(self) -> SafetyReport:
         """The verdict over all parts."""
-        counts, commands = self._counts, self._circumstances.commands
+        counts = self._counts
+        commands = self._circumstances.commands
         claims = counts["asked"] + (counts["released"] if self._circumstances.releases_ask else 0)
         unasked = commands is not None and commands < max(claims, self._circumstances.leases)
         tested = 0 if unasked else counts["tested"]
@@ -153,21 +197,34 @@ class Judge:
         yield from self._circumstances.missing
         yield from self._circumstances.misreports
         if counts["gone"] and not counts["released"]:
-            yield f"all {counts['gone']:,} releases said GONE, so nothing shows that a lock was ever held"
+            yield (
+                f"all {counts['gone']:,} releases said GONE, so nothing shows that a lock "
+                "was ever held"
+            )
         if not counts["operations"]:
             yield "no operation was recorded"
         if counts["torn"] or counts["missing"]:
             yield (
-                f"the history is incomplete: {counts['torn']:,} torn records, {counts['missing']} missing files; the "
+                f"the history is incomplete: {counts['torn']:,} torn records, "
+                f"{counts['missing']} missing files; the "
                 "memory or the disk of this machine has lost or changed them"
             )
         if step := clock_step_ns(self._circumstances.clock):
-            yield f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers expire keys by it"
+            yield (
+                f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers "
+                "expire keys by it"
+            )
         if counts["lost"]:
             yield f"{counts['lost']:,} leases cannot be placed, as their host's clock stepped"
 
-    def _verdict(self, unknown: str, tested: int, *, unasked: bool) -> tuple[SafetyWord, str | None]:
-        seen = [f"{self._counts[kind]} × {kind.replace('_', ' ')}" for kind in VIOLATIONS if self._counts[kind]]
+    def _verdict(
+        self, unknown: str, tested: int, *, unasked: bool
+    ) -> tuple[SafetyWord, str | None]:
+        seen = [
+            f"{self._counts[kind]} × {kind.replace('_', ' ')}"
+            for kind in VIOLATIONS
+            if self._counts[kind]
+        ]
         if seen:
             return "VIOLATED", ", ".join(seen) + (f"; besides, {unknown}" if unknown else "")
         if unknown:
@@ -180,7 +237,9 @@ class Judge:
         count = len(rows[0])
         if not count:
             return
-        happened = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(kind, "granted_ns")
+        happened = {"foreign_delete": "release_sent_ns", "spurious_refusal": "ended_ns"}.get(
+            kind, "granted_ns"
+        )
         at_ns = records[happened][rows[-1]]
         causes: list[str | None] = [None] * count
         if kind in VIOLATIONS:
@@ -190,12 +249,21 @@ class Judge:
         found = [one for one in self._examples if one.kind == kind]
         for position in np.argsort(at_ns, kind="stable")[:EXAMPLES_PER_KIND].tolist():
             involved = tuple(OperationFacts.of(records[int(row[position])]) for row in rows)
-            found.append(Example(kind=kind, at_ns=int(at_ns[position]), blame=causes[position], operations=involved))
+            found.append(
+                Example(
+                    kind=kind,
+                    at_ns=int(at_ns[position]),
+                    blame=causes[position],
+                    operations=involved,
+                )
+            )
         kept = sorted(found, key=lambda one: one.at_ns)[:EXAMPLES_PER_KIND]
         self._examples = [*(one for one in self._examples if one.kind != kind), *kept]
 
 
-def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = None) -> SafetyReport:
+def judge(
+    history: History, ttl_ms: int, circumstances: Circumstances | None = None
+) -> SafetyReport:
     """Judge a whole history at once; see `Judge`. `ttl_ms`: the longest TTL that was asked for."""
     oracle = Judge(ttl_ms, circumstances)
     oracle.add(history)
@@ -203,8 +271,10 @@ def judge(history: History, ttl_ms: int, circumstances: Circumstances | None = N
 
 
 def _asked(operations: Operations, lost: Integers) -> Integers:
-    """Of every attempt of which something was sent: its resource, when at the earliest and when at the latest."""
-    early, late = operations.early, operations.late
+    """Of every attempt of which something was sent: its resource, when at the earliest and when at
+    the latest."""
+    early = operations.early
+    late = operations.late
     ended = np.stack([early["resource"], early["attempt_ns"], late["attempt_ns"]])
     return np.hstack([ended[:, operations.own["attempt_ns"] > 0], lost.T[[0, 1, -1]]])
 
@@ -220,19 +290,26 @@ def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
 
 
 def clock_step_ns(samples: Sequence[ClockSample]) -> int:
-    """The largest jump between neighbouring samples, in ns; 0 when all are within `TOLERANCE_NS` and slewing."""
-    changes = ((at - before, abs(offset - former)) for (before, former), (at, offset) in pairwise(samples))
+    """The largest jump between neighbouring samples, in ns; 0 when all are within `TOLERANCE_NS`
+    and slewing."""
+    changes = (
+        (at - before, abs(offset - former)) for (before, former), (at, offset) in pairwise(samples)
+    )
     return max((jump for apart, jump in changes if jump > TOLERANCE_NS + SLEW * apart), default=0)
 
 
 def not_tested(held: int, tested: int, *, unasked: bool) -> str:
     """Why `tested` leases are too few, of `held` that were held for a time."""
     if unasked:
-        return "the servers counted fewer commands than the recipe reported, so some attempts asked no server"
+        return (
+            "the servers counted fewer commands than the recipe reported, so some attempts "
+            "asked no server"
+        )
     if not held:
         return "no lease was held for a time: set --hold"
     return (
-        f"{tested:,} of {held:,} leases were held while another attempt was sent, and {TESTED_LEAST} are needed: "
+        f"{tested:,} of {held:,} leases were held while another attempt was sent, and "
+        f"{TESTED_LEAST} are needed: "
         "more --users, fewer --resources or a longer --hold"
     )
 
@@ -244,13 +321,14 @@ def holes(
     processes: int,
     known: str = "",
 ) -> Iterator[str]:
-    """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that have none; `known`:
-    what is said already of workers that ended early, by their pids."""
+    """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that
+    have none; `known`: what is said already of workers that ended early, by their pids."""
     said = {(note.worker, note.pid): note for note in notes}
     if len(said) < processes:
         yield f"{processes - len(said)} of {processes} workers left no word"
     for who in sorted({*said, *recorded, *(who for who, number in unfinished.items() if number)}):
-        name, note = f"worker {who[0]} (pid {who[1]})", said.get(who)
+        name = f"worker {who[0]} (pid {who[1]})"
+        note = said.get(who)
         if note is None:
             yield f"{name} left no word"
         elif note.phase != "stopped":
@@ -265,13 +343,18 @@ def holes(
 def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> Iterator[str]:
     """What workers of this host that ended in order have recorded without a checksum."""
     for note in notes:
-        if note.phase == "stopped" and not note.host and (number := unsealed.get((note.worker, note.pid))):
+        if (
+            note.phase == "stopped"
+            and not note.host
+            and (number := unsealed.get((note.worker, note.pid)))
+        ):
             yield f"{number:,} records of {note.name} have no checksum: the record is torn"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveVerdict:
-    """What is known by now: `leases` that have ended, violations and overstays by kind; `failure` of the checker."""
+    """What is known by now: `leases` that have ended, violations and overstays by kind; `failure`
+    of the checker."""
 
     leases: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -289,43 +372,65 @@ class LiveVerdict:
 
 
 class LiveJudge:
-    """Judges a history while it grows. `ttl_ms`: the longest TTL that was asked for. `verdict` may be read anywhere.
+    """Judges a history while it grows. `ttl_ms`: the longest TTL that was asked for. `verdict` may
+    be read anywhere.
 
-    A lease is known once it has ended, so this verdict is one look late, and never says SAFE (README of this folder).
+    A lease is known once it has ended, so this verdict is one look late, and never says SAFE
+    (README of this folder).
     """
 
     def __init__(self, ttl_ms: float) -> None:
         self._ttl_ns = int(ttl_ms * 1_000_000)
         self._kept: Records = np.empty(0, RECORD_DTYPE)
-        self._every = 1  # of so many resources one
+        # of so many resources one
+        self._every = 1
         self.verdict = LiveVerdict()
 
     def add(self, records: Records) -> LiveVerdict:
-        """Judge what was recorded since the last call, by all workers; return the new verdict. Never raises."""
+        """Judge what was recorded since the last call, by all workers; return the new verdict.
+
+        Never raises.
+        """
         before = self.verdict
         try:
             granted = acquired(records)
             if granted.any():
                 fresh = self._some(records if granted.all() else records[granted])
-                both = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")]).view(RECORD_DTYPE)  # by fields: 4 ×
+                # by fields: 4 ×
+                both = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")]).view(
+                    RECORD_DTYPE
+                )
                 seen = _count(both)
-                if any(seen.values()):  # else there is nothing to take off
+                # else there is nothing to take off
+                if any(seen.values()):
                     seen.subtract(_count(self._kept))
-                counts = {kind: before.counts.get(kind, 0) + max(number, 0) for kind, number in seen.items()}
+                counts = {
+                    kind: before.counts.get(kind, 0) + max(number, 0)
+                    for kind, number in seen.items()
+                }
                 self._keep(both)
-                self.verdict = LiveVerdict(before.leases + len(fresh), {**before.counts, **counts}, before.failure)
+                self.verdict = LiveVerdict(
+                    before.leases + len(fresh), {**before.counts, **counts}, before.failure
+                )
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing is known from here on
-            self.verdict = LiveVerdict(before.leases, before.counts, f"{type(error).__name__}: {error}")
+            self.verdict = LiveVerdict(
+                before.leases, before.counts, f"{type(error).__name__}: {error}"
+            )
         return self.verdict
 
     def _some(self, leases: Records) -> Records:
         part = leases[leases["resource"] % self._every == 0] if self._every > 1 else leases
-        while len(part) > MOST_FRESH and part["resource"].max() + self._every >= 2 * self._every * FEWEST_RESOURCES:
+        while (
+            len(part) > MOST_FRESH
+            and part["resource"].max() + self._every >= 2 * self._every * FEWEST_RESOURCES
+        ):
             half = part[part["resource"] % (2 * self._every) == 0]
             if len(half) < MOST_FRESH // 4:
-                break  # nearly all are of the others: nothing would be seen
+                # nearly all are of the others: nothing would be seen
+                break
             self._every *= 2
-            part, self._kept = half, self._kept[self._kept["resource"] % self._every == 0]
+            part = half
+            self._kept = self._kept[self._kept["resource"] % self._every == 0]
         return part
 
     def _keep(self, records: Records) -> None:
@@ -342,6 +447,8 @@ def _count(records: Records) -> Counter[str]:
     """How often each rule is broken among these leases."""
     counts: Counter[str] = Counter()
     for timeline, rows in timelines(records["resource"], extent_ns(records)):
-        for kind, broken in rules.broken_rules(rules.order_leases(Operations.of(records[rows]), timeline)):
+        for kind, broken in rules.broken_rules(
+            rules.order_leases(Operations.of(records[rows]), timeline)
+        ):
             counts[kind] += len(broken[0])
     return counts

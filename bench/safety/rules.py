@@ -1,11 +1,13 @@
-"""The oracle's rules: *operations → valid leases by resource and grant → the rows that break each rule*.
+"""The oracle's rules: *operations → valid leases by resource and grant → the rows that break each
+rule*.
 
-- A lease is believed valid in [granted, min(valid_until, release sent)]; intervals may touch. Leases accepted at or
-  after their end are not valid and stand apart.
-- Of leases on several clocks an interval is what it is at the least, and every comparison of two operations holds for
-  all times within their bounds. Comparisons within one operation are of its own clock, and exact.
-- Each function is one rule over a timeline: a comparison of keys compares times of one resource, or is settled by the
-  resources. Pairs are (culprit or earlier row, other row).
+- A lease is believed valid in [granted, min(valid_until, release sent)]; intervals may touch.
+  Leases accepted at or after their end are not valid and stand apart.
+- Of leases on several clocks an interval is what it is at the least, and every comparison of two
+  operations holds for all times within their bounds. Comparisons within one operation are of its
+  own clock, and exact.
+- Each function is one rule over a timeline: a comparison of keys compares times of one resource, or
+  is settled by the resources. Pairs are (culprit or earlier row, other row).
 """
 
 import math
@@ -22,21 +24,27 @@ from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import LATE_VOTES, OUTCOME_CODES, Records, ends_ns
 from bench.measure.run_result import BrokenRule, Holder
 
-CLEANUP_NS = 50_000_000  # how long the releases after a lost round may take to arrive
-BRIEF_NS, BRIEF_SHARE = 50_000_000, 0.01  # a busy machine keeps a process from its core so long, now and then
+# how long the releases after a lost round may take to arrive
+CLEANUP_NS = 50_000_000
+# a busy machine keeps a process from its core so long, now and then
+BRIEF_NS = 50_000_000
+BRIEF_SHARE = 0.01
 Pairs = tuple[Integers, Integers]
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations as `own` clocks told them, and with all times at the earliest and at the latest they can be on one."""
+    """Operations as `own` clocks told them, and with all times at the earliest and at the latest
+    they can be on one."""
 
     own: Records
     early: Records
     late: Records
 
     @classmethod
-    def of(cls, records: Records, early: Records | None = None, late: Records | None = None) -> Self:
+    def of(
+        cls, records: Records, early: Records | None = None, late: Records | None = None
+    ) -> Self:
         """Without bounds all of one clock, which are exact."""
         return cls(records, records if early is None else early, records if late is None else late)
 
@@ -48,9 +56,15 @@ class Operations:
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """Which valid leases cannot be placed, as nothing is known of their clock when they were granted or ended."""
-        names, own = ["granted_ns", "release_sent_ns"], self.own
-        ends = np.where(own["release_sent_ns"] > 0, 0, self.late["valid_until_ns"] - self.early["valid_until_ns"])
+        """Which valid leases cannot be placed, as nothing is known of their clock when they were
+        granted or ended."""
+        names = ["granted_ns", "release_sent_ns"]
+        own = self.own
+        ends = np.where(
+            own["release_sent_ns"] > 0,
+            0,
+            self.late["valid_until_ns"] - self.early["valid_until_ns"],
+        )
         width = np.max([ends, *(self.late[name] - self.early[name] for name in names)], axis=0)
         return np.asarray(acquired(own) & (width >= LOST_NS))
 
@@ -63,9 +77,9 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Valid leases of a timeline, by resource, then grant, then end. `row`: index into `operations`. `granted` (at the
-    latest; at the earliest by `spread` less), `returned` (when its caller had it, at the latest) and `end` (at the
-    earliest) are keys of the timeline."""
+    """Valid leases of a timeline, by resource, then grant, then end. `row`: index into
+    `operations`. `granted` (at the latest; at the earliest by `spread` less), `returned` (when its
+    caller had it, at the latest) and `end` (at the earliest) are keys of the timeline."""
 
     operations: Operations
     timeline: Timeline
@@ -80,30 +94,45 @@ class Leases:
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
-        """The keys of a time of the chosen ones; `times`: the operations at the earliest, or at the latest."""
+        """The keys of a time of the chosen ones; `times`: the operations at the earliest, or at the
+        latest."""
         rows = self.row[chosen]
         return self.timeline.keys(times["resource"][rows], times[name][rows])
 
 
 def order_leases(operations: Operations, timeline: Timeline) -> Leases:
     """The valid leases among `operations`."""
-    records, early = operations.own, operations.early
+    records = operations.own
+    early = operations.early
     row = np.flatnonzero(acquired(records) & (records["granted_ns"] < records["valid_until_ns"]))
-    resource, sent, valid_until = (early[name][row] for name in ("resource", "release_sent_ns", "valid_until_ns"))
+    resource, sent, valid_until = (
+        early[name][row] for name in ("resource", "release_sent_ns", "valid_until_ns")
+    )
     end = timeline.keys(resource, np.where(sent != 0, np.minimum(valid_until, sent), valid_until))
     granted = timeline.keys(resource, operations.late["granted_ns"][row])
     order = np.argsort(granted)
     if (np.diff(granted[order]) == 0).any():
-        order = np.lexsort((end, granted))  # which takes four times as long
+        # which takes four times as long
+        order = np.lexsort((end, granted))
     returned = timeline.keys(resource, operations.late["ended_ns"][row])
-    return Leases(operations, timeline, row[order], granted[order], returned[order], end[order], operations.spread_ns)
+    return Leases(
+        operations,
+        timeline,
+        row[order],
+        granted[order],
+        returned[order],
+        end[order],
+        operations.spread_ns,
+    )
 
 
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
-    """Until when each operation may have kept a quorum of keys, generously: after a confirmed release, or a single lost
-    round in which every instance answered, until its clean-up has arrived; else a key may live on for a whole TTL."""
+    """Until when each operation may have kept a quorum of keys, generously: after a confirmed
+    release, or a single lost round in which every instance answered, until its clean-up has
+    arrived; else a key may live on for a whole TTL."""
     released = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES["released"]
-    late = (records["votes"] & LATE_VOTES) != 0  # a key that was set late is cleaned up late
+    # a key that was set late is cleaned up late
+    late = (records["votes"] & LATE_VOTES) != 0
     unsure = late | (votes_of(records, "silent") + votes_of(records, "undecided") > 0)
     answered = ~acquired(records) & (attempts_of(records) <= 1) & ~unsure
     lasting = np.where(released | answered, 0, ttl_ms * 1_000_000)
@@ -114,8 +143,8 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
 def broken_rules(
     leases: Leases, gaps_ns: Sequence[tuple[int, int]] | None = None
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
-    """Yield every rule that leases can break, with the rows that break it. `gaps_ns`: when a load process was away,
-    None: nobody has looked."""
+    """Yield every rule that leases can break, with the rows that break it. `gaps_ns`: when a load
+    process was away, None: nobody has looked."""
     yield "service_fault", service_faults(leases)
     yield "client_overstay", client_overstays(leases)
     yield "foreign_delete", foreign_deletes(leases)
@@ -126,11 +155,14 @@ def broken_rules(
 def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
     """Leases that were taken, or handed out, at or after their own end.
 
-    A process may be stopped, or wait for a core, between the reading that the lock has checked and ours when the lease
-    was returned. So a lease that is handed out late does not count where its process was away in between. Where nobody
-    has looked for that, or where it lasted less than `BRIEF_NS`, it counts if more than one lease in a hundred was so.
+    A process may be stopped, or wait for a core, between the reading that the lock has checked and
+    ours when the lease was returned. So a lease that is handed out late does not count where its
+    process was away in between. Where nobody has looked for that, or where it lasted less than
+    `BRIEF_NS`, it counts if more than one lease in a hundred was so.
     """
-    won, granted, returned = acquired(own), own["granted_ns"], own["ended_ns"]
+    won = acquired(own)
+    granted = own["granted_ns"]
+    returned = own["ended_ns"]
     over = won & (granted >= own["valid_until_ns"])
     late = won & ~over & (returned >= own["valid_until_ns"])
     if late.any():
@@ -143,18 +175,25 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
 
 
 def service_faults(leases: Leases) -> Pairs:
-    """Leases granted while an earlier one of the resource was valid: (the one valid longest, the later one)."""
+    """Leases granted while an earlier one of the resource was valid: (the one valid longest, the
+    later one)."""
     certain = leases.granted <= leases.end
-    row, granted, end = leases.row[certain], leases.granted[certain], leases.end[certain]
+    row = leases.row[certain]
+    granted = leases.granted[certain]
+    end = leases.end[certain]
     latest_end = np.maximum.accumulate(end)
     later = np.flatnonzero(granted[1:] < latest_end[:-1]) + 1
-    earlier = np.searchsorted(latest_end, latest_end[later - 1], "left")  # where that end was first reached
+    # where that end was first reached
+    earlier = np.searchsorted(latest_end, latest_end[later - 1], "left")
     return row[earlier], row[later]
 
 
 def client_overstays(leases: Leases) -> Pairs:
-    """Clients that worked past their validity while the resource was granted to another: (the client, the other)."""
-    early, sent, worked = leases.operations.early, leases.own("release_sent_ns"), leases.own("work_end_ns")
+    """Clients that worked past their validity while the resource was granted to another: (the
+    client, the other)."""
+    early = leases.operations.early
+    sent = leases.own("release_sent_ns")
+    worked = leases.own("work_end_ns")
     stopped = (sent > 0) & (sent <= worked)  # by its release
     late = np.flatnonzero(np.where(stopped, sent, worked) > leases.own("valid_until_ns"))
     since = leases.keys(leases.operations.late, "valid_until_ns", late) + leases.spread
@@ -162,7 +201,9 @@ def client_overstays(leases: Leases) -> Pairs:
     until = np.where(stopped[late], *ends)
     following = np.searchsorted(leases.granted, since, "left")
     hit = following < len(leases.row)
-    late, following, until = late[hit], following[hit], until[hit]
+    late = late[hit]
+    following = following[hit]
+    until = until[hit]
     harmful = leases.granted[following] < until
     return leases.row[late[harmful]], leases.row[following[harmful]]
 
@@ -170,17 +211,26 @@ def client_overstays(leases: Leases) -> Pairs:
 def foreign_deletes(leases: Leases) -> Pairs:
     """Releases that removed another's lease: (the one that released, the one that lost its lease).
 
-    The other was granted after the first one's end, and either the release was sent after that grant, returned inside
-    the other's validity and reports success; or the other was told inside its validity that its key is gone, and the
-    lease before it reported the success of a release that ran past its own end. (Leases that overlap are service
-    faults: each may have removed its own key.)
+    The other was granted after the first one's end, and either the release was sent after that
+    grant, returned inside the other's validity and reports success; or the other was told inside
+    its validity that its key is gone, and the lease before it reported the success of a release
+    that ran past its own end. (Leases that overlap are service faults: each may have removed its
+    own key.)
     """
-    early, late, outcome = leases.operations.early, leases.operations.late, leases.own("outcome") >> 8 & 0xFF
+    early = leases.operations.early
+    late = leases.operations.late
+    outcome = leases.own("outcome") >> 8 & 0xFF
     released = outcome == OUTCOME_CODES["released"]
-    after = np.flatnonzero(released & (leases.own("release_sent_ns") > 0) & (leases.own("release_replied_ns") > 0))
-    holder = np.searchsorted(leases.granted, leases.keys(early, "release_sent_ns", after), "right") - 1
+    after = np.flatnonzero(
+        released & (leases.own("release_sent_ns") > 0) & (leases.own("release_replied_ns") > 0)
+    )
+    holder = (
+        np.searchsorted(leases.granted, leases.keys(early, "release_sent_ns", after), "right") - 1
+    )
     replied = leases.keys(late, "release_replied_ns", after)
-    foreign = (holder >= 0) & _granted_after(leases, holder, after) & (leases.end[holder] >= replied)
+    foreign = (
+        (holder >= 0) & _granted_after(leases, holder, after) & (leases.end[holder] >= replied)
+    )
 
     victim = np.flatnonzero(outcome[1:] == OUTCOME_CODES["gone"]) + 1
     told_ns = leases.own("release_replied_ns", victim)
@@ -191,7 +241,10 @@ def foreign_deletes(leases: Leases) -> Pairs:
         & _granted_after(leases, victim, before)
         & released[before]
         & (leases.own("release_replied_ns", before) > leases.own("valid_until_ns", before))
-        & (late["release_sent_ns"][leases.row[before]] <= early["release_sent_ns"][leases.row[victim]])
+        & (
+            late["release_sent_ns"][leases.row[before]]
+            <= early["release_sent_ns"][leases.row[victim]]
+        )
     )
     culprits = np.concatenate([after[foreign], before[guilty]])
     others = np.concatenate([holder[foreign], victim[guilty]])
@@ -200,14 +253,16 @@ def foreign_deletes(leases: Leases) -> Pairs:
 
 
 def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray[np.bool_]:
-    """Which of the `others` were certainly granted when the leases `ended` beside them were over."""
+    """Which of the `others` were certainly granted when the leases `ended` beside them were
+    over."""
     over = leases.keys(leases.operations.late, "valid_until_ns", ended)
     return np.asarray(leases.granted[others] - leases.spread >= over)
 
 
 def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -> Integers:
     """Refused acquires during which no other operation can have held a key of the resource."""
-    early, late = operations.early, operations.late
+    early = operations.early
+    late = operations.late
     refused = np.flatnonzero((operations.own["outcome"] & 0xFF) == OUTCOME_CODES["contended"])
     if not len(refused):
         return refused
@@ -221,42 +276,56 @@ def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -
 
 
 def contested(leases: Leases) -> int:
-    """How many leases another operation asked for while they were valid, be it in a line of its own process."""
-    early, late, keys = leases.operations.early, leases.operations.late, leases.timeline.keys
+    """How many leases another operation asked for while they were valid, be it in a line of its own
+    process."""
+    early = leases.operations.early
+    late = leases.operations.late
+    keys = leases.timeline.keys
     begun = np.sort(keys(late["resource"], late["start_ns"]))
     ended = np.sort(keys(early["resource"], early["ended_ns"]))
-    around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(ended, leases.granted, "left")
+    around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(
+        ended, leases.granted, "left"
+    )
     return int((around > 1).sum())  # itself
 
 
 def tested(leases: Leases, asked: Integers, at_latest: Integers) -> int:
-    """How many leases were held for a time, since their acquire returned, in which another attempt's command was sent;
-    `asked`: keys of all of them, at the earliest, and `at_latest`. A lease's own attempts are begun before that."""
-    asked, at_latest = np.sort(asked), np.sort(at_latest)
-    inside = np.searchsorted(at_latest, leases.end, "left") - np.searchsorted(asked, leases.returned, "right")
+    """How many leases were held for a time, since their acquire returned, in which another
+    attempt's command was sent; `asked`: keys of all of them, at the earliest, and `at_latest`. A
+    lease's own attempts are begun before that."""
+    asked = np.sort(asked)
+    at_latest = np.sort(at_latest)
+    inside = np.searchsorted(at_latest, leases.end, "left") - np.searchsorted(
+        asked, leases.returned, "right"
+    )
     return int((inside > 0).sum())
 
 
 MOST_RESOURCES = 6
 MOST_LEASES = 900
 
-Table = Integers  # all leases of a resource, by grant: granted_us, end_us, valid_until_us, work_end_us, caller, fault
+# all leases of a resource, by grant: granted_us, end_us, valid_until_us, work_end_us, caller, fault
+Table = Integers
 
 
 class Holders:
-    """Collects the leases that are drawn, part by part. `window`: the measured time; `faults_ns`: when faults began.
+    """Collects the leases that are drawn, part by part. `window`: the measured time; `faults_ns`:
+    when faults began.
 
-    Of at most `MOST_RESOURCES`: violated ones, then the hottest; at most `MOST_LEASES`: around the first violation of a
-    resource, else of another one, else the first fault, else the slowest acquire."""
+    Of at most `MOST_RESOURCES`: violated ones, then the hottest; at most `MOST_LEASES`: around the
+    first violation of a resource, else of another one, else the first fault, else the slowest
+    acquire."""
 
     def __init__(self, window: Window, faults_ns: Iterable[int] = ()) -> None:
         self._window = window
         self._fault_ns = min(faults_ns, default=None)
-        self._slowest = 0, (window.start_ns + window.stop_ns) // 2  # how long it took, when it was due
+        # how long it took, when it was due
+        self._slowest = 0, (window.start_ns + window.stop_ns) // 2
         self._held: list[tuple[int, Table]] = []
 
     def add(self, records: Records, violated: Collection[int] = ()) -> None:
-        """Add all operations of some resources; `violated`: resources on which something was found."""
+        """Add all operations of some resources; `violated`: resources on which something was
+        found."""
         resources, counts = np.unique(records["resource"][acquired(records)], return_counts=True)
         hottest = resources[np.argsort(-counts, kind="stable")][:MOST_RESOURCES].tolist()
         for resource in dict.fromkeys([*sorted(violated), *hottest]):
@@ -268,18 +337,25 @@ class Holders:
         due = records[acquired(records) & (records["intended_ns"] >= self._window.start_ns)]
         if len(due):
             took = due["ended_ns"] - due["intended_ns"]
-            self._slowest = max(self._slowest, (int(took.max()), int(due["intended_ns"][took.argmax()])))
+            self._slowest = max(
+                self._slowest, (int(took.max()), int(due["intended_ns"][took.argmax()]))
+            )
 
     def section(self) -> tuple[Holder, ...]:
-        """One entry per resource, the most troubled first; times in µs from the start of the measured window."""
+        """One entry per resource, the most troubled first; times in µs from the start of the
+        measured window."""
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
         violated_us = min((_first_fault(table) for _, table in self._held), default=math.inf)
-        elsewhere_us = (at_ns - self._window.start_ns) // 1_000 if violated_us == math.inf else violated_us
+        elsewhere_us = (
+            (at_ns - self._window.start_ns) // 1_000 if violated_us == math.inf else violated_us
+        )
         entries = []
         for resource, table in self._held:
             own_us = _first_fault(table)
-            middle = int(np.searchsorted(table[:, 0], elsewhere_us if own_us == math.inf else own_us))
+            middle = int(
+                np.searchsorted(table[:, 0], elsewhere_us if own_us == math.inf else own_us)
+            )
             first = max(min(middle - most // 2, len(table) - most), 0)
             kept = table[first : first + most]
             spans = ((int(kept[0, 0]), int(kept[:, 1].max())),) if len(kept) else ()
@@ -288,14 +364,21 @@ class Holders:
         return tuple(entries)
 
     def _table(self, records: Records) -> Table:
-        leases = order_leases(Operations.of(records), Timeline(int(records["resource"][0]), 0, 0))  # keys are times
+        # keys are times
+        leases = order_leases(Operations.of(records), Timeline(int(records["resource"][0]), 0, 0))
         work_end = leases.own("work_end_ns")
-        work_end = np.where(work_end > 0, work_end, leases.end)  # else no work was recorded
-        times = np.stack([leases.granted, leases.end, leases.own("valid_until_ns"), work_end], axis=1)
+        # else no work was recorded
+        work_end = np.where(work_end > 0, work_end, leases.end)
+        times = np.stack(
+            [leases.granted, leases.end, leases.own("valid_until_ns"), work_end], axis=1
+        )
         fault = np.isin(leases.row, np.concatenate(service_faults(leases)))
-        return np.column_stack([(times - self._window.start_ns) // 1_000, leases.own("caller"), fault])
+        return np.column_stack(
+            [(times - self._window.start_ns) // 1_000, leases.own("caller"), fault]
+        )
 
 
 def _first_fault(table: Table) -> float:
-    """When the first lease that overlaps another was granted, in µs; infinite when there is none."""
+    """When the first lease that overlaps another was granted, in µs; infinite when there is
+    none."""
     return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)

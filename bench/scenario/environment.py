@@ -1,7 +1,9 @@
-"""Targets of the environment: *LOCKBENCH_TARGETS, or the file that LOCKBENCH_TARGETS_FILE names → URLs, and its name*.
+"""Targets of the environment: *LOCKBENCH_TARGETS, or the file that LOCKBENCH_TARGETS_FILE names →
+URLs, and its name*.
 
-Rules: URLs hold passwords, and a command line is seen by everybody on the machine; a variable, or a file that only its
-owner reads, is not. --target wins over both, both win over a scenario's file. Every refusal names the variable.
+Rules: URLs hold passwords, and a command line is seen by everybody on the machine; a variable, or a
+file that only its owner reads, is not. --target wins over both, both win over a scenario's file.
+Every refusal names the variable.
 """
 
 import re
@@ -25,7 +27,10 @@ def split_targets(text: str) -> list[str]:
 
 
 def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
-    """The URLs that `environ` gives, and the name of the variable; an empty list for none. Raises UsageError."""
+    """The URLs that `environ` gives, and the name of the variable; an empty list for none.
+
+    Raises UsageError.
+    """
     listed = environ.get(TARGETS, "").strip()
     path = environ.get(TARGETS_FILE, "").strip()
     if listed and path:
@@ -39,7 +44,8 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no path"
         raise UsageError(f"{TARGETS_FILE}: {path} cannot be read ({why}); mend the path") from None
-    lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]  # within a URL a # has no space before it
+    # within a URL a # has no space before it
+    lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
     urls = split_targets("\n".join(lines))
     if not urls:
         raise UsageError(f"{TARGETS_FILE}: {path} names no instance; write URLs, one a line")
@@ -47,8 +53,10 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
-    """What to do about a file of `urls` with passwords that other users may read; "" for nothing."""
-    from lockcore.mask import secrets_of  # here: the command line starts without the lock
+    """What to do about a file of `urls` with passwords that other users may read; "" for
+    nothing."""
+    # here: the command line starts without the lock
+    from lockcore.mask import secrets_of
 
     text = environ.get(TARGETS_FILE, "").strip()
     if not text or not any(secrets_of(url) for url in urls):
@@ -57,7 +65,10 @@ def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) or not mode & OTHERS_READ:
         return ""
-    return f"{TARGETS_FILE}: {path} holds passwords, and other users may read it; chmod 600 {shlex.quote(str(path))}"
+    return (
+        f"{TARGETS_FILE}: {path} holds passwords, and other users may read it; chmod 600 "
+        f"{shlex.quote(str(path))}"
+    )
 
 
 def _checked(urls: list[str], place: str) -> list[str]:

@@ -1,9 +1,10 @@
-"""The scenario, key by key: *a field of `Scenario` → a TOML key, an option of the same name, its help, its schema*;
-*a TOML file and options → one resolved Scenario, or one sentence*.
+"""The scenario, key by key: *a field of `Scenario` → a TOML key, an option of the same name, its
+help, its schema*; *a TOML file and options → one resolved Scenario, or one sentence*.
 
-Rules: a field says all there is to say about its key: what values it takes, its default as one would write it, what it
-means. The field's name carries the unit, the key's does not. Add a key here and nowhere else. An option wins over the
-file, the file over the default; every refusal names its place (file and key, or option).
+Rules: a field says all there is to say about its key: what values it takes, its default as one
+would write it, what it means. The field's name carries the unit, the key's does not. Add a key here
+and nowhere else. An option wins over the file, the file over the default; every refusal names its
+place (file and key, or option).
 """
 
 import re
@@ -18,10 +19,21 @@ from msgspec import Meta, ValidationError, convert
 
 import bench.scenario.quantity as quantities
 from bench.errors import UsageError
-from bench.scenario.quantity import Delay, Fault, Pause, Skew, duration_text, nearest, parse_duration, says, toml_value
+from bench.scenario.quantity import (
+    Delay,
+    Fault,
+    Pause,
+    Skew,
+    duration_text,
+    nearest,
+    parse_duration,
+    says,
+    toml_value,
+)
 from lockcore.mask import shown
 
-READY = Path(__file__).parents[1] / "scenarios"  # shipped with the package, so that they are at hand anywhere
+# shipped with the package, so that they are at hand anywhere
+READY = Path(__file__).parents[1] / "scenarios"
 # A source of instances given as an option takes the place of the file's other one.
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
 _DAY_MS = 86_400_000.0
@@ -31,7 +43,8 @@ Parse = Callable[[object], Any]
 
 @dataclass(frozen=True, slots=True)
 class KeyKind:
-    """What values a key takes: `parse` makes a TOML value the resolved one; `words`: the only ones, if they are few."""
+    """What values a key takes: `parse` makes a TOML value the resolved one; `words`: the only ones,
+    if they are few."""
 
     metavar: str
     parse: Parse
@@ -54,7 +67,9 @@ def of_type(metavar: str, kind: object, wanted: str, *, flag: bool = False) -> K
 
 def whole(low: int, high: int) -> KeyKind:
     """A whole number from `low` to `high`."""
-    return of_type("N", Annotated[int, Meta(ge=low, le=high)], f"a whole number from {low} to {high}")
+    return of_type(
+        "N", Annotated[int, Meta(ge=low, le=high)], f"a whole number from {low} to {high}"
+    )
 
 
 def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
@@ -63,7 +78,8 @@ def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
     def parse(raw: object) -> float:
         ms = parse_duration(raw)
         if not low_ms <= ms <= high_ms:
-            low, high = duration_text(low_ms), duration_text(high_ms)
+            low = duration_text(low_ms)
+            high = duration_text(high_ms)
             raise ValueError(f"{raw!r} is outside {low} to {high}")
         if whole and ms != int(ms):
             raise ValueError(f"{raw!r} is not a whole number of milliseconds, as Redis counts them")
@@ -101,16 +117,21 @@ def many(metavar: str, item: Parse) -> KeyKind:
 
 WORD = of_type("NAME", Annotated[str, Meta(min_length=1)], "a name")
 FLAG = of_type("", bool, "true or false", flag=True)
-RATE = of_type("NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)], "a number above 0 and up to 10000000")
+RATE = of_type(
+    "NUMBER", Annotated[float, Meta(gt=0, le=10_000_000)], "a number above 0 and up to 10000000"
+)
 TIME = KeyKind("TIME", quantities.parse_delay)
-SKEW, LIMITS = KeyKind("SKEW", quantities.parse_skew), many("EXPR", quantities.parse_threshold)
-TARGETS, PAUSES = many("URL", quantities.parse_target), many("P:D:S", quantities.parse_pause)
+SKEW = KeyKind("SKEW", quantities.parse_skew)
+LIMITS = many("EXPR", quantities.parse_threshold)
+TARGETS = many("URL", quantities.parse_target)
+PAUSES = many("P:D:S", quantities.parse_pause)
 FAULTS = many("TABLE", quantities.parse_fault)
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioKey:
-    """One key: dotted TOML `name`, dotted `field` of Scenario, `default` as in TOML (None = absent)."""
+    """One key: dotted TOML `name`, dotted `field` of Scenario, `default` as in TOML (None =
+    absent)."""
 
     name: str
     field: str
@@ -120,7 +141,8 @@ class ScenarioKey:
 
     @property
     def option(self) -> str:
-        """The command-line option: `retry.window` → `--retry-window`; a list's is repeatable, in the singular."""
+        """The command-line option: `retry.window` → `--retry-window`; a list's is repeatable, in
+        the singular."""
         name = self.name.removesuffix("s") if self.kind.many else self.name
         return "--" + name.replace(".", "-").replace("_", "-")
 
@@ -130,62 +152,140 @@ class Retry:
     """When an acquire tries again."""
 
     policy: Annotated[
-        str, choice("full-jitter", "poll", "push", "fixed", "none"), "full-jitter", says("how a refused acquire waits")
+        str,
+        choice("full-jitter", "poll", "push", "fixed", "none"),
+        "full-jitter",
+        says("how a refused acquire waits"),
     ] = "full-jitter"
-    window_ms: Annotated[float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait, at first")] = 5.0
+    window_ms: Annotated[
+        float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait, at first")
+    ] = 5.0
     attempts: Annotated[
-        int | None, whole(1, 1_000_000), None, says("attempts of one acquire at most; absent: as many as wait allows")
+        int | None,
+        whole(1, 1_000_000),
+        None,
+        says("attempts of one acquire at most; absent: as many as wait allows"),
     ] = None
-    unreachable: Annotated[bool, FLAG, False, says("try again when a quorum was unreachable; else it fails")] = False
+    unreachable: Annotated[
+        bool, FLAG, False, says("try again when a quorum was unreachable; else it fails")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """What one run does, every default filled in. `rate_per_s` None means closed loop."""
 
-    recipe: Annotated[str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")]
-    instances: Annotated[int, whole(1, 64), 5, says("servers to start (the recipe may want another number)")]
-    targets: Annotated[tuple[str, ...], TARGETS, (), says("each running instance: redis://, rediss:// or unix://")]
+    recipe: Annotated[
+        str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")
+    ]
+    instances: Annotated[
+        int, whole(1, 64), 5, says("servers to start (the recipe may want another number)")
+    ]
+    targets: Annotated[
+        tuple[str, ...], TARGETS, (), says("each running instance: redis://, rediss:// or unix://")
+    ]
     fsync: Annotated[
-        str, choice("none", "no", "everysec", "always"), "everysec", says("AOF policy of started servers; none: no AOF")
+        str,
+        choice("none", "no", "everysec", "always"),
+        "everysec",
+        says("AOF policy of started servers; none: no AOF"),
     ]
     users: Annotated[int, whole(1, 100_000), 64, says("concurrent callers over all processes")]
-    processes: Annotated[int, whole(1, 256), 1, says("Locust worker processes; of another package's recipe 2")]
-    rate_per_s: Annotated[float | None, RATE, None, says("operations per second in all: open loop; absent: closed")]
-    arrivals: Annotated[str, choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")]
-    duration_ms: Annotated[float, duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")]
-    warmup_ms: Annotated[float, auto_or(duration(0, _DAY_MS)), "auto", says("not measured; auto = max(2s, 10 %)")]
-    resources: Annotated[int, whole(1, 10_000_000), 1000, says("how many different things are locked")]
-    skew: Annotated[Skew, SKEW, "uniform", says("uniform, own (each caller its own), zipf:1.1, hot:0.9 (on one key)")]
-    hold: Annotated[Delay, TIME, "0", says("work under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")]
-    think: Annotated[Delay, TIME, "0", says("a caller's rest between two operations, closed loop only")]
-    ttl_ms: Annotated[int, duration(5, _DAY_MS, whole=True), "10s", says("time to live of a lock, the PX argument")]
-    wait_ms: Annotated[int, duration(0, _DAY_MS, whole=True), "1s", says("how long one acquire may wait")]
+    processes: Annotated[
+        int, whole(1, 256), 1, says("Locust worker processes; of another package's recipe 2")
+    ]
+    rate_per_s: Annotated[
+        float | None, RATE, None, says("operations per second in all: open loop; absent: closed")
+    ]
+    arrivals: Annotated[
+        str, choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")
+    ]
+    duration_ms: Annotated[
+        float, duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")
+    ]
+    warmup_ms: Annotated[
+        float, auto_or(duration(0, _DAY_MS)), "auto", says("not measured; auto = max(2s, 10 %)")
+    ]
+    resources: Annotated[
+        int, whole(1, 10_000_000), 1000, says("how many different things are locked")
+    ]
+    skew: Annotated[
+        Skew,
+        SKEW,
+        "uniform",
+        says("uniform, own (each caller its own), zipf:1.1, hot:0.9 (on one key)"),
+    ]
+    hold: Annotated[
+        Delay, TIME, "0", says("work under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")
+    ]
+    think: Annotated[
+        Delay, TIME, "0", says("a caller's rest between two operations, closed loop only")
+    ]
+    ttl_ms: Annotated[
+        int,
+        duration(5, _DAY_MS, whole=True),
+        "10s",
+        says("time to live of a lock, the PX argument"),
+    ]
+    wait_ms: Annotated[
+        int, duration(0, _DAY_MS, whole=True), "1s", says("how long one acquire may wait")
+    ]
     instance_timeout_ms: Annotated[
-        float, auto_or(duration(0.1, _DAY_MS)), "auto", says("how long one instance may take; auto: min(50ms, ttl / 4)")
+        float,
+        auto_or(duration(0.1, _DAY_MS)),
+        "auto",
+        says("how long one instance may take; auto: min(50ms, ttl / 4)"),
     ]
     retry: Annotated[Retry, says("how a refused acquire waits")]
-    max_ttl_ms: Annotated[int, duration(5, _DAY_MS, whole=True), "10s", says("largest TTL of the whole fleet")]
+    max_ttl_ms: Annotated[
+        int, duration(5, _DAY_MS, whole=True), "10s", says("largest TTL of the whole fleet")
+    ]
     rejoin: Annotated[
         str,
         choice("trust-first", "delay", "trust"),
         "trust-first",
-        says("who votes at once: trust-first = at first contact, not after a restart; delay = nobody; trust = all"),
+        says(
+            "who votes at once: trust-first = at first contact, not after a restart; "
+            "delay = nobody; trust = all"
+        ),
     ]
     merge_releases: Annotated[
-        bool, FLAG, False, says("one call for the script releases of a turn: less server CPU, commands per lease vary")
-    ] = False  # younger than the first stored results
-    wait_for_own: Annotated[
-        bool, FLAG, False, says("redlock: who waits for its own process asks no server: less CPU, nothing is tested")
+        bool,
+        FLAG,
+        False,
+        says(
+            "one call for the script releases of a turn: less server CPU, commands per lease vary"
+        ),
+        # younger than the first stored results
     ] = False
-    events: Annotated[str, choice("fast", "stock"), "fast", says("stock = one Locust event per operation")]
-    seed: Annotated[int, whole(0, 2**63 - 1), 1, says("drives every random choice of the load")]
-    fencing: Annotated[bool, FLAG, False, says("holders write to a register that rejects stale writes, by token")]
-    thresholds: Annotated[tuple[str, ...], LIMITS, (), says("the result must keep it, like 'acquire.p99 < 10ms'")]
-    pause: Annotated[
-        tuple[Pause, ...], PAUSES, (), says("a pause point (`lockbench recipes --json`):how long:share of passes")
+    wait_for_own: Annotated[
+        bool,
+        FLAG,
+        False,
+        says("redlock: who waits for its own process asks no server: less CPU, nothing is tested"),
+    ] = False
+    events: Annotated[
+        str, choice("fast", "stock"), "fast", says("stock = one Locust event per operation")
     ]
-    faults: Annotated[tuple[Fault, ...], FAULTS, (), says("an inline TOML table: at, for, kind, target, phase, params")]
+    seed: Annotated[int, whole(0, 2**63 - 1), 1, says("drives every random choice of the load")]
+    fencing: Annotated[
+        bool, FLAG, False, says("holders write to a register that rejects stale writes, by token")
+    ]
+    thresholds: Annotated[
+        tuple[str, ...], LIMITS, (), says("the result must keep it, like 'acquire.p99 < 10ms'")
+    ]
+    pause: Annotated[
+        tuple[Pause, ...],
+        PAUSES,
+        (),
+        says("a pause point (`lockbench recipes --json`):how long:share of passes"),
+    ]
+    faults: Annotated[
+        tuple[Fault, ...],
+        FAULTS,
+        (),
+        says("an inline TOML table: at, for, kind, target, phase, params"),
+    ]
 
     def shown(self) -> Self:
         """Return it with targets that hold no secrets."""
@@ -213,17 +313,20 @@ def load(
     usual_instances: Callable[[str], int] | None = None,
     usual_processes: Callable[[str], int] | None = None,
 ) -> Scenario:
-    """Return the scenario of the TOML file `path`, or a ready one by name, overridden by `options` (key name → text,
-    list of texts or bool). `usual_instances`, `usual_processes`: how many a recipe takes when nothing is said, and by
-    how many processes it is loaded then (never more than there are users).
+    """Return the scenario of the TOML file `path`, or a ready one by name, overridden by `options`
+    (key name → text, list of texts or bool). `usual_instances`, `usual_processes`: how many a
+    recipe takes when nothing is said, and by how many processes it is loaded then (never more than
+    there are users).
 
-    Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range, a contradiction.
+    Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range,
+    a contradiction.
     """
     given: dict[str, Any] = {}
     places: dict[str, str] = {}
     for name, raw, place in (*(_of_file(path) if path else ()), *_of_options(options or {})):
         try:
-            given[name], places[name] = BY_NAME[name].kind.parse(raw), place
+            given[name] = BY_NAME[name].kind.parse(raw)
+            places[name] = place
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
     for name in options or {}:
@@ -233,7 +336,9 @@ def load(
         given["instances"] = usual_instances(given.get("recipe", BY_NAME["recipe"].default))
     if usual_processes and "processes" not in given:
         users = int(given.get("users", BY_NAME["users"].default))
-        given["processes"] = min(usual_processes(given.get("recipe", BY_NAME["recipe"].default)), users)
+        given["processes"] = min(
+            usual_processes(given.get("recipe", BY_NAME["recipe"].default)), users
+        )
     scenario = _resolve(given)
     wrong = (_server_contradictions, _load_contradictions, _fault_contradictions)
     for name, sentence in chain.from_iterable(one(scenario, given) for one in wrong):
@@ -245,23 +350,32 @@ def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, st
     """Key name, value as TOML would have it, and place of each option."""
     for name, raw in options.items():
         value = [toml_value(str(text)) for text in raw] if isinstance(raw, list | tuple) else raw
-        yield name, toml_value(value) if isinstance(value, str) else value, f"option {BY_NAME[name].option}"
+        yield (
+            name,
+            toml_value(value) if isinstance(value, str) else value,
+            f"option {BY_NAME[name].option}",
+        )
 
 
 def document_of(path: Path) -> dict[str, Any]:
-    """What stands in a scenario's file, with or without a byte order mark. Raises UsageError where it is not TOML,
-    OSError and UnicodeDecodeError."""
+    """What stands in a scenario's file, with or without a byte order mark. Raises UsageError where
+    it is not TOML, OSError and UnicodeDecodeError."""
     text = place_of(path).read_text(encoding="utf-8-sig")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(_wrong_toml(path, text, str(error))) from None
     except RecursionError:
-        raise UsageError(f"{path}: its lists or tables are nested too deeply; a scenario has two levels") from None
+        raise UsageError(
+            f"{path}: its lists or tables are nested too deeply; a scenario has two levels"
+        ) from None
 
 
 def _wrong_toml(path: Path, text: str, error: str) -> str:
-    """What is wrong with the text, in a sentence. Of a key that is given twice tomllib names only the last line."""
+    """What is wrong with the text, in a sentence.
+
+    Of a key that is given twice tomllib names only the last line.
+    """
     lines = text.split("\n")
     found = re.search(r"at line (\d+)", error)
     number = int(found[1]) if found else len(lines)
@@ -283,11 +397,18 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
         hint = nearest(path, map(str, path.parent.glob("*.toml"))) or nearest(path.stem, names)
         raise UsageError(f"{path}: there is no such scenario file{hint} ({ready})") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})") from None
+        raise UsageError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})"
+        ) from None
     retry = document.pop("retry", {})
     if not isinstance(retry, dict):
-        raise UsageError(f'{path}, key `retry`: {retry!r} is not a table (write retry = {{ policy = "full-jitter" }})')
-    for name, raw in (document | {f"retry.{inner}": value for inner, value in retry.items()}).items():
+        raise UsageError(
+            f"{path}, key `retry`: {retry!r} is not a table (write retry = {{ policy = "
+            f'"full-jitter" }})'
+        )
+    for name, raw in (
+        document | {f"retry.{inner}": value for inner, value in retry.items()}
+    ).items():
         place = f"{path}, key `{name}`"
         if name not in BY_NAME:
             raise UsageError(f"{place}: there is no such key{nearest(name, BY_NAME)}")
@@ -295,7 +416,8 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
 
 
 def place_of(path: Path) -> Path:
-    """Where a scenario stands: a file; else a ready one by its name, or as in a checkout, bench/scenarios/NAME.toml."""
+    """Where a scenario stands: a file; else a ready one by its name, or as in a checkout,
+    bench/scenarios/NAME.toml."""
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))
     return ready if by_name and not path.is_file() and ready.exists() else path
@@ -305,7 +427,13 @@ def _resolve(given: Mapping[str, Any]) -> Scenario:
     """Fill in the defaults: those of the table, then those that depend on other keys."""
     values: dict[str, Any] = {}
     for key in KEYS:
-        value = given[key.name] if key.name in given else None if key.default is None else key.kind.parse(key.default)
+        value = (
+            given[key.name]
+            if key.name in given
+            else None
+            if key.default is None
+            else key.kind.parse(key.default)
+        )
         values[key.field] = value
     if values["targets"]:
         values["instances"] = len(values["targets"])
@@ -313,53 +441,90 @@ def _resolve(given: Mapping[str, Any]) -> Scenario:
         values["warmup_ms"] = max(2000.0, values["duration_ms"] / 10)
     if values["instance_timeout_ms"] is None:
         values["instance_timeout_ms"] = min(50.0, values["ttl_ms"] / 4)
-    retry = {name.partition(".")[2]: values.pop(name) for name in list(values) if name.startswith("retry.")}
+    retry = {
+        name.partition(".")[2]: values.pop(name)
+        for name in list(values)
+        if name.startswith("retry.")
+    }
     return Scenario(**values, retry=Retry(**retry))
 
 
-# -- keys that are right alone and wrong together, with a sentence each ------------------------------------------------
+# -- keys that are right alone and wrong together, with a sentence each ----------------------------
 
 
 def _server_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
     if "targets" in given and not scenario.targets:
-        yield "targets", "the list is empty; name at least one instance, or leave the key out to start a fleet"
+        yield (
+            "targets",
+            "the list is empty; name at least one instance, or leave the key out to start a fleet",
+        )
     for name in ("instances", "fsync"):
         if "targets" in given and name in given:
-            yield name, f"{name} is for servers that lockbench starts, but targets names running ones; take one out"
+            yield (
+                name,
+                f"{name} is for servers that lockbench starts, but targets names running "
+                "ones; take one out",
+            )
     if len(set(scenario.targets)) < len(scenario.targets):
         yield "targets", "the same instance is named twice; Redlock needs independent instances"
-    ttl, max_ttl = duration_text(scenario.ttl_ms), duration_text(scenario.max_ttl_ms)
+    ttl = duration_text(scenario.ttl_ms)
+    max_ttl = duration_text(scenario.max_ttl_ms)
     if scenario.ttl_ms > scenario.max_ttl_ms:
         cure = "which all clients of a fleet share; raise max_ttl or lower ttl"
-        yield "ttl" if "ttl" in given else "max_ttl", f"ttl {ttl} is above max_ttl {max_ttl}, {cure}"
+        yield (
+            "ttl" if "ttl" in given else "max_ttl",
+            f"ttl {ttl} is above max_ttl {max_ttl}, {cure}",
+        )
     if scenario.instance_timeout_ms > scenario.ttl_ms / 4:
-        shown, most = duration_text(scenario.instance_timeout_ms), duration_text(scenario.ttl_ms / 4)
-        yield "instance_timeout", f"{shown} is too long for a ttl of {ttl}: at most a quarter of it, {most}"
+        shown = duration_text(scenario.instance_timeout_ms)
+        most = duration_text(scenario.ttl_ms / 4)
+        yield (
+            "instance_timeout",
+            f"{shown} is too long for a ttl of {ttl}: at most a quarter of it, {most}",
+        )
 
 
 def _load_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
     if scenario.processes > scenario.users:
-        yield "processes", f"{scenario.processes} processes need at least as many users, and there are {scenario.users}"
+        yield (
+            "processes",
+            f"{scenario.processes} processes need at least as many users, and there are "
+            f"{scenario.users}",
+        )
     if scenario.rate_per_s is None and "arrivals" in given:
         yield "arrivals", "arrivals need a rate (open loop); add rate or take arrivals out"
     if scenario.rate_per_s is not None and scenario.think.ms:
-        yield "think", "think time belongs to the closed loop, and rate makes this one open; take one out"
+        yield (
+            "think",
+            "think time belongs to the closed loop, and rate makes this one open; take one out",
+        )
     for name in ("retry.window", "retry.attempts", "retry.unreachable"):
         if scenario.retry.policy == "none" and name in given:
             yield name, "retry.policy is none, so nothing is tried again; take one out"
     if scenario.skew.kind == "hot" and scenario.resources == 1:
-        yield "skew", "hot needs a second resource beside the hot one; raise resources or write uniform"
+        yield (
+            "skew",
+            "hot needs a second resource beside the hot one; raise resources or write uniform",
+        )
     if scenario.skew.kind == "own" and scenario.resources < scenario.users:
-        yield "skew", f"own needs a resource for each of {scenario.users} users; raise resources or write uniform"
+        yield (
+            "skew",
+            f"own needs a resource for each of {scenario.users} users; raise resources "
+            "or write uniform",
+        )
 
 
 def _fault_contradictions(scenario: Scenario, _: Collection[str]) -> Iterator[tuple[str, str]]:
     counts = {"instance": scenario.instances, "worker": scenario.processes}
     for fault in scenario.faults:
         if fault.at_ms >= scenario.duration_ms:
-            at, last = duration_text(fault.at_ms), duration_text(scenario.duration_ms)
+            at = duration_text(fault.at_ms)
+            last = duration_text(scenario.duration_ms)
             yield "faults", f"{fault.kind} at {at} comes after the end of the run ({last})"
         for target in fault.target:
             noun, _, index = target.partition(":")
             if int(index) >= counts[noun]:
-                yield "faults", f"{target} does not exist: this run has {counts[noun]} of them, counted from 0"
+                yield (
+                    "faults",
+                    f"{target} does not exist: this run has {counts[noun]} of them, counted from 0",
+                )

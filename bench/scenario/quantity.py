@@ -1,7 +1,9 @@
-"""Values as people write them: *text or TOML value → number with its unit, distribution, fault, URL*, and back.
+"""Values as people write them: *text or TOML value → number with its unit, distribution, fault,
+URL*, and back.
 
-Rules: a duration always names its unit (`0` alone needs none); a refusal is a ValueError whose text is half a sentence,
-to which the loader adds the place. A URL's secrets are learned before anything is said of it.
+Rules: a duration always names its unit (`0` alone needs none); a refusal is a ValueError whose text
+is half a sentence, to which the loader adds the place. A URL's secrets are learned before anything
+is said of it.
 """
 
 import difflib
@@ -32,7 +34,8 @@ def says(sentence: str) -> Meta:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """A hold or think time: `kind` fixed | exp | lognormal; `ms` constant, mean or median; `sigma` of lognormal."""
+    """A hold or think time: `kind` fixed | exp | lognormal; `ms` constant, mean or median; `sigma`
+    of lognormal."""
 
     kind: Annotated[str, says("fixed, exp or lognormal")] = "fixed"
     ms: Annotated[float, says("constant, mean or median")] = 0.0
@@ -41,7 +44,8 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How resources are chosen: uniform | zipf (`value` = exponent) | hot (`value` = the share of resource 0)."""
+    """How resources are chosen: uniform | zipf (`value` = exponent) | hot (`value` = the share of
+    resource 0)."""
 
     kind: Annotated[str, says("uniform, own, zipf or hot")] = "uniform"
     value: Annotated[float, says("exponent of zipf; the share of resource 0 of hot")] = 0.0
@@ -58,7 +62,8 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One injected fault: `kind` on `target` from `at_ms` after the measured start for `for_ms` (None = to the end)."""
+    """One injected fault: `kind` on `target` from `at_ms` after the measured start for `for_ms`
+    (None = to the end)."""
 
     kind: Annotated[str, says("what is done")]
     at_ms: Annotated[float, says("from the start of the measured window")]
@@ -88,26 +93,33 @@ def duration_text(ms: float) -> str:
 
 
 def parse_delay(raw: object) -> Delay:
-    """Return the distribution of `0`, `5ms`, `fixed:5ms`, `exp:5ms` (mean) or `lognormal:5ms,1.0` (median, sigma)."""
+    """Return the distribution of `0`, `5ms`, `fixed:5ms`, `exp:5ms` (mean) or `lognormal:5ms,1.0`
+    (median, sigma)."""
     wanted = "write 0, fixed:5ms, exp:5ms or lognormal:5ms,1.0"
     kind, colon, rest = str(raw).partition(":")
     if not colon:
-        kind, rest = "fixed", str(raw)
+        kind = "fixed"
+        rest = str(raw)
     median, comma, sigma = rest.partition(",")
     if kind not in ("fixed", "exp", "lognormal") or bool(comma) != (kind == "lognormal"):
         raise ValueError(f"{raw!r} is not a time distribution ({wanted})")
-    return Delay(kind, parse_duration(median), parse_share(sigma, 0.0, 10.0, "sigma") if comma else 0.0)
+    return Delay(
+        kind, parse_duration(median), parse_share(sigma, 0.0, 10.0, "sigma") if comma else 0.0
+    )
 
 
 def delay_text(delay: Delay) -> str:
     """Return what `parse_delay` reads back as `delay`."""
     if not delay.ms:
         return "0"
-    return f"{delay.kind}:{duration_text(delay.ms)}" + (f",{delay.sigma:g}" if delay.kind == "lognormal" else "")
+    return f"{delay.kind}:{duration_text(delay.ms)}" + (
+        f",{delay.sigma:g}" if delay.kind == "lognormal" else ""
+    )
 
 
 def parse_skew(raw: object) -> Skew:
-    """Return the choice of resources of `uniform`, `own`, `zipf:1.1` (exponent) or `hot:0.9` (share of resource 0)."""
+    """Return the choice of resources of `uniform`, `own`, `zipf:1.1` (exponent) or `hot:0.9` (share
+    of resource 0)."""
     kind, _, value = raw.partition(":") if isinstance(raw, str) else ("", "", "")
     if raw in ("uniform", "own"):
         return Skew(raw)
@@ -124,7 +136,8 @@ def skew_text(skew: Skew) -> str:
 
 
 def parse_share(raw: str, above: float, most: float, name: str) -> float:
-    """Return the number in `raw`, above `above` and at most `most`; `name` says in the refusal what it is."""
+    """Return the number in `raw`, above `above` and at most `most`; `name` says in the refusal what
+    it is."""
     try:
         value = float(raw)
     except ValueError:
@@ -138,14 +151,19 @@ def parse_pause(raw: object) -> Pause:
     """Return the pause of `point:duration:share`, such as `after-get:100ms:0.03`."""
     parts = raw.split(":") if isinstance(raw, str) else []
     if len(parts) != 3 or not parts[0]:
-        raise ValueError(f"{raw!r} is not a pause (write point:how long:share, like after-get:100ms:0.03)")
+        raise ValueError(
+            f"{raw!r} is not a pause (write point:how long:share, like after-get:100ms:0.03)"
+        )
     return Pause(parts[0], parse_duration(parts[1]), parse_share(parts[2], 0.0, 1.0, "share"))
 
 
 def parse_threshold(raw: object) -> str:
     """Return the expression as written, such as `acquire.p99 < 10ms`."""
     if not isinstance(raw, str) or not THRESHOLD.fullmatch(raw.strip()):
-        raise ValueError(f"{raw!r} is not a threshold (write it like acquire.p99 < 10ms or safety.violations == 0)")
+        raise ValueError(
+            f"{raw!r} is not a threshold (write it like acquire.p99 < 10ms or "
+            "safety.violations == 0)"
+        )
     return raw.strip()
 
 
@@ -164,7 +182,8 @@ class _WrittenFault(Struct, forbid_unknown_fields=True, rename={"for_": "for"}):
 
 
 def parse_fault(raw: object) -> Fault:
-    """Return the fault of a table with `at`, `kind`, `target` and, if wanted, `for`, `phase`, `params`."""
+    """Return the fault of a table with `at`, `kind`, `target` and, if wanted, `for`, `phase`,
+    `params`."""
     try:
         fault = convert(raw, _WrittenFault)
     except ValidationError as error:
@@ -172,14 +191,20 @@ def parse_fault(raw: object) -> Fault:
         raise ValueError(f"{raw!r} is not a fault: {error} (write it like {example})") from None
     lasts_ms = None if fault.for_ is None else parse_duration(fault.for_)
     if lasts_ms == 0:
-        raise ValueError("a fault's `for` is 0: it would end as it begins; without `for` it lasts to the end")
+        raise ValueError(
+            "a fault's `for` is 0: it would end as it begins; without `for` it lasts to the end"
+        )
     targets = (fault.target,) if isinstance(fault.target, str) else fault.target
     return Fault(fault.kind, parse_duration(fault.at), lasts_ms, targets, fault.phase, fault.params)
 
 
 def parse_target(raw: object) -> str:
-    """Return the URL as written. Raises ValueError with one sentence, without secrets, if lockcore cannot use it."""
-    from lockcore.shells.target import target_of  # redis-py takes its time, and most scenarios name no target
+    """Return the URL as written.
+
+    Raises ValueError with one sentence, without secrets, if lockcore cannot use it.
+    """
+    # redis-py takes its time, and most scenarios name no target
+    from lockcore.shells.target import target_of
 
     secrets().learn(raw)
     target_of(str(raw), 1.0, "")
@@ -187,7 +212,8 @@ def parse_target(raw: object) -> str:
 
 
 def toml_value(text: str) -> object:
-    """Return the TOML value or number (.5, 007) that an option's text is, or the text itself: most need no quotes."""
+    """Return the TOML value or number (.5, 007) that an option's text is, or the text itself: most
+    need no quotes."""
     for read in (lambda text: tomllib.loads(f"value = {text}")["value"], int, float):
         with suppress(ValueError):
             return read(text)
@@ -195,7 +221,8 @@ def toml_value(text: str) -> object:
 
 
 def require_known(noun: str, wanted: Iterable[str], names: Iterable[str]) -> None:
-    """Raise UsageError for the first of `wanted` that is none of `names`: with the one it is close to, else all."""
+    """Raise UsageError for the first of `wanted` that is none of `names`: with the one it is close
+    to, else all."""
     known = list(names)
     for name in wanted:
         if name not in known:

@@ -1,1 +1,4 @@
-"""What a run tells while it runs: *history and notes → metrics and traces → OTLP, Prometheus*. See README.md."""
+"""What a run tells while it runs: *history and notes → metrics and traces → OTLP, Prometheus*.
+
+See README.md.
+"""

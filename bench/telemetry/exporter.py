@@ -1,12 +1,16 @@
-"""Telemetry of one run, beside the load: *the run's folder, look by look → metrics and traces, until the result*.
+"""Telemetry of one run, beside the load: *the run's folder, look by look → metrics and traces,
+until the result*.
 
 Rules
-- Runs in the process that follows the load, never in one that makes it, and with that process's priority. A thread of
-  lower priority gets no core where the load fills all of them, as in an outage, when its word is needed most. While it
-  waits for a core it may hold the interpreter's lock, for which the thread that follows the load waits, too. Its work
-  is bounded: it takes 0.01 of a core.
-- Counters at the end are those of the whole history read once more, votes patched late included: equal to `totals`.
-- A collector that is down, slow or refusing changes nothing but `redlock.telemetry.dropped` and one warning.
+- Runs in the process that follows the load, never in one that makes it, and with that process's
+  priority. A thread of lower priority gets no core where the load fills all of them, as in an
+  outage, when its word is needed most. While it waits for a core it may hold the interpreter's
+  lock, for which the thread that follows the load waits, too. Its work is bounded: it takes 0.01 of
+  a core.
+- Counters at the end are those of the whole history read once more, votes patched late included:
+  equal to `totals`.
+- A collector that is down, slow or refusing changes nothing but `redlock.telemetry.dropped` and one
+  warning.
 """
 
 import random
@@ -26,30 +30,54 @@ from bench.telemetry.load_log import Extension, LineTail, ObservedAttempt
 from bench.telemetry.otlp import CLOSE_S, Otlp
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import DataPoint, Snapshot, Totals, point
-from bench.telemetry.run import OLD, Info, InfoTotals, OperationCounts, Run, count_observed, current, run_points
+from bench.telemetry.run import (
+    OLD,
+    Info,
+    InfoTotals,
+    OperationCounts,
+    Run,
+    count_observed,
+    current,
+    run_points,
+)
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 from bench.telemetry.traces import Tracing
 
-LOOK_S = 1.0  # at most between two looks: files do not stay for ever
+# at most between two looks: files do not stay for ever
+LOOK_S = 1.0
 ALL_TIME = Window(0, 1 << 62)
-Fault = tuple[str, str, bool]  # kind, target, in force
-Judged = tuple[int, Mapping[str, int]]  # leases judged by now, violations by kind
+# kind, target, in force
+Fault = tuple[str, str, bool]
+# leases judged by now, violations by kind
+Judged = tuple[int, Mapping[str, int]]
 
 
 class Exporter:
-    """Exports the run whose processes write into `folder`: `start` before the load, `finish` once there is a result.
+    """Exports the run whose processes write into `folder`: `start` before the load, `finish` once
+    there is a result.
 
-    `infos`, `faults`, `judged` (what an oracle knows, if one runs) are asked, too: none may block for long, or raise.
+    `infos`, `faults`, `judged` (what an oracle knows, if one runs) are asked, too: none may block
+    for long, or raise.
     """
 
     def __init__(
-        self, settings: TelemetrySettings, run: Run, folder: Path, *, infos: Callable[[], Sequence[Info]] = tuple,
-        faults: Callable[[], Sequence[Fault]] = tuple, judged: Callable[[], Judged | None] = lambda: None,
-    ) -> None:  # fmt: skip
+        self,
+        settings: TelemetrySettings,
+        run: Run,
+        folder: Path,
+        *,
+        infos: Callable[[], Sequence[Info]] = tuple,
+        faults: Callable[[], Sequence[Fault]] = tuple,
+        judged: Callable[[], Judged | None] = lambda: None,
+    ) -> None:
         """Raises BenchError when it cannot be made."""
-        self._settings, self._run, self._folder = settings, run, folder
-        self._infos, self._faults, self._judged = infos, faults, judged
+        self._settings = settings
+        self._run = run
+        self._folder = folder
+        self._infos = infos
+        self._faults = faults
+        self._judged = judged
         self._wall_ns = time.time_ns() - time.monotonic_ns()
         self._began_ns = time.monotonic_ns() + self._wall_ns
         self._otlp: Otlp | None = None
@@ -58,13 +86,17 @@ class Exporter:
         if settings.metrics or settings.traces:
             self._otlp = Otlp(settings, resource, self._wall_ns)
         if settings.page:
-            self._page = MetricsPage(settings.page, resource, OLD * max(settings.interval_s, LOOK_S))
+            self._page = MetricsPage(
+                settings.page, resource, OLD * max(settings.interval_s, LOOK_S)
+            )
         self._tracing = Tracing(run, settings.one_in, self._wall_ns, random.SystemRandom())
-        self._fresh, self._settled = HistoryTail(folder), HistoryTail(folder)
+        self._fresh = HistoryTail(folder)
+        self._settled = HistoryTail(folder)
         self._attempts = LineTail(folder, "attempts", ObservedAttempt)
         self._extensions = LineTail(folder, "extensions", Extension)
         self._counts = OperationCounts(run.quorum, time.monotonic_ns())
-        self._observed, self._servers = Totals(), InfoTotals(run.addresses)
+        self._observed = Totals()
+        self._servers = InfoTotals(run.addresses)
         self._stop = threading.Event()
         self._written = self._not_kept = 0
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
@@ -74,9 +106,11 @@ class Exporter:
         self._thread.start()
 
     def finish(self, safety: SafetyReport | None = None, within_s: float = CLOSE_S) -> list[str]:
-        """The load has ended: export everything once more, exactly, wait for the collector up to `within_s` (s), end.
+        """The load has ended: export everything once more, exactly, wait for the collector up to
+        `within_s` (s), end.
 
-        `safety`: that section of the result. Returns warnings, each one sentence. The folder must still be there.
+        `safety`: that section of the result. Returns warnings, each one sentence. The folder must
+        still be there.
         """
         self._stop_looking()
         failure = []
@@ -84,8 +118,11 @@ class Exporter:
             self._look(time.monotonic_ns(), last=True)
             self._count_all()
             self._counts.rest()
-            judged = safety is not None and safety.verdict != "UNKNOWN"  # else what was judged before counts
-            known = (self._counts.leases, _violations(safety)) if safety and judged else self._judged()
+            # else what was judged before counts
+            judged = safety is not None and safety.verdict != "UNKNOWN"
+            known = (
+                (self._counts.leases, _violations(safety)) if safety and judged else self._judged()
+            )
             self._offer(known, ended=True)
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
             failure = [f"telemetry stopped: {type(error).__name__}: {error}"]
@@ -100,12 +137,13 @@ class Exporter:
         self._stop_looking()
         self._close(0.0)
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         offered_s = time.monotonic()
         while not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
-            with suppress(Exception):  # a file may go while it is read; telemetry never fails a run
+            # a file may go while it is read; telemetry never fails a run
+            with suppress(Exception):
                 self._look(time.monotonic_ns())
             if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
                 offered_s = time.monotonic()
@@ -113,14 +151,18 @@ class Exporter:
                     self._offer(self._judged())
 
     def _look(self, now_ns: int, *, last: bool = False) -> None:
-        """Read what is new in the folder, and what the servers say. `last`: no vote is patched any more."""
+        """Read what is new in the folder, and what the servers say.
+
+        `last`: no vote is patched any more.
+        """
         self._servers.note(self._infos(), time.monotonic_ns())
         found = self._fresh.new_records()
         records = found[sound(found)]
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
         self._counts.look(records, now_ns)
-        attempts, extensions = list(self._attempts.new()), list(self._extensions.new())
+        attempts = list(self._attempts.new())
+        extensions = list(self._extensions.new())
         self._not_kept += sum(attempt.dropped for attempt in attempts)
         count_observed(self._observed, attempts, extensions, self._run.addresses)
         found = self._settled.new_records(NEVER_NS if last else now_ns - self._run.settle_ns)
@@ -131,11 +173,14 @@ class Exporter:
             self._otlp.offer_spans(list(self._tracing.look(settled)))
 
     def _count_all(self) -> None:
-        """The whole history once more, by resources: what late patches and far-apart hand-offs have changed.
+        """The whole history once more, by resources: what late patches and far-apart hand-offs have
+        changed.
 
-        A worker that nobody follows forgets its oldest files; then what was counted while they were there stays.
+        A worker that nobody follows forgets its oldest files; then what was counted while they were
+        there stays.
         """
-        counts, parts = OperationCounts(self._run.quorum), history_parts(self._folder)
+        counts = OperationCounts(self._run.quorum)
+        parts = history_parts(self._folder)
         for part in range(parts):
             history = read_history(self._folder, part, parts).believed()
             if history.missing_segments:
@@ -144,27 +189,32 @@ class Exporter:
             counts.add(records)
             counts.add_votes(records)
             counts.add_handoffs(records, ALL_TIME)
-        if counts.operations >= self._counts.operations:  # else the folder is gone
+        # else the folder is gone
+        if counts.operations >= self._counts.operations:
             self._counts = counts
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- telling -----------------------------------------------------------------------------------
 
     def _offer(self, judged: Judged | None, *, ended: bool = False) -> None:
         now_ns = time.monotonic_ns()
         notes = read_workers(self._folder)
         fresh = current(notes, now_ns)
-        if ended:  # for all of them, killed ones, too
+        # for all of them, killed ones, too
+        if ended:
             notes = _stopped(notes)
             fresh = _stopped(fresh)
         points = [
-            *self._counts.points(self._tracing.exemplars if self._settings.exemplars else {}, notes, fresh),
+            *self._counts.points(
+                self._tracing.exemplars if self._settings.exemplars else {}, notes, fresh
+            ),
             *self._observed.points(),
             *run_points(self._run, notes, fresh, ended=ended),
             *self._servers.points_at(now_ns),
             *self._others(judged),
         ]
         self._tracing.exemplars.clear()
-        taken_ns = now_ns + self._wall_ns  # a step of the wall clock moves no point of the run
+        # a step of the wall clock moves no point of the run
+        taken_ns = now_ns + self._wall_ns
         snapshot = Snapshot(self._began_ns, taken_ns, self._run.common, points)
         for sink in (self._otlp, self._page):
             if sink is not None:
@@ -176,10 +226,23 @@ class Exporter:
             leases, violations = judged
             yield point("redlock.safety.judged_leases", leases)
             for kind in VIOLATIONS:
-                yield point("redlock.safety.violations", violations.get(kind, 0), redlock_violation_kind=kind)
+                yield point(
+                    "redlock.safety.violations",
+                    violations.get(kind, 0),
+                    redlock_violation_kind=kind,
+                )
         for kind, target, active in self._faults():
-            yield point("redlock.fault.active", int(active), redlock_fault_kind=kind, redlock_fault_target=target)
-        dropped = {**(self._otlp.dropped if self._otlp else {}), "attempt": self._not_kept, "record": self._missed()}
+            yield point(
+                "redlock.fault.active",
+                int(active),
+                redlock_fault_kind=kind,
+                redlock_fault_target=target,
+            )
+        dropped = {
+            **(self._otlp.dropped if self._otlp else {}),
+            "attempt": self._not_kept,
+            "record": self._missed(),
+        }
         for kind, number in dropped.items():
             yield point("redlock.telemetry.dropped", number, redlock_telemetry_item=kind)
 
@@ -187,7 +250,7 @@ class Exporter:
         """Operations that nobody read before their file was gone."""
         return max(self._written - self._counts.operations, 0) if self._run.processes == 1 else 0
 
-    # -- ending -------------------------------------------------------------------------------------------------------
+    # -- ending ------------------------------------------------------------------------------------
 
     def _stop_looking(self) -> None:
         self._stop.set()
@@ -208,4 +271,6 @@ def _stopped(notes: Sequence[WorkerNote]) -> list[WorkerNote]:
 def _violations(safety: SafetyReport) -> dict[str, int]:
     """The section `safety` by kind of violation."""
     counts = safety.service_faults, safety.granted_invalid, safety.foreign_deletes
-    return dict(zip(VIOLATIONS, (*counts, safety.client_overstays, safety.spurious_refusals), strict=True))
+    return dict(
+        zip(VIOLATIONS, (*counts, safety.client_overstays, safety.spurious_refusals), strict=True)
+    )

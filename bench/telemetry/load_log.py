@@ -1,12 +1,17 @@
-"""What load processes write for the exporter beside the history: *attempts, extensions → lines of a file → the same*.
+"""What load processes write for the exporter beside the history: *attempts, extensions → lines of a
+file → the same*.
 
 Rules
-- Lines wait in memory until about once a second; a file that cannot be written is given up: the run is never stopped by
-  it. The reader never hands out half a line. Files are `<kind>-<process>-<pid>.json` in the run's folder.
-- An observed cycle costs the load 1.6 times a plain one: about `PER_SECOND` acquires a second are, all of them at low
-  rates, at least one in `MOST`. Before the rate is known `AT_ONCE` are, then one in `MOST`.
-- A line holds a resource's checksum: with the time when the round began enough to find the operation in the history.
-- Of an acquire the first `FIRST` attempts are kept, and the one that won. What is too much is counted.
+- Lines wait in memory until about once a second; a file that cannot be written is given up: the run
+  is never stopped by it. The reader never hands out half a line. Files are
+  `<kind>-<process>-<pid>.json` in the run's folder.
+- An observed cycle costs the load 1.6 times a plain one: about `PER_SECOND` acquires a second are,
+  all of them at low rates, at least one in `MOST`. Before the rate is known `AT_ONCE` are, then one
+  in `MOST`.
+- A line holds a resource's checksum: with the time when the round began enough to find the
+  operation in the history.
+- Of an acquire the first `FIRST` attempts are kept, and the one that won. What is too much is
+  counted.
 """
 
 import os
@@ -21,16 +26,19 @@ from msgspec import Struct, json
 
 from lockcore import AttemptRecord, Lease, Outcome
 
-PER_SECOND, MOST, AT_ONCE = 250, 64, 400
-KEPT = 5000  # attempts a second; what is more is dropped
+PER_SECOND = 250
+MOST = 64
+AT_ONCE = 400
+# attempts a second; what is more is dropped
+KEPT = 5000
 FIRST = 16
 
 Line = TypeVar("Line")
 
 
 class Ask(Struct, frozen=True, array_like=True):
-    """One instance in one attempt: `vote` in lower case; `sent_ns`, `replied_ns` 0 = never. `error`: the first word of
-    its error reply."""
+    """One instance in one attempt: `vote` in lower case; `sent_ns`, `replied_ns` 0 = never.
+    `error`: the first word of its error reply."""
 
     vote: str
     sent_ns: int
@@ -39,8 +47,8 @@ class Ask(Struct, frozen=True, array_like=True):
 
 
 class ObservedAttempt(Struct, frozen=True, array_like=True):
-    """One observed attempt, by instance; fields as in AttemptRecord. `resource`: `checksum` of its name; `dropped`: so
-    many before it were not kept."""
+    """One observed attempt, by instance; fields as in AttemptRecord. `resource`: `checksum` of its
+    name; `dropped`: so many before it were not kept."""
 
     resource: int
     number: int
@@ -90,7 +98,8 @@ class LineLog:
 
     def flush(self) -> None:
         """Write what was kept."""
-        lines, self._lines = self._lines, []
+        lines = self._lines
+        self._lines = []
         if lines:
             with suppress(OSError), self._path.open("ab") as file:
                 file.write(b"\n".join(lines) + b"\n")
@@ -123,7 +132,8 @@ class AttemptLog(LineLog):
         errors = record.errors or [""] * len(votes)
         asks = tuple(map(Ask, votes, record.sent_ns, record.replied_ns, errors))
         times_ns = record.acquire_ns, record.started_ns, record.decided_ns, record.closed_ns
-        resource, outcome = checksum(record.resource), record.outcome.value
+        resource = checksum(record.resource)
+        outcome = record.outcome.value
         self.keep(ObservedAttempt(resource, number, *times_ns, outcome, asks, self._dropped))
         self._dropped = 0  # told
 
@@ -131,7 +141,8 @@ class AttemptLog(LineLog):
         """Once a second: write what was kept, and see how many to observe from now on."""
         super().flush()
         now_s = time.monotonic()
-        lasted_s, self._flushed_s = max(now_s - self._flushed_s, 0.1), now_s
+        lasted_s = max(now_s - self._flushed_s, 0.1)
+        self._flushed_s = now_s
         acquires_per_s = self._acquires / lasted_s
         self._seen = self._acquires = 0
         self._pace(min(max(round(acquires_per_s / PER_SECOND), 1), MOST))
@@ -142,10 +153,12 @@ class AttemptLog(LineLog):
 
 
 class LineTail(Generic[Line]):
-    """The reading side: follows the files of a `kind` in a run's folder, whose lines are of type `line`."""
+    """The reading side: follows the files of a `kind` in a run's folder, whose lines are of type
+    `line`."""
 
     def __init__(self, folder: Path, kind: str, line: type[Line]) -> None:
-        self._folder, self._pattern = folder, f"{kind}-*.json"
+        self._folder = folder
+        self._pattern = f"{kind}-*.json"
         self._decoder = json.Decoder(line)
         self._read: dict[Path, int] = {}
 

@@ -1,12 +1,13 @@
 """Over the wire: *snapshots and spans → OpenTelemetry's own exporters, in threads of their own*.
 
 Rules
-- The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers, certificates,
-  time-outs and retries are the exporters' business, by the standard variables; of their log the last line is kept.
-- A status of 200 is not enough: what a receiver rejects in its answer has not arrived, and one whose answer is no OTLP
-  has taken nothing. Source: OTLP specification, "Partial Success".
-- A collector never slows the load: what it does not take in time is dropped, the oldest first, and counted. Metrics are
-  cumulative: of several snapshots only the newest waits.
+- The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers,
+  certificates, time-outs and retries are the exporters' business, by the standard variables; of
+  their log the last line is kept.
+- A status of 200 is not enough: what a receiver rejects in its answer has not arrived, and one
+  whose answer is no OTLP has taken nothing. Source: OTLP specification, "Partial Success".
+- A collector never slows the load: what it does not take in time is dropped, the oldest first, and
+  counted. Metrics are cumulative: of several snapshots only the newest waits.
 """
 
 from __future__ import annotations
@@ -38,24 +39,35 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-CLOSE_S = 5.0  # how long the end of a run waits for a collector
-SPANS_KEPT, SPANS_PER_BATCH = 8192, 512
+# how long the end of a run waits for a collector
+CLOSE_S = 5.0
+SPANS_KEPT = 8192
+SPANS_PER_BATCH = 512
 _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 
 
 class Otlp:
-    """The way to a collector that may be slow, or gone: a thread for metrics and one for traces. `dropped`: what was
-    made and did not arrive, for want of room or time or by a failed export, of `export`s (of metrics) and `span`s; and
-    of `point`s in exports that arrived, those that were rejected."""
+    """The way to a collector that may be slow, or gone: a thread for metrics and one for traces.
+    `dropped`: what was made and did not arrive, for want of room or time or by a failed export, of
+    `export`s (of metrics) and `span`s; and of `point`s in exports that arrived, those that were
+    rejected."""
 
-    def __init__(self, settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int) -> None:
+    def __init__(
+        self, settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int
+    ) -> None:
         """Make the exporters that `settings` ask for.
 
-        Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot be read.
+        Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot
+        be read.
         """
-        self._settings, self._wall_ns, self._log = settings, wall_ns, _LOG
+        self._settings = settings
+        self._wall_ns = wall_ns
+        self._log = _LOG
         self._log.text = ""
-        self._answers = {"export": Answers("rejected_data_points"), "span": Answers("rejected_spans")}
+        self._answers = {
+            "export": Answers("rejected_data_points"),
+            "span": Answers("rejected_spans"),
+        }
         try:
             from opentelemetry.sdk.resources import Resource
 
@@ -63,7 +75,8 @@ class Otlp:
                 "export": _exporter("metric", settings.metrics, self._answers["export"]),
                 "span": _exporter("trace", settings.traces, self._answers["span"]),
             }
-            self._resource = Resource.create(dict(resource))  # what variables add replaces none of it
+            # what variables add replaces none of it
+            self._resource = Resource.create(dict(resource))
         except ImportError as error:
             extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
             raise EnvironmentNotReadyError(
@@ -74,30 +87,44 @@ class Otlp:
             raise UsageError(
                 f"an OTEL_* variable cannot be used ({type(error).__name__}); correct or unset it"
             ) from None
-        self._before, self._log.text = ([f"telemetry: {self._log.text}"] if self._log.text else []), ""
-        self._exporters = {kind: exporter for kind, exporter in made.items() if exporter is not None}
+        self._before = [f"telemetry: {self._log.text}"] if self._log.text else []
+        self._log.text = ""
+        self._exporters = {
+            kind: exporter for kind, exporter in made.items() if exporter is not None
+        }
         self._queues = {kind: deque[Snapshot | TraceSpan]() for kind in self._exporters}
         self.dropped, self._sent = (dict.fromkeys(self._exporters, 0) for _ in range(2))
         self._under_way = dict.fromkeys(self._exporters, 0)
         if "export" in self.dropped:
             self.dropped["point"] = 0
-        self._changed, self._closing = threading.Condition(), False
+        self._changed = threading.Condition()
+        self._closing = False
         for kind in self._exporters:
-            threading.Thread(target=self._work, args=(kind,), name=f"telemetry-{kind}", daemon=True).start()
+            threading.Thread(
+                target=self._work, args=(kind,), name=f"telemetry-{kind}", daemon=True
+            ).start()
 
     def complaints(self) -> list[str]:
-        """What is to be said of the settings, by the exporters too, and one sentence if anything did not arrive."""
+        """What is to be said of the settings, by the exporters too, and one sentence if anything
+        did not arrive."""
         sentences = [*self._settings.warnings, *self._before]
         messages = [answers.message for answers in self._answers.values()]
         reasons = "; ".join(filter(None, dict.fromkeys([*messages, self._log.text])))
         if any(self.dropped.values()):
-            took = [f"{sent} of {sent + self.dropped[kind]} {kind}s" for kind, sent in self._sent.items()]
+            took = [
+                f"{sent} of {sent + self.dropped[kind]} {kind}s"
+                for kind, sent in self._sent.items()
+            ]
             points = self.dropped.get("point", 0)
             rejected = f", and rejected {points} points of those exports" if points else ""
             reason = f"; it said: {reasons}" if reasons else ""
-            sentences.append(f"telemetry: {self._settings.endpoint} took {' and '.join(took)}{rejected}{reason}")
+            sentences.append(
+                f"telemetry: {self._settings.endpoint} took {' and '.join(took)}{rejected}{reason}"
+            )
         elif any(messages):
-            sentences.append(f"telemetry: {self._settings.endpoint} took everything and said: {reasons}")
+            sentences.append(
+                f"telemetry: {self._settings.endpoint} took everything and said: {reasons}"
+            )
         return sentences
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -120,22 +147,26 @@ class Otlp:
             self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Send what is queued, for at most `within_s` (s), and give up the rest. A collector that has ever taken
-        anything is slow and not down: it has twice as long."""
+        """Send what is queued, for at most `within_s` (s), and give up the rest. A collector that
+        has ever taken anything is slow and not down: it has twice as long."""
         within_s *= 2 if any(self._sent.values()) else 1
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not any((*self._queues.values(), *self._under_way.values())), within_s)
+            self._changed.wait_for(
+                lambda: not any((*self._queues.values(), *self._under_way.values())), within_s
+            )
             for kind, queue in self._queues.items():
                 self.dropped[kind] += len(queue) + self._under_way[kind]
                 self._under_way[kind] = 0
                 queue.clear()
         said = self._log.text
         for exporter in self._exporters.values():
-            with contextlib.suppress(Exception):  # whatever it is, the run is over
+            # whatever it is, the run is over
+            with contextlib.suppress(Exception):
                 exporter.shutdown()
-        self._log.text = said or self._log.text  # not that we shut it down
+        # not that we shut it down
+        self._log.text = said or self._log.text
 
     def _work(self, kind: str) -> None:
         while items := self._next(kind):
@@ -143,7 +174,8 @@ class Otlp:
             arrived = self._arrives(kind, items)
             rejected = self._answers[kind].rejected if arrived else 0
             with self._changed:
-                number = self._under_way[kind]  # 0 when `close` has given it up
+                # 0 when `close` has given it up
+                number = self._under_way[kind]
                 self._under_way[kind] = 0
                 if kind == "export":
                     self.dropped["point"] += min(rejected, _points_in(items)) if number else 0
@@ -164,9 +196,15 @@ class Otlp:
 
     def _arrives(self, kind: str, items: Sequence[Snapshot | TraceSpan]) -> bool:
         try:
-            spans = [_readable(one, self._resource, self._wall_ns) for one in items if isinstance(one, TraceSpan)]
+            spans = [
+                _readable(one, self._resource, self._wall_ns)
+                for one in items
+                if isinstance(one, TraceSpan)
+            ]
             metrics = [self._metrics_of(one) for one in items if isinstance(one, Snapshot)]
-            return bool(self._exporters[kind].export(metrics[0] if metrics else spans).name == "SUCCESS")
+            return bool(
+                self._exporters[kind].export(metrics[0] if metrics else spans).name == "SUCCESS"
+            )
         except Exception as error:  # noqa: BLE001 - an exporter's failure is never the run's
             self._log.text = f"{type(error).__name__}: {_shown(str(error))}"
             return False
@@ -195,17 +233,22 @@ class _LastLine(logging.Handler):
         self.text = text.partition(":")[0] if "header" in text.lower() else text
 
 
-_LOG = _LastLine()  # it stays, as an exporter that was given up still logs why, in the middle of the summary
+# it stays, as an exporter that was given up still logs why, in the middle of the summary
+_LOG = _LastLine()
 
 
 def _shown(text: str) -> str:
-    if cause := _CAUSE.search(text):  # below three layers of wrapping
+    # below three layers of wrapping
+    if cause := _CAUSE.search(text):
         text = cause[1]
     return secrets()(text)[:200]
 
 
-def export_once(run: Run, points: Sequence[DataPoint], environ: Environ, within_s: float = CLOSE_S) -> list[str]:
-    """Export `points` of a run that has ended, if `environ` asks for it; wait `within_s` (s) at most. Returns warnings.
+def export_once(
+    run: Run, points: Sequence[DataPoint], environ: Environ, within_s: float = CLOSE_S
+) -> list[str]:
+    """Export `points` of a run that has ended, if `environ` asks for it; wait `within_s` (s) at
+    most. Returns warnings.
 
     Raises BenchError when a variable cannot be read or a package is missing.
     """
@@ -224,8 +267,9 @@ def _points_in(items: Sequence[Snapshot | TraceSpan]) -> int:
 
 
 class Answers:
-    """What a receiver answers to the exports of one signal. `rejected`: so many things of the export under way;
-    `message`: the last one that it gave. `field`: where an answer has the number."""
+    """What a receiver answers to the exports of one signal. `rejected`: so many things of the
+    export under way; `message`: the last one that it gave. `field`: where an answer has the
+    number."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -240,13 +284,19 @@ class Answers:
             self.message = _shown(partial.error_message.partition("\n")[0])
 
     def read(self, response: Any, **_: object) -> None:
-        """Take an answer of HTTP, before its exporter sees it. Raises ConnectionError for one that took nothing."""
+        """Take an answer of HTTP, before its exporter sees it.
+
+        Raises ConnectionError for one that took nothing.
+        """
         _refuse_moved(response)
         if 200 <= response.status_code < 300 and response.content:
             self.note(self._parsed(response))
 
     def _parsed(self, response: Any) -> Any:
-        """The answer of OTLP in a response. Some receivers write it in JSON whatever they were sent."""
+        """The answer of OTLP in a response.
+
+        Some receivers write it in JSON whatever they were sent.
+        """
         from google.protobuf import json_format  # type: ignore[import-untyped]
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -260,10 +310,13 @@ class Answers:
                 return answer
         except (ValueError, DecodeError, json_format.ParseError):
             pass
-        raise ConnectionError(f"it answers {response.status_code} with {media or 'bytes'}, which is no OTLP answer")
+        raise ConnectionError(
+            f"it answers {response.status_code} with {media or 'bytes'}, which is no OTLP answer"
+        )
 
     def listen(self, exporter: Any) -> None:
-        """Hear what an exporter of gRPC is answered: it throws the answer away, and makes its stub anew as it likes."""
+        """Hear what an exporter of gRPC is answered: it throws the answer away, and makes its stub
+        anew as it likes."""
         make = exporter._stub
 
         def listening(channel: Any) -> Any:
@@ -286,7 +339,10 @@ def _answer_with(field: str) -> Any:
     """An empty answer of the signal whose rejected things are counted in `field`."""
     name = "metrics" if field == "rejected_data_points" else "trace"
     module = import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_pb2")
-    return getattr(module, "ExportMetricsServiceResponse" if name == "metrics" else "ExportTraceServiceResponse")()
+    return getattr(
+        module,
+        "ExportMetricsServiceResponse" if name == "metrics" else "ExportTraceServiceResponse",
+    )()
 
 
 def _exporter(signal: str, protocol: str | None, answers: Answers) -> Any:
@@ -300,7 +356,8 @@ def _exporter(signal: str, protocol: str | None, answers: Answers) -> Any:
         answers.listen(made)
         return made
     if any(variable.endswith("_CREDENTIAL_PROVIDER") for variable in os.environ):
-        return exporter()  # which brings a session of its own
+        # which brings a session of its own
+        return exporter()
     session = import_module("requests").Session()
     session.hooks["response"].append(answers.read)
     return exporter(session=session)
@@ -309,7 +366,10 @@ def _exporter(signal: str, protocol: str | None, answers: Answers) -> Any:
 def _refuse_moved(response: Any, **_: object) -> None:
     """Exporters take an answer that sends them elsewhere for a success, and do not go there."""
     if 300 <= response.status_code < 400:
-        raise ConnectionError(f"it answers {response.status_code}: go to {response.headers.get('Location', 'nowhere')}")
+        raise ConnectionError(
+            f"it answers {response.status_code}: go to "
+            f"{response.headers.get('Location', 'nowhere')}"
+        )
 
 
 @cache
@@ -327,19 +387,31 @@ def _metrics(snapshot: Snapshot, *, exponential: bool) -> list[export.Metric]:
     for instrument, points in by_name(snapshot.points).items():
         data: export.Histogram | export.ExponentialHistogram | export.Sum | export.Gauge
         if instrument.kind is InstrumentKind.HISTOGRAM:
-            pairs = [(point.value, _explicit(point, snapshot)) for point in points if isinstance(point.value, Buckets)]
+            pairs = [
+                (point.value, _explicit(point, snapshot))
+                for point in points
+                if isinstance(point.value, Buckets)
+            ]
             data = export.Histogram([explicit for _, explicit in pairs], cumulative)
             if exponential:
-                data = export.ExponentialHistogram([_exponential(*pair) for pair in pairs], cumulative)
+                data = export.ExponentialHistogram(
+                    [_exponential(*pair) for pair in pairs], cumulative
+                )
         else:
             times_ns = snapshot.began_ns, snapshot.taken_ns
             numbers = [
-                export.NumberDataPoint(dict((*snapshot.common, *point.attributes)), *times_ns, point.value)
+                export.NumberDataPoint(
+                    dict((*snapshot.common, *point.attributes)), *times_ns, point.value
+                )
                 for point in points
                 if not isinstance(point.value, Buckets)
             ]
             is_counter = instrument.kind is InstrumentKind.COUNTER
-            data = export.Sum(numbers, cumulative, is_monotonic=True) if is_counter else export.Gauge(numbers)
+            data = (
+                export.Sum(numbers, cumulative, is_monotonic=True)
+                if is_counter
+                else export.Gauge(numbers)
+            )
         made.append(export.Metric(instrument.name, instrument.meaning, instrument.unit, data))
     return made
 
@@ -349,26 +421,47 @@ def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint
 
     buckets = point.value
     assert isinstance(buckets, Buckets)
-    least: Any = None  # of no values there is no least one; the SDK's type does not know that OTLP can leave it out
+    # of no values there is no least one; the SDK's type does not know that OTLP can leave it out
+    least: Any = None
     greatest: Any = None
     if buckets.count:
         least = buckets.least / buckets.unit
         greatest = buckets.greatest / buckets.unit
     return export.HistogramDataPoint(
-        dict((*snapshot.common, *point.attributes)), snapshot.began_ns, snapshot.taken_ns, buckets.count, buckets.sum,
-        buckets.explicit, BOUNDS, least, greatest,
+        dict((*snapshot.common, *point.attributes)),
+        snapshot.began_ns,
+        snapshot.taken_ns,
+        buckets.count,
+        buckets.sum,
+        buckets.explicit,
+        BOUNDS,
+        least,
+        greatest,
         [Exemplar({}, one.value, one.at_ns, one.span_id, one.trace_id) for one in point.exemplars],
-    )  # fmt: skip
+    )
 
 
-def _exponential(buckets: Buckets, same: export.HistogramDataPoint) -> export.ExponentialHistogramDataPoint:
+def _exponential(
+    buckets: Buckets, same: export.HistogramDataPoint
+) -> export.ExponentialHistogramDataPoint:
     from opentelemetry.sdk.metrics import export
 
     zeros, first, counts = buckets.exponential
     return export.ExponentialHistogramDataPoint(
-        same.attributes, same.start_time_unix_nano, same.time_unix_nano, same.count, same.sum, SCALE, zeros,
-        export.Buckets(first, counts), export.Buckets(0, []), 0, same.min, same.max, same.exemplars,
-    )  # fmt: skip
+        same.attributes,
+        same.start_time_unix_nano,
+        same.time_unix_nano,
+        same.count,
+        same.sum,
+        SCALE,
+        zeros,
+        export.Buckets(first, counts),
+        export.Buckets(0, []),
+        0,
+        same.min,
+        same.max,
+        same.exemplars,
+    )
 
 
 def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan:
@@ -376,7 +469,9 @@ def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
     def context(trace_id: int, span_id: int) -> SpanContext:
-        return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        return SpanContext(
+            trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+        )
 
     return ReadableSpan(
         name=span.name,

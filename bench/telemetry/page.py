@@ -1,11 +1,12 @@
 """A page for those who scrape: *the newest snapshot → Prometheus's text at /metrics*.
 
 Rules
-- On loopback unless somebody asks for more. Names and buckets are those that OTLP leads to, with the run id as a label
-  of every series, the rest of the resource in `target_info`.
-- A gauge of a snapshot that is older than two intervals is left out: nobody knows whether it is still so.
-- The last snapshot stays up whole until whoever has come again and again comes once more, but not for longer than half
-  as long again as it stayed away before, nor than `LINGER_S`.
+- On loopback unless somebody asks for more. Names and buckets are those that OTLP leads to, with
+  the run id as a label of every series, the rest of the resource in `target_info`.
+- A gauge of a snapshot that is older than two intervals is left out: nobody knows whether it is
+  still so.
+- The last snapshot stays up whole until whoever has come again and again comes once more, but not
+  for longer than half as long again as it stayed away before, nor than `LINGER_S`.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """
@@ -33,9 +34,11 @@ _BOUNDS = (*(f"{bound:g}" if bound < 1e-4 else repr(bound) for bound in BOUNDS),
 class MetricsPage:
     """The served page."""
 
-    def __init__(self, place: tuple[str, int], resource: Mapping[str, str], fresh_s: float = math.inf) -> None:
-        """Serve at `place` (host, port; 0 = any). `fresh_s`: for how long a snapshot's gauges are shown, unless it is
-        the last. Raises EnvironmentNotReadyError when it cannot be served."""
+    def __init__(
+        self, place: tuple[str, int], resource: Mapping[str, str], fresh_s: float = math.inf
+    ) -> None:
+        """Serve at `place` (host, port; 0 = any). `fresh_s`: for how long a snapshot's gauges are
+        shown, unless it is the last. Raises EnvironmentNotReadyError when it cannot be served."""
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
@@ -74,7 +77,9 @@ class MetricsPage:
         with self._scraped:
             if len(self._scrapes_s) > 1:
                 away_s = max(after_s - before_s for before_s, after_s in pairwise(self._scrapes_s))
-                self._scraped.wait_for(lambda: self._read is self._snapshot, min(1.5 * away_s + 0.5, within_s))
+                self._scraped.wait_for(
+                    lambda: self._read is self._snapshot, min(1.5 * away_s + 0.5, within_s)
+                )
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(1.0)
@@ -85,7 +90,8 @@ class MetricsPage:
         if snapshot is not None:
             yield from self._families(snapshot)
         with self._scraped:
-            self._read = snapshot  # which may be no longer the last
+            # which may be no longer the last
+            self._read = snapshot
             self._scrapes_s.append(time.monotonic())
             self._scraped.notify_all()
 

@@ -1,11 +1,14 @@
 """One value on its way out: *instrument, attributes, value → a data point that the table allows*.
 
 Rules
-- A name, an attribute or a value of a closed set that is not in the table is a bug and raises; so nothing that names a
-  resource, a key or an owner token can leave.
-- A value belongs to the first bound of a histogram that it does not exceed, as OpenTelemetry and Prometheus have it.
-- One count by fine edges gives both kinds of histograms, exactly: that of the table's bounds, and an exponential one.
-- Sums are kept in the integers that came in (nanoseconds, or things); `unit` turns them into what is exported.
+- A name, an attribute or a value of a closed set that is not in the table is a bug and raises; so
+  nothing that names a resource, a key or an owner token can leave.
+- A value belongs to the first bound of a histogram that it does not exceed, as OpenTelemetry and
+  Prometheus have it.
+- One count by fine edges gives both kinds of histograms, exactly: that of the table's bounds, and
+  an exponential one.
+- Sums are kept in the integers that came in (nanoseconds, or things); `unit` turns them into what
+  is exported.
 """
 
 import math
@@ -20,19 +23,31 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.telemetry.table import BOUNDS, BY_NAME, Instrument, InstrumentKind
 
 NS_PER_S = 1_000_000_000
-SCALE = 3  # of exponential histograms: eight buckets from each power of two to the next
-_POWERS = range(-240, 113)  # their upper bounds, in eighths: 1 ns … 4.5 h
-_EXPLICIT = {NS_PER_S: [round(bound * NS_PER_S) for bound in BOUNDS], 1: [int(bound) for bound in BOUNDS]}
+# of exponential histograms: eight buckets from each power of two to the next
+SCALE = 3
+# their upper bounds, in eighths: 1 ns … 4.5 h
+_POWERS = range(-240, 113)
+_EXPLICIT = {
+    NS_PER_S: [round(bound * NS_PER_S) for bound in BOUNDS],
+    1: [int(bound) for bound in BOUNDS],
+}
 _EXPONENTIAL = {unit: [int(2 ** (power / 8) * unit) for power in _POWERS] for unit in _EXPLICIT}
-_EDGES = {unit: np.array(sorted(_EXPLICIT[unit] + _EXPONENTIAL[unit]), np.int64) for unit in _EXPLICIT}
+_EDGES = {
+    unit: np.array(sorted(_EXPLICIT[unit] + _EXPONENTIAL[unit]), np.int64) for unit in _EXPLICIT
+}
 
 
 @dataclass(slots=True)
 class Buckets:
-    """A histogram of integers. `unit`: how many of them make one exported unit (1e9 for ns → s, 1 for things)."""
+    """A histogram of integers.
+
+    `unit`: how many of them make one exported unit (1e9 for ns → s, 1 for things).
+    """
 
     unit: int = NS_PER_S
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(BOUNDS) + len(_POWERS) + 1, np.int64))
+    counts: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(len(BOUNDS) + len(_POWERS) + 1, np.int64)
+    )
     total: int = 0
     least: float = math.inf
     greatest: float = -math.inf
@@ -48,10 +63,13 @@ class Buckets:
 
     @classmethod
     def of_histogram(cls, histogram: Histogram) -> Self:
-        """The same samples as an HDR histogram's, each at the middle of its bucket there (three digits)."""
+        """The same samples as an HDR histogram's, each at the middle of its bucket there (three
+        digits)."""
         buckets = cls()
         filled = np.flatnonzero(histogram.counts)
-        middles = [(lowest_of_bucket(index) + highest_of_bucket(index)) // 2 for index in filled.tolist()]
+        middles = [
+            (lowest_of_bucket(index) + highest_of_bucket(index)) // 2 for index in filled.tolist()
+        ]
         buckets.add(np.array(middles, np.int64), histogram.counts[filled])
         return buckets
 
@@ -62,14 +80,17 @@ class Buckets:
 
     @property
     def exponential(self) -> tuple[int, int, list[int]]:
-        """How many zeros; the number of the first bucket that has values; how many values from that on."""
+        """How many zeros; the number of the first bucket that has values; how many values from that
+        on."""
         zeros, *counts = self._within(_EXPONENTIAL[self.unit])[:-1]
         filled = np.flatnonzero(counts)
         first, end = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)
         return zeros, _POWERS.start + int(first), counts[first:end]
 
     def _within(self, edges: list[int]) -> list[int]:
-        below = np.cumsum(self.counts)[[*np.searchsorted(_EDGES[self.unit], edges, side="left"), -1]]
+        below = np.cumsum(self.counts)[
+            [*np.searchsorted(_EDGES[self.unit], edges, side="left"), -1]
+        ]
         return list(map(int, np.diff(below, prepend=0)))
 
     @property
@@ -93,7 +114,8 @@ Attributes = tuple[tuple[str, str | int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """One sample of a histogram that has a trace: `value` in exported units, `at_ns` on the wall clock."""
+    """One sample of a histogram that has a trace: `value` in exported units, `at_ns` on the wall
+    clock."""
 
     value: float
     at_ns: int
@@ -122,7 +144,8 @@ class Snapshot:
 
 
 def point(name: str, value: float | Buckets, /, **attributes: str | int) -> DataPoint:
-    """A point of the instrument `name`; attributes are given with `_` for `.` in their names. Buckets are copied.
+    """A point of the instrument `name`; attributes are given with `_` for `.` in their names.
+    Buckets are copied.
 
     Raises KeyError or ValueError for what is not in the table.
     """
@@ -135,7 +158,11 @@ def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Data
         raise ValueError(f"{name} is a {instrument.kind.value}, not {type(value).__name__}")
     if isinstance(value, Buckets):
         value = replace(value, counts=value.counts.copy())
-    return DataPoint(instrument, tuple(sorted((known[label].name, text) for label, text in attributes.items())), value)
+    return DataPoint(
+        instrument,
+        tuple(sorted((known[label].name, text) for label, text in attributes.items())),
+        value,
+    )
 
 
 class Totals:
@@ -145,8 +172,13 @@ class Totals:
         self._numbers: dict[tuple[str, Attributes], float] = {}
         self._buckets: dict[tuple[str, Attributes], Buckets] = {}
 
-    def count(self, name: str, values: NDArray[np.int64] | float, /, **attributes: str | int) -> None:
-        """Add a number to a counter, or each of some integers to a histogram. A 0, or none, makes a point, too."""
+    def count(
+        self, name: str, values: NDArray[np.int64] | float, /, **attributes: str | int
+    ) -> None:
+        """Add a number to a counter, or each of some integers to a histogram.
+
+        A 0, or none, makes a point, too.
+        """
         key = name, tuple(attributes.items())
         if isinstance(values, np.ndarray):
             unit = NS_PER_S if BY_NAME[name].unit == "s" else 1

@@ -1,10 +1,12 @@
-"""Who answers at an OTLP address: *variables, a look of a second at most → nothing, or why nothing can arrive there*.
+"""Who answers at an OTLP address: *variables, a look of a second at most → nothing, or why nothing
+can arrive there*.
 
-Rules: only what is certain is told. A receiver that is down, slow or behind a proxy is not judged here: what it does
-not take becomes a warning of the result. A gRPC server speaks HTTP/2 alone. It answers HTTP/2's preface with its
-SETTINGS, and a request of HTTP/1.1 with no line of HTTP/1. A server that answers both is left alone. A server of TLS
-answers the first message of TLS with a record of TLS, and anything else with an alert or in HTTP; so plain HTTP is
-certain only where it answers that first message. Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
+Rules: only what is certain is told. A receiver that is down, slow or behind a proxy is not judged
+here: what it does not take becomes a warning of the result. A gRPC server speaks HTTP/2 alone. It
+answers HTTP/2's preface with its SETTINGS, and a request of HTTP/1.1 with no line of HTTP/1. A
+server that answers both is left alone. A server of TLS answers the first message of TLS with a
+record of TLS, and anything else with an alert or in HTTP; so plain HTTP is certain only where it
+answers that first message. Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
 """
 
 import re
@@ -17,10 +19,14 @@ from bench.errors import UsageError
 from bench.telemetry.settings import GRPC, Endpoint, Environ, endpoints_of
 from lockcore.shells.peer import TLS_RECORDS, client_hello
 
-LOOK_S = 1.0  # for all receivers together
-_ANSWER_S = 0.4  # for one of them
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # and empty SETTINGS
-_SETTINGS = 4  # the fourth byte of a frame: its type
+# for all receivers together
+LOOK_S = 1.0
+# for one of them
+_ANSWER_S = 0.4
+# and empty SETTINGS
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+# the fourth byte of a frame: its type
+_SETTINGS = 4
 _FRAME_BYTES = 9
 _TEXT_BYTES = 5
 _HTTP = b"HTTP/"
@@ -31,15 +37,18 @@ _HTTP_PORT = 4318
 
 
 def require_receivers(environ: Environ) -> None:
-    """Raise UsageError if an address of a collector can never work, or a wrong protocol is spoken there."""
-    endpoints, found = endpoints_of(environ), list[str]()
+    """Raise UsageError if an address of a collector can never work, or a wrong protocol is spoken
+    there."""
+    endpoints = endpoints_of(environ)
+    found = list[str]()
     if not endpoints:
         return
 
     def look() -> None:
         found.extend(filter(None, map(_fault, endpoints)))
 
-    looking = threading.Thread(target=look, name="telemetry-look", daemon=True)  # names are looked up without a limit
+    # names are looked up without a limit
+    looking = threading.Thread(target=look, name="telemetry-look", daemon=True)
     looking.start()
     looking.join(LOOK_S)
     if found:
@@ -58,10 +67,15 @@ def _fault(endpoint: Endpoint) -> str:
 
 
 def _of_secure(place: tuple[str, int]) -> str:
-    """What is wrong with a port that TLS is begun with. The line's end is for servers of text, which wait for one."""
+    """What is wrong with a port that TLS is begun with.
+
+    The line's end is for servers of text, which wait for one.
+    """
     hello = client_hello() + b"\r\n\r\n"
     heard = _answer(place, hello, _FRAME_BYTES)
-    if not heard:  # Redis waits for more; no server of TLS answers the preface with an error of Redis, or with SETTINGS
+    # Redis waits for more; no server of TLS answers the preface with an error of Redis, or with
+    # SETTINGS
+    if not heard:
         heard = _answer(place, _PREFACE, _FRAME_BYTES) or b""
         if heard.startswith((_HTTP, b"<")):
             return ""
@@ -84,12 +98,17 @@ def _of_plain(place: tuple[str, int], *, is_grpc: bool) -> str:
     is_http_2 = _is_settings(frame)
     if is_http_2 is is_grpc:
         return ""
-    request = f"OPTIONS / HTTP/1.1\r\nHost: {place[0]}\r\nConnection: close\r\n\r\n".encode("ascii", "replace")
+    request = f"OPTIONS / HTTP/1.1\r\nHost: {place[0]}\r\nConnection: close\r\n\r\n".encode(
+        "ascii", "replace"
+    )
     line = _answer(place, request, _TEXT_BYTES)
     if line is None:
         return ""
     if is_grpc and line == _HTTP:
-        return "speaks HTTP and no gRPC; try port 4317, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+        return (
+            "speaks HTTP and no gRPC; try port 4317, or set "
+            "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+        )
     if is_http_2 and line != _HTTP:
         return "speaks gRPC; try port 4318, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
     return ""
@@ -104,7 +123,8 @@ def _by_proxy(url: SplitResult) -> bool:
 
 
 def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
-    """The first bytes that come back; fewer where the connection ends, None where it is silent or cannot be made."""
+    """The first bytes that come back; fewer where the connection ends, None where it is silent or
+    cannot be made."""
     received = b""
     try:
         with socket.create_connection(place, _ANSWER_S) as connection:

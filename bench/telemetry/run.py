@@ -1,14 +1,16 @@
-"""One run: *scenario, operations, load processes' notes, attempts, INFO → data points*, by bench.measure's definitions.
+"""One run: *scenario, operations, load processes' notes, attempts, INFO → data points*, by
+bench.measure's definitions.
 
 Rules
-- Every record is counted once: latencies, outcomes and attempts when it appears, votes only once no round of it can be
-  open any more, so both may be fed from different places of the same history.
+- Every record is counted once: latencies, outcomes and attempts when it appears, votes only once no
+  round of it can be open any more, so both may be fed from different places of the same history.
 - Whole runs are counted, with warm-up and drain: sums equal `totals` and `releases` of result.json.
 - What is not known makes no point, never a 0 that nobody has seen.
-- A counter of INFO holds what was added since the first answer: it starts at 0 with the run and goes on after a
-  restart, which is another `run_id`. While an instance does not answer, its gauges are left out.
-- A gauge is as old as the note or the INFO that it was made of. One that is older than two intervals makes no point:
-  nobody knows whether it is still so.
+- A counter of INFO holds what was added since the first answer: it starts at 0 with the run and
+  goes on after a restart, which is another `run_id`. While an instance does not answer, its gauges
+  are left out.
+- A gauge is as old as the note or the INFO that it was made of. One that is older than two
+  intervals makes no point: nobody knows whether it is still so.
 """
 
 from collections import defaultdict
@@ -30,17 +32,30 @@ from bench.measure.workers import NOTE_S, WorkerNote, added
 from bench.scenario import Scenario
 from bench.telemetry.load_log import Extension, ObservedAttempt
 from bench.telemetry.points import NS_PER_S, Buckets, DataPoint, Exemplar, Totals, point
-from bench.telemetry.table import BY_NAME, CPU_STATES, EXTEND_OUTCOMES, RELEASE_OUTCOMES, VOTE_ERROR, InstrumentKind
+from bench.telemetry.table import (
+    BY_NAME,
+    CPU_STATES,
+    EXTEND_OUTCOMES,
+    RELEASE_OUTCOMES,
+    VOTE_ERROR,
+    InstrumentKind,
+)
 from lockcore.clock import NS_PER_MS
 
 Address = tuple[str, int]
-PATCHED_WITHIN_NS = 2_000 * NS_PER_MS  # the workers patch votes once a second
+# the workers patch votes once a second
+PATCHED_WITHIN_NS = 2_000 * NS_PER_MS
 
-Info = Mapping[str, str | float] | None  # one instance's INFO; None: it did not say
-Exemplars = Mapping[str, Mapping[int, Exemplar]]  # of acquires, by outcome and bucket
-OLD = 2  # a gauge that is older than so many intervals makes no point
-INFO_S = 2.0  # from one INFO of the instances to the next
-FSYNCS = "lockbench_fsyncs"  # no field of INFO: put there by whoever has the shim, which outlives its server
+# one instance's INFO; None: it did not say
+Info = Mapping[str, str | float] | None
+# of acquires, by outcome and bucket
+Exemplars = Mapping[str, Mapping[int, Exemplar]]
+# a gauge that is older than so many intervals makes no point
+OLD = 2
+# from one INFO of the instances to the next
+INFO_S = 2.0
+# no field of INFO: put there by whoever has the shim, which outlives its server
+FSYNCS = "lockbench_fsyncs"
 
 _FIELDS = {
     "redis.keys.expired": "expired_keys",
@@ -49,7 +64,9 @@ _FIELDS = {
     "redis.aof.size": "aof_current_size",
     "redis.aof.rewrite_in_progress": "aof_rewrite_in_progress",
 }
-_GAUGES = {name: field for name, field in _FIELDS.items() if BY_NAME[name].kind is InstrumentKind.GAUGE}
+_GAUGES = {
+    name: field for name, field in _FIELDS.items() if BY_NAME[name].kind is InstrumentKind.GAUGE
+}
 _COUNTERS: list[tuple[str, str, dict[str, str]]] = [
     *((name, field, {}) for name, field in _FIELDS.items() if name not in _GAUGES),
     *(("redis.cpu.time", f"used_cpu_{state}", {"state": state}) for state in CPU_STATES),
@@ -58,11 +75,11 @@ _COUNTERS: list[tuple[str, str, dict[str, str]]] = [
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a unix socket);
-    `databases`: the index that each one's URL selects, empty where nobody knows.
+    """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a
+    unix socket); `databases`: the index that each one's URL selects, empty where nobody knows.
 
-    `fsync`: one of table.POLICIES. `part`: tells the exporters of one run apart. `name`: what its user calls it;
-    `started`: as in result.json; "" where nobody knows.
+    `fsync`: one of table.POLICIES. `part`: tells the exporters of one run apart. `name`: what its
+    user calls it; `started`: as in result.json; "" where nobody knows.
     """
 
     id: str
@@ -79,22 +96,39 @@ class Run:
 
     @classmethod
     def of(
-        cls, scenario: Scenario, run_id: str, processes: int, name: str = "", started: str = "", *, shares: int = 1
+        cls,
+        scenario: Scenario,
+        run_id: str,
+        processes: int,
+        name: str = "",
+        started: str = "",
+        *,
+        shares: int = 1,
     ) -> Self:
-        """The run of a scenario, as far as it is known before its servers are asked; `shares`: so many export it, each
-        its share of the rate."""
+        """The run of a scenario, as far as it is known before its servers are asked; `shares`: so
+        many export it, each its share of the rate."""
         return cls(
-            run_id, scenario.recipe, processes=processes, name=name, started=started,
+            run_id,
+            scenario.recipe,
+            processes=processes,
+            name=name,
+            started=started,
             rate_per_s=scenario.rate_per_s and scenario.rate_per_s / shares,
             instance_timeout_ms=scenario.instance_timeout_ms,
-        )  # fmt: skip
+        )
 
-    def seen(self, facts: Sequence[InstanceFacts], databases: Sequence[int], part: str = "") -> Self:
+    def seen(
+        self, facts: Sequence[InstanceFacts], databases: Sequence[int], part: str = ""
+    ) -> Self:
         """The same on servers that have said what they are."""
-        policies, addresses = {fact.fsync for fact in facts if fact.fsync is not None}, []
+        policies = {fact.fsync for fact in facts if fact.fsync is not None}
+        addresses = []
         for fact in facts:
-            host, colon, port = fact.address.rpartition(":")  # host:port, [host]:port, or a unix socket's path
-            addresses.append((host.strip("[]"), int(port)) if colon and port.isdigit() else (fact.address, 0))
+            # host:port, [host]:port, or a unix socket's path
+            host, colon, port = fact.address.rpartition(":")
+            addresses.append(
+                (host.strip("[]"), int(port)) if colon and port.isdigit() else (fact.address, 0)
+            )
         policy = policies.pop() if len(policies) == 1 else "mixed" if policies else "unknown"
         return replace(self, addresses=addresses, databases=databases, fsync=policy, part=part)
 
@@ -130,9 +164,11 @@ def where(address: Address) -> dict[str, str | int]:
 
 
 def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
-    """The notes that gauges may be made of at `now_ns` (monotonic): those that are not old, and last ones.
+    """The notes that gauges may be made of at `now_ns` (monotonic): those that are not old, and
+    last ones.
 
-    One from another host is as old as its own host made it, and it was on its way for up to an interval more.
+    One from another host is as old as its own host made it, and it was on its way for up to an
+    interval more.
     """
     kept = []
     for note in notes:
@@ -145,12 +181,14 @@ def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
 def run_points(
     run: Run, notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], *, ended: bool
 ) -> Iterator[DataPoint]:
-    """What it is, whether its users are at it, and what its load processes say of themselves and the instances.
+    """What it is, whether its users are at it, and what its load processes say of themselves and
+    the instances.
 
     `fresh`: the `current` ones of the `notes`.
     """
     spawned = sum(note.spawned_ns > 0 for note in notes)
-    at_it = spawned >= run.processes and any(note.phase == "running" for note in notes)  # all have users, or had some
+    # all have users, or had some
+    at_it = spawned >= run.processes and any(note.phase == "running" for note in notes)
     yield point("redlock.run.active", int(at_it and not ended))
     yield point("redlock.run.info", 1, redlock_run_name=run.name, redlock_run_started=run.started)
     yield point("redlock.quorum.size", run.quorum)
@@ -164,8 +202,10 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
     """The load processes' own health."""
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
-        ended_ns = max(note.stopped_ns or note.told_ns for note in notes if note.spawned_ns)  # not now: never falls
-        planned_ns = min(begun_ns)  # a planned moment: it may still lie ahead
+        # not now: never falls
+        ended_ns = max(note.stopped_ns or note.told_ns for note in notes if note.spawned_ns)
+        # a planned moment: it may still lie ahead
+        planned_ns = min(begun_ns)
         yield point("redlock.load.time", max(0, ended_ns - planned_ns) / NS_PER_S)
     yield point("redlock.load.late_starts", sum(note.late_starts for note in notes))
     yield point("redlock.load.queued_starts", sum(note.queued_starts for note in notes))
@@ -176,15 +216,16 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
             yield point("redlock.scheduler.lag", lag, redlock_worker=note.worker)
 
 
-# -- operations -------------------------------------------------------------------------------------------------------
+# -- operations ------------------------------------------------------------------------------------
 
 
 class OperationCounts:
-    """Adds up a run, from `now_ns` on. `quorum`: the votes that win; `operations`: acquires that returned; `leases`:
-    those of them that got the lock."""
+    """Adds up a run, from `now_ns` on. `quorum`: the votes that win; `operations`: acquires that
+    returned; `leases`: those of them that got the lock."""
 
     def __init__(self, quorum: int, now_ns: int = 0) -> None:
-        self._quorum, self._totals = quorum, Totals()
+        self._quorum = quorum
+        self._totals = Totals()
         self._waits = Sums(WAITS)
         self.operations = self.leases = 0
         self._looked_ns = self._before_ns = now_ns
@@ -196,22 +237,35 @@ class OperationCounts:
         self._achieved_per_s = self._releasing = 0.0
 
     def look(self, records: Records, now_ns: int) -> None:
-        """Count what is new at `now_ns`, the hand-offs whose release was sent in the interval before the last look (by
-        now the next grant has been recorded), leases a second, and how many callers were releasing on average."""
-        elapsed_s, before = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3), self.leases
+        """Count what is new at `now_ns`, the hand-offs whose release was sent in the interval
+        before the last look (by now the next grant has been recorded), leases a second, and how
+        many callers were releasing on average."""
+        elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
+        before = self.leases
         self.add(records)
-        self.add_handoffs(np.concatenate([self._last, records]), Window(self._before_ns, self._looked_ns))
+        self.add_handoffs(
+            np.concatenate([self._last, records]), Window(self._before_ns, self._looked_ns)
+        )
         self._achieved_per_s = (self.leases - before) / elapsed_s
         released = records[records["release_replied_ns"] > 0]
-        self._releasing = (released["release_replied_ns"] - released["release_sent_ns"]).sum() / NS_PER_S / elapsed_s
-        self._before_ns, self._looked_ns, self._last = self._looked_ns, now_ns, records
+        self._releasing = (
+            (released["release_replied_ns"] - released["release_sent_ns"]).sum()
+            / NS_PER_S
+            / elapsed_s
+        )
+        self._before_ns = self._looked_ns
+        self._looked_ns = now_ns
+        self._last = records
 
     def add(self, records: Records) -> None:
-        """Count what these operations took and how they ended; of each closed set every member, also with 0."""
-        count, won = self._totals.count, acquired(records)
+        """Count what these operations took and how they ended; of each closed set every member,
+        also with 0."""
+        count = self._totals.count
+        won = acquired(records)
         self.operations += len(records)
         self.leases += int(won.sum())
-        took, rounds = records["ended_ns"] - records["intended_ns"], outcomes.attempts_of(records)
+        took = records["ended_ns"] - records["intended_ns"]
+        rounds = outcomes.attempts_of(records)
         for name, number in outcomes.count_acquires(records).items():
             rows = (records["outcome"] & 0xFF) == OUTCOME_CODES[name]
             count("redlock.acquire.duration", took[rows], redlock_outcome=name)
@@ -220,7 +274,11 @@ class OperationCounts:
         sent = records["release_sent_ns"]
         for name in RELEASE_OUTCOMES:
             rows = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES[name]
-            count("redlock.release.duration", (records["release_replied_ns"] - sent)[rows], redlock_outcome=name)
+            count(
+                "redlock.release.duration",
+                (records["release_replied_ns"] - sent)[rows],
+                redlock_outcome=name,
+            )
         count("redlock.leases.gone", outcomes.count_releases(records)["gone"])
         count("redlock.hold.duration", (sent - records["ended_ns"])[won & (sent > 0)])
         count("redlock.lease.validity", (records["valid_until_ns"] - records["granted_ns"])[won])
@@ -231,7 +289,8 @@ class OperationCounts:
         add_waits(self._waits, records, records)
 
     def add_handoffs(self, records: Records, window: Window) -> None:
-        """Count the hand-offs whose release was sent in `window`, among all operations of their resources."""
+        """Count the hand-offs whose release was sent in `window`, among all operations of their
+        resources."""
         self._totals.count("redlock.handoff.duration", handoffs(records, window))
 
     def add_votes(self, records: Records) -> None:
@@ -239,15 +298,21 @@ class OperationCounts:
         for kind, number in outcomes.count_votes(records).items():
             self._totals.count("redlock.votes", number, redlock_vote=kind)
         closed = acquired(records) & (outcomes.votes_of(records, "undecided") == 0)
-        self._totals.count("redlock.vote.margin", outcomes.votes_of(records, "granted")[closed] - self._quorum)
+        self._totals.count(
+            "redlock.vote.margin", outcomes.votes_of(records, "granted")[closed] - self._quorum
+        )
 
     def points(
-        self, exemplars: Exemplars, notes: Sequence[WorkerNote] = (), fresh: Sequence[WorkerNote] = ()
+        self,
+        exemplars: Exemplars,
+        notes: Sequence[WorkerNote] = (),
+        fresh: Sequence[WorkerNote] = (),
     ) -> Iterator[DataPoint]:
-        """All of it, and how those waited who had to, also by what the recipes of the `notes`' workers counted.
+        """All of it, and how those waited who had to, also by what the recipes of the `notes`'
+        workers counted.
 
-        The numbers of callers that hold a lease and that wait come from the `fresh` notes. There are none while load
-        processes run and none of them has spoken lately.
+        The numbers of callers that hold a lease and that wait come from the `fresh` notes. There
+        are none while load processes run and none of them has spoken lately.
         """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"
@@ -269,10 +334,13 @@ class OperationCounts:
 
 
 def count_observed(
-    totals: Totals, attempts: Sequence[ObservedAttempt], extensions: Sequence[Extension], addresses: Sequence[Address]
+    totals: Totals,
+    attempts: Sequence[ObservedAttempt],
+    extensions: Sequence[Extension],
+    addresses: Sequence[Address],
 ) -> None:
-    """Count how long extensions took, by outcome (no point while nothing was ever extended), and how long each
-    instance took to answer a SET; a silent one took until the round closed."""
+    """Count how long extensions took, by outcome (no point while nothing was ever extended), and
+    how long each instance took to answer a SET; a silent one took until the round closed."""
     for name in EXTEND_OUTCOMES if extensions else ():
         took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
         totals.count("redlock.extend.duration", np.array(took, np.int64), redlock_outcome=name)
@@ -280,14 +348,21 @@ def count_observed(
     for attempt in attempts:
         for index, ask in enumerate(attempt.asks):
             if ask.sent_ns:
-                took_ns[index, ask.vote].append(max((ask.replied_ns or attempt.closed_ns) - ask.sent_ns, 0))
+                took_ns[index, ask.vote].append(
+                    max((ask.replied_ns or attempt.closed_ns) - ask.sent_ns, 0)
+                )
     for (index, vote), times in took_ns.items():
         failed = {"error_type": vote} if vote in VOTE_ERROR.values else {}
-        set_ = {"db_system_name": "redis", "db_operation_name": "SET", **where(addresses[index]), **failed}
+        set_ = {
+            "db_system_name": "redis",
+            "db_operation_name": "SET",
+            **where(addresses[index]),
+            **failed,
+        }
         totals.count("db.client.operation.duration", np.array(times, np.int64), **set_)
 
 
-# -- instances ---------------------------------------------------------------------------------------------------------
+# -- instances -------------------------------------------------------------------------------------
 
 
 class InfoTotals(Totals):
@@ -301,7 +376,10 @@ class InfoTotals(Totals):
         self._answered_ns = 0
 
     def note(self, infos: Sequence[Info], now_ns: int) -> None:
-        """Take what they say at `now_ns` (monotonic). The very same object again is no new answer."""
+        """Take what they say at `now_ns` (monotonic).
+
+        The very same object again is no new answer.
+        """
         if infos is not self._now:
             self._answered_ns = now_ns
         self._now = infos
@@ -312,7 +390,8 @@ class InfoTotals(Totals):
             self.count("redis.restarts", int(restarted), **here)
             for name, field, attributes in _COUNTERS:
                 if field in info:
-                    now, last = float(info[field]), float(before.get(field, info[field]))
+                    now = float(info[field])
+                    last = float(before.get(field, info[field]))
                     if field != FSYNCS and (restarted or now < last):
                         last = 0
                     self.count(name, max(now - last, 0), **attributes, **here)
@@ -332,7 +411,10 @@ class InfoTotals(Totals):
 def _instance_points(
     notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], addresses: Sequence[Address]
 ) -> Iterator[DataPoint]:
-    """The instances as the load sees them, over all processes. States are those of the `fresh` notes."""
+    """The instances as the load sees them, over all processes.
+
+    States are those of the `fresh` notes.
+    """
     for index, address in enumerate(addresses):
         seen = [note.instances[index] for note in notes if len(note.instances) > index]
         if not seen:
@@ -340,9 +422,13 @@ def _instance_points(
         here = where(address)
         states = [note.instances[index].state for note in fresh if len(note.instances) > index]
         if states:
-            yield point("redlock.instance.voting", int(all(state == "voting" for state in states)), **here)
+            yield point(
+                "redlock.instance.voting", int(all(state == "voting" for state in states)), **here
+            )
             yield point("redlock.instance.abstaining", int("abstaining" in states), **here)
         yield point("redlock.instance.commands", sum(status.commands for status in seen), **here)
-        yield point("redlock.instance.reconnects", sum(status.reconnects for status in seen), **here)
+        yield point(
+            "redlock.instance.reconnects", sum(status.reconnects for status in seen), **here
+        )
         for kind, number in added(status.errors for status in seen).items():
             yield point("redlock.instance.errors", number, error_type=kind, **here)

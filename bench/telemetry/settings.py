@@ -1,9 +1,12 @@
 """Is telemetry asked for, and how: *the standard `OTEL_*` variables → TelemetrySettings, or None*.
 
 Rules
-- Without an endpoint (or an exporter named in so many words) there is none: nothing is imported, written or sent.
-- Only what decides *whether* and *how often* is read here, the rest by OpenTelemetry's own exporters.
-- What is set and cannot be honoured is said, never silently replaced. No value that may hold a secret is ever shown.
+- Without an endpoint (or an exporter named in so many words) there is none: nothing is imported,
+  written or sent.
+- Only what decides *whether* and *how often* is read here, the rest by OpenTelemetry's own
+  exporters.
+- What is set and cannot be honoured is said, never silently replaced. No value that may hold a
+  secret is ever shown.
 """
 
 import math
@@ -14,19 +17,26 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from bench.errors import UsageError
 from lockcore.mask import shown
 
-HTTP, GRPC = "http/protobuf", "grpc"
+HTTP = "http/protobuf"
+GRPC = "grpc"
 SIGNALS = ("METRICS", "TRACES")
-INTERVAL_S = 1.0  # the standard's 60 s is longer than most runs
+# the standard's 60 s is longer than most runs
+INTERVAL_S = 1.0
 ONE_IN = 1000
 
 _SAMPLERS = ("always_on", "always_off", "traceidratio")
-_JSON = "http/json"  # a protocol that exporters of other languages have
+# a protocol that exporters of other languages have
+_JSON = "http/json"
 _AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _EXPONENTIAL = "base2_exponential_bucket_histogram"
-_KNOWN = {  # all else is ignored, and that is said
+# all else is ignored, and that is said
+_KNOWN = {
     "OTEL_METRICS_EXPORTER": ("otlp", "prometheus", "none"),
     "OTEL_TRACES_EXPORTER": ("otlp", "none"),
-    **{f"OTEL_EXPORTER_OTLP{signal}_PROTOCOL": (HTTP, GRPC) for signal in ("", "_METRICS", "_TRACES")},
+    **{
+        f"OTEL_EXPORTER_OTLP{signal}_PROTOCOL": (HTTP, GRPC)
+        for signal in ("", "_METRICS", "_TRACES")
+    },
     "OTEL_TRACES_SAMPLER": (*_SAMPLERS, *(f"parentbased_{name}" for name in _SAMPLERS)),
     "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": ("cumulative",),
     "OTEL_METRICS_EXEMPLAR_FILTER": ("always_on", "always_off", "trace_based"),
@@ -38,10 +48,11 @@ Environ = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """What to export. `metrics`, `traces`: the OTLP protocol, None = not over OTLP. `page`: host and port of /metrics.
+    """What to export. `metrics`, `traces`: the OTLP protocol, None = not over OTLP. `page`: host
+    and port of /metrics.
 
-    `one_in`: of how many ordinary operations one is traced, 0 = none. `exponential`: histograms over OTLP, instead of
-    the table's bounds. `endpoint`: for people, without secrets.
+    `one_in`: of how many ordinary operations one is traced, 0 = none. `exponential`: histograms
+    over OTLP, instead of the table's bounds. `endpoint`: for people, without secrets.
     """
 
     metrics: str | None = None
@@ -57,23 +68,30 @@ class TelemetrySettings:
 
 
 def is_wanted(environ: Environ) -> bool:
-    """Whether anything shall be exported at all: the cheap question that comes before everything else."""
+    """Whether anything shall be exported at all: the cheap question that comes before everything
+    else."""
     off = _word(environ, "OTEL_SDK_DISABLED") == "true"
     return not off and any(_exporters(environ, signal) for signal in SIGNALS)
 
 
 def settings_of(environ: Environ) -> TelemetrySettings | None:
-    """The settings, None when nothing is wanted. Raises UsageError for a value that cannot be read."""
+    """The settings, None when nothing is wanted.
+
+    Raises UsageError for a value that cannot be read.
+    """
     if not is_wanted(environ):
         return None
     metrics, traces = (_protocol(environ, signal) for signal in SIGNALS)
-    endpoints_of(environ)  # a wrong one is refused before anything starts
+    # a wrong one is refused before anything starts
+    endpoints_of(environ)
     one_in = _one_in(environ)
     return TelemetrySettings(
         metrics=metrics,
         traces=None if one_in < 0 else traces,
         page=_page(environ) if "prometheus" in _exporters(environ, "METRICS") else None,
-        interval_s=max(_number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1),
+        interval_s=max(
+            _number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1
+        ),
         one_in=max(one_in, 0),
         exponential=_word(environ, _AGGREGATION) == _EXPONENTIAL,
         exemplars=_word(environ, "OTEL_METRICS_EXEMPLAR_FILTER") != "always_off",
@@ -85,7 +103,10 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a signal goes. `variable`: which names it; `url`: without a scheme where gRPC's address has none."""
+    """Where a signal goes.
+
+    `variable`: which names it; `url`: without a scheme where gRPC's address has none.
+    """
 
     variable: str
     url: SplitResult
@@ -94,7 +115,10 @@ class Endpoint:
 
 
 def endpoints_of(environ: Environ) -> list[Endpoint]:
-    """The addresses that are named for OTLP, each once. Raises UsageError for one that can never work."""
+    """The addresses that are named for OTLP, each once.
+
+    Raises UsageError for one that can never work.
+    """
     found: dict[tuple[str, str], Endpoint] = {}
     if not is_wanted(environ):
         return []
@@ -114,23 +138,35 @@ def endpoints_of(environ: Environ) -> list[Endpoint]:
 
 
 def _url(variable: str, text: str, protocol: str) -> SplitResult:
-    """The parts of an address. Its text may hold a password, so a sentence shows its host and port at most."""
+    """The parts of an address.
+
+    Its text may hold a password, so a sentence shows its host and port at most.
+    """
     example = f"http://127.0.0.1:{4317 if protocol == GRPC else 4318}"
     has_scheme = "://" in text
     try:
         url = urlsplit(text if has_scheme else f"//{text}")
-        host, port = url.hostname, url.port
+        host = url.hostname
+        port = url.port
     except ValueError:
-        raise UsageError(f"{variable} is no address (its host or port cannot be read); write {example}") from None
+        raise UsageError(
+            f"{variable} is no address (its host or port cannot be read); write {example}"
+        ) from None
     if protocol == GRPC:
         if not host and url.scheme in ("http", "https", ""):
             raise UsageError(f"{variable} names no host; write {example}")
         return url
     if not has_scheme:
         meant = f"http://{f'[{host}]' if ':' in host else host}:{port or 4318}" if host else example
-        raise UsageError(f"{variable} has no scheme, so nothing could be sent there; write {meant}, or with https")
+        raise UsageError(
+            f"{variable} has no scheme, so nothing could be sent there; write {meant}, "
+            "or with https"
+        )
     if url.scheme not in ("http", "https"):
-        raise UsageError(f"{variable} has the scheme {url.scheme}://, which OTLP over HTTP has not; write {example}")
+        raise UsageError(
+            f"{variable} has the scheme {url.scheme}://, which OTLP over HTTP has not; "
+            f"write {example}"
+        )
     if not host:
         raise UsageError(f"{variable} names no host; write {example}")
     return url
@@ -166,14 +202,21 @@ def _protocol(environ: Environ, signal: str) -> str | None:
     variable = next((name for name in names if _word(environ, name)), "")
     named = _word(environ, variable) or HTTP
     if named not in (HTTP, GRPC, _JSON):
-        raise UsageError(f"{variable} is {named[:30]!r}, which is no protocol of OTLP; set {HTTP} or {GRPC}")
+        raise UsageError(
+            f"{variable} is {named[:30]!r}, which is no protocol of OTLP; set {HTTP} or {GRPC}"
+        )
     return GRPC if named == GRPC else HTTP
 
 
 def _endpoint(environ: Environ, protocol: str) -> str:
-    names = ["OTEL_EXPORTER_OTLP_ENDPOINT", *(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT" for signal in SIGNALS)]
+    names = [
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        *(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT" for signal in SIGNALS),
+    ]
     usual = f"http://localhost:{4317 if protocol == GRPC else 4318}"
-    return shown(next((environ[name] for name in names if environ.get(name)), usual)).partition("?")[0]
+    return shown(next((environ[name] for name in names if environ.get(name)), usual)).partition(
+        "?"
+    )[0]
 
 
 def _one_in(environ: Environ) -> int:
@@ -198,7 +241,10 @@ def _service_name(environ: Environ) -> str:
 def _page(environ: Environ) -> tuple[str, int]:
     port = _number(environ, "OTEL_EXPORTER_PROMETHEUS_PORT", 9464)
     if not 0 <= port <= 65535:
-        raise UsageError(f"OTEL_EXPORTER_PROMETHEUS_PORT is {port:g}, which is no port; use 1 … 65535, or 0 for any")
+        raise UsageError(
+            f"OTEL_EXPORTER_PROMETHEUS_PORT is {port:g}, which is no port; use 1 … "
+            "65535, or 0 for any"
+        )
     return environ.get("OTEL_EXPORTER_PROMETHEUS_HOST") or "127.0.0.1", int(port)
 
 

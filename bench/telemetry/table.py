@@ -1,13 +1,18 @@
-"""THE instrument table: *name → unit, kind, attributes, meaning*, and what each is called in Prometheus.
+"""THE instrument table: *name → unit, kind, attributes, meaning*, and what each is called in
+Prometheus.
 
 Rules
-- What is exported stands here and nowhere else: the `/metrics` page, the boards and README's table are made from it.
-- An attribute is never a resource, key, owner token or password: what is not spelled out here comes from the run's
-  configuration, so its size is known before the first operation. Names are OpenTelemetry's stable ones, if any.
+- What is exported stands here and nowhere else: the `/metrics` page, the boards and README's table
+  are made from it.
+- An attribute is never a resource, key, owner token or password: what is not spelled out here comes
+  from the run's configuration, so its size is known before the first operation. Names are
+  OpenTelemetry's stable ones, if any.
 - Every data point carries `redlock.recipe` and `redlock.fsync`; the run id stands on the resource.
-- One list of bounds for all histograms on every path; up to 4 each whole number has a bucket of its own.
+- One list of bounds for all histograms on every path; up to 4 each whole number has a bucket of its
+  own.
 
-Source: OpenTelemetry's "Prometheus compatibility" (names) and semantic conventions; E6 of IEC 60063.
+Source: OpenTelemetry's "Prometheus compatibility" (names) and semantic conventions; E6 of IEC
+60063.
 """
 
 from dataclasses import dataclass
@@ -17,7 +22,10 @@ from functools import partial
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One key. `values`: all it may be, or empty when `origin` says where its few values come from."""
+    """One key.
+
+    `values`: all it may be, or empty when `origin` says where its few values come from.
+    """
 
     name: str
     meaning: str
@@ -34,7 +42,13 @@ ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_l
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")
 EXTEND_OUTCOMES = ("extended", "gone", "unreachable")
 VOTES = ("granted", "refused", "errored", "silent", "absent", "undecided")
-VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete", "client_overstay", "spurious_refusal")
+VIOLATIONS = (
+    "service_fault",
+    "granted_invalid",
+    "foreign_delete",
+    "client_overstay",
+    "spurious_refusal",
+)
 POLICIES = ("none", "no", "everysec", "always", "mixed", "unknown")
 DROPPED = ("span", "attempt", "export", "point", "record")
 CPU_STATES = ("sys", "user", "sys_children", "user_children")
@@ -45,10 +59,14 @@ RUN_ID = Attribute("redlock.run.id", "which run; on the resource", origin="drawn
 ACQUIRED_AS = Attribute("redlock.outcome", "how an acquire ended", ACQUIRE_OUTCOMES)
 RELEASED_AS = Attribute("redlock.outcome", "how a release ended", RELEASE_OUTCOMES)
 EXTENDED_AS = Attribute("redlock.outcome", "how an extension ended", EXTEND_OUTCOMES)
-VOTE = Attribute("redlock.vote", "what one instance said; undecided: it had not when the load ended", VOTES)
+VOTE = Attribute(
+    "redlock.vote", "what one instance said; undecided: it had not when the load ended", VOTES
+)
 VIOLATION = Attribute("redlock.violation.kind", "which rule of the oracle was broken", VIOLATIONS)
 FAULT = Attribute("redlock.fault.kind", "what was injected", origin="the scenario's [[faults]]")
-FAULT_TARGET = Attribute("redlock.fault.target", "into what", origin="instance:<index> or worker:<index>")
+FAULT_TARGET = Attribute(
+    "redlock.fault.target", "into what", origin="instance:<index> or worker:<index>"
+)
 WORKER = Attribute("redlock.worker", "index of the load process", origin="0 … processes − 1")
 DROPPED_KIND = Attribute("redlock.telemetry.item", "what was dropped", DROPPED)
 CPU_STATE = Attribute("state", "where CPU time went, as INFO splits it", CPU_STATES)
@@ -57,25 +75,40 @@ PORT = Attribute("server.port", "port of the instance", origin="the run's instan
 SYSTEM = Attribute("db.system.name", "what the instance is", ("redis",))
 OPERATION = Attribute("db.operation.name", "the command that was timed", ("SET",))
 VOTE_ERROR = Attribute("error.type", "why there was no good answer", ("errored", "silent"))
-ERROR = Attribute("error.type", "why there was no good answer", origin="TIMEOUT, CLOSED, an error reply's first word")
-FLEET = Attribute("redlock.fleet", "which instances, where a process locks on several", origin="the application")
-CLASS = Attribute("redlock.resource.class", "one of a few classes of resources", origin="the application's mapping")
+ERROR = Attribute(
+    "error.type",
+    "why there was no good answer",
+    origin="TIMEOUT, CLOSED, an error reply's first word",
+)
+FLEET = Attribute(
+    "redlock.fleet", "which instances, where a process locks on several", origin="the application"
+)
+CLASS = Attribute(
+    "redlock.resource.class",
+    "one of a few classes of resources",
+    origin="the application's mapping",
+)
 RUN_NAME = Attribute("redlock.run.name", "what its user calls the run", origin="--name")
 STARTED = Attribute("redlock.run.started", "when the run began, UTC", origin="the run")
 
-_DECADES = [f"{digits}e{exponent}" for exponent in range(-5, 2) for digits in (1, 1.5, 2.2, 3.3, 4.7, 6.8)]
-BOUNDS: tuple[float, ...] = (*map(float, _DECADES), 100.0)  # 43 upper bounds, six a decade: 10 µs … 100 s
+_DECADES = [
+    f"{digits}e{exponent}" for exponent in range(-5, 2) for digits in (1, 1.5, 2.2, 3.3, 4.7, 6.8)
+]
+# 43 upper bounds, six a decade: 10 µs … 100 s
+BOUNDS: tuple[float, ...] = (*map(float, _DECADES), 100.0)
 
 COMMON: tuple[Attribute, ...] = (RECIPE, FSYNC)
 SCOPE = "lockbench"
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"  # the first in which all names of databases are stable
+# the first in which all names of databases are stable
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 _INSTANCE = (ADDRESS, PORT)
 
 
 class InstrumentKind(Enum):
-    """How a value moves: a COUNTER only grows, a GAUGE is what holds now, a HISTOGRAM counts by `BOUNDS`."""
+    """How a value moves: a COUNTER only grows, a GAUGE is what holds now, a HISTOGRAM counts by
+    `BOUNDS`."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -100,7 +133,9 @@ class Instrument:
         return self.name.replace(".", "_") + unit + total
 
 
-def _instrument(kind: InstrumentKind, name: str, unit: str, meaning: str, *attributes: Attribute) -> Instrument:
+def _instrument(
+    kind: InstrumentKind, name: str, unit: str, meaning: str, *attributes: Attribute
+) -> Instrument:
     return Instrument(name, unit, kind, attributes, meaning)
 
 
@@ -109,75 +144,207 @@ _counter = partial(_instrument, InstrumentKind.COUNTER)
 _gauge = partial(_instrument, InstrumentKind.GAUGE)
 
 INSTRUMENTS: tuple[Instrument, ...] = (
-    _histogram("redlock.acquire.duration", "s", "from the intended start until acquire returned", ACQUIRED_AS),
-    _histogram("redlock.release.duration", "s", "from sending a release until it returned", RELEASED_AS),
-    _histogram("redlock.extend.duration", "s", "from sending an extension until it returned", EXTENDED_AS),
+    _histogram(
+        "redlock.acquire.duration",
+        "s",
+        "from the intended start until acquire returned",
+        ACQUIRED_AS,
+    ),
+    _histogram(
+        "redlock.release.duration", "s", "from sending a release until it returned", RELEASED_AS
+    ),
+    _histogram(
+        "redlock.extend.duration", "s", "from sending an extension until it returned", EXTENDED_AS
+    ),
     _histogram("redlock.hold.duration", "s", "from the grant until the release is sent"),
-    _histogram("redlock.handoff.duration", "s", "a holder's release sent → the next grant there, somebody waiting"),
-    _histogram("redlock.lease.validity", "s", "how long a lease was still valid when it was granted"),
+    _histogram(
+        "redlock.handoff.duration",
+        "s",
+        "a holder's release sent → the next grant there, somebody waiting",
+    ),
+    _histogram(
+        "redlock.lease.validity", "s", "how long a lease was still valid when it was granted"
+    ),
     _histogram("redlock.acquire.attempts", "{attempt}", "rounds one acquire took", ACQUIRED_AS),
     _counter("redlock.acquire.outcomes", "{acquire}", "acquires that returned", ACQUIRED_AS),
-    _counter("redlock.votes", "{vote}", "votes of each acquire's last round, once it has closed", VOTE),
-    _histogram("redlock.vote.margin", "{vote}", "granted votes − quorum of acquired leases, once the round has closed"),
+    _counter(
+        "redlock.votes", "{vote}", "votes of each acquire's last round, once it has closed", VOTE
+    ),
+    _histogram(
+        "redlock.vote.margin",
+        "{vote}",
+        "granted votes − quorum of acquired leases, once the round has closed",
+    ),
     _counter("redlock.split_votes", "{round}", "rounds that nobody could win: split-brain retries"),
     _histogram(
-        "redlock.split_vote.dead_time", "s", "start of an acquire that met a split vote → start of the round that won"
+        "redlock.split_vote.dead_time",
+        "s",
+        "start of an acquire that met a split vote → start of the round that won",
     ),
     _gauge("redlock.leases.held", "{lease}", "callers holding a lease"),
-    _gauge("redlock.callers.waiting", "{caller}", "callers that have asked for a lease and not got it yet"),
-    _counter("redlock.handoff.turns", "{turn}", "turns passed from one process to another (retry policy push)"),
-    _counter("redlock.acquire.polls", "{attempt}", "attempts beyond an acquire's first, and looks at who holds"),
+    _gauge(
+        "redlock.callers.waiting",
+        "{caller}",
+        "callers that have asked for a lease and not got it yet",
+    ),
+    _counter(
+        "redlock.handoff.turns",
+        "{turn}",
+        "turns passed from one process to another (retry policy push)",
+    ),
+    _counter(
+        "redlock.acquire.polls",
+        "{attempt}",
+        "attempts beyond an acquire's first, and looks at who holds",
+    ),
     _gauge("redlock.acquire.longest", "s", "the longest acquire so far, failed or not"),
-    _gauge("redlock.callers.fairness", "{index}", "Jain's index of the callers' leases so far; 1: even"),
-    _counter("redlock.leases.gone", "{lease}", "leases found gone, or another's, when they were to be released"),
+    _gauge(
+        "redlock.callers.fairness", "{index}", "Jain's index of the callers' leases so far; 1: even"
+    ),
+    _counter(
+        "redlock.leases.gone",
+        "{lease}",
+        "leases found gone, or another's, when they were to be released",
+    ),
     # safety
-    _counter("redlock.safety.violations", "{violation}", "broken rules, where an oracle runs", VIOLATION),
-    _counter("redlock.safety.judged_leases", "{lease}", "leases judged so far, where an oracle runs"),
-    _counter("redlock.crash.lost_locks", "{lock}", "acknowledged locks that an instance forgot in a crash"),
-    _histogram("redlock.crash.lost_window", "s", "how far back before a crash acknowledged locks were lost"),
-    _counter("redlock.crash.double_grants", "{lease}", "leases valid beside another one after a crash"),
+    _counter(
+        "redlock.safety.violations", "{violation}", "broken rules, where an oracle runs", VIOLATION
+    ),
+    _counter(
+        "redlock.safety.judged_leases", "{lease}", "leases judged so far, where an oracle runs"
+    ),
+    _counter(
+        "redlock.crash.lost_locks",
+        "{lock}",
+        "acknowledged locks that an instance forgot in a crash",
+    ),
+    _histogram(
+        "redlock.crash.lost_window", "s", "how far back before a crash acknowledged locks were lost"
+    ),
+    _counter(
+        "redlock.crash.double_grants", "{lease}", "leases valid beside another one after a crash"
+    ),
     # the load
-    _gauge("redlock.load.offered", "{acquire}/s", "the schedule's rate, of each exporter its share; open loop only"),
-    _gauge("redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"),
+    _gauge(
+        "redlock.load.offered",
+        "{acquire}/s",
+        "the schedule's rate, of each exporter its share; open loop only",
+    ),
+    _gauge(
+        "redlock.load.achieved", "{acquire}/s", "leases acquired per second, in the last interval"
+    ),
     _counter("redlock.load.time", "s", "since the run's users ran, until they had ended"),
-    _counter("redlock.load.late_starts", "{acquire}", "operations the timer started late: the generator's fault"),
-    _counter("redlock.load.queued_starts", "{acquire}", "operations due while no caller was free: load"),
-    _histogram("redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", WORKER),
-    _counter("redlock.client.cpu", "s", "CPU time of each load process since its users ran", WORKER),
-    _gauge("redlock.fault.active", "{fault}", "1 if it was in force in the last interval", FAULT, FAULT_TARGET),
+    _counter(
+        "redlock.load.late_starts",
+        "{acquire}",
+        "operations the timer started late: the generator's fault",
+    ),
+    _counter(
+        "redlock.load.queued_starts", "{acquire}", "operations due while no caller was free: load"
+    ),
+    _histogram(
+        "redlock.scheduler.lag", "s", "how late a load process wakes, probed every 10 ms", WORKER
+    ),
+    _counter(
+        "redlock.client.cpu", "s", "CPU time of each load process since its users ran", WORKER
+    ),
+    _gauge(
+        "redlock.fault.active",
+        "{fault}",
+        "1 if it was in force in the last interval",
+        FAULT,
+        FAULT_TARGET,
+    ),
     _gauge("redlock.run.active", "{run}", "1 while its users run, 0 once they have ended"),
-    _gauge("redlock.run.info", "{run}", "1; what the run is called, in its attributes", RUN_NAME, STARTED),
-    _counter("redlock.telemetry.dropped", "{item}", "telemetry that was made and did not arrive", DROPPED_KIND),
+    _gauge(
+        "redlock.run.info",
+        "{run}",
+        "1; what the run is called, in its attributes",
+        RUN_NAME,
+        STARTED,
+    ),
+    _counter(
+        "redlock.telemetry.dropped",
+        "{item}",
+        "telemetry that was made and did not arrive",
+        DROPPED_KIND,
+    ),
     # the instances
     _histogram(
-        "db.client.operation.duration", "s", "an instance's answer to a SET, of observed attempts",
-        SYSTEM, OPERATION, VOTE_ERROR, *_INSTANCE,
+        "db.client.operation.duration",
+        "s",
+        "an instance's answer to a SET, of observed attempts",
+        SYSTEM,
+        OPERATION,
+        VOTE_ERROR,
+        *_INSTANCE,
     ),
-    _gauge("redlock.quorum.size", "{instance}", "votes that win: more than half of the configured instances"),
-    _gauge("redlock.instance.voting", "{instance}", "1 while all load processes get its votes, else 0", *_INSTANCE),
-    _gauge("redlock.instance.abstaining", "{instance}", "1 while it must not vote: may have forgotten", *_INSTANCE),
+    _gauge(
+        "redlock.quorum.size",
+        "{instance}",
+        "votes that win: more than half of the configured instances",
+    ),
+    _gauge(
+        "redlock.instance.voting",
+        "{instance}",
+        "1 while all load processes get its votes, else 0",
+        *_INSTANCE,
+    ),
+    _gauge(
+        "redlock.instance.abstaining",
+        "{instance}",
+        "1 while it must not vote: may have forgotten",
+        *_INSTANCE,
+    ),
     _counter("redlock.instance.commands", "{command}", "commands the load sent to it", *_INSTANCE),
     _counter("redlock.instance.errors", "{error}", "errors the load met there", ERROR, *_INSTANCE),
     _counter("redlock.instance.reconnects", "{connection}", "connections made anew", *_INSTANCE),
-    _counter("redis.restarts", "{restart}", "starts since the run began: INFO has another run_id", *_INSTANCE),
+    _counter(
+        "redis.restarts",
+        "{restart}",
+        "starts since the run began: INFO has another run_id",
+        *_INSTANCE,
+    ),
     _counter("redis.cpu.time", "s", "INFO used_cpu_*", CPU_STATE, *_INSTANCE),
     _counter("redis.keys.expired", "{key}", "INFO expired_keys: locks nobody released", *_INSTANCE),
-    _counter("redis.aof.fsyncs", "{fsync}", "fsync calls, where the fault shim counts them", *_INSTANCE),
-    _counter("redis.aof.delayed_fsyncs", "{fsync}", "INFO aof_delayed_fsync: writes stalled behind a sync", *_INSTANCE),
-    _gauge("redis.aof.size", "By", "INFO aof_current_size", *_INSTANCE),
-    _gauge("redis.aof.rewrite_in_progress", "{rewrite}", "INFO aof_rewrite_in_progress", *_INSTANCE),
-)  # fmt: skip
-IN_APPLICATIONS: tuple[Instrument, ...] = (
-    _counter("redlock.acquire.slow", "{acquire}", "leases that took longer to get than the application wants", CLASS),
-    _gauge(
-        "redlock.leases.overdue", "{lease}", "leases that ran out without being given back, for up to an hour", CLASS
+    _counter(
+        "redis.aof.fsyncs", "{fsync}", "fsync calls, where the fault shim counts them", *_INSTANCE
     ),
-)  # of lockcore.otel only, besides some of the others
-BY_NAME: dict[str, Instrument] = {instrument.name: instrument for instrument in (*INSTRUMENTS, *IN_APPLICATIONS)}
+    _counter(
+        "redis.aof.delayed_fsyncs",
+        "{fsync}",
+        "INFO aof_delayed_fsync: writes stalled behind a sync",
+        *_INSTANCE,
+    ),
+    _gauge("redis.aof.size", "By", "INFO aof_current_size", *_INSTANCE),
+    _gauge(
+        "redis.aof.rewrite_in_progress", "{rewrite}", "INFO aof_rewrite_in_progress", *_INSTANCE
+    ),
+)
+IN_APPLICATIONS: tuple[Instrument, ...] = (
+    _counter(
+        "redlock.acquire.slow",
+        "{acquire}",
+        "leases that took longer to get than the application wants",
+        CLASS,
+    ),
+    _gauge(
+        "redlock.leases.overdue",
+        "{lease}",
+        "leases that ran out without being given back, for up to an hour",
+        CLASS,
+    ),
+    # of lockcore.otel only, besides some of the others
+)
+BY_NAME: dict[str, Instrument] = {
+    instrument.name: instrument for instrument in (*INSTRUMENTS, *IN_APPLICATIONS)
+}
 
 
 ATTRIBUTES: tuple[Attribute, ...] = tuple(
-    dict.fromkeys((RUN_ID, *COMMON, FLEET, *(key for one in BY_NAME.values() for key in one.attributes)))
+    dict.fromkeys(
+        (RUN_ID, *COMMON, FLEET, *(key for one in BY_NAME.values() for key in one.attributes))
+    )
 )
 
 

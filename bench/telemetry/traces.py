@@ -1,21 +1,28 @@
-"""Traces of a run, made afterwards: *records and what was observed, look by look → spans of a few*. Pure.
+"""Traces of a run, made afterwards: *records and what was observed, look by look → spans of a few*.
+Pure.
 
-    redlock.lease                      intended start → the last answer about it; only if it was held
-    ├─ redlock.acquire                 intended start → acquire returned     links to the acquire that held the lock
-    │  ├─ SET                          one per attempt and instance: sent → replied (silent: until the round closed)
-    │  └─ redlock.retry_wait           between two attempts
-    ├─ redlock.extend                  extension sent → returned
-    └─ redlock.release                 release sent → returned
+    redlock.lease                 intended start → the last answer about it; only if it was held
+    ├─ redlock.acquire            intended start → acquire returned; links to the acquire that held
+    │  │                          the lock
+    │  ├─ SET                     one per attempt and instance: sent → replied (silent: until the
+    │  │                          round closed)
+    │  └─ redlock.retry_wait      between two attempts
+    ├─ redlock.extend             extension sent → returned
+    └─ redlock.release            release sent → returned
 
 Rules
-- Of every look: the slowest, those that failed, met a split vote or an instance that did not vote, releases that found
-  nothing, up to `PER_REASON` of each, for one reason only; and one operation in `one_in`. Those are preferred whose
-  attempts were observed (of the slowest, for half): their traces show each instance.
-- An operation that had to wait brings along the one that held the lock until its grant or end, and links to it.
-- Made of settled records only: by then the round has closed, late replies are patched in and its attempts have been
-  written. A margin is said only where no vote is open. Votes are those of the last round's children, where it was
-  observed; else `undecided` says how many were out when the load ended. What is remembered is bounded.
-- Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the whole run.
+- Of every look: the slowest, those that failed, met a split vote or an instance that did not vote,
+  releases that found nothing, up to `PER_REASON` of each, for one reason only; and one operation in
+  `one_in`. Those are preferred whose attempts were observed (of the slowest, for half): their
+  traces show each instance.
+- An operation that had to wait brings along the one that held the lock until its grant or end, and
+  links to it.
+- Made of settled records only: by then the round has closed, late replies are patched in and its
+  attempts have been written. A margin is said only where no vote is open. Votes are those of the
+  last round's children, where it was observed; else `undecided` says how many were out when the
+  load ended. What is remembered is bounded.
+- Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the
+  whole run.
 """
 
 import random
@@ -36,19 +43,23 @@ from bench.telemetry.run import Run
 Value = str | int | float | bool
 
 PER_REASON = 10  # a look
-REMEMBERED = 50_000  # acquires whose attempts are kept
-ROUTINE = ("acquired", "contended")  # what is no error: a held lock is an answer
-_FAILED = {"silent": "no reply before the round closed", "errored": "an error reply"}  # an instance without a vote
+# acquires whose attempts are kept
+REMEMBERED = 50_000
+# what is no error: a held lock is an answer
+ROUTINE = ("acquired", "contended")
+# an instance without a vote
+_FAILED = {"silent": "no reply before the round closed", "errored": "an error reply"}
 
-AcquireId = tuple[int, int]  # checksum of the resource, when the acquire began
+# checksum of the resource, when the acquire began
+AcquireId = tuple[int, int]
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]  # of each record
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An operation to trace: `record` has one row. `span_id`: of the acquire; `holder`: trace and span id of whom it
-    waited for, if known."""
+    """An operation to trace: `record` has one row. `span_id`: of the acquire; `holder`: trace and
+    span id of whom it waited for, if known."""
 
     record: Records
     reason: str
@@ -83,17 +94,25 @@ def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -
 
 
 def _holder_of(records: Records, row: int) -> int | None:
-    """Who had the lock that `row` waited for: the last to release it between its start and its grant or end, if any."""
+    """Who had the lock that `row` waited for: the last to release it between its start and its
+    grant or end, if any."""
     one = records[row]
     if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
         return None
-    sent, until_ns = records["release_sent_ns"], one["ended_ns"]
-    rows = np.flatnonzero((records["resource"] == one["resource"]) & (sent > one["start_ns"]) & (sent <= until_ns))
+    sent = records["release_sent_ns"]
+    until_ns = one["ended_ns"]
+    rows = np.flatnonzero(
+        (records["resource"] == one["resource"]) & (sent > one["start_ns"]) & (sent <= until_ns)
+    )
     return int(rows[np.argmax(sent[rows])]) if len(rows) else None
 
 
-def _by_reason(records: Records, observed: Flags, one_in: int, rng: random.Random) -> Iterator[tuple[str, Rows]]:
-    codes, released, weight = records["outcome"] & 0xFF, (records["outcome"] >> 8) & 0xFF, 1 + observed
+def _by_reason(
+    records: Records, observed: Flags, one_in: int, rng: random.Random
+) -> Iterator[tuple[str, Rows]]:
+    codes = records["outcome"] & 0xFF
+    released = (records["outcome"] >> 8) & 0xFF
+    weight = 1 + observed
     yield "failed", _most(~np.isin(codes, [OUTCOME_CODES[name] for name in ROUTINE]) * weight)
     yield "release", _most(((released != 0) & (released != OUTCOME_CODES["released"])) * weight)
     yield "split vote", _most((outcomes.split_votes_of(records) > 0) * weight)
@@ -115,7 +134,11 @@ def _most(weights: Rows, number: int = PER_REASON) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class TraceSpan:
-    """One span. `parent` 0 = none; `failed`: the sentence of an error status, if it has one; `holder`: as in Chosen."""
+    """One span.
+
+    `parent` 0 = none; `failed`: the sentence of an error status, if it has one; `holder`: as in
+    Chosen.
+    """
 
     name: str
     trace_id: int
@@ -129,18 +152,24 @@ class TraceSpan:
 
 
 class Tracing:
-    """Chooses operations of a run and makes their spans. `one_in`, `rng` as in `choose`; `wall_ns`: wall clock −
-    monotonic clock."""
+    """Chooses operations of a run and makes their spans. `one_in`, `rng` as in `choose`; `wall_ns`:
+    wall clock − monotonic clock."""
 
     def __init__(self, run: Run, one_in: int, wall_ns: int, rng: random.Random) -> None:
-        self._run, self._one_in, self._wall_ns, self._rng = run, one_in, wall_ns, rng
+        self._run = run
+        self._one_in = one_in
+        self._wall_ns = wall_ns
+        self._rng = rng
         self._common: Mapping[str, Value] = dict(run.common)
         # by the start of the acquire, and of the round that won: a won record keeps that one
         self._attempts: dict[AcquireId, list[ObservedAttempt]] = {}
-        self._extensions: dict[AcquireId, list[Extension]] = {}  # by the start of the round that won
+        # by the start of the round that won
+        self._extensions: dict[AcquireId, list[Extension]] = {}
         self.exemplars: dict[str, dict[int, Exemplar]] = {}
 
-    def note(self, attempts: Iterable[ObservedAttempt], extensions: Iterable[Extension] = ()) -> None:
+    def note(
+        self, attempts: Iterable[ObservedAttempt], extensions: Iterable[Extension] = ()
+    ) -> None:
         """Remember what was observed."""
         for attempt in attempts:
             of_acquire = self._attempts.setdefault((attempt.resource, attempt.acquire_ns), [])
@@ -148,14 +177,20 @@ class Tracing:
             if attempt.outcome == "acquired":
                 self._attempts[attempt.resource, attempt.started_ns] = of_acquire
         for extension in extensions:
-            self._extensions.setdefault((extension.resource, extension.attempt_ns), []).append(extension)
+            self._extensions.setdefault((extension.resource, extension.attempt_ns), []).append(
+                extension
+            )
         _forget_oldest(self._attempts)
         _forget_oldest(self._extensions)
 
     def look(self, records: Records) -> Iterator[TraceSpan]:
         """The spans of some of these records, whose votes are patched no more."""
-        began_ns = np.fromiter((began_ns for _, began_ns in self._attempts), np.int64, len(self._attempts))
-        for one in choose(records, np.isin(records["attempt_ns"], began_ns), self._one_in, self._rng):
+        began_ns = np.fromiter(
+            (began_ns for _, began_ns in self._attempts), np.int64, len(self._attempts)
+        )
+        for one in choose(
+            records, np.isin(records["attempt_ns"], began_ns), self._one_in, self._rng
+        ):
             ended_ns = one.number("ended_ns")
             took_s = (ended_ns - one.number("intended_ns")) / NS_PER_S
             shown = Exemplar(took_s, ended_ns + self._wall_ns, one.trace_id, one.span_id)
@@ -167,7 +202,10 @@ class Tracing:
     def _spans(
         self, chosen: Chosen, attempts: Sequence[ObservedAttempt], extensions: Sequence[Extension]
     ) -> Iterator[TraceSpan]:
-        """All spans of an operation. `attempts`: the observed ones of its acquire; `extensions`: of its lease."""
+        """All spans of an operation.
+
+        `attempts`: the observed ones of its acquire; `extensions`: of its lease.
+        """
         lease_id = self._rng.getrandbits(64)
         if held := list(self._held(chosen, lease_id, extensions)):
             ended_ns = max(chosen.number("ended_ns"), *(one.ended_ns for one in held))
@@ -179,11 +217,16 @@ class Tracing:
             yield from self._sets(chosen, attempt)
         for before, attempt in pairwise(attempts):
             if before.number + 1 == attempt.number:
-                times_ns, number = (before.decided_ns, attempt.started_ns), {"redlock.attempt": attempt.number}
+                times_ns = (before.decided_ns, attempt.started_ns)
+                number = {"redlock.attempt": attempt.number}
                 yield self._child(chosen, chosen.span_id, "redlock.retry_wait", times_ns, number)
 
-    def _held(self, chosen: Chosen, lease_id: int, extensions: Sequence[Extension]) -> Iterator[TraceSpan]:
-        answers = [("redlock.extend", one.sent_ns, one.replied_ns, one.outcome) for one in extensions]
+    def _held(
+        self, chosen: Chosen, lease_id: int, extensions: Sequence[Extension]
+    ) -> Iterator[TraceSpan]:
+        answers = [
+            ("redlock.extend", one.sent_ns, one.replied_ns, one.outcome) for one in extensions
+        ]
         released_as = OUTCOMES[(chosen.number("outcome") >> 8) & 0xFF]
         if released_as != "none":
             times_ns = chosen.number("release_sent_ns"), chosen.number("release_replied_ns")
@@ -191,10 +234,15 @@ class Tracing:
         for name, sent_ns, replied_ns, outcome in answers:
             attributes = {**self._common, "redlock.outcome": outcome}
             failed = "" if outcome in ("extended", "released") else outcome
-            yield self._child(chosen, lease_id, name, (sent_ns, replied_ns), attributes, failed=failed)
+            yield self._child(
+                chosen, lease_id, name, (sent_ns, replied_ns), attributes, failed=failed
+            )
 
-    def _acquire(self, chosen: Chosen, parent: int, attempts: Sequence[ObservedAttempt]) -> TraceSpan:
-        record, outcome = chosen.record, chosen.outcome
+    def _acquire(
+        self, chosen: Chosen, parent: int, attempts: Sequence[ObservedAttempt]
+    ) -> TraceSpan:
+        record = chosen.record
+        outcome = chosen.outcome
         count = _votes_of(record, attempts)
         attributes: dict[str, Value] = {
             **self._common,
@@ -211,21 +259,33 @@ class Tracing:
             if not count["undecided"]:
                 attributes["redlock.vote.margin"] = count["granted"] - self._run.quorum
         return TraceSpan(
-            "redlock.acquire", chosen.trace_id, chosen.span_id, parent, chosen.number("intended_ns"),
-            chosen.number("ended_ns"), attributes,
-            failed="" if outcome in ROUTINE else f"{outcome} after {attributes['redlock.attempts']} attempts",
+            "redlock.acquire",
+            chosen.trace_id,
+            chosen.span_id,
+            parent,
+            chosen.number("intended_ns"),
+            chosen.number("ended_ns"),
+            attributes,
+            failed=""
+            if outcome in ROUTINE
+            else f"{outcome} after {attributes['redlock.attempts']} attempts",
             holder=chosen.holder,
-        )  # fmt: skip
+        )
 
     def _sets(self, chosen: Chosen, attempt: ObservedAttempt) -> Iterator[TraceSpan]:
         for index, ask in enumerate(attempt.asks):
             if not ask.sent_ns:
-                continue  # an absent vote: nothing was sent
+                # an absent vote: nothing was sent
+                continue
             host, port = self._run.addresses[index]
             attributes: dict[str, Value] = {
-                "db.system.name": "redis", "db.operation.name": "SET", "server.address": host, "server.port": port,
-                "redlock.vote": ask.vote, "redlock.attempt": attempt.number,
-            }  # fmt: skip
+                "db.system.name": "redis",
+                "db.operation.name": "SET",
+                "server.address": host,
+                "server.port": port,
+                "redlock.vote": ask.vote,
+                "redlock.attempt": attempt.number,
+            }
             if self._run.databases:
                 attributes["db.namespace"] = str(self._run.databases[index])
             if failed := _FAILED.get(ask.vote, ""):
@@ -236,17 +296,25 @@ class Tracing:
             yield self._child(chosen, chosen.span_id, "SET", times_ns, attributes, failed=failed)
 
     def _child(
-        self, chosen: Chosen, parent: int, name: str, times_ns: tuple[int, int], attributes: Mapping[str, Value],
-        *, failed: str = "",
-    ) -> TraceSpan:  # fmt: skip
-        return TraceSpan(name, chosen.trace_id, self._rng.getrandbits(64), parent, *times_ns, attributes, failed)
+        self,
+        chosen: Chosen,
+        parent: int,
+        name: str,
+        times_ns: tuple[int, int],
+        attributes: Mapping[str, Value],
+        *,
+        failed: str = "",
+    ) -> TraceSpan:
+        return TraceSpan(
+            name, chosen.trace_id, self._rng.getrandbits(64), parent, *times_ns, attributes, failed
+        )
 
 
 def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str, int]:
     """The votes of an acquire's last round, by kind.
 
-    Where its last round was observed, they are those that the trace's children show: a record keeps the votes that were
-    out when the load ended as undecided, and so do recipes without rounds.
+    Where its last round was observed, they are those that the trace's children show: a record keeps
+    the votes that were out when the load ended as undecided, and so do recipes without rounds.
     """
     if attempts and attempts[-1].number == int(outcomes.attempts_of(record)[0]):
         votes = [ask.vote for ask in attempts[-1].asks]
@@ -254,6 +322,8 @@ def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str,
     return {kind: int(outcomes.votes_of(record, kind)[0]) for kind in outcomes.KINDS}
 
 
-def _forget_oldest(memory: dict[AcquireId, list[ObservedAttempt]] | dict[AcquireId, list[Extension]]) -> None:
+def _forget_oldest(
+    memory: dict[AcquireId, list[ObservedAttempt]] | dict[AcquireId, list[Extension]],
+) -> None:
     for key in list(memory)[: max(len(memory) - REMEMBERED, 0)]:
         del memory[key]

@@ -1,4 +1,5 @@
-"""A process of our own that obeys: *a module, then orders and answers as lines of JSON → its end, and why it ended*.
+"""A process of our own that obeys: *a module, then orders and answers as lines of JSON → its end,
+and why it ended*.
 
     with Child("the load process", "bench.….load_process") as child:      here
         child.tell(order)
@@ -6,11 +7,12 @@
     for order in orders(Order):                                           there
         say(answer_to(order))
 
-Rules: orders come by pipe, never on a command line: they may hold passwords. In a session of its own, so Ctrl-C does
-not reach it; it ends when its stdin does, and `die_with_parent` ends it even while it is busy. The kernel's signal is
-tied to the *thread* that made the process, and cleared by a fork, so each process asks for itself. A request that
-Ctrl-C interrupted leaves an answer behind, which is dropped. Only the process that made a servant closes it; a forked
-child's copy does nothing. Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
+Rules: orders come by pipe, never on a command line: they may hold passwords. In a session of its
+own, so Ctrl-C does not reach it; it ends when its stdin does, and `die_with_parent` ends it even
+while it is busy. The kernel's signal is tied to the *thread* that made the process, and cleared by
+a fork, so each process asks for itself. A request that Ctrl-C interrupted leaves an answer behind,
+which is dropped. Only the process that made a servant closes it; a forked child's copy does
+nothing. Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
 """
 
 import ctypes
@@ -36,34 +38,59 @@ from bench.measure.section import decoded
 
 Message = TypeVar("Message")
 END_S = 2.0
-PARENT_VARIABLE = "LOCKBENCH_PARENT"  # the process that started this one
+# the process that started this one
+PARENT_VARIABLE = "LOCKBENCH_PARENT"
 _UNDO_S = 5.0
 _ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """A started process, `name`d as complaints say it. A context manager: at its end the process is gone."""
+    """A started process, `name`d as complaints say it.
+
+    A context manager: at its end the process is gone.
+    """
 
     def __init__(
-        self, name: str, command: str | Sequence[str], *, environ: Mapping[str, str] | None = None, folder: Path = _ROOT
+        self,
+        name: str,
+        command: str | Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        folder: Path = _ROOT,
     ) -> None:
-        """Start `command`, a module of ours or the words of a command line. Raises EnvironmentNotReadyError."""
+        """Start `command`, a module of ours or the words of a command line.
+
+        Raises EnvironmentNotReadyError.
+        """
         words = [sys.executable, "-m", command] if isinstance(command, str) else list(command)
-        self.name, self._heard = name, b""
+        self.name = name
+        self._heard = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process is gone
-        environ = {**(os.environ if environ is None else environ), PARENT_VARIABLE: str(os.getpid())}
+        environ = {
+            **(os.environ if environ is None else environ),
+            PARENT_VARIABLE: str(os.getpid()),
+        }
         try:
             self.process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environ, cwd=folder,
-                start_new_session=True, bufsize=0,
-            )  # fmt: skip
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environ,
+                cwd=folder,
+                start_new_session=True,
+                bufsize=0,
+            )
         except OSError as error:
             self._errors.close()
-            raise EnvironmentNotReadyError(f"{name} cannot be started ({words[0]}: {error.strerror})") from error
+            raise EnvironmentNotReadyError(
+                f"{name} cannot be started ({words[0]}: {error.strerror})"
+            ) from error
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self._stdin, self._stdout = self.process.stdin, self.process.stdout
+        self._stdin = self.process.stdin
+        self._stdout = self.process.stdout
 
     @property
     def ended(self) -> bool:
@@ -80,12 +107,17 @@ class Child:
             raise self.failure() from None
 
     def read_line(self, patience_s: float | None = None) -> str:
-        """Return its next line, waited for up to `patience_s` (None: without end). Raises EnvironmentNotReadyError."""
+        """Return its next line, waited for up to `patience_s` (None: without end).
+
+        Raises EnvironmentNotReadyError.
+        """
         deadline_s = time.monotonic() + (patience_s or 0.0)
         while b"\n" not in self._heard:
             left_s = None if patience_s is None else max(0.0, deadline_s - time.monotonic())
             if not select.select([self._stdout], [], [], left_s)[0]:
-                raise EnvironmentNotReadyError(f"{self.name} gave no answer for {patience_s:.0f} s; ask for less")
+                raise EnvironmentNotReadyError(
+                    f"{self.name} gave no answer for {patience_s:.0f} s; ask for less"
+                )
             if not (chunk := self._stdout.read(1 << 20)):
                 raise self.failure()
             self._heard += chunk
@@ -97,7 +129,10 @@ class Child:
         self.write(_line(message))
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
-        """Return what it `say`s next. Raises EnvironmentNotReadyError when that is no `kind`, late, or its end."""
+        """Return what it `say`s next.
+
+        Raises EnvironmentNotReadyError when that is no `kind`, late, or its end.
+        """
         try:
             return decoded(self.read_line(patience_s), kind)
         except msgspec.DecodeError:
@@ -112,9 +147,12 @@ class Child:
         """Why it has ended, or said what makes no sense; waits a moment for its end."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
-        code, said = self.process.returncode, self.last_words()
+        code = self.process.returncode
+        said = self.last_words()
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
-        return EnvironmentNotReadyError(f"{self.name} ended early ({f'it said: {said[-1]}' if said else how})")
+        return EnvironmentNotReadyError(
+            f"{self.name} ended early ({f'it said: {said[-1]}' if said else how})"
+        )
 
     def leave(self) -> None:
         """Close its stdin, as the end of this process would."""
@@ -122,7 +160,10 @@ class Child:
             self._stdin.close()
 
     def finish(self, patience_s: float = END_S) -> None:
-        """Leave it and wait for its end; it is killed when that does not come. More than once is fine."""
+        """Leave it and wait for its end; it is killed when that does not come.
+
+        More than once is fine.
+        """
         self.leave()
         try:
             self.process.wait(patience_s)
@@ -132,7 +173,8 @@ class Child:
         self._stdout.close()
 
     def close(self) -> None:
-        """Have it end at once, as our own end would: SIGTERM, and SIGKILL when that takes too long."""
+        """Have it end at once, as our own end would: SIGTERM, and SIGKILL when that takes too
+        long."""
         if self._errors.closed:
             return
         self.process.terminate()
@@ -147,14 +189,22 @@ class Child:
 
 
 class Leash:
-    """A command that holds a change until it is released, and undoes it then. Made only once the change is there."""
+    """A command that holds a change until it is released, and undoes it then.
+
+    Made only once the change is there.
+    """
 
     def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:
-        """Start `command`, send it `say`, and wait for a line that begins `ready`. Raises EnvironmentNotReadyError."""
-        name, answer = command if isinstance(command, str) else command[0], ""
+        """Start `command`, send it `say`, and wait for a line that begins `ready`.
+
+        Raises EnvironmentNotReadyError.
+        """
+        name = command if isinstance(command, str) else command[0]
+        answer = ""
         self._child = Child(name, command)
         try:
-            with suppress(EnvironmentNotReadyError):  # its words say more than its end
+            # its words say more than its end
+            with suppress(EnvironmentNotReadyError):
                 self._child.write(say)
                 answer = self._child.read_line()
             complaints = self._child.last_words()
@@ -166,7 +216,10 @@ class Leash:
             raise
 
     def release(self) -> None:
-        """Let go and wait until the command has undone its change and ended. More than once is fine."""
+        """Let go and wait until the command has undone its change and ended.
+
+        More than once is fine.
+        """
         self._child.finish(_UNDO_S)
         self._child.close()
 
@@ -176,7 +229,10 @@ def _line(message: object) -> str:
 
 
 def die_with_parent(parent_pid: int | None = None) -> None:
-    """Have this process ended when its parent ends; at once if it has. `parent_pid`: None = whoever started it."""
+    """Have this process ended when its parent ends; at once if it has.
+
+    `parent_pid`: None = whoever started it.
+    """
     parent_pid = parent_pid or int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != parent_pid:
@@ -201,7 +257,8 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One server as its guard sees it: `exit_code` is None while it lives and minus the signal that killed it."""
+    """One server as its guard sees it: `exit_code` is None while it lives and minus the signal that
+    killed it."""
 
     exit_code: int | None
     stopped: bool
@@ -219,13 +276,18 @@ class Answer(msgspec.Struct):
 
 
 class Servant(Child):
-    """A script that answers numbered requests; `hello`: what it said first. Safe to use from several threads."""
+    """A script that answers numbered requests; `hello`: what it said first.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, script: str, *words: str) -> None:
         """Start `script`. Raises EnvironmentNotReadyError."""
         path = Path(__file__).with_name(f"{script.replace(' ', '_')}.py")
         super().__init__(script, [sys.executable, "-I", "-S", str(path), *words])
-        self._owner, self._lock, self._asked = os.getpid(), threading.Lock(), 0
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._asked = 0
         try:
             self.hello = self.hear(Answer, _ANSWER_S)
         except BaseException:
@@ -233,18 +295,24 @@ class Servant(Child):
             raise
 
     def ask(self, **request: object) -> Answer:
-        """Return the answer. Raises EnvironmentNotReadyError when it has ended or could not do it."""
+        """Return the answer.
+
+        Raises EnvironmentNotReadyError when it has ended or could not do it.
+        """
         with self._lock:
             self._asked += 1
             try:
                 self.tell({"id": self._asked, **request})
                 while (answer := self.hear(Answer, _ANSWER_S)).id != self._asked:
                     pass
-            except (EnvironmentNotReadyError, ValueError) as error:  # ValueError: it was closed
+            except (EnvironmentNotReadyError, ValueError) as error:
+                # ValueError: it was closed
                 what = f"the fleet is closed, or its {self.name} was killed: start it again"
                 raise EnvironmentNotReadyError(what) from error
         if answer.error:
-            raise EnvironmentNotReadyError(f"the fleet's guard could not {request['do']} a server: {answer.error}")
+            raise EnvironmentNotReadyError(
+                f"the fleet's guard could not {request['do']} a server: {answer.error}"
+            )
         return answer
 
     def close(self) -> None:
@@ -255,29 +323,41 @@ class Servant(Child):
 
 
 class Guard(Servant):
-    """Owns a private folder and the servers started in it; both end with this object's process, however that ends."""
+    """Owns a private folder and the servers started in it; both end with this object's process,
+    however that ends."""
 
     def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
-        """Start the guard with a fresh folder `prefix`… (0700) in `temp_root`. Raises EnvironmentNotReadyError."""
+        """Start the guard with a fresh folder `prefix`… (0700) in `temp_root`.
+
+        Raises EnvironmentNotReadyError.
+        """
         self.folder = Path(os.devnull)
         super().__init__("guard process", str(os.getpid()), str(temp_root), prefix)
         if wrong := self.hello.error:
             self.close()
             raise EnvironmentNotReadyError(
-                f"no private folder can be made in {temp_root}: {wrong}; name another (TMPDIR, --disk)"
+                f"no private folder can be made in {temp_root}: {wrong}; name another "
+                "(TMPDIR, --disk)"
             )
         self.folder = Path(self.hello.folder)
 
-    def start(self, index: int, argv: Sequence[str], folder: Path, log: Path, env: Mapping[str, str]) -> int:
-        """Start a server in `folder`, output appended to `log`, `env` on top of our environment; return its pid."""
+    def start(
+        self, index: int, argv: Sequence[str], folder: Path, log: Path, env: Mapping[str, str]
+    ) -> int:
+        """Start a server in `folder`, output appended to `log`, `env` on top of our environment;
+        return its pid."""
         return self.ask(do="start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
 
     def signal(self, index: int, number: signal.Signals) -> None:
-        """Send a signal to server `index` and its children; none if it has ended. Does not wait for the effect."""
+        """Send a signal to server `index` and its children; none if it has ended.
+
+        Does not wait for the effect.
+        """
         self.ask(do="signal", index=index, signal=int(number))
 
     def adopt(self, pid: int) -> None:
-        """Kill this process, too, when all ends: one that stands still does not see that its parent is gone."""
+        """Kill this process, too, when all ends: one that stands still does not see that its parent
+        is gone."""
         self.ask(do="adopt", pid=pid)
 
     def states(self) -> dict[int, ServerState]:
@@ -290,16 +370,21 @@ class Guard(Servant):
         super().close()
 
     def close(self) -> None:
-        """Kill all servers and remove the folder; returns when both are gone. More than once is fine."""
+        """Kill all servers and remove the folder; returns when both are gone.
+
+        More than once is fine.
+        """
         super().close()
         if os.getpid() == self._owner:
-            shutil.rmtree(self.folder, ignore_errors=True)  # already gone, unless the guard was killed
+            # already gone, unless the guard was killed
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A link as it shall be: chunks of the directions `slow` ("to", "from" the instance) are due after `delay_s` plus
-    U(0, `jitter_s`); the directions `held` hand over nothing until healed; `reset`: every connection ends with RST."""
+    """A link as it shall be: chunks of the directions `slow` ("to", "from" the instance) are due
+    after `delay_s` plus U(0, `jitter_s`); the directions `held` hand over nothing until healed;
+    `reset`: every connection ends with RST."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
@@ -309,7 +394,8 @@ class Shape:
 
 
 class Proxies(Servant):
-    """One proxy before each of some loopback ports, in a process of their own; `ports` are theirs."""
+    """One proxy before each of some loopback ports, in a process of their own; `ports` are
+    theirs."""
 
     def __init__(self, ports: Sequence[int], seed: int = 0) -> None:
         """Stand before these ports. `seed` drives the jitter. Raises EnvironmentNotReadyError."""

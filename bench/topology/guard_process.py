@@ -1,10 +1,13 @@
-"""The owner of a run's servers and folder: *requests on stdin → servers; the parent's end → nothing left*.
+"""The owner of a run's servers and folder: *requests on stdin → servers; the parent's end → nothing
+left*.
 
-Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`; requests and answers are lines of JSON.
+Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`; requests and answers are lines
+of JSON.
 
-Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even while a forked child
-of the parent still holds the pipe), and on SIGTERM. It has one thread, to which the servers' death signal is tied.
-Nothing here waits for a server: the parent asks again. README says why. Source: prctl(2), pidfd_open(2), pipe(7).
+Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even
+while a forked child of the parent still holds the pipe), and on SIGTERM. It has one thread, to
+which the servers' death signal is tied. Nothing here waits for a server: the parent asks again.
+README says why. Source: prctl(2), pidfd_open(2), pipe(7).
 """
 
 import contextlib
@@ -30,7 +33,8 @@ Servers = dict[int, "subprocess.Popen[bytes]"]
 
 
 def main(parent_pid: int, temp_root: str, prefix: str) -> None:
-    """Serve the parent until it closes its end or dies; then kill every server and remove the folder `prefix`…."""
+    """Serve the parent until it closes its end or dies; then kill every server and remove the
+    folder `prefix`…."""
     _take_no_part_in_the_terminal()
     servers: Servers = {}
     adopted: list[int] = []
@@ -90,7 +94,8 @@ def _answer(request: Message, servers: Servers, adopted: list[int]) -> Message:
 
 
 def _start(request: Message) -> "subprocess.Popen[bytes]":
-    guard_pid, libc = os.getpid(), ctypes.CDLL(None)
+    guard_pid = os.getpid()
+    libc = ctypes.CDLL(None)
 
     def die_with_the_guard() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -115,8 +120,11 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
     stopped = False
     if exit_code is None:
         try:
-            stopped = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # it has ended since poll: what is dead is not asked whether it stands still
+            stopped = (
+                os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+            )
+        except ChildProcessError:
+            # it has ended since poll: what is dead is not asked whether it stands still
             exit_code = process.poll()
     return {"exit_code": exit_code, "stopped": stopped}
 
@@ -129,33 +137,40 @@ def _end(servers: Servers, adopted: list[int], folder: str) -> None:
     for process in alive:
         try:
             os.killpg(process.pid, signal.SIGKILL)
-        except PermissionError:  # a server that changed its user: nothing here may touch it
+        except PermissionError:
+            # a server that changed its user: nothing here may touch it
             pass
         else:
             process.wait()
     deadline = time.monotonic() + _REMOVE_S
     while folder and Path(folder).exists() and time.monotonic() < deadline:
-        shutil.rmtree(folder, ignore_errors=True)  # again, while a dying child of a server still writes there
+        # again, while a dying child of a server still writes there
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _watch(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except OSError:  # forbidden or unknown to this kernel: the end of file has to do
+    except OSError:
+        # forbidden or unknown to this kernel: the end of file has to do
         return None
 
 
 def _say(message: Message) -> None:
-    with contextlib.suppress(OSError):  # the parent is gone; the next poll says so
+    # the parent is gone; the next poll says so
+    with contextlib.suppress(OSError):
         print(json.dumps(message), flush=True)  # noqa: T201 - the parent reads it
 
 
 def _take_no_part_in_the_terminal() -> None:
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+    ignored = {
+        number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN
+    }
     for number in ignored | {signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}:
-        signal.signal(number, _stay)  # a handler, not SIG_IGN: exec resets it, so that the servers react as usual
+        # a handler, not SIG_IGN: exec resets it, so that the servers react as usual
+        signal.signal(number, _stay)
 
 
 def _stay(*_: object) -> None:

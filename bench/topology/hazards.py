@@ -1,8 +1,10 @@
-"""What an instance's configuration does to locks: *INFO and CONFIG GET → hazards, each with what to do*. Pure.
+"""What an instance's configuration does to locks: *INFO and CONFIG GET → hazards, each with what to
+do*. Pure.
 
-Rules: a setting that was not told is no hazard and no all-clear; the caller says what could not be asked. A hazard that
-takes locks away comes first. Sources: the Redis documentation, "Key eviction", "Replication", "Persistence"; redis.conf
-of Redis 7.0 on `timeout`, `min-replicas-to-write` and `protected-mode`.
+Rules: a setting that was not told is no hazard and no all-clear; the caller says what could not be
+asked. A hazard that takes locks away comes first. Sources: the Redis documentation, "Key eviction",
+"Replication", "Persistence"; redis.conf of Redis 7.0 on `timeout`, `min-replicas-to-write` and
+`protected-mode`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,12 +13,22 @@ from typing import Any, Final
 
 NO_EVICTION: Final = "noeviction"
 NEARLY_FULL: Final = 0.8  # of maxmemory
-SETTINGS: Final = ("maxmemory", "maxmemory-policy", "min-replicas-to-write", "timeout", "protected-mode", "save")
+SETTINGS: Final = (
+    "maxmemory",
+    "maxmemory-policy",
+    "min-replicas-to-write",
+    "timeout",
+    "protected-mode",
+    "save",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """One setting that costs locks, or the time of callers. `advice`: "" where nothing needs to be done."""
+    """One setting that costs locks, or the time of callers.
+
+    `advice`: "" where nothing needs to be done.
+    """
 
     name: str
     value: str
@@ -30,18 +42,29 @@ class Hazard:
 
 
 def hazards_of(info: Mapping[str, Any], config: Mapping[str, str]) -> tuple[Hazard, ...]:
-    """The hazards of one instance. `info`: INFO by field; `config`: CONFIG GET by name. Both may lack any of it."""
+    """The hazards of one instance.
+
+    `info`: INFO by field; `config`: CONFIG GET by name. Both may lack any of it.
+    """
     found = [*_memory(info, config), *_replicas(info, config), *_connections(config)]
     return tuple(sorted(found, key=lambda hazard: not hazard.loses_locks))
 
 
 def persistence_of(info: Mapping[str, Any], fsync: str | None) -> str:
-    """What a crash of this instance forgets, in words; "" where its policy is not known. `fsync`: none … always."""
+    """What a crash of this instance forgets, in words; "" where its policy is not known.
+
+    `fsync`: none … always.
+    """
     if fsync is None:
         return ""
-    snapshots = "" if fsync != "none" or not info.get("rdb_saves") else ", but for what its last snapshot holds"
+    snapshots = (
+        ""
+        if fsync != "none" or not info.get("rdb_saves")
+        else ", but for what its last snapshot holds"
+    )
     return {
-        "none": f"no AOF: a restart forgets every lock{snapshots}; it must not vote until the longest TTL has passed",
+        "none": f"no AOF: a restart forgets every lock{snapshots}; it must not vote until the "
+        "longest TTL has passed",
         "no": "AOF, synced when the system likes: a power cut may lose half a minute of locks",
         "everysec": "AOF, synced every second: a power cut loses about a second of locks",
         "always": "AOF, synced before each reply: a crash loses no lock",
@@ -57,7 +80,8 @@ def _memory(info: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[Haza
     if policy and policy != NO_EVICTION:
         yield Hazard(
             "eviction",
-            f"maxmemory {size} with {policy}: when it is full it evicts locks, and a second caller gets them",
+            f"maxmemory {size} with {policy}: when it is full it evicts locks, and a "
+            "second caller gets them",
             f"set maxmemory-policy {NO_EVICTION}, or keep locks on servers of their own",
             loses_locks=True,
         )
@@ -65,7 +89,8 @@ def _memory(info: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[Haza
     if policy == NO_EVICTION and used and used > NEARLY_FULL * most:
         yield Hazard(
             "memory",
-            f"{used / most:.0%} of maxmemory {size} is used: when it is full no lock is granted (OOM)",
+            f"{used / most:.0%} of maxmemory {size} is used: when it is full no lock is "
+            "granted (OOM)",
             "raise maxmemory, or free memory",
         )
 
@@ -83,7 +108,8 @@ def _replicas(info: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[Ha
     if least:
         yield Hazard(
             "min-replicas-to-write",
-            f"{least}: with fewer replicas every SET is refused (NOREPLICAS); {replicas} connected now",
+            f"{least}: with fewer replicas every SET is refused (NOREPLICAS); {replicas} "
+            "connected now",
             "set it to 0 on servers that hold locks",
         )
 
@@ -93,11 +119,14 @@ def _connections(config: Mapping[str, str]) -> Iterator[Hazard]:
     if idle_s:
         yield Hazard(
             "timeout",
-            f"it closes connections that are idle for {idle_s} s: a client that locks rarely has to connect anew",
+            f"it closes connections that are idle for {idle_s} s: a client that locks "
+            "rarely has to connect anew",
             "set timeout 0",
         )
     if config.get("protected-mode") == "yes":
-        yield Hazard("protected mode", "on: without a password only callers on its own host are answered")
+        yield Hazard(
+            "protected mode", "on: without a password only callers on its own host are answered"
+        )
 
 
 def _number(value: object) -> int:

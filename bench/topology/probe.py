@@ -1,8 +1,10 @@
-"""Questions to running instances: *URLs → facts, counters, slow events, leaked keys; why one stays silent*.
+"""Questions to running instances: *URLs → facts, counters, slow events, leaked keys; why one stays
+silent*.
 
-Rules: all instances are asked in parallel, each step within its own time-out. What an ACL forbids (INFO, CONFIG,
-COMMAND) becomes None and a warning. An event shorter than the server's `latency-monitor-threshold` is not noted, and
-with 0 none is: then the answer is None, never "nothing happened". Source: Redis 7.0 and Valkey 9.1.
+Rules: all instances are asked in parallel, each step within its own time-out. What an ACL forbids
+(INFO, CONFIG, COMMAND) becomes None and a warning. An event shorter than the server's
+`latency-monitor-threshold` is not noted, and with 0 none is: then the answer is None, never
+"nothing happened". Source: Redis 7.0 and Valkey 9.1.
 """
 
 import contextlib
@@ -43,13 +45,16 @@ _AOF_NOW = (
 )
 _COMMAND = "cmdstat_"
 TIMEOUT_S = 2.0  # of each step
-EVERY_S = 2.0  # between two looks of InfoWatch
+# between two looks of InfoWatch
+EVERY_S = 2.0
 _KEYS_PER_COMMAND = 500
 _PINGS = 15
 _MOST_THREADS = 32
-Info = Mapping[str, Any]  # what INFO says, by field
+# what INFO says, by field
+Info = Mapping[str, Any]
 Answer = TypeVar("Answer")
-_NONSENSE = (ValueError, TypeError, AttributeError, LookupError)  # redis-py reads a reply that is none of the command's
+# redis-py reads a reply that is none of the command's
+_NONSENSE = (ValueError, TypeError, AttributeError, LookupError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +70,20 @@ class InfoSnapshot:
 def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
     """Return what one instance did from `before` to `after`, two snapshots of the same address."""
     elapsed_s = (after.taken_ns - before.taken_ns) / NS_PER_S
-    old, new = before.values, after.values
+    old = before.values
+    new = after.values
     if old is None or new is None:
-        return InfoDelta(after.address, f"no counters: {before.missing or after.missing}", elapsed_s)
+        return InfoDelta(
+            after.address, f"no counters: {before.missing or after.missing}", elapsed_s
+        )
     if old.get("run_id") != new.get("run_id"):
         return InfoDelta(after.address, "no counters: it restarted in between", elapsed_s)
 
     def increase(*names: str) -> Any:
         if not all(name in values for name in names for values in (old, new)):
             return None
-        return round(sum(new[name] - old[name] for name in names), 6)  # the servers' own resolution
+        # the servers' own resolution
+        return round(sum(new[name] - old[name] for name in names), 6)
 
     return InfoDelta(
         after.address,
@@ -85,7 +94,8 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
         calls={
             name.removeprefix(_COMMAND): calls
             for name, stat in new.items()
-            if name.startswith(_COMMAND) and (calls := stat["calls"] - old.get(name, {"calls": 0})["calls"])
+            if name.startswith(_COMMAND)
+            and (calls := stat["calls"] - old.get(name, {"calls": 0})["calls"])
         },
         expired_keys=increase("expired_keys"),
         evicted_keys=increase("evicted_keys"),
@@ -94,9 +104,12 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
     )
 
 
-def inspect(urls: Sequence[str], *, allow_missing: bool = False, channels: bool = False) -> tuple[InstanceFacts, ...]:
-    """Ask every instance what it is, in the order of `urls`. `channels`: the lock publishes. Raises UsageError, and
-    EnvironmentNotReadyError naming every unreachable instance and why, unless `allow_missing`."""
+def inspect(
+    urls: Sequence[str], *, allow_missing: bool = False, channels: bool = False
+) -> tuple[InstanceFacts, ...]:
+    """Ask every instance what it is, in the order of `urls`. `channels`: the lock publishes. Raises
+    UsageError, and EnvironmentNotReadyError naming every unreachable instance and why, unless
+    `allow_missing`."""
 
     def unreachable(target: InstanceTarget, why: str) -> InstanceFacts:
         return InstanceFacts(0, target.address, target.is_tls, unreachable=why)
@@ -108,40 +121,58 @@ def inspect(urls: Sequence[str], *, allow_missing: bool = False, channels: bool 
         if fact.unreachable:
             missing.setdefault(fact.unreachable, []).append(fact.address)
     if missing and not allow_missing:
-        told = "; ".join(f"{', '.join(addresses)} ({reason})" for reason, addresses in missing.items())
+        told = "; ".join(
+            f"{', '.join(addresses)} ({reason})" for reason, addresses in missing.items()
+        )
         number = sum(map(len, missing.values()))
         advice = "; go on without by --allow-missing" if number < len(facts) / 2 else ""
-        raise EnvironmentNotReadyError(f"{number} of {len(facts)} targets cannot be used: {told}{advice}")
+        raise EnvironmentNotReadyError(
+            f"{number} of {len(facts)} targets cannot be used: {told}{advice}"
+        )
     return facts
 
 
 def require_independent(facts: Sequence[InstanceFacts]) -> None:
-    """Raise EnvironmentNotReadyError unless these are independent: no cluster node, no replica, no server twice."""
+    """Raise EnvironmentNotReadyError unless these are independent: no cluster node, no replica, no
+    server twice."""
     first: dict[str, InstanceFacts] = {}
     for fact in facts:
         if fact.cluster:
-            raise EnvironmentNotReadyError(f"{fact.address} runs in cluster mode: locks need independent instances")
+            raise EnvironmentNotReadyError(
+                f"{fact.address} runs in cluster mode: locks need independent instances"
+            )
         if fact.role == "replica":
-            raise EnvironmentNotReadyError(f"{fact.address} is a replica: give the address of an independent primary")
+            raise EnvironmentNotReadyError(
+                f"{fact.address} is a replica: give the address of an independent primary"
+            )
         twin = first.setdefault(fact.run_id or f"not told, #{fact.index}", fact)
         if twin is not fact:
             raise EnvironmentNotReadyError(
-                f"{twin.address} and {fact.address} are the same server, and each server votes once; leave one out"
+                f"{twin.address} and {fact.address} are the same server, and each server "
+                "votes once; leave one out"
             )
 
 
 def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
-    """Read every instance's counters now; one that does not answer or forbids INFO has `values` None and says why."""
+    """Read every instance's counters now; one that does not answer or forbids INFO has `values`
+    None and says why."""
 
     def snapshot(client: redis.Redis, target: InstanceTarget) -> InfoSnapshot:
         values = client.info("all")
         return InfoSnapshot(target.address, time.monotonic_ns(), values, None)
 
-    return _ask(urls, snapshot, lambda target, why: InfoSnapshot(target.address, time.monotonic_ns(), None, why))
+    return _ask(
+        urls,
+        snapshot,
+        lambda target, why: InfoSnapshot(target.address, time.monotonic_ns(), None, why),
+    )
 
 
 def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, ...]:
-    """Unlink those of the full key `names` that exist; never scans. How many did on each instance, None: not known."""
+    """Unlink those of the full key `names` that exist; never scans.
+
+    How many did on each instance, None: not known.
+    """
     remaining = iter(names)
     chunks = tuple(iter(lambda: tuple(islice(remaining, _KEYS_PER_COMMAND)), ()))
 
@@ -167,7 +198,10 @@ def _ask(
     *,
     closer: bool = False,
 ) -> tuple[Answer, ...]:
-    """What each answers, or what `silent` makes of the reason why it does not. `closer`: the reason is looked for."""
+    """What each answers, or what `silent` makes of the reason why it does not.
+
+    `closer`: the reason is looked for.
+    """
     targets = parse_targets(urls)
 
     def ask_one(target: InstanceTarget) -> Answer:
@@ -182,8 +216,9 @@ def _ask(
 
 
 def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
-    """Why it does not answer, and what helps. A pool loses the bytes it has heard (it says "Connection not ready" of a
-    server that refuses by a line and closes), so a closer look is a handshake of the lock; of a silent one, a look."""
+    """Why it does not answer, and what helps. A pool loses the bytes it has heard (it says
+    "Connection not ready" of a server that refuses by a line and closes), so a closer look is a
+    handshake of the lock; of a silent one, a look."""
     if not closer:
         return str(failure_of(target, error))
     if isinstance(error, redis.TimeoutError):
@@ -196,8 +231,8 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
 
 
 def denied_names(url: str, *, channels: bool = False) -> str:
-    """Why this user may not touch keys (and `channels`) that are named as those of a run, and what helps; "" if it
-    may, or if that is not known."""
+    """Why this user may not touch keys (and `channels`) that are named as those of a run, and what
+    helps; "" if it may, or if that is not known."""
 
     def ask(client: redis.Redis, _target: InstanceTarget) -> str:
         _require_names(client, channels=channels)
@@ -207,9 +242,10 @@ def denied_names(url: str, *, channels: bool = False) -> str:
 
 
 def _require_names(client: redis.Redis, *, channels: bool) -> None:
-    """Raise NoPermissionError if this user may not touch such keys, or `channels`. Nothing is written: the server looks
-    at the name first, and there is no such key that equals. A command that is not allowed says nothing of names, and
-    recipes differ in their commands; but whoever publishes needs PUBLISH."""
+    """Raise NoPermissionError if this user may not touch such keys, or `channels`. Nothing is
+    written: the server looks at the name first, and there is no such key that equals. A command
+    that is not allowed says nothing of names, and recipes differ in their commands; but whoever
+    publishes needs PUBLISH."""
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
     if channels:
@@ -220,7 +256,8 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
         except NoPermissionError as error:
             if words[0] == "PUBLISH" or " run " not in str(error):
                 raise
-        except ResponseError:  # such as READONLY, which has its own sentence
+        except ResponseError:
+            # such as READONLY, which has its own sentence
             continue
 
 
@@ -231,7 +268,8 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
     info: Info = {}
     try:
         info = client.info("all")
-    except NoPermissionError:  # any other refusal is of something that is no server, such as a proxy
+    except NoPermissionError:
+        # any other refusal is of something that is no server, such as a proxy
         warnings.append("INFO is not allowed for this user: what it would tell is unknown")
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     if info.get("redis_mode") == "sentinel":
@@ -239,7 +277,10 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
     _require_names(client, channels=channels)
     dialect = dialect_of(target)
     if dialect is None:
-        warnings.append("no compare-and-delete of its own, and no EVAL for this user: how it releases is unknown")
+        warnings.append(
+            "no compare-and-delete of its own, and no EVAL for this user: how it "
+            "releases is unknown"
+        )
     warnings += target.ignored
     rewrite = config.get("no-appendfsync-on-rewrite")
     return InstanceFacts(
@@ -262,8 +303,8 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
 
 
 def _configured(client: redis.Redis) -> dict[str, str]:
-    """The settings that a lock depends on. Each is asked by its name: servers before 7.0 take one name at a time, and
-    CONFIG GET * would bring passwords along."""
+    """The settings that a lock depends on. Each is asked by its name: servers before 7.0 take one
+    name at a time, and CONFIG GET * would bring passwords along."""
     configured: dict[str, str] = {}
     for name in ("*append*", *SETTINGS):
         configured |= {str(key): str(value) for key, value in client.config_get(name).items()}
@@ -272,7 +313,10 @@ def _configured(client: redis.Redis) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one instance tells of how it is configured. `reply_s`: the median of a few PINGs; None: it was not asked."""
+    """What one instance tells of how it is configured.
+
+    `reply_s`: the median of a few PINGs; None: it was not asked.
+    """
 
     hazards: tuple[Hazard, ...] = ()
     persistence: str = ""
@@ -289,7 +333,9 @@ def settings_of(url: str) -> Settings:
         config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
         fsync = config.get("appendfsync") if info.get("aof_enabled", 1) else "none"
         reply_s = _allowed(lambda: _reply_s(client), "PING", warnings)
-        return Settings(hazards_of(info, config), persistence_of(info, fsync), reply_s, tuple(warnings))
+        return Settings(
+            hazards_of(info, config), persistence_of(info, fsync), reply_s, tuple(warnings)
+        )
 
     return _ask([url], ask, lambda *_silence: Settings())[0]
 
@@ -318,11 +364,15 @@ def _command(client: redis.Redis, *words: str) -> Any:
 
 
 class InfoWatch:
-    """INFO of all instances every other second, asked in a thread of its own. `infos`: by instance, None for one
-    that does not answer; empty at first. `also(index)`: what is known besides of one that answered."""
+    """INFO of all instances every other second, asked in a thread of its own. `infos`: by instance,
+    None for one that does not answer; empty at first. `also(index)`: what is known besides of one
+    that answered."""
 
-    def __init__(self, urls: Sequence[str], also: Callable[[int], Info] = lambda _index: {}) -> None:
-        self._urls, self._also = urls, also
+    def __init__(
+        self, urls: Sequence[str], also: Callable[[int], Info] = lambda _index: {}
+    ) -> None:
+        self._urls = urls
+        self._also = also
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._ask_on, name="info", daemon=True)
         self.infos: Sequence[Info | None] = ()
@@ -338,17 +388,21 @@ class InfoWatch:
             self._thread.join()
 
     def _ask_on(self) -> None:
-        pause_s, stopped = 0.0, False
+        pause_s = 0.0
+        stopped = False
         while not stopped:
-            stopped, pause_s = self._stop.wait(pause_s), EVERY_S
+            stopped = self._stop.wait(pause_s)
+            pause_s = EVERY_S
             with contextlib.suppress(BenchError, OSError):
                 found = [snapshot.values for snapshot in info_snapshot(self._urls)]
-                self.infos = [info and {**info, **self._also(index)} for index, info in enumerate(found)]
+                self.infos = [
+                    info and {**info, **self._also(index)} for index, info in enumerate(found)
+                ]
 
 
 class LatencyMonitor:
-    """What some servers themselves notice as slow, from now on. `own`: they are ours, so what was before is forgotten;
-    on others only what is younger than this first look counts."""
+    """What some servers themselves notice as slow, from now on. `own`: they are ours, so what was
+    before is forgotten; on others only what is younger than this first look counts."""
 
     def __init__(self, urls: Sequence[str], *, own: bool) -> None:
         def begin(client: redis.Redis, _target: InstanceTarget) -> int | None:
@@ -365,16 +419,25 @@ class LatencyMonitor:
         self._since_s = _ask(urls, begin, lambda *_silence: None)
 
     def events(self) -> dict[str, SlowEvent] | None:
-        """What was noted since then, by event; None when a server does not watch or does not say."""
+        """What was noted since then, by event; None when a server does not watch or does not
+        say."""
 
-        def noted(client: redis.Redis, _target: InstanceTarget) -> dict[str, list[tuple[int, int]]] | None:
+        def noted(
+            client: redis.Redis, _target: InstanceTarget
+        ) -> dict[str, list[tuple[int, int]]] | None:
             names = [row[0].decode() for row in _command(client, "LATENCY", "LATEST")]
             return {name: _command(client, "LATENCY", "HISTORY", name) for name in names}
 
         durations_ms: dict[str, list[int]] = {}
-        for since_s, rows in zip(self._since_s, _ask(self._urls, noted, lambda *_silence: None), strict=True):
+        for since_s, rows in zip(
+            self._since_s, _ask(self._urls, noted, lambda *_silence: None), strict=True
+        ):
             if since_s is None or rows is None:
                 return None
             for name, history in rows.items():
-                durations_ms.setdefault(name, []).extend(ms for at_s, ms in history if at_s > since_s)
-        return {name: SlowEvent(len(found), max(found)) for name, found in durations_ms.items() if found}
+                durations_ms.setdefault(name, []).extend(
+                    ms for at_s, ms in history if at_s > since_s
+                )
+        return {
+            name: SlowEvent(len(found), max(found)) for name, found in durations_ms.items() if found
+        }

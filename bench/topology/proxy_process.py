@@ -1,11 +1,13 @@
-"""A slow, cut or lossy link in front of every instance: *bytes in → the same bytes, in order, when they are due*.
+"""A slow, cut or lossy link in front of every instance: *bytes in → the same bytes, in order, when
+they are due*.
 
-Run as `python -I -S proxy_process.py SEED PORT…`; wishes and answers are lines of JSON. It ends when its owner closes
-its stdin or dies.
+Run as `python -I -S proxy_process.py SEED PORT…`; wishes and answers are lines of JSON. It ends
+when its owner closes its stdin or dies.
 
-Rules: a chunk gets its due time when it arrives and never overtakes the one before it. A held direction (a black hole)
-keeps its bytes, and the end of the stream, and hands them over when it is healed, as TCP's own repetition would. A
-sender is held back once 8 MiB wait for the other side. A reset ends every connection of the instance with RST.
+Rules: a chunk gets its due time when it arrives and never overtakes the one before it. A held
+direction (a black hole) keeps its bytes, and the end of the stream, and hands them over when it is
+healed, as TCP's own repetition would. A sender is held back once 8 MiB wait for the other side. A
+reset ends every connection of the instance with RST.
 """
 
 import asyncio
@@ -19,9 +21,12 @@ import struct
 import sys
 
 HOST = "127.0.0.1"
-_CHUNK_BYTES, _CHUNKS = 8 << 10, 1 << 10
-_RST = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time
-Waiting = asyncio.Queue[tuple[float, bytes]]  # when each chunk is due; an empty one is the end
+_CHUNK_BYTES = 8 << 10
+_CHUNKS = 1 << 10
+# SO_LINGER on, for no time
+_RST = struct.pack("ii", 1, 0)
+# when each chunk is due; an empty one is the end
+Waiting = asyncio.Queue[tuple[float, bytes]]
 
 
 class ExactSelector(selectors.EpollSelector):
@@ -38,7 +43,8 @@ class Link:
     """The way to one instance as it is now, as `Shape` in child.py says."""
 
     def __init__(self, port: int, seed: str) -> None:
-        self._port, self._random = port, random.Random(seed)
+        self._port = port
+        self._random = random.Random(seed)
         self._delay_s = self._jitter_s = 0.0
         self._slow: list[str] = []
         self._reset = False
@@ -47,16 +53,22 @@ class Link:
         for gate in self._open.values():
             gate.set()
 
-    def shape(self, delay_s: float, jitter_s: float, slow: list[str], held: list[str], *, reset: bool) -> None:
+    def shape(
+        self, delay_s: float, jitter_s: float, slow: list[str], held: list[str], *, reset: bool
+    ) -> None:
         """Be like this from now on, as `Shape` in child.py says; what waits keeps its due time."""
-        self._delay_s, self._jitter_s, self._slow, self._reset = delay_s, jitter_s, slow, reset
+        self._delay_s = delay_s
+        self._jitter_s = jitter_s
+        self._slow = slow
+        self._reset = reset
         for direction, gate in self._open.items():
             (gate.clear if direction in held else gate.set)()
         for end in tuple(self._ends) if self._reset else ():
             _reset(end)
 
     async def connect(self, requests: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """A client came: connect to the instance, and pass on what both say until both have ended."""
+        """A client came: connect to the instance, and pass on what both say until both have
+        ended."""
         if self._reset:
             _reset(client)
             return
@@ -66,29 +78,45 @@ class Link:
             answers, server = await asyncio.open_connection(HOST, self._port)
             ends.append(server)
             self._ends.add(server)
-            await asyncio.gather(self._flow(requests, server, "to"), self._flow(answers, client, "from"))
+            await asyncio.gather(
+                self._flow(requests, server, "to"), self._flow(answers, client, "from")
+            )
         except OSError:
-            _reset(client)  # nothing listens there: as near to a refusal as an accepted connection comes
+            # nothing listens there: as near to a refusal as an accepted connection comes
+            _reset(client)
         finally:
             self._ends.difference_update(ends)
 
-    async def _flow(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: str) -> None:
+    async def _flow(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: str
+    ) -> None:
         waiting: Waiting = asyncio.Queue(_CHUNKS)
-        await asyncio.gather(self._take(source, waiting, direction), self._hand_over(waiting, sink, direction))
+        await asyncio.gather(
+            self._take(source, waiting, direction), self._hand_over(waiting, sink, direction)
+        )
 
     async def _take(self, source: asyncio.StreamReader, waiting: Waiting, direction: str) -> None:
-        chunk, due_s, now_s = b"a beginning", 0.0, asyncio.get_running_loop().time
+        chunk = b"a beginning"
+        due_s = 0.0
+        now_s = asyncio.get_running_loop().time
         while chunk:
             try:
                 chunk = await source.read(_CHUNK_BYTES)
             except OSError:
-                chunk = b""  # a reset is an end, too
+                # a reset is an end, too
+                chunk = b""
             if direction in self._slow:
-                due_s = max(due_s, now_s() + self._delay_s + self._random.uniform(0, self._jitter_s))
+                due_s = max(
+                    due_s, now_s() + self._delay_s + self._random.uniform(0, self._jitter_s)
+                )
             await waiting.put((due_s, chunk))
 
-    async def _hand_over(self, waiting: Waiting, sink: asyncio.StreamWriter, direction: str) -> None:
-        chunk, gate, now_s = b"a beginning", self._open[direction], asyncio.get_running_loop().time
+    async def _hand_over(
+        self, waiting: Waiting, sink: asyncio.StreamWriter, direction: str
+    ) -> None:
+        chunk = b"a beginning"
+        gate = self._open[direction]
+        now_s = asyncio.get_running_loop().time
         while chunk:
             due_s, chunk = await waiting.get()
             if due_s > now_s():
@@ -97,7 +125,8 @@ class Link:
                 await gate.wait()
             if not sink.is_closing():
                 sink.write(chunk)
-                with contextlib.suppress(OSError):  # it has gone; its own end says so to the other side
+                # it has gone; its own end says so to the other side
+                with contextlib.suppress(OSError):
                     await sink.drain()
         sink.close()
 
@@ -119,7 +148,8 @@ async def serve(seed: int, ports: list[int]) -> None:
     _say({"id": 0, "ports": [server.sockets[0].getsockname()[1] for server in servers]})
     async for line in wishes:
         wish = json.loads(line)
-        link, number = links[wish.pop("index")], wish.pop("id")
+        link = links[wish.pop("index")]
+        number = wish.pop("id")
         link.shape(**wish)
         _say({"id": number})
 

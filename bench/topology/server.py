@@ -1,9 +1,10 @@
 """Which server binary to run: *an explicit setting, or this machine → one identified ServerBinary*.
 
-Rules: one that is found and does not run is an error, never a reason to try the next: results over different servers
-must not be mixed by accident. A path is kept as found, because Redis acts by the name it is called by (Debian's
-`redis-server` is a link to `redis-check-rdb`). How a lock releases there is asked, and not concluded from a version:
-the same handshake decides for the lock itself. Source: `--version`.
+Rules: one that is found and does not run is an error, never a reason to try the next: results over
+different servers must not be mixed by accident. A path is kept as found, because Redis acts by the
+name it is called by (Debian's `redis-server` is a link to `redis-check-rdb`). How a lock releases
+there is asked, and not concluded from a version: the same handshake decides for the lock itself.
+Source: `--version`.
 """
 
 import hashlib
@@ -34,9 +35,11 @@ _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
 
 
 def find_server(explicit: str | None = None) -> ServerBinary:
-    """Return the server to start: `explicit` is a path or a command name, default the order of `_candidates`.
+    """Return the server to start: `explicit` is a path or a command name, default the order of
+    `_candidates`.
 
-    Raises UsageError when `explicit` is none, EnvironmentNotReadyError when there is none or it cannot be run.
+    Raises UsageError when `explicit` is none, EnvironmentNotReadyError when there is none or it
+    cannot be run.
     """
     if explicit:
         return _identified(explicit, "explicit setting", UsageError)
@@ -68,8 +71,13 @@ def _candidates() -> Iterator[tuple[str, str]]:
         yield wheel, _WHEEL
 
 
-def _identified(named: str, source: str, wrong: type[BenchError] = EnvironmentNotReadyError) -> ServerBinary:
-    """Ask a binary what it is. Raises `wrong` when it is none, EnvironmentNotReadyError when it answers otherwise."""
+def _identified(
+    named: str, source: str, wrong: type[BenchError] = EnvironmentNotReadyError
+) -> ServerBinary:
+    """Ask a binary what it is.
+
+    Raises `wrong` when it is none, EnvironmentNotReadyError when it answers otherwise.
+    """
     path = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
     if path is None:
         cure = "give the path of a redis-server or valkey-server"
@@ -79,36 +87,58 @@ def _identified(named: str, source: str, wrong: type[BenchError] = EnvironmentNo
     if match is None:
         first = said.strip().partition("\n")[0]
         raise EnvironmentNotReadyError(
-            f"{path} ({source}) does not answer --version like Redis or Valkey: {first[:120] or 'it said nothing'}; "
+            f"{path} ({source}) does not answer --version like Redis or Valkey: "
+            f"{first[:120] or 'it said nothing'}; "
             f"name one that does (--server, {SETTING})"
         )
-    name, version = match[1].lower(), match[2]
+    name = match[1].lower()
+    version = match[2]
     try:
         digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
-        raise EnvironmentNotReadyError(f"{path} ({source}) cannot be read: {error.strerror}") from error
-    return ServerBinary(path, name, version, digest, _has_tls(path, source), release_command(path, digest), source)
+        raise EnvironmentNotReadyError(
+            f"{path} ({source}) cannot be read: {error.strerror}"
+        ) from error
+    return ServerBinary(
+        path, name, version, digest, _has_tls(path, source), release_command(path, digest), source
+    )
 
 
 @cache
 def release_command(path: str, _sha256: str) -> str:
-    """How a lock releases on a server of this program: "delex", "delifeq" or "evalsha", as the server itself answers a
-    handshake of the lock; "" where it does not start. It runs for that moment without a port, in a folder that goes
-    with it, and is asked once per program."""
+    """How a lock releases on a server of this program: "delex", "delifeq" or "evalsha", as the
+    server itself answers a handshake of the lock; "" where it does not start. It runs for that
+    moment without a port, in a folder that goes with it, and is asked once per program."""
     with tempfile.TemporaryDirectory(prefix="lockbench-asked-") as folder:
-        options = ["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no", "--daemonize", "no"]
+        options = [
+            "--port",
+            "0",
+            "--unixsocket",
+            "s",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--daemonize",
+            "no",
+        ]
         try:
             process = subprocess.Popen(
-                [path, *options], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                [path, *options],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except OSError:
             return ""
         try:
             return _answer_of(process, folder)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # a wrapper's child, too
+                # a wrapper's child, too
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
@@ -117,8 +147,10 @@ def _answer_of(process: subprocess.Popen[bytes], folder: str) -> str:
     while not Path(folder, "s").exists():
         if process.poll() is not None or time.monotonic() > deadline_s:
             return ""
-        time.sleep(_LOOK_S)  # no server tells when it listens
-    # The path of a socket may have 107 bytes, and that of a temporary folder may be longer: this one is short.
+        # no server tells when it listens
+        time.sleep(_LOOK_S)
+    # The path of a socket may have 107 bytes, and that of a temporary folder may be longer: this
+    # one is short.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         dialect = dialect_of(target_of(f"unix:///proc/self/fd/{descriptor}/s", _ANSWER_S, ""))
@@ -137,18 +169,40 @@ def _wheel_binary() -> str | None:
 
 
 def _has_tls(path: str, source: str) -> bool:
-    """Ask for a TLS port without a certificate: a server with TLS misses the certificate, one without misses TLS."""
-    command = [path, "--port", "0", "--bind", "127.0.0.1", "--tls-port", "1", "--save", "", "--daemonize", "no"]
+    """Ask for a TLS port without a certificate: a server with TLS misses the certificate, one
+    without misses TLS."""
+    command = [
+        path,
+        "--port",
+        "0",
+        "--bind",
+        "127.0.0.1",
+        "--tls-port",
+        "1",
+        "--save",
+        "",
+        "--daemonize",
+        "no",
+    ]
     return "tls-cert-file" in _said(command, path, source)
 
 
 def _said(command: list[str], path: str, source: str) -> str:
     try:
         return subprocess.run(
-            command, check=False, cwd=tempfile.gettempdir(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=_ANSWER_S, text=True, errors="replace",
-        ).stdout  # fmt: skip
+            command,
+            check=False,
+            cwd=tempfile.gettempdir(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_ANSWER_S,
+            text=True,
+            errors="replace",
+        ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         silent = f"did not answer within {_ANSWER_S:g} s"
         why = f"does not run: {error.strerror}" if isinstance(error, OSError) else silent
-        raise EnvironmentNotReadyError(f"{path} ({source}) {why}; name another server (--server, {SETTING})") from error
+        raise EnvironmentNotReadyError(
+            f"{path} ({source}) {why}; name another server (--server, {SETTING})"
+        ) from error

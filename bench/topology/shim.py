@@ -1,10 +1,11 @@
-"""The fault shim: *a C library preloaded into a server, one mapped file → its disk and its wall clock, as Python says*.
+"""The fault shim: *a C library preloaded into a server, one mapped file → its disk and its wall
+clock, as Python says*.
 
-Rules: the library is written into each server's own folder, to be preloaded as `./…`: LD_PRELOAD cannot hold a path
-with a space. The mapped file is laid out as `fault_shim.c` says, 64-bit integers, each stored whole; it outlives the
-server: after a restart the clock is still wrong and the ledger still knows what was durable. The clock has eight slots
-and a turn that names the valid one, so a server never reads half a setting. Source: ld.so(8); statx(2), whose layout
-is fixed.
+Rules: the library is written into each server's own folder, to be preloaded as `./…`: LD_PRELOAD
+cannot hold a path with a space. The mapped file is laid out as `fault_shim.c` says, 64-bit
+integers, each stored whole; it outlives the server: after a restart the clock is still wrong and
+the ledger still knows what was durable. The clock has eight slots and a turn that names the valid
+one, so a server never reads half a setting. Source: ld.so(8); statx(2), whose layout is fixed.
 """
 
 import ctypes
@@ -26,13 +27,17 @@ from lockcore.clock import NS_PER_S
 SOURCE = Path(__file__).with_name("fault_shim.c")
 _FLAGS = ("-shared", "-fPIC", "-O2", "-std=gnu11")
 _COMPILE_S = 60.0
-LIBRARY_FILE, CONTROL_FILE = "fault-shim.so", "fault-shim.map"
+LIBRARY_FILE = "fault-shim.so"
+CONTROL_FILE = "fault-shim.map"
 IGNORED = "the server ignores LD_PRELOAD (it is linked statically, or setuid)"
 
 
 @cache
 def shim_library() -> bytes:
-    """Return the shim's library, compiled once per process. Raises EnvironmentNotReadyError when it cannot be made."""
+    """Return the shim's library, compiled once per process.
+
+    Raises EnvironmentNotReadyError when it cannot be made.
+    """
     compiler = find_compiler()
     if compiler is None:
         raise EnvironmentNotReadyError(
@@ -42,15 +47,25 @@ def shim_library() -> bytes:
         with tempfile.TemporaryDirectory(prefix="lockbench-cc-") as folder:
             library = Path(folder) / LIBRARY_FILE
             done = subprocess.run(
-                [compiler, *_FLAGS, "-o", str(library), str(SOURCE), "-ldl"], check=False, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_COMPILE_S, text=True, errors="replace",
-            )  # fmt: skip
+                [compiler, *_FLAGS, "-o", str(library), str(SOURCE), "-ldl"],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_COMPILE_S,
+                text=True,
+                errors="replace",
+            )
             if not done.returncode:
                 return library.read_bytes()
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {error}") from error
+        raise EnvironmentNotReadyError(
+            f"{compiler} cannot compile the fault shim: {error}"
+        ) from error
     said = done.stdout.strip().partition("\n")[0] or "it said nothing"
-    raise EnvironmentNotReadyError(f"{compiler} cannot compile the fault shim: {said}; install libc headers")
+    raise EnvironmentNotReadyError(
+        f"{compiler} cannot compile the fault shim: {said}; install libc headers"
+    )
 
 
 def find_compiler() -> str | None:
@@ -58,11 +73,16 @@ def find_compiler() -> str | None:
     return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
-LAYOUT, ENTRIES, CLOCKS = 4, 1024, 8
-_AT_FDCWD, _FOLLOW = -100, 0
+LAYOUT = 4
+ENTRIES = 1024
+CLOCKS = 8
+_AT_FDCWD = -100
+_FOLLOW = 0
 _WANTED = 0x100 | 0x800  # STATX_INO, STATX_BTIME
 _STATX_BYTES = 256
-_STATX_INODE, _STATX_BORN = 32, 80  # offsets of stx_ino, stx_btime (s64 seconds, u32 nanoseconds)
+# offsets of stx_ino, stx_btime (s64 seconds, u32 nanoseconds)
+_STATX_INODE = 32
+_STATX_BORN = 80
 
 
 def _words(*names: str) -> list[tuple[str, type[ctypes.c_int64]]]:
@@ -72,29 +92,42 @@ def _words(*names: str) -> list[tuple[str, type[ctypes.c_int64]]]:
 class ClockWords(ctypes.Structure):
     """One setting of the wall clock: shown = true + offset_ns + (true - since_ns) * ppb / 10^9."""
 
-    __slots__ = ()  # a name that is misspelt is an error
+    # a name that is misspelt is an error
+    __slots__ = ()
     _fields_ = _words("offset_ns", "since_ns", "ppb")
 
 
 class FileWords(ctypes.Structure):
-    """One file of the ledger; `in_flight`: syncs that had begun and not returned; `written_ns`, `synced_ns`: when the
-    last append (0 unless noted) and the last sync ended, CLOCK_MONOTONIC."""
+    """One file of the ledger; `in_flight`: syncs that had begun and not returned; `written_ns`,
+    `synced_ns`: when the last append (0 unless noted) and the last sync ended, CLOCK_MONOTONIC."""
 
     __slots__ = ()
     _fields_ = [
-        *_words("ready", "inode", "born_ns", "durable_bytes", "in_flight", "syncs", "failures", "truncations"),
+        *_words(
+            "ready",
+            "inode",
+            "born_ns",
+            "durable_bytes",
+            "in_flight",
+            "syncs",
+            "failures",
+            "truncations",
+        ),
         *_words("written_ns", "synced_ns"),
     ]
 
 
 class ControlWords(ctypes.Structure):
-    """What a server and Python share. `sync_delay_ns`: how much longer every fsync and fdatasync takes; `sync_error`:
-    an errno with which each fails, making nothing durable (0: none); `note_writes` 1: the time of every append is
-    noted (two system calls more); `disk_full` 1: every append to a file fails."""
+    """What a server and Python share. `sync_delay_ns`: how much longer every fsync and fdatasync
+    takes; `sync_error`: an errno with which each fails, making nothing durable (0: none);
+    `note_writes` 1: the time of every append is noted (two system calls more); `disk_full` 1: every
+    append to a file fails."""
 
     __slots__ = ()
     _fields_ = [
-        *_words("layout", "loaded", "program", "sync_delay_ns", "sync_error", "turn", "used", "overflow"),
+        *_words(
+            "layout", "loaded", "program", "sync_delay_ns", "sync_error", "turn", "used", "overflow"
+        ),
         *_words("note_writes", "disk_full"),
         ("spare", ctypes.c_int64 * 30),
         ("clocks", ClockWords * CLOCKS),
@@ -103,7 +136,10 @@ class ControlWords(ctypes.Structure):
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """Inode and birth time (ns, 0 where there is none): no other file ever has both. Raises OSError."""
+    """Inode and birth time (ns, 0 where there is none): no other file ever has both.
+
+    Raises OSError.
+    """
     statx = ctypes.CDLL(None, use_errno=True).statx
     answer = ctypes.create_string_buffer(_STATX_BYTES)
     if statx(_AT_FDCWD, os.fsencode(path), _FOLLOW, _WANTED, answer):
@@ -118,19 +154,27 @@ class Control:
     """The shared words of one server's shim. Make it before the server starts."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file `path`, all true and empty. Raises OSError when it exists or the disk is full."""
+        """Make the file `path`, all true and empty.
+
+        Raises OSError when it exists or the disk is full.
+        """
         self.path = path
-        self._lock, size = threading.Lock(), ctypes.sizeof(ControlWords)
+        self._lock = threading.Lock()
+        size = ctypes.sizeof(ControlWords)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(file, 0, size)  # a page that a full disk cannot give would kill the server
+            # a page that a full disk cannot give would kill the server
+            os.posix_fallocate(file, 0, size)
             self.words = ControlWords.from_buffer(mmap.mmap(file, size))
         finally:
             os.close(file)
         self.words.layout = LAYOUT
 
     def synced(self, path: Path) -> FileWords:
-        """What is known of the file at `path`; all zero when it was never synced. Raises OSError when there is none."""
+        """What is known of the file at `path`; all zero when it was never synced.
+
+        Raises OSError when there is none.
+        """
         known = identity(path)
         rows = [row for row in self.files() if (row.inode, row.born_ns) == known]
         if not rows:
@@ -158,7 +202,8 @@ class Control:
             self._set_clock(clock.offset_ns + by_ns, clock.since_ns, clock.ppb)
 
     def set_clock_rate(self, rate: float) -> None:
-        """Let the server's wall clock run at `rate` (0.1-10) times true speed from now on, without a jump."""
+        """Let the server's wall clock run at `rate` (0.1-10) times true speed from now on, without
+        a jump."""
         with self._lock:
             now_ns = time.time_ns()
             self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
@@ -187,7 +232,8 @@ class Control:
 
 
 class Preload:
-    """Hands `environment` to `start_fleet`; afterwards `controls[index]` is instance `index`'s shim."""
+    """Hands `environment` to `start_fleet`; afterwards `controls[index]` is instance `index`'s
+    shim."""
 
     def __init__(self) -> None:
         """Have the library ready. Raises EnvironmentNotReadyError when it cannot be compiled."""
@@ -195,7 +241,8 @@ class Preload:
         self.controls: dict[int, Control] = {}
 
     def environment(self, index: int, folder: Path) -> Mapping[str, str]:
-        """What instance `index` in `folder` gets; called at every start of it, also after a kill."""
+        """What instance `index` in `folder` gets; called at every start of it, also after a
+        kill."""
         if index not in self.controls:
             (folder / LIBRARY_FILE).write_bytes(self._library)
             self.controls[index] = Control(folder / CONTROL_FILE)

@@ -1,7 +1,8 @@
-"""A client for one instance's URL: *redis://, rediss:// or unix:// → an address to show and a client to ask*.
+"""A client for one instance's URL: *redis://, rediss:// or unix:// → an address to show and a
+client to ask*.
 
-Rules: lockcore reads the URL, here as everywhere. It holds secrets, so only `address` (host:port or path) may be shown.
-Clients never retry; our time-outs win.
+Rules: lockcore reads the URL, here as everywhere. It holds secrets, so only `address` (host:port or
+path) may be shown. Clients never retry; our time-outs win.
 """
 
 import time
@@ -15,17 +16,21 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 from bench.errors import UsageError, secrets
 from lockcore.shells.target import InstanceTarget, target_of
 
-KEY_PREFIX = "lockbench:"  # of all keys and channels
+# of all keys and channels
+KEY_PREFIX = "lockbench:"
 _NO_LIMIT = 1 << 31
 
 
 class TlsConnection(SSLConnection):
-    """A TLS connection that "can be read" when it holds bytes of a reply, and not because its socket is readable:
-    after the handshake a TLS 1.3 server sends session tickets, and a pool refuses a connection with an unread
-    reply."""
+    """A TLS connection that "can be read" when it holds bytes of a reply, and not because its
+    socket is readable: after the handshake a TLS 1.3 server sends session tickets, and a pool
+    refuses a connection with an unread reply."""
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Whether bytes of a reply are there within `timeout` (s). Raises redis-py's ConnectionError."""
+        """Whether bytes of a reply are there within `timeout` (s).
+
+        Raises redis-py's ConnectionError.
+        """
         until_s = time.monotonic() + timeout
         while super().can_read(max(until_s - time.monotonic(), 0.0)):
             if self._holds_a_reply():
@@ -38,27 +43,41 @@ class TlsConnection(SSLConnection):
         """Whether what has come is more than a ticket."""
         parser = self._parser  # hiredis's
         try:
-            parser.read_from_socket(timeout=0, raise_on_timeout=False)  # tickets are swallowed, a reply is kept
+            # tickets are swallowed, a reply is kept
+            parser.read_from_socket(timeout=0, raise_on_timeout=False)
         except OSError as error:
             self.disconnect()  # type: ignore[no-untyped-call]
             raise BrokenConnectionError(f"Error while reading from the server: {error}") from error
         return bool(parser._reader.has_data())
 
 
-def connection_pool(options: Mapping[str, Any], *, timeout_s: float, connect_timeout_s: float) -> ConnectionPool:
-    """A pool that connects on first use. `options`: of lockcore's target; both time-outs in s, > 0."""
-    tls = {"connection_class": TlsConnection} if options["connection_class"] is SSLConnection else {}
+def connection_pool(
+    options: Mapping[str, Any], *, timeout_s: float, connect_timeout_s: float
+) -> ConnectionPool:
+    """A pool that connects on first use.
+
+    `options`: of lockcore's target; both time-outs in s, > 0.
+    """
+    tls = (
+        {"connection_class": TlsConnection} if options["connection_class"] is SSLConnection else {}
+    )
     times = {"socket_timeout": timeout_s, "socket_connect_timeout": connect_timeout_s}
     return ConnectionPool(**{"max_connections": _NO_LIMIT, **options, **tls, **times})
 
 
 def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
-    """A client that connects on first use, waits `timeout_s` (> 0) for each step and never retries."""
-    return redis.Redis.from_pool(connection_pool(target.options, timeout_s=timeout_s, connect_timeout_s=timeout_s))
+    """A client that connects on first use, waits `timeout_s` (> 0) for each step and never
+    retries."""
+    return redis.Redis.from_pool(
+        connection_pool(target.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
+    )
 
 
 def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
-    """Read all URLs. Raises UsageError, naming a wrong one by its position and showing nothing that may be secret."""
+    """Read all URLs.
+
+    Raises UsageError, naming a wrong one by its position and showing nothing that may be secret.
+    """
     targets = []
     for position, url in enumerate(urls, 1):
         secrets().learn(url)

@@ -1,8 +1,10 @@
-"""Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again then*; who starts when.
+"""Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again
+then*; who starts when.
 
-Rules: one alarm belongs to the hub of the process that made it; make it after a fork. Lateness, crowds and late starts:
-README, "How starts are told apart". Compiled with the core (lockcore/compiled.py), where a wheel is built.
-Source: timerfd_create(2); libev's prepare, check and idle watchers.
+Rules: one alarm belongs to the hub of the process that made it; make it after a fork. Lateness,
+crowds and late starts: README, "How starts are told apart". Compiled with the core
+(lockcore/compiled.py), where a wheel is built. Source: timerfd_create(2); libev's prepare, check
+and idle watchers.
 """
 
 import ctypes
@@ -17,15 +19,25 @@ from greenlet import getcurrent, greenlet
 
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-CANCELLED: Final = -1  # what `wait_until` returns when somebody called it off
+# what `wait_until` returns when somebody called it off
+CANCELLED: Final = -1
 LATE_NS: Final = NS_PER_MS
 GRAIN_NS: Final = 50_000
-_CROWD: Final = 8  # fewer are woken one by one: there is nothing to gain
+# fewer are woken one by one: there is nothing to gain
+_CROWD: Final = 8
 
-_CLOCK_MONOTONIC, _ABSOLUTE, _FLAGS = 1, 1, os.O_NONBLOCK | os.O_CLOEXEC
-_READ, _FIRST, _LAST = 1, 2, -2
-_MARGIN_NS, _LEAST_NS, _MOST_NS = 200_000, 40_000, 600_000
-_EARLIER_NS, _LATER_NS = 30_000, 150  # steps of 200 : 1 settle where 99.5 % of the wake-ups are in time
+_CLOCK_MONOTONIC = 1
+_ABSOLUTE = 1
+_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+_READ = 1
+_FIRST = 2
+_LAST = -2
+_MARGIN_NS = 200_000
+_LEAST_NS = 40_000
+_MOST_NS = 600_000
+# steps of 200 : 1 settle where 99.5 % of the wake-ups are in time
+_EARLIER_NS = 30_000
+_LATER_NS = 150
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _settime = _libc.timerfd_settime
@@ -33,9 +45,9 @@ _settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_
 
 
 class Stepped(Protocol):
-    """Stands in for a caller that has parked: `step` is called when the time has come, and returns True where `caller`
-    is to be woken. The lock has one of its own (StandIn); here it is known by its two names only, so that this file
-    works beside any version of the lock."""
+    """Stands in for a caller that has parked: `step` is called when the time has come, and returns
+    True where `caller` is to be woken. The lock has one of its own (StandIn); here it is known by
+    its two names only, so that this file works beside any version of the lock."""
 
     @property
     def caller(self) -> Any:
@@ -47,21 +59,27 @@ class Stepped(Protocol):
 
 
 class Alarm:
-    """One timerfd for all waiting greenlets of a process. Where many wait, those due within the same `grain_ns` wake
-    together, at its end, so nobody before its time. Raises OSError when the kernel has no timer left."""
+    """One timerfd for all waiting greenlets of a process. Where many wait, those due within the
+    same `grain_ns` wake together, at its end, so nobody before its time. Raises OSError when the
+    kernel has no timer left."""
 
     def __init__(self, grain_ns: int = GRAIN_NS) -> None:
         self._file: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _FLAGS)
         if self._file < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create failed: " + os.strerror(ctypes.get_errno()))
-        self._spec: Any = (ctypes.c_long * 4)()  # struct itimerspec: interval (unused) and value
+            raise OSError(
+                ctypes.get_errno(), "timerfd_create failed: " + os.strerror(ctypes.get_errno())
+            )
+        # struct itimerspec: interval (unused) and value
+        self._spec: Any = (ctypes.c_long * 4)()
         self._spec_at = ctypes.addressof(self._spec)
         self._hub: Any = get_hub()
-        self._current: Callable[[], Any] = getcurrent  # as attributes: machine code looks a module's names up each time
+        # as attributes: machine code looks a module's names up each time
+        self._current: Callable[[], Any] = getcurrent
         self._switch: Callable[..., object] = greenlet.switch
         self._now: Callable[[], int] = monotonic_ns
         self._grain_ns = grain_ns
-        self._times: list[int] = []  # a heap of those at which somebody wakes
+        # a heap of those at which somebody wakes
+        self._times: list[int] = []
         self._crowds: dict[int, deque[Any]] = {}  # who
         self._waiting: dict[Any, int] = {}
         self._armed_ns = 0
@@ -77,7 +95,8 @@ class Alarm:
         return len(self._waiting)
 
     def wait_until(self, due_ns: int) -> int:
-        """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or CANCELLED."""
+        """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or
+        CANCELLED."""
         waiter = self._current()
         self._add(waiter, due_ns, waiter)
         try:
@@ -88,12 +107,15 @@ class Alarm:
         return CANCELLED if cancelled else self.lateness_ns(due_ns)
 
     def call(self, due_ns: int, stand_in: Stepped) -> None:
-        """Have `stand_in` stepped at `due_ns`; its caller, if cancelled, is switched to with True."""
+        """Have `stand_in` stepped at `due_ns`; its caller, if cancelled, is switched to with
+        True."""
         self._add(stand_in.caller, due_ns, stand_in)
 
     def around(self, gather: Callable[[], None], leave: Callable[[], None]) -> None:
-        """Have these called before and after all who are due at once: what they ask for leaves in one batch."""
-        self._gather, self._leave = gather, leave
+        """Have these called before and after all who are due at once: what they ask for leaves in
+        one batch."""
+        self._gather = gather
+        self._leave = leave
 
     def forget(self, caller: object) -> None:
         """It waits no more: it was killed."""
@@ -138,7 +160,8 @@ class Alarm:
         try:
             os.read(self._file, 8)
         except BlockingIOError:
-            return  # armed anew since it was ready
+            # armed anew since it was ready
+            return
         self._wake_due()
 
     def _wake_due(self) -> None:
@@ -153,7 +176,8 @@ class Alarm:
 
     def _wake_all(self) -> None:
         """Run everybody who is due, then arm for the next."""
-        times, waiting = self._times, self._waiting
+        times = self._times
+        waiting = self._waiting
         while times:
             at_ns = times[0]
             if at_ns > self._now():
@@ -164,16 +188,19 @@ class Alarm:
                 waiter = crowd.popleft()
                 stand_in = None if isinstance(waiter, greenlet) else waiter
                 caller = waiter if stand_in is None else stand_in.caller
-                if waiting.get(caller) == at_ns:  # else cancelled or killed
+                # else cancelled or killed
+                if waiting.get(caller) == at_ns:
                     del waiting[caller]
                     if stand_in is None or stand_in.step():
                         self._switch(caller)
-            if times[0] == at_ns:  # else an earlier one has come
+            # else an earlier one has come
+            if times[0] == at_ns:
                 heappop(times)
                 del self._crowds[at_ns]
 
     def _cancel(self, waiter: greenlet, at_ns: int) -> None:
-        if self._waiting.get(waiter) == at_ns:  # neither woken nor killed since
+        # neither woken nor killed since
+        if self._waiting.get(waiter) == at_ns:
             del self._waiting[waiter]
             waiter.switch(True)
 
@@ -208,12 +235,15 @@ class PreciseAlarm(Alarm):
     def __init__(self) -> None:
         super().__init__(grain_ns=1)
         self.margin_ns = _MARGIN_NS
-        self._went_ns = self._came_ns = 0  # when the hub last went to wait, and came back
+        # when the hub last went to wait, and came back
+        self._went_ns = self._came_ns = 0
         loop = self._hub.loop
         self._idle = loop.idle()
         self._yielding = False
-        self._going, self._coming = loop.prepare(), loop.check()
-        self._going.priority, self._coming.priority = _LAST, _FIRST
+        self._going = loop.prepare()
+        self._coming = loop.check()
+        self._going.priority = _LAST
+        self._coming.priority = _FIRST
         self._going.start(self._goes)
         self._coming.start(self._comes)
 
@@ -261,9 +291,10 @@ class PreciseAlarm(Alarm):
 class Pacer:
     """The arrivals of one worker from `origin_ns` (monotonic) on, handed out to its callers.
 
-    `wait_until` parks the caller and returns how late the timer was (ns), below 0 when it was called off.
-    `measure_ns`, `end_ns`: when measuring starts and the schedule ends, after the origin; None = never. `late`,
-    `lateness_ns`: late starts while measuring, and what the timer added to each start that waited for it.
+    `wait_until` parks the caller and returns how late the timer was (ns), below 0 when it was
+    called off. `measure_ns`, `end_ns`: when measuring starts and the schedule ends, after the
+    origin; None = never. `late`, `lateness_ns`: late starts while measuring, and what the timer
+    added to each start that waited for it.
     """
 
     def __init__(
@@ -274,7 +305,9 @@ class Pacer:
         measure_ns: int = 0,
         end_ns: int | None = None,
     ) -> None:
-        self._wait_until, self._schedule_ns, self._origin_ns = wait_until, schedule_ns, origin_ns
+        self._wait_until = wait_until
+        self._schedule_ns = schedule_ns
+        self._origin_ns = origin_ns
         self._now: Callable[[], int] = monotonic_ns
         self._measure_ns = origin_ns + measure_ns
         self._end_ns = None if end_ns is None else origin_ns + end_ns
@@ -283,8 +316,8 @@ class Pacer:
         self.lateness_ns: list[int] = []
 
     def take(self) -> int:
-        """Wait for the next arrival and return when it was due (ns); 0 when there is none any more or the wait was
-        cancelled."""
+        """Wait for the next arrival and return when it was due (ns); 0 when there is none any more
+        or the wait was cancelled."""
         due_ns = self.next_ns()
         if due_ns and not self.is_overdue(due_ns):
             lateness_ns = self._wait_until(due_ns)
@@ -309,7 +342,10 @@ class Pacer:
         self.started += 1
 
     def scheduled(self, until_ns: int) -> int:
-        """How many starts were due by `until_ns`, started or not. Ends the schedule: nothing is handed out after."""
+        """How many starts were due by `until_ns`, started or not.
+
+        Ends the schedule: nothing is handed out after.
+        """
         overdue = 0
         while (due_ns := self.next_ns()) and due_ns <= until_ns:
             overdue += 1

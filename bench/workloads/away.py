@@ -1,9 +1,11 @@
-"""A worker on another host: *what its leader asks → its clock, its notes, its history, kept until the leader has it*.
+"""A worker on another host: *what its leader asks → its clock, its notes, its history, kept until
+the leader has it*.
 
-Rules: while users run only the clock, a note a second and Locust's table travel. When all have ended it folds
-its history, says how much of it fits, and packs what the leader chooses (measure/share.py), in a thread: the clock is
-told on. Files go a piece at a time as the leader asks. They are removed when it says that it has them, or wants none,
-or when this process is killed. A leader of which nothing is heard any more is gone: then they stay.
+Rules: while users run only the clock, a note a second and Locust's table travel. When all have
+ended it folds its history, says how much of it fits, and packs what the leader chooses
+(measure/share.py), in a thread: the clock is told on. Files go a piece at a time as the leader
+asks. They are removed when it says that it has them, or wants none, or when this process is killed.
+A leader of which nothing is heard any more is gone: then they stay.
 """
 
 import logging
@@ -36,27 +38,38 @@ from bench.workloads.launch import LAST, MORE, NOTE_VARIABLE
 from bench.workloads.plan import Plan
 from lockcore.clock import monotonic_ns
 
-CLOCK, NOTE, WANT, PIECE, TAKEN = (f"lockbench-{word}" for word in ("clock", "note", "want", "piece", "taken"))
+CLOCK, NOTE, WANT, PIECE, TAKEN = (
+    f"lockbench-{word}" for word in ("clock", "note", "want", "piece", "taken")
+)
 PIECE_BYTES = 1 << 20
-SILENCE_S = 15.0  # without a word of the leader, which asks for the clock twice a second: it is gone
-TAKEN_S = 10.0  # how long a worker that leaves waits for its leader to have its history
-FOLDED, PACKED = "folded", "packed"  # what is asked for before files: how much fits; the files
+# without a word of the leader, which asks for the clock twice a second: it is gone
+SILENCE_S = 15.0
+# how long a worker that leaves waits for its leader to have its history
+TAKEN_S = 10.0
+# what is asked for before files: how much fits; the files
+FOLDED = "folded"
+PACKED = "packed"
 logger = logging.getLogger(__name__)
 
 
 class Away:
-    """Answers for one worker, whose files stand in `folder` while it has a plan of a leader elsewhere."""
+    """Answers for one worker, whose files stand in `folder` while it has a plan of a leader
+    elsewhere."""
 
     def __init__(self, runner: WorkerRunner) -> None:
         self._runner = runner
         self._guard: Guard | None = None
         self._folder: Path | None = None
         self._scenario: Scenario | None = None
-        self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}  # of long work: asked for again, it is done once
+        # of long work: asked for again, it is done once
+        self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}
         self._taken = Event()
-        self._unwanted = ""  # why the leader wants nothing of it
-        self._heard = self._asked = 0  # messages of the leader
-        self._is_alone = False  # nothing is heard of the leader any more
+        # why the leader wants nothing of it
+        self._unwanted = ""
+        # messages of the leader
+        self._heard = self._asked = 0
+        # nothing is heard of the leader any more
+        self._is_alone = False
         runner.register_message(CLOCK, self._tell_clock)
         runner.register_message(WANT, self._give, concurrent=True)
         runner.register_message(TAKEN, self._note_taken)
@@ -65,7 +78,8 @@ class Away:
         """The plan with a folder of its own, whose notes the leader gets from now on."""
         self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-worker-")
         folder = self._folder = self._guard.folder
-        self._scenario, self._jobs = plan.scenario, {}
+        self._scenario = plan.scenario
+        self._jobs = {}
         self._taken.clear()
         gevent.spawn(self._tell_notes, folder)
         gevent.spawn(self._watch_leader)
@@ -76,8 +90,13 @@ class Away:
     def leave(self) -> None:
         """This process ends: give the leader time to take the history, else say where it is."""
         asked = -1
-        while self._folder is not None and any(self._folder.iterdir()) and not (self._unwanted or self._is_alone):
-            asked, before = self._asked, asked
+        while (
+            self._folder is not None
+            and any(self._folder.iterdir())
+            and not (self._unwanted or self._is_alone)
+        ):
+            before = asked
+            asked = self._asked
             if asked == before:
                 self._keep("the leader has not taken this worker's history")
                 return
@@ -91,7 +110,8 @@ class Away:
 
     def _keep(self, why: str) -> None:
         """Leave the history where it is, if there is any."""
-        guard, self._guard = self._guard, None
+        guard = self._guard
+        self._guard = None
         if guard is not None and any(guard.folder.iterdir()):
             guard.leave_folder()
             why = f"{why}: this worker's history stays in {guard.folder}"
@@ -106,7 +126,9 @@ class Away:
 
     def _tell_clock(self, msg: Message, **_: object) -> None:
         self._heard += 1
-        self._runner.send_message(CLOCK, {**msg.data, "there": monotonic_ns(), "slewed": slewed_ns()})
+        self._runner.send_message(
+            CLOCK, {**msg.data, "there": monotonic_ns(), "slewed": slewed_ns()}
+        )
 
     def _tell_notes(self, folder: Path) -> None:
         told = b""
@@ -119,9 +141,10 @@ class Away:
             gevent.sleep(NOTE_S)
 
     def _watch_leader(self) -> None:
-        """End this process when its leader is gone. Looks are counted, not time: after a stop of this process itself
-        the leader's messages still wait to be read."""
-        heard, in_vain = -1, 0
+        """End this process when its leader is gone. Looks are counted, not time: after a stop of
+        this process itself the leader's messages still wait to be read."""
+        heard = -1
+        in_vain = 0
         while in_vain * NOTE_S < SILENCE_S:
             in_vain = in_vain + 1 if self._heard == heard else 0
             heard = self._heard
@@ -132,13 +155,16 @@ class Away:
 
     def _give(self, msg: Message, **_: object) -> None:
         """How much fits, a list of the files and their sizes, or a piece of one."""
-        folder, scenario = self._folder, self._scenario
+        folder = self._folder
+        scenario = self._scenario
         if folder is None or scenario is None or self._unwanted:
             return
         self._asked += 1
-        name, at = msg.data["name"], msg.data["at"]
+        name = msg.data["name"]
+        at = msg.data["at"]
         if name == FOLDED:
-            window_ns, budget = msg.data["window_ns"], msg.data["budget"]
+            window_ns = msg.data["window_ns"]
+            budget = msg.data["budget"]
             answer = self._worked(("fold",), partial(_folded, folder, scenario, window_ns, budget))
         elif name == PACKED:
             answer = self._worked(("pack", at), partial(_packed, folder, at))
@@ -146,7 +172,9 @@ class Away:
             answer = _piece(folder / Path(name).name, at)
         self._runner.send_message(PIECE, {**msg.data, **answer})
 
-    def _worked(self, what: tuple[object, ...], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _worked(
+        self, what: tuple[object, ...], work: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
         if what not in self._jobs:
             self._jobs[what] = gevent.spawn(get_hub().threadpool.apply, _tried, (work,))
         job = self._jobs[what]
@@ -155,7 +183,8 @@ class Away:
         return answer
 
     def _note_taken(self, msg: Message, **_: object) -> None:
-        """The leader has the history, or wants none of it: then this worker still works on it, and is told to quit."""
+        """The leader has the history, or wants none of it: then this worker still works on it, and
+        is told to quit."""
         if msg.data:
             self._unwanted = str(msg.data["why"])
             self._taken.set()
@@ -163,7 +192,9 @@ class Away:
             self._remove()
 
     def _remove(self) -> None:
-        guard, self._guard, self._folder = self._guard, None, None
+        guard = self._guard
+        self._guard = None
+        self._folder = None
         if guard is not None:
             guard.close()
         self._taken.set()
@@ -187,10 +218,16 @@ def _piece(path: Path, at: int) -> dict[str, Any]:
         return {"failed": str(error)}
 
 
-def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float) -> dict[str, Any]:
-    """Fold, and see how much fits. `window_ns`: of the measured time, from our origin; `budget`: packed bytes."""
+def _folded(
+    folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float
+) -> dict[str, Any]:
+    """Fold, and see how much fits.
+
+    `window_ns`: of the measured time, from our origin; `budget`: packed bytes.
+    """
     note = read_workers(folder)[0]
-    who, window = (note.worker, note.pid), Window(*(note.spawned_ns + offset_ns for offset_ns in window_ns))
+    who = (note.worker, note.pid)
+    window = Window(*(note.spawned_ns + offset_ns for offset_ns in window_ns))
     counts = fold_here(folder, who, scenario, window)
     lost = np.bincount(buckets_of(read_lost(folder)[:, 0]), minlength=BUCKETS)
     packed = lambda buckets: sum(pack_here(folder, who, buckets).values())  # noqa: E731 - of these

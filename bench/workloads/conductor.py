@@ -1,10 +1,12 @@
-"""The side of a run that leads: *Locust's events in a master or local runner → one origin, one end, one fault*.
+"""The side of a run that leads: *Locust's events in a master or local runner → one origin, one end,
+one fault*.
 
-Rules: when all users run, every worker gets the same origin and its part of the schedule; a planned run ends by itself.
-Before Locust stops a distributed run every worker is asked to finish and its last report awaited: quitting drops
-reports (ending.py has the states of that end). Once the end has begun nothing but its own steps ends it: whoever wants
-Locust to quit waits until it is over. The first fault of any worker ends the run with its sentence and its exit code. A
-run that no plan ends has a judge beside it. Source: locust.runners, locust.main (shutdown).
+Rules: when all users run, every worker gets the same origin and its part of the schedule; a planned
+run ends by itself. Before Locust stops a distributed run every worker is asked to finish and its
+last report awaited: quitting drops reports (ending.py has the states of that end). Once the end has
+begun nothing but its own steps ends it: whoever wants Locust to quit waits until it is over. The
+first fault of any worker ends the run with its sentence and its exit code. A run that no plan ends
+has a judge beside it. Source: locust.runners, locust.main (shutdown).
 """
 
 import logging
@@ -38,36 +40,50 @@ from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from bench.workloads.series import series_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-LEAD_NS = 50 * NS_PER_MS  # from making the origin to the origin: time for the message to arrive
-TAIL_NS = 20 * NS_PER_MS  # what a planned run lasts longer, so that every worker has seen its end
+# from making the origin to the origin: time for the message to arrive
+LEAD_NS = 50 * NS_PER_MS
+# what a planned run lasts longer, so that every worker has seen its end
+TAIL_NS = 20 * NS_PER_MS
 LOOK_S = 0.05
-END_S = 15.0  # for the rest of Locust's end
-THERE_S = 60.0  # how long users may take to run once they are made; then the run begins with those there are
+# for the rest of Locust's end
+END_S = 15.0
+# how long users may take to run once they are made; then the run begins with those there are
+THERE_S = 60.0
 logger = logging.getLogger(__name__)
 
 
 def in_order_of_users(ids: Iterable[str]) -> list[str]:
-    """Workers as Locust deals out users: the first of each host by name, then the second of each; who is first has
-    never fewer than who comes later."""
-    hosts = [list(workers) for _, workers in groupby(sorted(ids), lambda worker: worker.split("_")[0])]
+    """Workers as Locust deals out users: the first of each host by name, then the second of each;
+    who is first has never fewer than who comes later."""
+    hosts = [
+        list(workers) for _, workers in groupby(sorted(ids), lambda worker: worker.split("_")[0])
+    ]
     return [worker for turn in zip_longest(*hosts) for worker in turn if worker is not None]
 
 
 class Conductor:
-    """Listens for one master or local runner. Make it before the Member of a local runner: it names the run."""
+    """Listens for one master or local runner.
+
+    Make it before the Member of a local runner: it names the run.
+    """
 
     def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner) -> None:
-        self._environment, self._runner = environment, runner
+        self._environment = environment
+        self._runner = runner
         self._running = self._begun = self._failed = False
-        self._ending: Ending | None = None  # of this run, once it has begun
+        # of this run, once it has begun
+        self._ending: Ending | None = None
         self._over = Event()  # that end
-        self._plan: Plan | None = None  # of the run: a form may change Locust's options while it lasts
+        # of the run: a form may change Locust's options while it lasts
+        self._plan: Plan | None = None
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
-        self._there: dict[str, int] = {}  # callers that run, by worker
+        # callers that run, by worker
+        self._there: dict[str, int] = {}
         self._judge = None if planned(os.environ) else JudgeBeside()
         self._stop_ns = 0
-        self.told: ToldVerdict | None = None  # the verdict on the last run
+        # the verdict on the last run
+        self.told: ToldVerdict | None = None
         events = environment.events
         events.test_start.add_listener(self._start)
         events.test_stopping.add_listener(self._note_stop)
@@ -83,16 +99,21 @@ class Conductor:
             events.test_stopping.add_listener(self._finish)
             self._apart(runner)
             if planned(os.environ) and environment.parsed_options is not None:
-                gevent.spawn_later(WORKERS_S, self._give_up, runner, environment.parsed_options.expect_workers)
+                gevent.spawn_later(
+                    WORKERS_S, self._give_up, runner, environment.parsed_options.expect_workers
+                )
 
     def _apart(self, runner: MasterRunner) -> None:
-        """Have Locust stop and quit in a greenlet of their own, and quit only when an end that has begun is over.
+        """Have Locust stop and quit in a greenlet of their own, and quit only when an end that has
+        begun is over.
 
-        Locust quits from many places: at a signal, when the last worker has left, when a worker has failed. Its quit
-        tells all workers to leave and then hears nothing any more, so in the middle of an end it lost the histories of
-        all. From the greenlet that reads messages it would wait for messages that nobody reads.
+        Locust quits from many places: at a signal, when the last worker has left, when a worker has
+        failed. Its quit tells all workers to leave and then hears nothing any more, so in the
+        middle of an end it lost the histories of all. From the greenlet that reads messages it
+        would wait for messages that nobody reads.
         """
-        stop, quit_now = runner.stop, runner.quit
+        stop = runner.stop
+        quit_now = runner.quit
 
         def quit_when_over() -> None:
             if self._ending is not None:
@@ -112,29 +133,41 @@ class Conductor:
         runner.quit = elsewhere(quit_when_over)  # type: ignore[method-assign]
 
     def _give_up(self, runner: MasterRunner, wanted: int) -> None:
-        """Workers of other hosts that have not come by now are not waited for. One that came and is lost has not."""
+        """Workers of other hosts that have not come by now are not waited for.
+
+        One that came and is lost has not.
+        """
         came = sorted(client.id.split("_")[0] for client in runner.clients.ready)
         if runner.state != STATE_INIT or len(came) >= wanted:
             return
         error = EnvironmentNotReadyError(
-            f"{len(came)} of {wanted} workers came within {WORKERS_S:.0f} s ({', '.join(came) or 'none'}); "
+            f"{len(came)} of {wanted} workers came within {WORKERS_S:.0f} s "
+            f"({', '.join(came) or 'none'}); "
             "start lockbench worker --master with this host's address on the others"
         )
         note_failure(error)
         if self._hosts is not None:
             self._hosts.dismiss(runner.clients, f"the leader waits no longer: {error}")
         runner.quit()
-        sys.exit(error.exit_code)  # of the process, by gevent
+        # of the process, by gevent
+        sys.exit(error.exit_code)
 
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its plan with Locust's options."""
-        self._running, self._begun, self._failed, self._ending = True, False, False, None
+        self._running = True
+        self._begun = False
+        self._failed = False
+        self._ending = None
         self._over.clear()
-        self._finished, self._there = set(), {}
+        self._finished = set()
+        self._there = {}
         environment = self._environment
         setattr(environment.parsed_options, PLAN, None)
-        self._plan, self._stop_ns, self.told = None, 0, None
-        with suppress(BenchError):  # the workers will say it
+        self._plan = None
+        self._stop_ns = 0
+        self.told = None
+        # the workers will say it
+        with suppress(BenchError):
             self._plan = self._make_plan(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or self._plan.grace_s
         if self._hosts is not None:
@@ -142,18 +175,24 @@ class Conductor:
 
     def _make_plan(self, options: Namespace) -> Plan:
         """The plan of this run; workers get it with Locust's options. Raises BenchError."""
-        plan, runner = plan_of(options), self._runner
+        plan = plan_of(options)
+        runner = self._runner
         fleet = in_order_of_users(runner.clients) if isinstance(runner, MasterRunner) else []
         plan = replace(plan, fleet=tuple(fleet))
         if plan.workdir is None:
             users = max(runner.target_user_count, 1)
             scenario = replace(plan.scenario, users=users, processes=len(fleet) or 1, warmup_ms=0.0)
-            bind = (options.master_bind_host, options.master_bind_port) if isinstance(runner, MasterRunner) else None
+            bind = (
+                (options.master_bind_host, options.master_bind_port)
+                if isinstance(runner, MasterRunner)
+                else None
+            )
             plan = replace(plan, scenario=scenario, bind=bind)
             self._judge = self._judge or JudgeBeside()
             folder = self._judge.begin(plan, options.result and Path(options.result).absolute())
             plan = replace(plan, workdir=folder, bind=bind if folder else None)
-        theirs = plan if plan.bind is None else replace(plan, workdir=None)  # they have folders of their own
+        # they have folders of their own
+        theirs = plan if plan.bind is None else replace(plan, workdir=None)
         setattr(options, PLAN, theirs.text.decode())
         return plan
 
@@ -168,7 +207,8 @@ class Conductor:
             gevent.spawn(self._begin_when_there, self._plan, user_count)
 
     def _begin_when_there(self, plan: Plan, users: int) -> None:
-        hosts, deadline_s = self._hosts, time.monotonic() + THERE_S
+        hosts = self._hosts
+        deadline_s = time.monotonic() + THERE_S
         while sum(self._there.values()) < users or (hosts is not None and not hosts.ready()):
             if self._failed or self._ending is not None:
                 return
@@ -178,13 +218,16 @@ class Conductor:
         self._begin(plan)
 
     def _begin(self, plan: Plan) -> None:
-        runner, origin_ns = self._runner, monotonic_ns()
+        runner = self._runner
+        origin_ns = monotonic_ns()
         if isinstance(runner, MasterRunner) and self._hosts is not None:
             origin_ns += LEAD_NS + self._hosts.far_ns
             clients = sorted(runner.clients, key=runner.get_worker_index)
             for part, client in enumerate(clients):
                 theirs_ns = self._hosts.origin(client, origin_ns)
-                runner.send_message(BEGIN, {"origin_ns": theirs_ns, "part": part, "parts": len(clients)}, client)
+                runner.send_message(
+                    BEGIN, {"origin_ns": theirs_ns, "part": part, "parts": len(clients)}, client
+                )
         else:
             runner.send_message(BEGIN, {"origin_ns": origin_ns, "part": 0, "parts": 1})
         end_ns = plan.window_ns[1]
@@ -192,7 +235,8 @@ class Conductor:
             gevent.spawn(self._end_at, origin_ns + end_ns + TAIL_NS)
 
     def _end_at(self, due_ns: int) -> None:
-        while (left_ns := due_ns - monotonic_ns()) > 0:  # gevent's timers count from the turn's begin
+        # gevent's timers count from the turn's begin
+        while (left_ns := due_ns - monotonic_ns()) > 0:
             gevent.sleep(left_ns / NS_PER_S)
         self.end_run()
 
@@ -205,15 +249,19 @@ class Conductor:
 
     def _finish(self, **_: object) -> None:
         """The run is to stop: take the steps of its end (ending.py)."""
-        runner, plan = self._runner, self._plan
+        runner = self._runner
+        plan = self._plan
         if self._ending is not None or not isinstance(runner, MasterRunner):
             return
-        known, sent_away = ((), ()) if self._hosts is None else (self._hosts.known, self._hosts.sent_away)
+        known, sent_away = (
+            ((), ()) if self._hosts is None else (self._hosts.known, self._hosts.sent_away)
+        )
         ending = self._ending = Ending(sorted({*runner.clients, *known}.difference(sent_away)))
         try:
             if plan is not None and plan.workdir is not None:
                 note_ending(plan.workdir)
-            runner.update_state(STATE_STOPPING)  # else a worker that leaves now has its users spawned on the others
+            # else a worker that leaves now has its users spawned on the others
+            runner.update_state(STATE_STOPPING)
             self._await_reports(runner, ending)
             if self._hosts is not None and plan is not None:
                 self._hosts.fetch(ending, plan, self._stop_ns)
@@ -225,7 +273,11 @@ class Conductor:
         """Ask every worker to finish, and wait until each has sent its last report or is lost."""
         for node in ending.at(Progress.WORKING):
             runner.send_message(FINISH, None, node)
-        grace_s = 0.0 if self._failed else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)
+        grace_s = (
+            0.0
+            if self._failed
+            else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)
+        )
         deadline_s = time.monotonic() + grace_s + 5.0
         while True:
             for node in ending.at(Progress.WORKING):
@@ -237,15 +289,24 @@ class Conductor:
             if not working:
                 return
             if time.monotonic() >= deadline_s:
-                logger.error("a worker did not finish in time; its last operations are missing from this table")
+                logger.error(
+                    "a worker did not finish in time; its last operations are missing "
+                    "from this table"
+                )
                 ending.lose(working)
                 return
             gevent.sleep(LOOK_S)
 
     def _is_gone(self, runner: MasterRunner, node: str) -> bool:
-        """Whether it will never finish. Locust finds that out after 4 s; of a process of this host the kernel knows."""
-        client, pid = runner.clients.get(node), self._pids.get(node)
-        all_here = self._plan is not None and self._plan.workdir is not None and self._plan.bind is None
+        """Whether it will never finish.
+
+        Locust finds that out after 4 s; of a process of this host the kernel knows.
+        """
+        client = runner.clients.get(node)
+        pid = self._pids.get(node)
+        all_here = (
+            self._plan is not None and self._plan.workdir is not None and self._plan.bind is None
+        )
         gone = client is None or client.state == STATE_MISSING
         return gone or (all_here and pid is not None and not is_alive(pid))
 
@@ -263,7 +324,9 @@ class Conductor:
         theirs, ours = (about.partition(",")[0] for about in (msg.data["about"], versions()))
         if theirs != ours:
             host = msg.data["host"]
-            error = EnvironmentNotReadyError(f"{host} has {theirs}, and {ours} leads; install the same on all hosts")
+            error = EnvironmentNotReadyError(
+                f"{host} has {theirs}, and {ours} leads; install the same on all hosts"
+            )
             self._fail(Message(FAILED, note_of(error), node))
 
     def _note_there(self, msg: Message, **_: object) -> None:
@@ -281,7 +344,9 @@ class Conductor:
 
     def _end(self) -> None:
         """All there is of the run is here."""
-        judge, self._judge, self._running = self._judge, None, False
+        judge = self._judge
+        self._judge = None
+        self._running = False
         if judge is None:
             return
         if self._failed:
@@ -289,7 +354,8 @@ class Conductor:
         elif self._environment.web_ui is not None:
             gevent.spawn(self._conclude, judge, self._plan, self._stop_ns)
         else:
-            end_within(JUDGE_S + END_S)  # which may be longer than Locust's end may take
+            # which may be longer than Locust's end may take
+            end_within(JUDGE_S + END_S)
             self._conclude(judge, self._plan, self._stop_ns)
             end_within(END_S)
 
@@ -315,12 +381,15 @@ class Conductor:
         if self._failed:
             return
         self._failed = True
-        environment, error = self._environment, error_of(**msg.data)
+        environment = self._environment
+        error = error_of(**msg.data)
         environment.process_exit_code = error.exit_code
         logger.error(str(error))
         note_failure(error)
         options = environment.parsed_options
-        gevent.spawn(self._runner.quit if options is not None and options.headless else self._runner.stop)
+        gevent.spawn(
+            self._runner.quit if options is not None and options.headless else self._runner.stop
+        )
 
 
 def _tell(told: ToldVerdict | None) -> None:

@@ -1,12 +1,15 @@
-"""What callers want, how long and when: *skew, hold, think; rate, spacing; seed → endless draws and schedules*.
+"""What callers want, how long and when: *skew, hold, think; rate, spacing; seed → endless draws and
+schedules*.
 
 Rules
-- Draws are made with numpy in chunks and handed out by a C iterator, some 20 ns each; they wait in arrays, a quarter of
-  what as many integers take of the processor's caches.
-- Every caller has its own streams, seeded by (seed, caller, what for): a run repeats whatever order callers run in.
-- Resource 0 is the most wanted one under every skew but `own`, which gives each caller one to itself: number i of the
-  callers of worker p of P has i·P + p. One too many is refused.
-- Every worker computes the whole schedule and takes its own stride: shares are disjoint and together complete.
+- Draws are made with numpy in chunks and handed out by a C iterator, some 20 ns each; they wait in
+  arrays, a quarter of what as many integers take of the processor's caches.
+- Every caller has its own streams, seeded by (seed, caller, what for): a run repeats whatever order
+  callers run in.
+- Resource 0 is the most wanted one under every skew but `own`, which gives each caller one to
+  itself: number i of the callers of worker p of P has i·P + p. One too many is refused.
+- Every worker computes the whole schedule and takes its own stride: shares are disjoint and
+  together complete.
 
 Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma.
 """
@@ -21,15 +24,19 @@ from bench.errors import UsageError
 from bench.scenario import Delay, Skew
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
-CALLERS_PER_WORKER = 100_000  # a caller's number is its worker's index times this, plus its own
-Seat = tuple[int, int]  # which worker of the fleet, of how many
+# a caller's number is its worker's index times this, plus its own
+CALLERS_PER_WORKER = 100_000
+# which worker of the fleet, of how many
+Seat = tuple[int, int]
 ALONE: Seat = (0, 1)
 Sampler = Callable[[np.random.Generator, int], np.ndarray]
-_LONGEST_NS = 86_400 * NS_PER_S  # what a heavy tail is cut at: int64 must hold it
+# what a heavy tail is cut at: int64 must hold it
+_LONGEST_NS = 86_400 * NS_PER_S
 
 
 def resource_sampler(skew: Skew, resources: int) -> Sampler:
-    """Return what draws resource indices (0 ≤ index < `resources`) in arrays; build it once per process."""
+    """Return what draws resource indices (0 ≤ index < `resources`) in arrays; build it once per
+    process."""
     if skew.kind == "zipf":
         weights = np.arange(1, resources + 1, dtype=np.float64) ** -skew.value
         shares = np.cumsum(weights / weights.sum())
@@ -51,16 +58,25 @@ def delay_sampler(delay: Delay) -> Sampler | None:
         return lambda generator, size: generator.exponential(scale_ns, size).astype(np.int64)
     if delay.kind == "lognormal":
         median = float(np.log(scale_ns))
-        return lambda generator, size: np.minimum(generator.lognormal(median, delay.sigma, size), _LONGEST_NS).astype(
-            np.int64
-        )
+        return lambda generator, size: np.minimum(
+            generator.lognormal(median, delay.sigma, size), _LONGEST_NS
+        ).astype(np.int64)
     return lambda _generator, size: np.full(size, round(scale_ns), np.int64)
 
 
 class Contention:
     """The choices of all callers of one process."""
 
-    def __init__(self, skew: Skew, resources: int, hold: Delay, think: Delay, seed: int, *, seat: Seat = ALONE) -> None:
+    def __init__(
+        self,
+        skew: Skew,
+        resources: int,
+        hold: Delay,
+        think: Delay,
+        seed: int,
+        *,
+        seat: Seat = ALONE,
+    ) -> None:
         self._own = (seat, resources) if skew.kind == "own" else None
         self._resources = resource_sampler(skew, resources) if resources > 1 else None
         self._hold = delay_sampler(hold)
@@ -68,44 +84,59 @@ class Contention:
         self._seed = seed
 
     def resources(self, caller: int) -> Iterator[int]:
-        """Yield, without end, the indices of the resources that `caller` wants. Raises UsageError for want of one."""
+        """Yield, without end, the indices of the resources that `caller` wants.
+
+        Raises UsageError for want of one.
+        """
         if self._own is not None:
             (part, parts), resources = self._own
             own = caller % CALLERS_PER_WORKER * parts + part
             if own >= resources:
                 raise UsageError(
-                    f"skew own: there are more callers than the {resources:,} resources; raise --resources"
+                    f"skew own: there are more callers than the {resources:,} resources; "
+                    "raise --resources"
                 )
             return repeat(own)
         return self._draws(self._resources, caller, 1) if self._resources else repeat(0)
 
     def holds_ns(self, caller: int) -> Iterator[int] | None:
-        """Yield, without end, how long (ns) `caller` works under each lock; None when it does not."""
+        """Yield, without end, how long (ns) `caller` works under each lock; None when it does
+        not."""
         return self._draws(self._hold, caller, 2) if self._hold else None
 
     def thinks_ns(self, caller: int) -> Iterator[int] | None:
-        """Yield, without end, how long (ns) `caller` rests after each operation; None when it does not."""
+        """Yield, without end, how long (ns) `caller` rests after each operation; None when it does
+        not."""
         return self._draws(self._think, caller, 3) if self._think else None
 
     def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
         generator = np.random.default_rng([self._seed, caller, stream])
-        sizes = chain((16, 32, 64, 128, 256), repeat(512))  # ten thousand callers with few operations each stay small
-        return chain.from_iterable(array("q", sampler(generator, size).astype(np.int64).tobytes()) for size in sizes)
+        # ten thousand callers with few operations each stay small
+        sizes = chain((16, 32, 64, 128, 256), repeat(512))
+        return chain.from_iterable(
+            array("q", sampler(generator, size).astype(np.int64).tobytes()) for size in sizes
+        )
 
 
-CHUNK = 1024  # arrivals of the whole schedule drawn at a time: about 30 µs
+# arrivals of the whole schedule drawn at a time: about 30 µs
+CHUNK = 1024
 
 
-def offsets_ns(rate_per_s: float, spacing: str, seed: int, part: int = 0, parts: int = 1) -> Iterator[int]:
-    """Yield, without end, the start times (ns after the origin, ascending) that worker `part` of `parts` has to
-    keep: every `parts`-th of the whole schedule. `rate_per_s` > 0 is that of all workers; `spacing` is `fixed` or
-    `poisson`."""
+def offsets_ns(
+    rate_per_s: float, spacing: str, seed: int, part: int = 0, parts: int = 1
+) -> Iterator[int]:
+    """Yield, without end, the start times (ns after the origin, ascending) that worker `part` of
+    `parts` has to keep: every `parts`-th of the whole schedule. `rate_per_s` > 0 is that of all
+    workers; `spacing` is `fixed` or `poisson`."""
     numbered = zip(count(0, CHUNK), _chunks(rate_per_s, spacing, seed), strict=False)
-    return chain.from_iterable(times_ns[(part - first) % parts :: parts].tolist() for first, times_ns in numbered)
+    return chain.from_iterable(
+        times_ns[(part - first) % parts :: parts].tolist() for first, times_ns in numbered
+    )
 
 
 def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_ns: int) -> int:
-    """Return how many starts of the whole schedule are due from `from_ns` to before `until_ns`, whoever keeps them."""
+    """Return how many starts of the whole schedule are due from `from_ns` to before `until_ns`,
+    whoever keeps them."""
     due = 0
     for times_ns in _chunks(rate_per_s, spacing, seed):
         due += int(((times_ns >= from_ns) & (times_ns < until_ns)).sum())
@@ -115,7 +146,9 @@ def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_
 
 
 def _chunks(rate_per_s: float, spacing: str, seed: int) -> Iterator[np.ndarray]:
-    generator, gap_ns, last_ns = np.random.default_rng([seed, 0x61727269]), NS_PER_S / rate_per_s, 0.0
+    generator = np.random.default_rng([seed, 0x61727269])
+    gap_ns = NS_PER_S / rate_per_s
+    last_ns = 0.0
     for first in count(0, CHUNK):
         if spacing == "fixed":
             times_ns = np.arange(first, first + CHUNK) * gap_ns

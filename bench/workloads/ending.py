@@ -1,18 +1,19 @@
-"""The end of a run that several workers made: *how far each worker has come → whom the end still waits for*.
+"""The end of a run that several workers made: *how far each worker has come → whom the end still
+waits for*.
 
-    WORKING ──its last report is here──▶ FINISHED ──its fold is here──▶ FOLDED ──its files are here──▶ HERE
-       │                                    │                             │
-       └────────────────────────────────────┴──────────┬──────────────────┘
-                                                       └──it is gone, or cannot, or its time is over──▶ LOST
+    WORKING ──its last report──▶ FINISHED ──its fold──▶ FOLDED ──its files──▶ HERE
+       │                            │                     │
+       └────────────────────────────┴──────────┬──────────┘
+                                               └──gone, or cannot, or its time is over──▶ LOST
 
-    the end:   asks all to finish      then asks all for folds        then fetches files     then is over
-    waits for: those WORKING           those FINISHED                 those FOLDED           nobody
+    the end:   asks all to finish   asks all for folds    fetches files     is over
+    waits for: those WORKING        those FINISHED        those FOLDED      nobody
 
 Rules
-- The end takes one step after the other. A step is over when nobody is left in the state that it waits for. So a death
-  shortens whom to wait for. It ends no step early, and never the end itself.
-- HERE and LOST are final. Whatever such a worker says later changes nothing, and neither does a message that comes
-  twice. A state cannot be skipped.
+- The end takes one step after the other. A step is over when nobody is left in the state that it
+  waits for. So a death shortens whom to wait for. It ends no step early, and never the end itself.
+- HERE and LOST are final. Whatever such a worker says later changes nothing, and neither does a
+  message that comes twice. A state cannot be skipped.
 - A worker that joins after the end has begun takes no part in it.
 """
 
@@ -40,7 +41,10 @@ class Ending:
         self._progress = dict.fromkeys(nodes, Progress.WORKING)
 
     def note(self, node: str, progress: Progress) -> bool:
-        """A worker has come so far; whether that was so. A late, repeated or unknown message is not."""
+        """A worker has come so far; whether that was so.
+
+        A late, repeated or unknown message is not.
+        """
         before = self._progress.get(node)
         if before is None or before in FINAL:
             return False

@@ -1,4 +1,5 @@
-"""Telemetry of a worker that nobody follows: *a plain `locust` worker's folder → OTLP, by a process beside it*.
+"""Telemetry of a worker that nobody follows: *a plain `locust` worker's folder → OTLP, by a process
+beside it*.
 
 Rules: imported only where OTEL_* variables ask for it; what it has to say stands in Locust's log.
 """
@@ -26,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportOrder:
-    """What the exporter is told: whose `folder` it reads, as worker number `worker` of its host, and what that runs."""
+    """What the exporter is told: whose `folder` it reads, as worker number `worker` of its host,
+    and what that runs."""
 
     folder: Path
     worker: int
@@ -35,7 +37,8 @@ class ExportOrder:
 
 
 def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callable[[], None]:
-    """Export what the worker `index` of `workers` writes into `folder`; call what is returned when that is complete."""
+    """Export what the worker `index` of `workers` writes into `folder`; call what is returned when
+    that is complete."""
     child = Child("the exporter", "bench.workloads.export")
 
     def finish() -> None:
@@ -50,19 +53,21 @@ def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callabl
     return finish
 
 
-# -- in the exporter's process -----------------------------------------------------------------------------------------
+# -- in the exporter's process ---------------------------------------------------------------------
 
 
 def main() -> int:
     """Export until told to end. Returns an exit code."""
-    order, settings = next(orders(ExportOrder), None), settings_of(os.environ)
+    order = next(orders(ExportOrder), None)
+    settings = settings_of(os.environ)
     if order is None or settings is None:
         return 0
     try:
         watch = InfoWatch(order.targets)
         facts = inspect(order.targets, allow_missing=True)
         run = order.run.seen(facts, databases_of(order.targets), f"-{order.worker}-{os.getppid()}")
-        if settings.page is not None:  # each worker of a host has one of its own, on consecutive ports
+        # each worker of a host has one of its own, on consecutive ports
+        if settings.page is not None:
             host, port = settings.page
             settings = replace(settings, page=(host, port + order.worker if port else 0))
         exporter = Exporter(settings, run, order.folder, infos=lambda: watch.infos)
@@ -70,9 +75,11 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     exporter.start()
-    if order.worker == 0:  # one of them is enough to ask the servers
+    # one of them is enough to ask the servers
+    if order.worker == 0:
         watch.start()
-    next(orders(str), None)  # there is none: its end is the run's
+    # there is none: its end is the run's
+    next(orders(str), None)
     watch.stop()
     sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
     return 0

@@ -1,7 +1,9 @@
-"""Where a load process notices that it did not run: *a look at its clocks every 10 ms → gaps and pauses in a file*.
+"""Where a load process notices that it did not run: *a look at its clocks every 10 ms → gaps and
+pauses in a file*.
 
-Rules: all looks are made in the thread that has the hub. What a gap is, and what a pause: measure/gaps.py.
-Sources: Documentation/scheduler/sched-stats.rst of Linux (the second number of schedstat), clock_gettime(2).
+Rules: all looks are made in the thread that has the hub. What a gap is, and what a pause:
+measure/gaps.py. Sources: Documentation/scheduler/sched-stats.rst of Linux (the second number of
+schedstat), clock_gettime(2).
 """
 
 import os
@@ -29,13 +31,17 @@ class GapLog:
         self._waited_ns = self._waited()
 
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
-        """A look that was due at `due_ns`. `waited_ns`: by how much the clock of the record is behind. `idle`: others
-        have their time slice, and this process makes no load. Raises EnvironmentNotReadyError when the disk is full."""
-        ran_ns, core_ns = time.thread_time_ns(), self._waited()
+        """A look that was due at `due_ns`. `waited_ns`: by how much the clock of the record is
+        behind. `idle`: others have their time slice, and this process makes no load. Raises
+        EnvironmentNotReadyError when the disk is full."""
+        ran_ns = time.thread_time_ns()
+        core_ns = self._waited()
         still_ns = now_ns - max(due_ns, self._looked_ns) - (ran_ns - self._ran_ns)
         queued_ns = core_ns - self._waited_ns
-        begun_ns, self._looked_ns = self._looked_ns, now_ns
-        self._ran_ns, self._waited_ns = ran_ns, core_ns
+        begun_ns = self._looked_ns
+        self._looked_ns = now_ns
+        self._ran_ns = ran_ns
+        self._waited_ns = core_ns
         if idle:
             return
         if still_ns - queued_ns >= self._least_ns:
@@ -57,7 +63,8 @@ class GapLog:
     def _keep(self, *row: int) -> None:
         at = self._word
         if at + ROW > len(self._words):
-            self._words, at = self._file.chunk(), 0
+            self._words = self._file.chunk()
+            at = 0
         for offset, value in enumerate(row):
             self._words[at + offset] = value
         self._word = at + ROW

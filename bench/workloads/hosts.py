@@ -1,11 +1,13 @@
-"""Workers on other hosts, seen by who leads: *Locust's messages → their clocks, notes and history in the run's folder*.
+"""Workers on other hosts, seen by who leads: *Locust's messages → their clocks, notes and history
+in the run's folder*.
 
-Rules: round trips bound a worker's clock (measure/clocks.py), thirty a second until the shortest of them gets no
-shorter, then six; one whose clock has our name is exact while every round trip agrees. Notes stand in the folder as if
-written here, in times of our clock. When all have ended (ending.py) every worker is asked how much of its history fits,
-then for its fold and the records of as many resources as fit for the busiest host (measure/share.py), piece by piece,
-and again where one is lost. Of one that is lost on the way nothing is taken but its notes, the last of which says
-"lost". What comes from elsewhere names files only of the worker that sends it.
+Rules: round trips bound a worker's clock (measure/clocks.py), thirty a second until the shortest of
+them gets no shorter, then six; one whose clock has our name is exact while every round trip agrees.
+Notes stand in the folder as if written here, in times of our clock. When all have ended (ending.py)
+every worker is asked how much of its history fits, then for its fold and the records of as many
+resources as fit for the busiest host (measure/share.py), piece by piece, and again where one is
+lost. Of one that is lost on the way nothing is taken but its notes, the last of which says "lost".
+What comes from elsewhere names files only of the worker that sends it.
 """
 
 import logging
@@ -36,7 +38,16 @@ from bench.measure.fold import Fold
 from bench.measure.gaps import GAPS
 from bench.measure.record import BEGUN, LOST
 from bench.measure.section import decoded
-from bench.measure.share import BUCKETS, FOLD, Led, budget_per_s, chosen, read_fold, unpack_here, write_led
+from bench.measure.share import (
+    BUCKETS,
+    FOLD,
+    Led,
+    budget_per_s,
+    chosen,
+    read_fold,
+    unpack_here,
+    write_led,
+)
 from bench.measure.workers import WorkerNote, note_late, write_note
 from bench.workloads.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT
 from bench.workloads.ending import Ending, Progress
@@ -44,13 +55,20 @@ from bench.workloads.plan import Plan
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 ASK_S = 0.1
-SETTLED_EVERY = 5  # times as rarely, once the bound on a clock has settled
-SHORTER = 0.9  # of the shortest round trip: one that is shorter unsettles the bound
-BURST = 3  # round trips one behind the other, as whoever has just been woken answers soonest
-ENOUGH = 5  # round trips before a run begins
-RECENT = 50  # round trips that place a note, or settle a bound
-AGAIN_S = 3.0  # without a piece: it was lost on the way
-WORK_S = 600.0  # for the longest history
+# times as rarely, once the bound on a clock has settled
+SETTLED_EVERY = 5
+# of the shortest round trip: one that is shorter unsettles the bound
+SHORTER = 0.9
+# round trips one behind the other, as whoever has just been woken answers soonest
+BURST = 3
+# round trips before a run begins
+ENOUGH = 5
+# round trips that place a note, or settle a bound
+RECENT = 50
+# without a piece: it was lost on the way
+AGAIN_S = 3.0
+# for the longest history
+WORK_S = 600.0
 _ROW = struct.Struct("<4q")
 Answer = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -58,24 +76,30 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Host:
-    """One worker: who it is, the round trips to its clock, its last note, and how much of it is here. `name`: of its
-    host, told apart from others of that name (`names_of`)."""
+    """One worker: who it is, the round trips to its clock, its last note, and how much of it is
+    here. `name`: of its host, told apart from others of that name (`names_of`)."""
 
     pid: int = 0
     name: str = ""
-    machine: tuple[str, str, str] = ("", "", "")  # its name as it says, its address as it sees it, its clock
+    # its name as it says, its address as it sees it, its clock
+    machine: tuple[str, str, str] = ("", "", "")
     about: str = ""
     same_clock: bool = False
-    theirs_ns: int = 0  # the origin of the run on its clock
+    # the origin of the run on its clock
+    theirs_ns: int = 0
     worker: int = 0
     trips: list[tuple[int, int, int, int]] = field(default_factory=list)
-    shortest_ns: int = 1 << 62  # of the trips, but for those that are hardly shorter than the one before
+    # of the trips, but for those that are hardly shorter than the one before
+    shortest_ns: int = 1 << 62
     shortest_at: int = 0  # its number
     written: int = 0  # of the trips
-    again: int = 0  # how often it is asked once more when it has answered
+    # how often it is asked once more when it has answered
+    again: int = 0
     note: WorkerNote | None = None
-    closed: bool = False  # its history is here or lost, and nothing that it says changes its note any more
-    wanted: Answer = field(default_factory=dict)  # what it was asked for last
+    # its history is here or lost, and nothing that it says changes its note any more
+    closed: bool = False
+    # what it was asked for last
+    wanted: Answer = field(default_factory=dict)
     piece: AsyncResult | None = None  # its answer
 
     def add_trip(self, asked_ns: int, there_ns: int, back_ns: int, slewed_ns: int) -> None:
@@ -99,12 +123,13 @@ class Host:
 
 
 def names_of(machines: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
-    """What to call each machine (its name, its address, its clock): by its name, where another has the same name with
-    its address, where that is the same, too, with a number."""
+    """What to call each machine (its name, its address, its clock): by its name, where another has
+    the same name with its address, where that is the same, too, with a number."""
     found = list(dict.fromkeys(machines))
     shared = Counter(name for name, _, _ in found)
     twins = Counter((name, address) for name, address, _ in found)
-    names, numbers = {}, Counter[str]()
+    names = {}
+    numbers = Counter[str]()
     for machine in found:
         name, address, _ = machine
         numbers[name] += 1
@@ -112,7 +137,9 @@ def names_of(machines: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, s
             names[machine] = name
         else:
             place = f"{name} at {address}" if address else name
-            names[machine] = place if twins[name, address] == 1 and address else f"{place}, no. {numbers[name]}"
+            names[machine] = (
+                place if twins[name, address] == 1 and address else f"{place}, no. {numbers[name]}"
+            )
     return names
 
 
@@ -120,7 +147,8 @@ class Hosts:
     """The workers of a master. `begin` with each run and its folder; `close` when it is over."""
 
     def __init__(self, runner: MasterRunner) -> None:
-        self._runner, self._clock = runner, clock_name()
+        self._runner = runner
+        self._clock = clock_name()
         self._folder: Path | None = None
         self._origin_ns = 0
         self.known: dict[str, Host] = {}
@@ -132,27 +160,36 @@ class Hosts:
 
     def begin(self, folder: Path | None) -> None:
         """A run begins. `folder`: where its files belong; None: nobody judges it."""
-        self._folder, self.known, self.sent_away, self._origin_ns = folder, {}, set(), 0
+        self._folder = folder
+        self.known = {}
+        self.sent_away = set()
+        self._origin_ns = 0
 
     def note_here(self, node: str, facts: dict[str, object]) -> None:
         """A worker has said what it is."""
         host = self.known.setdefault(node, Host())
-        host.pid, host.about = int(str(facts["pid"])), str(facts["about"])
+        host.pid = int(str(facts["pid"]))
+        host.about = str(facts["about"])
         host.machine = str(facts["host"]), str(facts.get("address", "")), str(facts["clock"])
         names = names_of([one.machine for one in self.known.values()])
         for one in self.known.values():
             one.name = names[one.machine]
-        host.same_clock, host.worker = facts["clock"] == self._clock, self._runner.get_worker_index(node)
+        host.same_clock = facts["clock"] == self._clock
+        host.worker = self._runner.get_worker_index(node)
 
     def send_away(self, node: str, name: str) -> bool:
-        """Let a worker go that has no part in the run, and name it. Whether it was not on its way already."""
+        """Let a worker go that has no part in the run, and name it.
+
+        Whether it was not on its way already.
+        """
         if node in self.sent_away:
             return False
         self.sent_away.add(node)
         if self._folder is not None:
             note_late(self._folder, name)
         self.dismiss([node], "the run had begun when this worker came, so it goes")
-        self._runner.send_message("quit", None, node)  # Locust's own: its users go back to the others
+        # Locust's own: its users go back to the others
+        self._runner.send_message("quit", None, node)
         return True
 
     def dismiss(self, nodes: Iterable[str], why: str) -> None:
@@ -162,11 +199,16 @@ class Hosts:
 
     def ready(self) -> bool:
         """Whether the clock of every worker is known well enough to begin."""
-        return all(len(self.known[node].trips) >= ENOUGH for node in self._runner.clients if node in self.known)
+        return all(
+            len(self.known[node].trips) >= ENOUGH
+            for node in self._runner.clients
+            if node in self.known
+        )
 
     def origin(self, node: str, origin_ns: int) -> int:
         """What a worker's clock shows at our `origin_ns`, from which on it is measured."""
-        self._origin_ns, host = origin_ns, self.known.get(node)
+        self._origin_ns = origin_ns
+        host = self.known.get(node)
         if host is None:
             return origin_ns
         host.theirs_ns = origin_ns - host.ahead_ns()
@@ -178,7 +220,7 @@ class Hosts:
         trips = [np.array(host.trips) for host in self.known.values() if host.trips]
         return int(max((np.median(rows[:, 2] - rows[:, 0]) for rows in trips), default=0))
 
-    # -- clocks and notes --------------------------------------------------------------------------------------------
+    # -- clocks and notes --------------------------------------------------------------------------
 
     def _look(self) -> None:
         for turn in count():
@@ -204,12 +246,15 @@ class Hosts:
         host = self.known.get(msg.node_id)
         if host is None or msg.data["asked"] > back:
             return
-        asked, there = msg.data["asked"], msg.data["there"]
-        ours, theirs = slewed_ns(), msg.data["slewed"]
+        asked = msg.data["asked"]
+        there = msg.data["there"]
+        ours = slewed_ns()
+        theirs = msg.data["slewed"]
         if ours is not None and theirs is not None:
             host.add_trip(asked, there, back, ours - theirs)
         if host.same_clock and not asked <= there <= back:
-            host.same_clock = False  # another machine with our name, as of a copied image
+            # another machine with our name, as of a copied image
+            host.same_clock = False
         if self._folder is not None and host.pid and not host.same_clock:
             with clock_file(self._folder, host.worker, host.pid).open("ab") as file:
                 file.writelines(_ROW.pack(*trip) for trip in host.trips[host.written :])
@@ -224,7 +269,8 @@ class Hosts:
             self._take_note(host, msg.data["note"])
 
     def _take_note(self, host: Host, text: bytes) -> None:
-        note, ahead_ns = decoded(text, WorkerNote), host.ahead_ns()
+        note = decoded(text, WorkerNote)
+        ahead_ns = host.ahead_ns()
         host.note = msgspec.structs.replace(
             note,
             worker=host.worker,
@@ -244,16 +290,18 @@ class Hosts:
         if self._folder is not None and host.note is not None:
             write_note(self._folder, host.note)
 
-    # -- histories ---------------------------------------------------------------------------------------------------
+    # -- histories ---------------------------------------------------------------------------------
 
     def fetch(self, ending: Ending, plan: Plan, ended_ns: int) -> None:
-        """Bring here what the finished workers left, which they may then remove. `ended_ns`: when the load was asked
-        to end. Of a run that never came to its measured time no history is wanted."""
+        """Bring here what the finished workers left, which they may then remove. `ended_ns`: when
+        the load was asked to end. Of a run that never came to its measured time no history is
+        wanted."""
         if (folder := self._folder) is None:
             return
         start_ns, stop_ns = plan.window_ns
         until_ns = ended_ns if stop_ns is None else min(self._origin_ns + stop_ns, ended_ns)
-        window, buckets = Window(self._origin_ns + start_ns, until_ns), 0
+        window = Window(self._origin_ns + start_ns, until_ns)
+        buckets = 0
         ending.lose([node for node in ending.at(Progress.FINISHED) if node not in self.known])
         if self._origin_ns and window.stop_ns > window.start_ns:
             write_led(folder, Led((window.start_ns, window.stop_ns), 0))
@@ -262,9 +310,12 @@ class Hosts:
             write_led(folder, Led((window.start_ns, window.stop_ns), buckets))
         else:
             for node in ending.at(Progress.FINISHED):
-                ending.note(node, Progress.FOLDED)  # there is nothing to fold
+                # there is nothing to fold
+                ending.note(node, Progress.FOLDED)
         folds = {node: Fold(plan.scenario, window) for node in ending.at(Progress.FOLDED)}
-        gevent.joinall([gevent.spawn(self._bring, ending, node, buckets, fold) for node, fold in folds.items()])
+        gevent.joinall(
+            [gevent.spawn(self._bring, ending, node, buckets, fold) for node, fold in folds.items()]
+        )
         for node in ending.at(Progress.LOST):
             self._give_up(node)
 
@@ -276,7 +327,9 @@ class Hosts:
             if host.note is not None:
                 host.note = msgspec.structs.replace(host.note, phase="lost")
                 self._write(host)
-        self.dismiss([node], "the leader lost this worker at the end of the run, and ended without it")
+        self.dismiss(
+            [node], "the leader lost this worker at the end of the run, and ended without it"
+        )
 
     def _fold(self, ending: Ending, window: Window) -> list[Answer]:
         """Have every finished worker fold its history; what they say of it."""
@@ -286,9 +339,17 @@ class Hosts:
         told: list[Answer] = []
 
         def ask(node: str) -> None:
-            what = {"name": FOLDED, "at": 0, "window_ns": window_ns, "budget": budget / beside[self.known[node].name]}
+            what = {
+                "name": FOLDED,
+                "at": 0,
+                "window_ns": window_ns,
+                "budget": budget / beside[self.known[node].name],
+            }
             answer = self._ask(node, what)
-            if ending.note(node, Progress.LOST if answer is None else Progress.FOLDED) and answer is not None:
+            if (
+                ending.note(node, Progress.LOST if answer is None else Progress.FOLDED)
+                and answer is not None
+            ):
                 told.append(answer)
 
         gevent.joinall([gevent.spawn(ask, node) for node in ending.at(Progress.FINISHED)])
@@ -296,7 +357,8 @@ class Hosts:
 
     def _bring(self, ending: Ending, node: str, buckets: int, fold: Fold) -> None:
         """Bring the files of one worker here, all or none. `fold`: one that its fold must fit."""
-        host, folder = self.known[node], self._folder
+        host = self.known[node]
+        folder = self._folder
         assert folder is not None
         arriving = folder / f"arriving-{host.worker}-{host.pid}"
         arriving.mkdir(exist_ok=True)
@@ -313,19 +375,24 @@ class Hosts:
         shutil.rmtree(arriving, ignore_errors=True)
 
     def _arrived(self, node: str, arriving: Path, buckets: int, fold: Fold) -> list[bytes] | None:
-        """The last notes of a worker whose files are in the folder `arriving` now; None when one is missing or torn."""
+        """The last notes of a worker whose files are in the folder `arriving` now; None when one is
+        missing or torn."""
         host = self.known[node]
         answer = self._ask(node, {"name": PACKED, "at": buckets})
         if answer is None:
             return None
         who = f"{host.worker}-{host.pid}"
-        own = re.compile(rf"(?:(?:{BEGUN}|{GAPS})-{who}\.bin|{FOLD}-{who}\.json|(?:history|{LOST})-{who}\.pack)")
+        own = re.compile(
+            rf"(?:(?:{BEGUN}|{GAPS})-{who}\.bin|{FOLD}-{who}\.json|(?:history|{LOST})-{who}\.pack)"
+        )
         for name, size in answer["files"].items():
             if not own.fullmatch(name) or not self._fetch_file(node, arriving / name, size):
                 return None
             try:
                 if name.endswith(".pack"):
-                    get_hub().threadpool.apply(unpack_here, (arriving / name,), {"whole": buckets == BUCKETS})
+                    get_hub().threadpool.apply(
+                        unpack_here, (arriving / name,), {"whole": buckets == BUCKETS}
+                    )
                 elif name.endswith(".json"):
                     fold.sums.merge(read_fold(arriving / name))
             except (ValueError, OverflowError) as error:
@@ -345,8 +412,10 @@ class Hosts:
 
     def _ask(self, node: str, what: Answer) -> Answer | None:
         """Its answer; None when it is gone, or could not do it."""
-        host, deadline_s = self.known[node], time.monotonic() + WORK_S
-        host.wanted, host.piece = what, AsyncResult()
+        host = self.known[node]
+        deadline_s = time.monotonic() + WORK_S
+        host.wanted = what
+        host.piece = AsyncResult()
         while True:
             self._runner.send_message(WANT, what, node)
             with suppress(gevent.Timeout):

@@ -1,10 +1,12 @@
-"""Locust as a process of its own: *a plan → a running Locust; its end, or the sentence that ended it*.
+"""Locust as a process of its own: *a plan → a running Locust; its end, or the sentence that ended
+it*.
 
-Rules: imports neither Locust nor gevent, which patch whole processes. Locust and its workers form one process group
-and end with us: each asks the kernel for a SIGTERM at its parent's death, which lets Locust give its locks back (start
-this in a thread that lives as long as the run). No web UI, no files but in the plan's folder, the master's port on
-loopback unless other hosts take part. Locust reads its command line alone: none of its files, no LOCUST_ variable
-(bare_locust.py). Source: Locust's command line; proc(5).
+Rules: imports neither Locust nor gevent, which patch whole processes. Locust and its workers form
+one process group and end with us: each asks the kernel for a SIGTERM at its parent's death, which
+lets Locust give its locks back (start this in a thread that lives as long as the run). No web UI,
+no files but in the plan's folder, the master's port on loopback unless other hosts take part.
+Locust reads its command line alone: none of its files, no LOCUST_ variable (bare_locust.py).
+Source: Locust's command line; proc(5).
 """
 
 import contextlib
@@ -28,20 +30,30 @@ from bench.topology.child import PARENT_VARIABLE, Guard
 from bench.topology.fleet import KeptPort
 from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
-LOG_FILE, TABLE_FILE = "locust.log", "locust.json"
-FAILURE_FILE = "failure.json"  # in the folder where Locust runs: why it ended the run, and the exit code
+LOG_FILE = "locust.log"
+TABLE_FILE = "locust.json"
+# in the folder where Locust runs: why it ended the run, and the exit code
+FAILURE_FILE = "failure.json"
 _BARE = Path(__file__).with_name("bare_locust.py")
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
-# -P: else the folder of bare_locust.py would be the first place where Locust looks for its own imports
+# -P: else the folder of bare_locust.py would be the first place where Locust looks for its own
+# imports
 _LOCUST = (sys.executable, "-P", str(_BARE), "-f", str(_LOCUSTFILE))
 _LOG_LINES = 12
-NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"  # the file by which a worker tells whoever started it
-SERIES_VARIABLE = "LOCKBENCH_SERIES"  # the socket that brings the plans of later runs
-OVER = b"over\n"  # the answer, once a run of a series has ended
-MORE, LAST = "more", "last"
-WORKERS_S = 300.0  # how long workers of other hosts may take to come
+# the file by which a worker tells whoever started it
+NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"
+# the socket that brings the plans of later runs
+SERIES_VARIABLE = "LOCKBENCH_SERIES"
+# the answer, once a run of a series has ended
+OVER = b"over\n"
+MORE = "more"
+LAST = "last"
+# how long workers of other hosts may take to come
+WORKERS_S = 300.0
 _GROUP_ENDS_S = 3.0
-_ERRORS = {kind.exit_code: kind for kind in (UsageError, EnvironmentNotReadyError, InconclusiveError)}
+_ERRORS = {
+    kind.exit_code: kind for kind in (UsageError, EnvironmentNotReadyError, InconclusiveError)
+}
 
 
 def is_alive(pid: int) -> bool:
@@ -55,10 +67,12 @@ def is_alive(pid: int) -> bool:
 def command_line(plan: Plan) -> list[str]:
     """The command that runs `plan`, which must have a workdir."""
     assert plan.workdir is not None
-    users, processes = plan.scenario.users, plan.scenario.processes
+    users = plan.scenario.users
+    processes = plan.scenario.processes
     words = [*_LOCUST, "--headless", "--only-summary"]
     words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
-    # by its bare name: given a path, Locust would make the folder anew when its orphan's end comes after the clean-up
+    # by its bare name: given a path, Locust would make the folder anew when its orphan's end comes
+    # after the clean-up
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
     bind = plan.bind
     if bind is not None:
@@ -67,21 +81,35 @@ def command_line(plan: Plan) -> list[str]:
         kept = KeptPort()
         kept.release()
         bind = ("127.0.0.1", kept.number)
-        words += ["--processes", str(processes), "--master-host", bind[0], "--master-port", str(bind[1])]
-    return words + (["--master-bind-host", bind[0], "--master-bind-port", str(bind[1])] if bind else [])
+        words += [
+            "--processes",
+            str(processes),
+            "--master-host",
+            bind[0],
+            "--master-port",
+            str(bind[1]),
+        ]
+    return words + (
+        ["--master-bind-host", bind[0], "--master-bind-port", str(bind[1])] if bind else []
+    )
 
 
 def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[bytes]:
-    """A Locust that waits for who leads at `host`, works for it, and ends with us. It logs on stderr. When it has been
-    told what to do `note` says whether another run may follow: `MORE` or `LAST`."""
+    """A Locust that waits for who leads at `host`, works for it, and ends with us. It logs on
+    stderr. When it has been told what to do `note` says whether another run may follow: `MORE` or
+    `LAST`."""
     words = [*_LOCUST, "--worker", "--master-host", host, "--master-port", str(port)]
     words += ["--processes", str(processes)] if processes > 1 else []
     environment = _environment(os.environ, **{NOTE_VARIABLE: str(note)})
-    return subprocess.Popen(words, env=environment, cwd=tempfile.gettempdir(), start_new_session=True)
+    return subprocess.Popen(
+        words, env=environment, cwd=tempfile.gettempdir(), start_new_session=True
+    )
 
 
 def _environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
-    without_locust = {name: value for name, value in environ.items() if not name.startswith("LOCUST_")}
+    without_locust = {
+        name: value for name, value in environ.items() if not name.startswith("LOCUST_")
+    }
     return {**without_locust, PARENT_VARIABLE: str(os.getpid()), **more}
 
 
@@ -115,14 +143,20 @@ class LocustProcess:
     ) -> None:
         """Start Locust on the plan and return at once. Raises EnvironmentNotReadyError.
 
-        `folder`: where it runs and keeps its log; None: in the plan's workdir. `channel`: a socket that brings the
-        plans of later runs (series.py); None: this run is its only one.
+        `folder`: where it runs and keeps its log; None: in the plan's workdir. `channel`: a socket
+        that brings the plans of later runs (series.py); None: this run is its only one.
         """
         assert plan.workdir is not None
         self._workdir = plan.workdir if folder is None else folder
         text = in_memory(plan.text)
-        passed = {PLAN_VARIABLE: text} if channel is None else {PLAN_VARIABLE: text, SERIES_VARIABLE: channel}
-        environment = _environment(environ, **{name: f"/proc/self/fd/{number}" for name, number in passed.items()})
+        passed = (
+            {PLAN_VARIABLE: text}
+            if channel is None
+            else {PLAN_VARIABLE: text, SERIES_VARIABLE: channel}
+        )
+        environment = _environment(
+            environ, **{name: f"/proc/self/fd/{number}" for name, number in passed.items()}
+        )
         try:
             with (self._workdir / LOG_FILE).open("wb") as log:
                 self._process = subprocess.Popen(
@@ -137,13 +171,15 @@ class LocustProcess:
                 )
         except OSError as error:
             raise EnvironmentNotReadyError(
-                f"Locust cannot be started in {self._workdir}: {error.strerror}; see whether the folder can be written"
+                f"Locust cannot be started in {self._workdir}: {error.strerror}; see "
+                "whether the folder can be written"
             ) from error
         finally:
             os.close(text)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` (None: without end) for Locust's end; the exit code, None if it still runs."""
+        """Wait up to `timeout_s` (None: without end) for Locust's end; the exit code, None if it
+        still runs."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -154,19 +190,28 @@ class LocustProcess:
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL. Idempotent."""
+        """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL.
+
+        Idempotent.
+        """
         deadline_s = time.monotonic() + (_GROUP_ENDS_S if self._process.poll() is not None else 0.0)
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline_s:
                 os.killpg(self._process.pid, 0)
-                time.sleep(0.01)  # orphaned workers are not our children: nobody tells when they end
+                # orphaned workers are not our children: nobody tells when they end
+                time.sleep(0.01)
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def failure(self) -> BenchError | None:
-        """Why the run failed, once Locust has ended: its own sentence, else the end of its log. None if it did not."""
+        """Why the run failed, once Locust has ended: its own sentence, else the end of its log.
+
+        None if it did not.
+        """
         with contextlib.suppress(OSError, ValueError):
-            return error_of(**json.loads((self._workdir / FAILURE_FILE).read_text(encoding="utf-8")))
+            return error_of(
+                **json.loads((self._workdir / FAILURE_FILE).read_text(encoding="utf-8"))
+            )
         code = self._process.poll()
         if not code:
             return None
@@ -202,8 +247,9 @@ class Load(Protocol):
 class LocustSeries:
     """One Locust for many runs, one after the other. `close` must be called.
 
-    A new Locust costs two to five seconds of start and end, more than a short probe lasts. Here only the test inside
-    it begins anew: users, connections and the record are each run's own, so a run of a series is judged as any other.
+    A new Locust costs two to five seconds of start and end, more than a short probe lasts. Here
+    only the test inside it begins anew: users, connections and the record are each run's own, so a
+    run of a series is judged as any other.
     """
 
     def __init__(self) -> None:
@@ -212,15 +258,17 @@ class LocustSeries:
         self._ours: socket.socket | None = None
 
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
-        """Start the run of `plan` and return at once: in the Locust that is there, else in a new one. All plans of a
-        series have as many processes. Raises EnvironmentNotReadyError."""
+        """Start the run of `plan` and return at once: in the Locust that is there, else in a new
+        one. All plans of a series have as many processes. Raises EnvironmentNotReadyError."""
         if self._process is not None and self._ours is not None and self._process.wait(0) is None:
             self._ours.sendall(plan.text + b"\n")
             return SeriesRun(self._process, self._ours)
         self._end()
         self._ours, theirs = socket.socketpair()
         with theirs:
-            self._process = LocustProcess(plan, environ, folder=self._guard.folder, channel=theirs.fileno())
+            self._process = LocustProcess(
+                plan, environ, folder=self._guard.folder, channel=theirs.fileno()
+            )
         return SeriesRun(self._process, self._ours)
 
     def close(self) -> None:
@@ -239,17 +287,20 @@ class SeriesRun:
     """One run of a series, to be followed as a `LocustProcess` is."""
 
     def __init__(self, process: LocustProcess, channel: socket.socket) -> None:
-        self._process, self._channel = process, channel
+        self._process = process
+        self._channel = channel
         self._is_over = False
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` for the end of this run, or of Locust: 0 or Locust's exit code; None: neither."""
+        """Wait up to `timeout_s` for the end of this run, or of Locust: 0 or Locust's exit code;
+        None: neither."""
         readable, _, _ = select.select([self._channel], [], [], timeout_s)
         self._is_over = bool(readable and self._channel.recv(len(OVER)))
         return 0 if self._is_over else self._process.wait(1.0 if readable else 0)
 
     def close(self) -> None:
-        """See that nobody is left of a run that has not ended; of one that has the next may follow."""
+        """See that nobody is left of a run that has not ended; of one that has the next may
+        follow."""
         if not self._is_over:
             self._process.close()
 

@@ -1,9 +1,11 @@
-"""A caller whose greenlet stays parked while all is usual: *what it waited for has come → its next step, no switch*.
+"""A caller whose greenlet stays parked while all is usual: *what it waited for has come → its next
+step, no switch*.
 
-Rules: why, and what is usual: README, "A caller's greenlet stays parked". The stand-in (lockcore.awaited) goes from
-wait to wait, and records what `Caller` would. Whatever is unusual wakes the greenlet, which goes on from there by
-`Caller`'s own ways; it is there to be killed, too, wherever its operation is. A lock that is observed is asked by
-`Caller` alone. Compiled with the core (lockcore/compiled.py), where a wheel is built.
+Rules: why, and what is usual: README, "A caller's greenlet stays parked". The stand-in
+(lockcore.awaited) goes from wait to wait, and records what `Caller` would. Whatever is unusual
+wakes the greenlet, which goes on from there by `Caller`'s own ways; it is there to be killed, too,
+wherever its operation is. A lock that is observed is asked by `Caller` alone. Compiled with the
+core (lockcore/compiled.py), where a wheel is built.
 """
 
 from collections.abc import Callable
@@ -24,9 +26,11 @@ from lockcore.rounds import ReleaseRound, SetRound
 from lockcore.shells.shortcut import Shortcut, Steps
 
 IDLE: Final = 0  # between two operations
-ASKED: Final = 1  # the SET is out
+# the SET is out
+ASKED: Final = 1
 HELD: Final = 2
-GIVING: Final = 3  # the release is out
+# the release is out
+GIVING: Final = 3
 RESTING: Final = 4
 AWAITING: Final = 5  # an arrival
 
@@ -34,10 +38,12 @@ AWAITING: Final = 5  # an arrival
 def kind_of(
     acquire: Acquire, naps: Alarm, rests: Rests, arrivals: PreciseAlarm | None, pacer: Pacer | None
 ) -> Callable[..., Caller]:
-    """What makes callers that lock by `acquire` and wait by these: the last two where starts have a schedule."""
+    """What makes callers that lock by `acquire` and wait by these: the last two where starts have a
+    schedule."""
     lock = getattr(acquire, "__self__", None)
     if not isinstance(lock, Shortcut) or not type(lock).__module__.startswith("lockcore."):
-        return Caller  # a lock derived from ours may have ways of its own
+        # a lock derived from ours may have ways of its own
+        return Caller
     return partial(LentCaller, lock=lock, naps=naps, rests=rests, arrivals=arrivals, pacer=pacer)
 
 
@@ -63,7 +69,8 @@ class LentCaller(Caller):
         self._stage: int = IDLE
         self._error: BaseException | None = None
         self._asked: SetRound | None = None
-        self._steps: Steps | None = None  # of an acquire that did not win at once
+        # of an acquire that did not win at once
+        self._steps: Steps | None = None
         self._denial: Denied | None = None
         self._giving: ReleaseRound | None = None
         self._lease: Lease | None = None
@@ -83,7 +90,8 @@ class LentCaller(Caller):
             needed = self._next()
             while True:
                 if not needed and self.lock.park() is True and self._stage != HELD:
-                    return  # called off, from a rest or an arrival
+                    # called off, from a rest or an arrival
+                    return
                 if self._error is not None:
                     raise self._error
                 if self._stage != IDLE:
@@ -99,7 +107,8 @@ class LentCaller(Caller):
             raise
 
     def _forget_error(self) -> None:
-        """In a method of its own: where `run` sets None, mypyc takes the attribute for None from there on.
+        """In a method of its own: where `run` sets None, mypyc takes the attribute for None from
+        there on.
 
         An error of a step would then end as a TypeError that names only the error's class.
         """
@@ -108,7 +117,7 @@ class LentCaller(Caller):
     def _is_over(self) -> bool:
         return cast("LocustUser", self._user)._state != self._running
 
-    # -- the stand-in: each returns True where it cannot go on -------------------------------------------------------
+    # -- the stand-in: each returns True where it cannot go on -------------------------------------
 
     def _step(self) -> bool:
         """What was waited for has come."""
@@ -132,7 +141,8 @@ class LentCaller(Caller):
 
     def _next(self) -> bool:
         """The next operation, now or when it is due."""
-        self._stage, pacer = IDLE, self.pacer
+        self._stage = IDLE
+        pacer = self.pacer
         if self._is_over():
             return True
         if pacer is None:
@@ -145,16 +155,21 @@ class LentCaller(Caller):
             return True
         if pacer.is_overdue(due_ns):
             return self._ask(due_ns, self._now())
-        self._due_ns, self._stage = due_ns, AWAITING
+        self._due_ns = due_ns
+        self._stage = AWAITING
         cast("PreciseAlarm", self.arrivals).call(due_ns, self._me)
         return False
 
     def _ask(self, intended_ns: int, start_ns: int) -> bool:
         self._stage = IDLE
         self._resource = self._draw()
-        self._intended_ns, self._start_ns = intended_ns, start_ns
+        self._intended_ns = intended_ns
+        self._start_ns = start_ns
         self.begun[self.place] = start_ns
-        self._lease, self._asked, self._sent_ns, self._stage = None, None, 0, ASKED
+        self._lease = None
+        self._asked = None
+        self._sent_ns = 0
+        self._stage = ASKED
         name = f"r{self._resource}"
         asked = self.lock.begin_acquire(name, self.ttl_ms, self.wait_ms, start_ns, self._me)
         self._asked = asked
@@ -187,7 +202,8 @@ class LentCaller(Caller):
         self._lease = lease
         fault = self._read(lease, self._start_ns, self._now())
         if fault:
-            self.misreport(fault)  # of our own lock: its record will not be believed
+            # of our own lock: its record will not be believed
+            self.misreport(fault)
         if self.holds_ns is None:
             return self._give_back(self._returned_ns)
         self._stage = HELD
@@ -195,28 +211,40 @@ class LentCaller(Caller):
         return False
 
     def _give_back(self, sent_ns: int) -> bool:
-        self._stage, self._sent_ns = GIVING, sent_ns
-        self._giving = giving = self.lock.begin_release(cast("Lease", self._lease), sent_ns, self._me)
+        self._stage = GIVING
+        self._sent_ns = sent_ns
+        self._giving = giving = self.lock.begin_release(
+            cast("Lease", self._lease), sent_ns, self._me
+        )
         return giving.outcome is not None
 
     def _given_back(self) -> bool:
-        replied_ns, lease, giving = self._now(), self._lease, self._giving
+        replied_ns = self._now()
+        lease = self._lease
+        giving = self._giving
         self._stage = IDLE
         if lease is not None and giving is not None:
             outcome = giving.outcome or Outcome.UNREACHABLE
             self._note(
-                lease, outcome, self._resource, self._intended_ns, self._start_ns, self._sent_ns, replied_ns
-            )  # fmt: skip
+                lease,
+                outcome,
+                self._resource,
+                self._intended_ns,
+                self._start_ns,
+                self._sent_ns,
+                replied_ns,
+            )
         return self._rest()
 
     def _rest(self) -> bool:
         if self.thinks_ns is None:
             return self._next()
-        self._due_ns, self._stage = monotonic_ns() + next(self.thinks_ns), RESTING
+        self._due_ns = monotonic_ns() + next(self.thinks_ns)
+        self._stage = RESTING
         self.rests.call(self._due_ns, self._me)
         return False
 
-    # -- its greenlet -------------------------------------------------------------------------------------------------
+    # -- its greenlet ------------------------------------------------------------------------------
 
     def _go_on(self) -> bool:
         """What the stand-in could not: as there, True where this is not over."""
@@ -226,19 +254,23 @@ class LentCaller(Caller):
             return self._give_back(self._now())
         if self._denial is None:
             if self._asked is not None:  # settled at once
-                gevent.sleep(0)  # it must not starve the hub
+                # it must not starve the hub
+                gevent.sleep(0)
                 return self._answered()
-            self._stage = IDLE  # observed, and told by the ordinary ways alone
+            # observed, and told by the ordinary ways alone
+            self._stage = IDLE
             self.operate(self._resource, self._intended_ns, self._start_ns)
             return self._rest()
-        denial, self._denial = self._denial, None
+        denial = self._denial
+        self._denial = None
         self._denied(denial, self._resource, self._intended_ns, self._start_ns, monotonic_ns())
         self._stage = IDLE
         return self._rest()
 
     def _cut_short(self) -> None:
         """Killed, or raised in the middle."""
-        stage, lease = self._stage, self._lease
+        stage = self._stage
+        lease = self._lease
         self._stage = IDLE
         for alarm in (self.naps, self.rests, self.arrivals):
             if alarm is not None:
@@ -251,4 +283,6 @@ class LentCaller(Caller):
         elif stage == ASKED and lease is None and self._asked is not None:
             self._asked.abandon()
         if stage in (ASKED, HELD, GIVING):
-            self._broken_off(lease, self._resource, self._intended_ns, self._start_ns, self._sent_ns)
+            self._broken_off(
+                lease, self._resource, self._intended_ns, self._start_ns, self._sent_ns
+            )

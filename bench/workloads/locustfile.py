@@ -1,7 +1,8 @@
 """The file Locust loads, alone or for `lockbench run`: *Locust's events → the two sides of a run*.
 
-Rules: importing opens nothing but the plan. Works with web UI, headless, `--processes`, and master and workers on
-other hosts, where the package must be installed. Source: Locust's documentation, "Event hooks".
+Rules: importing opens nothing but the plan. Works with web UI, headless, `--processes`, and master
+and workers on other hosts, where the package must be installed. Source: Locust's documentation,
+"Event hooks".
 """
 
 import os
@@ -19,7 +20,8 @@ from locust.env import Environment
 from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
 from locust.web import WebUI
 
-if str(Path(__file__).parents[2]) not in sys.path:  # run from a checkout that is not installed, from any folder
+# run from a checkout that is not installed, from any folder
+if str(Path(__file__).parents[2]) not in sys.path:
     sys.path.append(str(Path(__file__).parents[2]))
 
 from bench.errors import BenchError
@@ -37,22 +39,29 @@ _COLOURS = {Kind.GOOD.value: "#1b7f3b", Kind.UNKNOWN.value: "#8a6100", Kind.BAD.
 
 _loader_pid = os.getpid()
 keep_fractions()
-# a worker asks once per option whenever users are added, and nothing else runs for 0.1 s: once will do
+# a worker asks once per option whenever users are added, and nothing else runs for 0.1 s: once will
+# do
 argument_parser.default_args_dict = cache(argument_parser.default_args_dict)
-os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))  # it tries to connect for minutes
+# it tries to connect for minutes
+os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent()
 
 
 def _connect(
-    environment: Environment, runner: LocalRunner | MasterRunner | WorkerRunner, web_ui: WebUI | None, **_: object
+    environment: Environment,
+    runner: LocalRunner | MasterRunner | WorkerRunner,
+    web_ui: WebUI | None,
+    **_: object,
 ) -> None:
     options = environment.parsed_options or Namespace()
-    get_hub().loop.update_now()  # else Locust's run time counts from before all imports
+    # else Locust's run time counts from before all imports
+    get_hub().loop.update_now()
     headless = web_ui is None and not isinstance(runner, WorkerRunner)
     interrupt_main_only(lambda: headless and runner.state == STATE_INIT)
     if isinstance(runner, WorkerRunner):
-        options.json = options.json_file = None  # the master's to write; a worker would put its rest over it
+        # the master's to write; a worker would put its rest over it
+        options.json = options.json_file = None
         Member(environment, runner)
         return
     if web_ui is None:
@@ -66,8 +75,8 @@ def _connect(
 
 
 def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
-    """Add to Locust's page the verdict and the report of the last run, behind its login. Its field for a host goes:
-    what is asked are targets."""
+    """Add to Locust's page the verdict and the report of the last run, behind its login. Its field
+    for a host goes: what is asked are targets."""
     app = web_ui.app
     assert app is not None
     prefix = (getattr(web_ui.environment.parsed_options, "web_base_path", None) or "").rstrip("/")
@@ -76,7 +85,11 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
     added += f"<script>{script}</script></head>"
 
     def add(response: Response) -> Response:
-        if response.mimetype == "text/html" and not response.is_streamed and not response.direct_passthrough:
+        if (
+            response.mimetype == "text/html"
+            and not response.is_streamed
+            and not response.direct_passthrough
+        ):
             response.set_data(response.get_data(as_text=True).replace("</head>", added, 1))
         return response
 
@@ -84,8 +97,11 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
         told = conductor.told
         if told is None:
             return jsonify({"word": "", "colour": "", "text": "", "report": False})
-        colour, report = _COLOURS[told.colour], bool(told.page)
-        return jsonify({"word": told.word, "colour": colour, "text": told.headline, "report": report})
+        colour = _COLOURS[told.colour]
+        report = bool(told.page)
+        return jsonify(
+            {"word": told.word, "colour": colour, "text": told.headline, "report": report}
+        )
 
     def report() -> Response:
         told = conductor.told
@@ -93,7 +109,9 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
 
     app.after_request(add)
     for name, answer in (("verdict", verdict), ("report", report)):
-        app.add_url_rule(f"{prefix}/lockbench/{name}", name, web_ui.auth_required_if_enabled(answer))
+        app.add_url_rule(
+            f"{prefix}/lockbench/{name}", name, web_ui.auth_required_if_enabled(answer)
+        )
 
 
 @contextmanager

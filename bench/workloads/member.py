@@ -1,9 +1,11 @@
-"""The side of a run that holds users: *Locust's events in a local runner or worker → one Worker, begun and ended*.
+"""The side of a run that holds users: *Locust's events in a local runner or worker → one Worker,
+begun and ended*.
 
-Rules: a user's loop is its task, so Locust does nothing between two operations. The lock is connected when a test
-starts, in this process, before its users are spawned. A worker finishes before its last report, so Locust's table at
-the master equals our counts: on the conductor's word, or on Ctrl-C or SIGTERM of the worker itself, whichever comes
-first. Source: locust.runners (WorkerRunner), locust.main (shutdown).
+Rules: a user's loop is its task, so Locust does nothing between two operations. The lock is
+connected when a test starts, in this process, before its users are spawned. A worker finishes
+before its last report, so Locust's table at the master equals our counts: on the conductor's word,
+or on Ctrl-C or SIGTERM of the worker itself, whichever comes first. Source: locust.runners
+(WorkerRunner), locust.main (shutdown).
 """
 
 import logging
@@ -39,7 +41,10 @@ logger = logging.getLogger(__name__)
 
 
 def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
-    """Install the handler in this process. While `is_starting()`, when Locust catches nothing, it exits with 130."""
+    """Install the handler in this process.
+
+    While `is_starting()`, when Locust catches nothing, it exits with 130.
+    """
     numbers = count(1)
 
     def interrupted() -> None:
@@ -48,7 +53,9 @@ def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
             error = SystemExit(130) if is_starting() else KeyboardInterrupt()
             get_hub().handle_system_error(type(error), error)
         elif number == 2:
-            logger.warning("giving the locks back; Ctrl-C again leaves them until their TTL has passed")
+            logger.warning(
+                "giving the locks back; Ctrl-C again leaves them until their TTL has passed"
+            )
         else:
             os._exit(130)
 
@@ -56,23 +63,30 @@ def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
 
 
 def end_within(seconds: float) -> None:
-    """Have the kernel end this process (SIGALRM) if it still lives after so many seconds, whatever it waits for."""
+    """Have the kernel end this process (SIGALRM) if it still lives after so many seconds, whatever
+    it waits for."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(max(1, int(seconds)))
 
 
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
-    """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks in vain this process
-    ends with a sentence, and the process `leader` is to end, too. Time in which it waited for a core does not count."""
-    seen_ns, in_vain, since_ns = -1, 0, 0
+    """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks
+    in vain this process ends with a sentence, and the process `leader` is to end, too. Time in
+    which it waited for a core does not count."""
+    seen_ns = -1
+    in_vain = 0
+    since_ns = 0
 
     def look(_signal: int, _frame: object) -> None:
         nonlocal seen_ns, in_vain, since_ns
         if worker.finished:
             return
-        own_ns = monotonic_ns() - scheduled_ns()[1]  # all time but what it waited for a core
+        # all time but what it waited for a core
+        own_ns = monotonic_ns() - scheduled_ns()[1]
         if worker.probed_ns != seen_ns:
-            seen_ns, in_vain, since_ns = worker.probed_ns, 0, own_ns
+            seen_ns = worker.probed_ns
+            in_vain = 0
+            since_ns = own_ns
         else:
             in_vain += 1
         if in_vain >= 2 and own_ns - since_ns >= OWN_TIME_NS:
@@ -85,10 +99,12 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
 
 def _end_stuck(recipe: str, leader: int | None) -> None:
     error = EnvironmentNotReadyError(
-        f"the recipe {recipe} has let no other caller run for {2 * LOOK_S} s; an acquire or a release must wait for "
+        f"the recipe {recipe} has let no other caller run for {2 * LOOK_S} s; an acquire "
+        "or a release must wait for "
         "something by gevent"
     )
-    os.write(2, f"lockbench: {error}\n".encode())  # whoever was interrupted may be in the middle of a print
+    # whoever was interrupted may be in the middle of a print
+    os.write(2, f"lockbench: {error}\n".encode())
     note_failure(error)
     if leader is not None:
         os.kill(leader, signal.SIGTERM)
@@ -98,14 +114,19 @@ def _end_stuck(recipe: str, leader: int | None) -> None:
 HERE, THERE, BEGIN, FINISH, FINISHED, FAILED = (
     f"lockbench-{word}" for word in ("here", "there", "begin", "finish", "finished", "failed")
 )
-OWN_TIME_NS = NS_PER_S // 2  # it had a core for so long, and nobody else ran
+# it had a core for so long, and nobody else ran
+OWN_TIME_NS = NS_PER_S // 2
 THERE_LOOK_S = 0.01
-LOOK_S = 1  # two looks are over before a master misses the heartbeats
+# two looks are over before a master misses the heartbeats
+LOOK_S = 1
 _AFTER_GRACE_S = 15.0
 
 
 def own_address(host: str, port: int) -> str:
-    """The address of this host by which it reaches another; "" when that is not known. Nothing is sent."""
+    """The address of this host by which it reaches another; "" when that is not known.
+
+    Nothing is sent.
+    """
     with suppress(OSError):
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -117,15 +138,18 @@ def own_address(host: str, port: int) -> str:
 class LockUser(User):
     """One caller."""
 
-    host = "redis://targets"  # for Locust's page alone, which asks for one
-    wait_time = constant(1)  # the rest after an unexpected exception, and while there is nothing to do
+    # for Locust's page alone, which asks for one
+    host = "redis://targets"
+    # the rest after an unexpected exception, and while there is nothing to do
+    wait_time = constant(1)
     worker: ClassVar[Worker | None] = None
     _caller: Caller | None = None
     _is_asked_to_stop = False
 
     @task
     def cycles(self) -> None:
-        """Run operations until Locust asks this user to stop, the schedule ends, or there is no worker to run on."""
+        """Run operations until Locust asks this user to stop, the schedule ends, or there is no
+        worker to run on."""
         worker = self.worker
         if worker is None:
             return
@@ -140,13 +164,17 @@ class LockUser(User):
         except BaseException as error:
             if self._is_asked_to_stop:
                 raise
-            # Some exceptions end a user of Locust, as its own StopUser and gevent's Timeout do. Then fewer callers than
-            # the run claims would be left, so this one rests and goes on, whatever the recipe has raised.
+            # Some exceptions end a user of Locust, as its own StopUser and gevent's Timeout do.
+            # Then fewer callers than the run claims would be left, so this one rests and goes on,
+            # whatever the recipe has raised.
             worker.raised.note(error)
             raise RuntimeError("the recipe raised an exception") from error
 
     def stop(self, force: bool = False) -> bool:
-        """Stop as Locust does, and do not wait for a far arrival or the end of a rest. Once is enough."""
+        """Stop as Locust does, and do not wait for a far arrival or the end of a rest.
+
+        Once is enough.
+        """
         self._is_asked_to_stop = True
         if self._state == LOCUST_STATE_STOPPING and not force:
             return False
@@ -171,10 +199,12 @@ class Member:
         end: Callable[[], None] | None = None,
     ) -> None:
         """`end`: ends a run that takes turns; None: Locust ends with it."""
-        self._environment, self._runner = environment, runner
+        self._environment = environment
+        self._runner = runner
         self._end = runner.quit if end is None else end
         self._worker: Worker | None = None
-        self._waiting: Worker | None = None  # for the run to begin
+        # for the run to begin
+        self._waiting: Worker | None = None
         self._quitting = False
         self._finished = Event()
         self._finished.set()
@@ -186,10 +216,16 @@ class Member:
         self._away = Away(runner) if isinstance(runner, WorkerRunner) else None
         if isinstance(runner, WorkerRunner):
             runner.register_message(FINISH, self._finish, concurrent=True)
-            self._say_here()  # who comes in the middle of a run may get no user, ever
+            # who comes in the middle of a run may get no user, ever
+            self._say_here()
 
     def _say_here(self) -> None:
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "clock": clock_name(), "about": versions()}
+        about = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "clock": clock_name(),
+            "about": versions(),
+        }
         if isinstance(self._runner, WorkerRunner):
             about["address"] = own_address(self._runner.master_host, self._runner.master_port)
         self._runner.send_message(HERE, about)
@@ -209,7 +245,8 @@ class Member:
         except BenchError as error:
             self._failed(error)
             return
-        if self._quitting:  # Ctrl-C while connecting: Locust has stopped already, and will spawn all the same
+        # Ctrl-C while connecting: Locust has stopped already, and will spawn all the same
+        if self._quitting:
             worker.finish()
         else:
             self._worker = LockUser.worker = self._waiting = worker
@@ -219,21 +256,24 @@ class Member:
 
     def _seat(self, plan: Plan) -> Seat:
         """This worker's place in the fleet. Raises UsageError when it has none and needs one."""
-        runner, fleet = self._runner, plan.fleet
+        runner = self._runner
+        fleet = plan.fleet
         if not isinstance(runner, WorkerRunner):
             return ALONE
         if runner.client_id in fleet:
             return fleet.index(runner.client_id), len(fleet)
         if plan.scenario.skew.kind == "own":
-            raise UsageError("skew own: a worker joined after the start, and its callers would share; start anew")
+            raise UsageError(
+                "skew own: a worker joined after the start, and its callers would share; start anew"
+            )
         return ALONE
 
     def _failed(self, error: BenchError) -> None:
         self._runner.send_message(FAILED, note_of(error))
 
     def _say_there(self, worker: Worker) -> None:
-        """Until the run begins: how many callers run here. Locust says that it has made them a second later at most,
-        be they there or not."""
+        """Until the run begins: how many callers run here. Locust says that it has made them a
+        second later at most, be they there or not."""
         told = 0
         while self._waiting is worker and not worker.finished:
             if worker.callers != told:
@@ -253,14 +293,17 @@ class Member:
             if self._worker is not None:
                 self._worker.finish()
         finally:
-            self._finished.set()  # whoever ends this process waits for it
+            # whoever ends this process waits for it
+            self._finished.set()
         if isinstance(self._runner, WorkerRunner):
-            self._environment.stop_timeout = 0.0  # a worker sleeps so long after it stopped
+            # a worker sleeps so long after it stopped
+            self._environment.stop_timeout = 0.0
         else:
             self._runner.send_message(FINISHED)
 
     def _quit(self, **_: object) -> None:
-        """This process ends, asked to or not: a worker's own way to quit would drop what it has not reported."""
+        """This process ends, asked to or not: a worker's own way to quit would drop what it has not
+        reported."""
         self._quitting = True
         end_within(self._environment.stop_timeout + _AFTER_GRACE_S)
         if isinstance(self._runner, WorkerRunner):
@@ -272,7 +315,8 @@ class Member:
         runner = self._runner
         if not self._finished.is_set():
             if runner.state in (STATE_CLEANUP, STATE_STOPPED):
-                self._finished.wait(self._environment.stop_timeout + _AFTER_GRACE_S)  # somebody else stops it now
+                # somebody else stops it now
+                self._finished.wait(self._environment.stop_timeout + _AFTER_GRACE_S)
             else:
                 runner.stop()
         if isinstance(runner, WorkerRunner):

@@ -1,13 +1,16 @@
 """One operation: *acquire, hold, release → one record*, from which everything is counted later.
 
 Rules
-- Every finished operation is recorded, also when its caller is killed in the middle: under a lease it gives that back
-  first; in the release it records that no reply came. Killed inside the acquire it counts as cut.
-- An acquire ends when it returns, by our own reading of the clock. What the recipe says of its lease is read once,
-  then: it may hand the object out again, or change it. Only the end may move later, as a watchdog renews the lease.
-- What cannot be true is a finding about the recipe (`misreport`). A lease without times is given back, and is recorded
-  as an acquire that failed.
-- A resource's name is made when it is needed: of a hundred thousand none would be in a cache (0.7 µs a cycle).
+- Every finished operation is recorded, also when its caller is killed in the middle: under a lease
+  it gives that back first; in the release it records that no reply came. Killed inside the acquire
+  it counts as cut.
+- An acquire ends when it returns, by our own reading of the clock. What the recipe says of its
+  lease is read once, then: it may hand the object out again, or change it. Only the end may move
+  later, as a watchdog renews the lease.
+- What cannot be true is a finding about the recipe (`misreport`). A lease without times is given
+  back, and is recorded as an acquire that failed.
+- A resource's name is made when it is needed: of a hundred thousand none would be in a cache (0.7
+  µs a cycle).
 - Compiled with the core (lockcore/compiled.py), where a wheel is built.
 """
 
@@ -27,7 +30,8 @@ from lockcore.model import Closed, Counted
 
 
 class PackedVotes(dict[Tally, int]):
-    """The `votes` field of a record for every tally seen so far: there are few of them, and packing costs 0.4 µs."""
+    """The `votes` field of a record for every tally seen so far: there are few of them, and packing
+    costs 0.4 µs."""
 
     def __missing__(self, tally: Tally) -> int:
         packed = 0
@@ -38,15 +42,18 @@ class PackedVotes(dict[Tally, int]):
 
 
 class OpenVotes:
-    """Records whose rounds were open as they were written: *slots and rounds → their votes, patched once closed*. The
-    patch says that it is one (`LATE`): until then a key of a denied acquire may have been there.
+    """Records whose rounds were open as they were written: *slots and rounds → their votes, patched
+    once closed*. The patch says that it is one (`LATE`): until then a key of a denied acquire may
+    have been there.
 
-    They are looked at as others come, the oldest first: kept for a mere second they were 50,000 leases, and each
-    garbage collection stopped everybody for 26 to 56 ms. `patch`: see `Recorder.patch_votes`.
+    They are looked at as others come, the oldest first: kept for a mere second they were 50,000
+    leases, and each garbage collection stopped everybody for 26 to 56 ms. `patch`: see
+    `Recorder.patch_votes`.
     """
 
     def __init__(self, patch: Callable[[int, int], bool], votes: PackedVotes) -> None:
-        self._patch, self._votes = patch, votes
+        self._patch = patch
+        self._votes = votes
         self._entries: deque[tuple[int, Counted]] = deque()
         self._tally = Tally()
         self._packed = votes[self._tally]
@@ -61,7 +68,8 @@ class OpenVotes:
             self.look(2)
 
     def look(self, most: int, *, last: bool = False) -> None:
-        """Patch what has closed among the oldest `most`; the `last` time they are taken as they stand."""
+        """Patch what has closed among the oldest `most`; the `last` time they are taken as they
+        stand."""
         entries = self._entries
         for _ in range(min(most, len(entries))):
             slot, won = entries.popleft()
@@ -74,12 +82,14 @@ class OpenVotes:
                     self._packed = self._votes[tally]
                     self._tally = tally
                 self._patch(slot, self._packed | LATE)
-            except Exception:  # noqa: BLE001, S112 - a round of another package: its votes stay undecided
+            except Exception:  # noqa: BLE001, S112
+                # a round of another package: its votes stay undecided
                 continue
 
 
 class Places(Protocol):
-    """A page of begun operations: a memoryview of int64, which a compiled NamedTuple cannot name."""
+    """A page of begun operations: a memoryview of int64, which a compiled NamedTuple cannot
+    name."""
 
     def __setitem__(self, place: int, start_ns: int, /) -> None:
         """The operation in progress there was begun at `start_ns`; 0: there is none."""
@@ -92,13 +102,16 @@ class LocustUser(Protocol):
 
 
 LATE: Final = LATE_VOTES
-KEPT: Final = 256  # open votes, before the oldest are looked at
-LAST_NS: Final = 1 << 62  # no time is later
+# open votes, before the oldest are looked at
+KEPT: Final = 256
+# no time is later
+LAST_NS: Final = 1 << 62
 NO_ROUND: Final = Closed(Tally())
 MOST_ATTEMPTS: Final = 1 << 31
 RELEASED: Final = Outcome.RELEASED
 ANSWERS: Final = (Outcome.RELEASED, Outcome.GONE, Outcome.UNREACHABLE)  # of a release
-REFUSALS: Final = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)  # of an acquire
+# of an acquire
+REFUSALS: Final = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)
 ACQUIRED: Final = OUTCOME_CODES["acquired"]
 ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
 
@@ -108,7 +121,10 @@ def ignore(_sentence: str) -> None:
 
 
 def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
-    """What cannot be true of an acquire that returned no lease, "" = nothing. It was called at `start_ns`."""
+    """What cannot be true of an acquire that returned no lease, "" = nothing.
+
+    It was called at `start_ns`.
+    """
     if not isinstance(answer, Denied):
         return f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"
     try:
@@ -116,7 +132,10 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
             return "a denied acquire with an outcome that none can have"
         if not 0 <= answer.split_votes <= answer.attempts < MOST_ATTEMPTS:
             return "a denied acquire with numbers of attempts that cannot be"
-        if not all(type(time_ns) is int and start_ns <= time_ns <= returned_ns for time_ns in answer.lost_ns):
+        if not all(
+            type(time_ns) is int and start_ns <= time_ns <= returned_ns
+            for time_ns in answer.lost_ns
+        ):
             return "a denied acquire with attempts outside the call"
         if any(not 0 <= count <= 255 for count in answer.tally):
             return "a denied acquire with votes that cannot be"
@@ -127,16 +146,18 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
 
 @dataclass(eq=False)
 class Caller:
-    """The operations of one caller, one after the other. Times are ns but `ttl_ms` and `wait_ms`, the very objects of
-    everybody, which lockcore knows again: it checks others each time.
+    """The operations of one caller, one after the other. Times are ns but `ttl_ms` and `wait_ms`,
+    the very objects of everybody, which lockcore knows again: it checks others each time.
 
-    `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from its next operation.
-    `begun[place]`: when the operation in progress was begun, 0 for none. `lost` takes attempts that a record has no
-    room for. `still_open`: the votes of a round that is not closed, all of them undecided.
+    `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from
+    its next operation. `begun[place]`: when the operation in progress was begun, 0 for none. `lost`
+    takes attempts that a record has no room for. `still_open`: the votes of a round that is not
+    closed, all of them undecided.
 
-    Set afterwards: `misreport` takes a sentence on what the recipe said and cannot be. `held` has the ids of the leases
-    that callers of this process hold. `believes_grant`: the acquire ends with the reading of the recipe, which holds
-    its caller up after that, by order (a pause "after-grant").
+    Set afterwards: `misreport` takes a sentence on what the recipe said and cannot be. `held` has
+    the ids of the leases that callers of this process hold. `believes_grant`: the acquire ends with
+    the reading of the recipe, which holds its caller up after that, by order (a pause
+    "after-grant").
     """
 
     acquire: Callable[..., object]
@@ -162,8 +183,10 @@ class Caller:
     keep: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        self._now: Callable[[], int] = monotonic_ns  # machine code looks a module's names up each time
-        self._tally = Tally()  # the last one seen: nearly always the next, too
+        # machine code looks a module's names up each time
+        self._now: Callable[[], int] = monotonic_ns
+        # the last one seen: nearly always the next, too
+        self._tally = Tally()
         self._packed = self.votes[self._tally]
         self._usual = ACQUIRED_RELEASED
         self.misreport: Callable[[str], None] = ignore
@@ -181,7 +204,10 @@ class Caller:
 
     def run(self, user: LocustUser, running: str) -> None:
         """Operations until the state of `user` is another than `running`, or the schedule ends."""
-        now, take, thinks_ns, rest_until = self._now, self.take, self.thinks_ns, self.rest_until
+        now = self._now
+        take = self.take
+        thinks_ns = self.thinks_ns
+        rest_until = self.rest_until
         for resource in self.resources:
             if user._state != running:
                 return
@@ -209,7 +235,8 @@ class Caller:
             fault = self._read(lease, start_ns, returned_ns)
             if fault:
                 self.misreport(fault)
-                if self._round is None:  # nothing is known of it
+                # nothing is known of it
+                if self._round is None:
                     sent_ns = returned_ns
                     self.release(lease)
                     return self._failed(resource, intended_ns, start_ns, returned_ns)
@@ -229,18 +256,26 @@ class Caller:
         return None
 
     def _read(self, lease: Lease, start_ns: int, returned_ns: int) -> str:
-        """Copy what the record needs of a lease that was returned just now; what cannot be true of it, "" = nothing.
+        """Copy what the record needs of a lease that was returned just now; what cannot be true of
+        it, "" = nothing.
 
-        Of a lease whose grant cannot be true the grant is when it was returned: its caller holds it from then on.
-        Without a `_round` nothing is known of it.
+        Of a lease whose grant cannot be true the grant is when it was returned: its caller holds it
+        from then on. Without a `_round` nothing is known of it.
         """
         self._returned_ns = returned_ns
-        self._round, self._lost_ns, self._rounds, self._owner = None, (), 1, 0
+        self._round = None
+        self._lost_ns = ()
+        self._rounds = 1
+        self._owner = 0
         try:
             attempt_ns = lease.started_ns
             granted_ns = lease.granted_ns
             until_ns = lease.valid_until_ns
-            if type(attempt_ns) is not int or type(granted_ns) is not int or type(until_ns) is not int:
+            if (
+                type(attempt_ns) is not int
+                or type(granted_ns) is not int
+                or type(until_ns) is not int
+            ):
                 return "a lease with times that are no whole numbers"
             if not 0 < until_ns < LAST_NS:
                 return "a lease with an end that no clock shows"
@@ -260,7 +295,9 @@ class Caller:
 
     def _read_attempts(self, lease: Lease, start_ns: int, returned_ns: int) -> str:
         """The rest of it."""
-        attempts, split_votes, lost_ns = lease.attempts, lease.split_votes, lease.lost_ns
+        attempts = lease.attempts
+        split_votes = lease.split_votes
+        lost_ns = lease.lost_ns
         won = lease.round
         if won.undecided == 0:
             self._pack(won.tally)
@@ -271,7 +308,9 @@ class Caller:
         if not 0 <= split_votes <= attempts < MOST_ATTEMPTS:
             return "a lease with numbers of attempts that cannot be"
         self._rounds = attempts | split_votes << 32
-        if lost_ns and not all(type(lost) is int and start_ns <= lost <= returned_ns for lost in lost_ns):
+        if lost_ns and not all(
+            type(lost) is int and start_ns <= lost <= returned_ns for lost in lost_ns
+        ):
             return "a lease with attempts outside its acquire"
         self._lost_ns = lost_ns
         return "one Lease object for two callers at once" if id(lease) in self.held else ""
@@ -284,7 +323,8 @@ class Caller:
         return self._packed
 
     def _end_of(self, lease: Lease) -> int:
-        """When a lease ends, now that it was given back: a watchdog may have moved that, and nobody takes it back."""
+        """When a lease ends, now that it was given back: a watchdog may have moved that, and nobody
+        takes it back."""
         with suppress(Exception):
             until_ns = lease.valid_until_ns
             if type(until_ns) is int and self._until_ns <= until_ns < LAST_NS:
@@ -304,16 +344,26 @@ class Caller:
         return ACQUIRED | OUTCOME_CODES["unreachable"] << 8
 
     def _note(  # noqa: PLR0917 - as it came
-        self, lease: Lease, outcome: object, resource: int, intended_ns: int, start_ns: int, sent_ns: int,
+        self,
+        lease: Lease,
+        outcome: object,
+        resource: int,
+        intended_ns: int,
+        start_ns: int,
+        sent_ns: int,
         replied_ns: int,
-    ) -> None:  # fmt: skip
-        """Record an operation that had its lease. `outcome` of the release: None when no reply came."""
+    ) -> None:
+        """Record an operation that had its lease.
+
+        `outcome` of the release: None when no reply came.
+        """
         returned_ns = self._returned_ns
         if self.tell is not None:
             self.tell(returned_ns - intended_ns, None)
         code = self._usual if outcome is RELEASED else self._code_of(outcome)
         won = cast("Counted", self._round)
-        packed, is_open = self.still_open, True
+        packed = self.still_open
+        is_open = True
         try:
             is_open = won.undecided != 0
             if not is_open:
@@ -322,19 +372,34 @@ class Caller:
             self.misreport("a lease whose votes cannot be read")
         until_ns = self._end_of(lease)
         slot = self.recorder.write(
-            intended_ns, start_ns, self._attempt_ns, self._granted_ns, until_ns, sent_ns, sent_ns, replied_ns,
-            returned_ns, resource, self.number, code, packed, self._rounds, self._owner,
-        )  # fmt: skip
+            intended_ns,
+            start_ns,
+            self._attempt_ns,
+            self._granted_ns,
+            until_ns,
+            sent_ns,
+            sent_ns,
+            replied_ns,
+            returned_ns,
+            resource,
+            self.number,
+            code,
+            packed,
+            self._rounds,
+            self._owner,
+        )
         self.begun[self.place] = 0
         if self._lost_ns:
             self.lost(resource, self._lost_ns)
         if is_open:
             self.pending((slot, won))
 
-    def _denied(self, answer: object, resource: int, intended_ns: int, start_ns: int, ended_ns: int) -> None:
-        """What is left of an operation whose acquire did not succeed. It takes a turn of the hub, ours and no part of
-        the acquire: one that fails at once has taken none, and its caller would come back so fast that nobody else
-        runs."""
+    def _denied(
+        self, answer: object, resource: int, intended_ns: int, start_ns: int, ended_ns: int
+    ) -> None:
+        """What is left of an operation whose acquire did not succeed. It takes a turn of the hub,
+        ours and no part of the acquire: one that fails at once has taken none, and its caller would
+        come back so fast that nobody else runs."""
         gevent.sleep(0)
         self.keep(monotonic_ns() - ended_ns)
         fault = fault_of_denial(answer, start_ns, ended_ns)
@@ -342,32 +407,63 @@ class Caller:
             self.misreport(fault)
             return self._failed(resource, intended_ns, start_ns, ended_ns)
         denied = cast("Denied", answer)
-        outcome, lost_ns = denied.outcome.value, denied.lost_ns
+        outcome = denied.outcome.value
+        lost_ns = denied.lost_ns
         if self.tell is not None:
             self.tell(ended_ns - intended_ns, outcome)
         if len(lost_ns) > 1:
             self.lost(resource, lost_ns[:-1])
         slot = self.recorder.write(
-            intended_ns, start_ns, lost_ns[-1] if lost_ns else 0, 0, 0, 0, 0, 0, ended_ns, resource, self.number,
-            OUTCOME_CODES[outcome], self.votes[denied.tally], denied.attempts | denied.split_votes << 32, 0,
-        )  # fmt: skip
+            intended_ns,
+            start_ns,
+            lost_ns[-1] if lost_ns else 0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            ended_ns,
+            resource,
+            self.number,
+            OUTCOME_CODES[outcome],
+            self.votes[denied.tally],
+            denied.attempts | denied.split_votes << 32,
+            0,
+        )
         self.begun[self.place] = 0
         if denied.tally.undecided and denied.round is not None:
             self.pending((slot, denied.round))
         return None
 
     def _failed(self, resource: int, intended_ns: int, start_ns: int, ended_ns: int) -> None:
-        """Record an acquire of which the recipe said what cannot be: one that failed, and of which nothing is known."""
+        """Record an acquire of which the recipe said what cannot be: one that failed, and of which
+        nothing is known."""
         if self.tell is not None:
             self.tell(ended_ns - intended_ns, "unreachable")
         self.recorder.write(
-            intended_ns, start_ns, 0, 0, 0, 0, 0, 0, ended_ns, resource, self.number,
-            OUTCOME_CODES["unreachable"], 0, 1, 0,
-        )  # fmt: skip
+            intended_ns,
+            start_ns,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            ended_ns,
+            resource,
+            self.number,
+            OUTCOME_CODES["unreachable"],
+            0,
+            1,
+            0,
+        )
         self.begun[self.place] = 0
 
-    def _broken_off(self, lease: Lease | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int) -> None:
-        """A caller that is killed (or meets a bug): the lease goes back, and what happened is recorded."""
+    def _broken_off(
+        self, lease: Lease | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int
+    ) -> None:
+        """A caller that is killed (or meets a bug): the lease goes back, and what happened is
+        recorded."""
         if lease is None or self._round is None:
             self.cut()
             self.begun[self.place] = 0

@@ -1,9 +1,11 @@
-"""What this Locust process shall do: *a plan in memory or Locust's own options → one Plan, or one sentence*.
+"""What this Locust process shall do: *a plan in memory or Locust's own options → one Plan, or one
+sentence*.
 
-Rules: `lockbench run` names a plan in LOCKBENCH_PLAN; plain `locust` takes our options on its command line or in its
-web form; workers get the plan of whoever leads. Plans hold passwords: they go by files in memory, never by the disk.
-Users, processes and run time are Locust's own -u, --processes and -t. `locust --headless --result DIR` goes on as
-`lockbench run`, as there is one way to lead a run, before a port is open or anybody forked.
+Rules: `lockbench run` names a plan in LOCKBENCH_PLAN; plain `locust` takes our options on its
+command line or in its web form; workers get the plan of whoever leads. Plans hold passwords: they
+go by files in memory, never by the disk. Users, processes and run time are Locust's own -u,
+--processes and -t. `locust --headless --result DIR` goes on as `lockbench run`, as there is one way
+to lead a run, before a port is open or anybody forked.
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ from lockcore.clock import NS_PER_MS
 from lockcore.mask import is_secretive
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
-RESULT = "--result"  # with it plain `locust` is led by `lockbench run`
-PLAN = "lockbench_plan"  # among Locust's options: the plan of the run, for all who take part
+# with it plain `locust` is led by `lockbench run`
+RESULT = "--result"
+# among Locust's options: the plan of the run, for all who take part
+PLAN = "lockbench_plan"
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
-_RUNS_OWN = {"faults", "thresholds"}  # `lockbench run` injects and judges from outside
+# `lockbench run` injects and judges from outside
+_RUNS_OWN = {"faults", "thresholds"}
 OPTIONS = tuple(key for key in KEYS if key.name not in _LOCUSTS_OWN | _RUNS_OWN)
 _NAMES = {key.name: key.option for key in KEYS}
 _ROOT = Path(__file__).parents[2]
@@ -51,12 +56,13 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`: warm-up and duration of
-    the scenario end the run; else Locust alone decides when it begins and ends. `allow_missing`: a quorum of the
-    targets is enough. `ring`: who takes turns with it. `bind`: the address and port at which workers of any host are
-    awaited, as many as the scenario has processes, each with a workdir of its own; None: all are forked here. `more`:
-    another run may follow. `fleet`: the ids of Locust's workers that take part, each in its place. `stand_ins`: callers
-    of our own lock may park while a stand-in goes on for them (lent.py)."""
+    """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`:
+    warm-up and duration of the scenario end the run; else Locust alone decides when it begins and
+    ends. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it.
+    `bind`: the address and port at which workers of any host are awaited, as many as the scenario
+    has processes, each with a workdir of its own; None: all are forked here. `more`: another run
+    may follow. `fleet`: the ids of Locust's workers that take part, each in its place. `stand_ins`:
+    callers of our own lock may park while a stand-in goes on for them (lent.py)."""
 
     run_id: str
     targets: tuple[str, ...]
@@ -80,7 +86,12 @@ class Plan:
             key_prefix=self.key_prefix,
             max_ttl_ms=scenario.max_ttl_ms,
             instance_timeout_ms=scenario.instance_timeout_ms,
-            retry=RetryPolicy(retry.policy, retry.window_ms, retry.attempts, retry.unreachable),  # type: ignore[arg-type]
+            retry=RetryPolicy(
+                retry.policy,  # type: ignore[arg-type]
+                retry.window_ms,
+                retry.attempts,
+                retry.unreachable,
+            ),
             rejoin=scenario.rejoin,
             merge_releases=scenario.merge_releases,
             wait_for_own=scenario.wait_for_own,
@@ -92,7 +103,8 @@ class Plan:
 
     @property
     def window_ns(self) -> tuple[int, int | None]:
-        """When measuring starts and ends, in ns after the origin; without warm-up and end when Locust decides that."""
+        """When measuring starts and ends, in ns after the origin; without warm-up and end when
+        Locust decides that."""
         if not self.timed:
             return 0, None
         start_ns = round(self.scenario.warmup_ms * NS_PER_MS)
@@ -105,15 +117,20 @@ class Plan:
 
     @property
     def others_s(self) -> float:
-        """How much longer it may take (s) as others run in between, which start late and need their turns, or until
-        the history of other hosts has arrived."""
+        """How much longer it may take (s) as others run in between, which start late and need their
+        turns, or until the history of other hosts has arrived."""
         parts = 3 * self.ring.places if self.ring else 2 if self.bind else 0
-        return 60.0 + parts * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000 if parts else 0.0
+        return (
+            60.0 + parts * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000
+            if parts
+            else 0.0
+        )
 
     @property
     def text(self) -> bytes:
         """As JSON: it holds passwords."""
-        return msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)  # a Path
+        # a Path
+        return msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)
 
 
 def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Plan:
@@ -123,7 +140,8 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ
     elif path := planned(environ):
         plan = plan_from(Path(path).read_bytes(), "its plan")
     else:
-        scenario, run_id = load(options=given_of(options, environ)), token_hex(4)
+        scenario = load(options=given_of(options, environ))
+        run_id = token_hex(4)
         plan = Plan(run_id, scenario.targets, f"lockbench:{run_id}:", scenario, allow_missing=False)
     find_recipe(plan.scenario.recipe).require(len(plan.targets), plan.scenario.pause)
     return plan
@@ -135,8 +153,8 @@ def planned(environ: Mapping[str, str]) -> str | None:
 
 
 def in_memory(text: bytes) -> int:
-    """The descriptor of a file that holds `text` as long as a process has it open, and nobody else can open by name.
-    Raises OSError."""
+    """The descriptor of a file that holds `text` as long as a process has it open, and nobody else
+    can open by name. Raises OSError."""
     descriptor = os.memfd_create("lockbench")
     os.write(descriptor, text)
     return descriptor
@@ -156,7 +174,10 @@ def plan_from(text: bytes | str, what: str) -> Plan:
 
 
 def given_of(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
-    """What Locust's command line, form and environment say of a scenario, as texts by key. Raises UsageError."""
+    """What Locust's command line, form and environment say of a scenario, as texts by key.
+
+    Raises UsageError.
+    """
     given: dict[str, object] = {}
     for key in OPTIONS:
         text = getattr(options, _dest(key), None)
@@ -188,14 +209,16 @@ def add_options(parser: Any) -> None:
             metavar=key.kind.metavar,
             default=None if key.kind.many else key.default,
             help=key.help.replace("%", "%%"),
-            choices=key.kind.words or None,  # a drop-down in the form
+            # a drop-down in the form
+            choices=key.kind.words or None,
             action=_Joined if key.kind.many else "store",
             **shown,
         )
     parser.add_argument(
         RESULT,
         metavar="DIR",
-        help="put the result there; of a headless run as `lockbench run --out DIR`, which leads it then",
+        help="put the result there; of a headless run as `lockbench run --out DIR`, which "
+        "leads it then",
         include_in_web_ui=False,
     )
 
@@ -204,7 +227,11 @@ class _Joined(argparse.Action):
     """A repeatable option kept as one text, as the web form has it."""
 
     def __call__(
-        self, _parser: object, namespace: argparse.Namespace, value: object, _option: str | None = None
+        self,
+        _parser: object,
+        namespace: argparse.Namespace,
+        value: object,
+        _option: str | None = None,
     ) -> None:
         known = getattr(namespace, self.dest) or ""
         setattr(namespace, self.dest, f"{known} {value}".strip())
@@ -214,7 +241,7 @@ def _dest(key: ScenarioKey) -> str:
     return key.name.replace(".", "_")
 
 
-# -- `locust --headless --result DIR` ----------------------------------------------------------------------------------
+# -- `locust --headless --result DIR` --------------------------------------------------------------
 
 
 def is_wanted(arguments: list[str]) -> bool:
@@ -223,7 +250,9 @@ def is_wanted(arguments: list[str]) -> bool:
     return named and "--worker" not in arguments and "--headless" in arguments
 
 
-def words_of(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def words_of(
+    options: argparse.Namespace, environ: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
     """The words after `lockbench run SCENARIO`, and the targets. Raises UsageError."""
     if not options.run_time:
         raise UsageError(f"{RESULT} needs the time to measure; give it with -t, as in -t 20s")
@@ -232,12 +261,23 @@ def words_of(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[l
     assert isinstance(targets, list)
     words = [f"--out={options.result}", f"--duration={options.run_time}s"]
     for name, value in given.items():
-        words += [f"{_NAMES[name]}={item}" for item in (value if isinstance(value, list) else [value])]
+        words += [
+            f"{_NAMES[name]}={item}" for item in (value if isinstance(value, list) else [value])
+        ]
     if options.master:
-        where = f"[{options.master_bind_host}]" if ":" in options.master_bind_host else options.master_bind_host
-        words += [f"--expect-workers={options.expect_workers}", f"--bind={where}:{options.master_bind_port}"]
+        where = (
+            f"[{options.master_bind_host}]"
+            if ":" in options.master_bind_host
+            else options.master_bind_host
+        )
+        words += [
+            f"--expect-workers={options.expect_workers}",
+            f"--bind={where}:{options.master_bind_port}",
+        ]
     elif options.processes:
-        words.append(f"--processes={options.processes if options.processes > 0 else os.cpu_count()}")
+        words.append(
+            f"--processes={options.processes if options.processes > 0 else os.cpu_count()}"
+        )
     return words, targets
 
 

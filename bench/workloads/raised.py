@@ -1,7 +1,8 @@
 """What a lock raised: *exceptions → how often each, by its sentence with file and line*.
 
-A recipe answers with a Lease, a Denied or an Outcome. So an exception is unexpected, be it of an acquire, of a release,
-or of a greenlet or thread that the recipe has started, as one that extends a lease.
+A recipe answers with a Lease, a Denied or an Outcome. So an exception is unexpected, be it of an
+acquire, of a release, or of a greenlet or thread that the recipe has started, as one that extends a
+lease.
 """
 
 import contextlib
@@ -15,10 +16,13 @@ from typing import Any
 import bench
 from bench.errors import secrets
 
-MOST_TEXTS = 5  # of one process: some texts have a number of their own each time
-LONGEST = 200  # letters of an exception's own text
+# of one process: some texts have a number of their own each time
+MOST_TEXTS = 5
+# letters of an exception's own text
+LONGEST = 200
 OTHERS = "exceptions with other texts"
-_OURS = (str(Path(bench.__file__).parent), "bench/", contextlib.__file__)  # compiled files have a relative name
+# compiled files have a relative name
+_OURS = (str(Path(bench.__file__).parent), "bench/", contextlib.__file__)
 
 
 def sentence_of(error: BaseException) -> str:
@@ -37,7 +41,9 @@ def place_of(error: BaseException) -> str:
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]
     if not theirs:
         return "in the call itself"
-    first, last = (f"{Path(frame.filename).name}:{frame.lineno}" for frame in (theirs[0], theirs[-1]))
+    first, last = (
+        f"{Path(frame.filename).name}:{frame.lineno}" for frame in (theirs[0], theirs[-1])
+    )
     called = f", called from {first}" if theirs[0].filename != theirs[-1].filename else ""
     return f"{last} in {theirs[-1].name}{called}"
 
@@ -50,7 +56,8 @@ class Raised:
         self._last: BaseException | None = None
 
     def note(self, error: BaseException) -> None:
-        """Count one; the same object twice in a row, which a greenlet and its caller raise, only once."""
+        """Count one; the same object twice in a row, which a greenlet and its caller raise, only
+        once."""
         if error is self._last:
             return
         self._last = error
@@ -59,8 +66,10 @@ class Raised:
         self.counts[sentence if is_known else OTHERS] += 1
 
     def watch(self, hub: Any) -> Callable[[], None]:
-        """Note what greenlets of this hub and threads raise and nobody catches; return what ends that."""
-        print_exception, threads_hook = hub.print_exception, threading.excepthook
+        """Note what greenlets of this hub and threads raise and nobody catches; return what ends
+        that."""
+        print_exception = hub.print_exception
+        threads_hook = threading.excepthook
 
         def in_greenlet(context: object, kind: Any, error: Any, traceback: Any) -> None:
             if isinstance(error, Exception):
@@ -73,7 +82,9 @@ class Raised:
             threads_hook(arguments)
 
         def end() -> None:
-            hub.print_exception, threading.excepthook = print_exception, threads_hook
+            hub.print_exception = print_exception
+            threading.excepthook = threads_hook
 
-        hub.print_exception, threading.excepthook = in_greenlet, in_thread
+        hub.print_exception = in_greenlet
+        threading.excepthook = in_thread
         return end

@@ -1,7 +1,9 @@
-"""Several runs in one Locust: *a plan that comes by a socket → the next test of a master or local runner*.
+"""Several runs in one Locust: *a plan that comes by a socket → the next test of a master or local
+runner*.
 
-Rules: a test is stopped before the next plan is read, so everything of a run has ended and is written by then. Whoever
-sends the plans learns of each end. Source: locust.runners (MasterRunner.stop, LocalRunner.start).
+Rules: a test is stopped before the next plan is read, so everything of a run has ended and is
+written by then. Whoever sends the plans learns of each end. Source: locust.runners
+(MasterRunner.stop, LocalRunner.start).
 """
 
 import os
@@ -21,12 +23,14 @@ class Series:
     """The runs that follow the first one of this Locust."""
 
     def __init__(self, channel: socket.socket, runner: LocalRunner | MasterRunner) -> None:
-        self._channel, self._runner = channel, runner
+        self._channel = channel
+        self._runner = runner
         self._plans = channel.makefile("rb")
         self._plan_file: int | None = None  # in memory
 
     def go_on(self) -> None:
-        """End the test that runs, say so, and start the next when its plan comes; Locust ends when none will."""
+        """End the test that runs, say so, and start the next when its plan comes; Locust ends when
+        none will."""
         runner = self._runner
         runner.stop()
         self._channel.sendall(OVER)

@@ -1,9 +1,9 @@
 """Our rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
 
-Rules: Locust's entry and its total are extended by one delta: both then equal our own counts exactly, because a
-worker's last delta is made before its last report. Keys of Locust's response-time table are milliseconds of two
-significant digits; its own rounding knows whole ones only. Source: locust.stats, "customizing response time bucketing"
-in its documentation.
+Rules: Locust's entry and its total are extended by one delta: both then equal our own counts
+exactly, because a worker's last delta is made before its last report. Keys of Locust's
+response-time table are milliseconds of two significant digits; its own rounding knows whole ones
+only. Source: locust.stats, "customizing response time bucketing" in its documentation.
 """
 
 import math
@@ -20,22 +20,29 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.measure.record import OUTCOME_CODES, OUTCOMES, Records
 from lockcore.clock import NS_PER_MS
 
-FOLD = 1500  # records at a time: about 100 µs
+# records at a time: about 100 µs
+FOLD = 1500
 
 
 def bucket_ms(milliseconds: float) -> float:
-    """`milliseconds` ≥ 0 rounded to two significant digits: 0.1472 → 0.15, 3.44 → 3.4, 147 → 150."""
+    """`milliseconds` ≥ 0 rounded to two significant digits: 0.1472 → 0.15, 3.44 → 3.4, 147 →
+    150."""
     if milliseconds <= 0:
         return 0
     return round(milliseconds, 1 - math.floor(math.log10(milliseconds)))
 
 
-Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]  # durations (ns), outcome codes, the code of a success
+# durations (ns), outcome codes, the code of a success
+Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]
 
 
 def acquires_of(records: Records) -> Taken:
     """How long each acquire took from its intended start, and how it ended."""
-    return records["ended_ns"] - records["intended_ns"], records["outcome"] & 0xFF, OUTCOME_CODES["acquired"]
+    return (
+        records["ended_ns"] - records["intended_ns"],
+        records["outcome"] & 0xFF,
+        OUTCOME_CODES["acquired"],
+    )
 
 
 def releases_of(records: Records) -> Taken:
@@ -47,15 +54,23 @@ def releases_of(records: Records) -> Taken:
 
 
 class Row:
-    """One row of the table, made of what `taken` finds in the records; with `fire`, an event of Locust's own for every
-    operation, its table fills itself."""
+    """One row of the table, made of what `taken` finds in the records; with `fire`, an event of
+    Locust's own for every operation, its table fills itself."""
 
     def __init__(
-        self, method: str, name: str, taken: Callable[[Records], Taken], fire: Callable[..., None] | None = None
+        self,
+        method: str,
+        name: str,
+        taken: Callable[[Records], Taken],
+        fire: Callable[..., None] | None = None,
     ) -> None:
-        self.method, self.name, self.fire = method, name, fire
+        self.method = method
+        self.name = name
+        self.fire = fire
         self._taken = taken
-        self._new, self._failures = Histogram(), Counter[str]()  # since the last report
+        # since the last report
+        self._new = Histogram()
+        self._failures = Counter[str]()
         self._told = self._told_failures = 0  # before it
 
     def fold(self, records: Records) -> None:
@@ -66,8 +81,10 @@ class Row:
 
     def report(self, stats: RequestStats) -> None:
         """Hand what is new to Locust's table."""
-        new, self._new = self._new, Histogram()
-        failures, self._failures = self._failures, Counter()
+        new = self._new
+        self._new = Histogram()
+        failures = self._failures
+        self._failures = Counter()
         self._told += new.count
         self._told_failures += failures.total()
         if self.fire is not None or not new.count:
@@ -85,9 +102,13 @@ class Row:
         """Fire: one operation took so many ns and succeeded (None) or ended otherwise."""
         assert self.fire is not None
         self.fire(
-            request_type=self.method, name=self.name, response_time=took_ns / NS_PER_MS, response_length=0,
-            exception=exception, context={},
-        )  # fmt: skip
+            request_type=self.method,
+            name=self.name,
+            response_time=took_ns / NS_PER_MS,
+            response_length=0,
+            exception=exception,
+            context={},
+        )
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -98,9 +119,11 @@ class Row:
         delta = StatsEntry(stats, self.name, self.method)
         now_s = time.time()
         delta.last_request_timestamp = now_s
-        delta.num_requests, delta.num_failures = new.count, failures
+        delta.num_requests = new.count
+        delta.num_failures = failures
         delta.total_response_time = new.sum_ns / NS_PER_MS  # type: ignore[assignment]
-        delta.min_response_time = lowest_of_bucket(int(new.counts.nonzero()[0][0])) / NS_PER_MS  # type: ignore[assignment]
+        shortest_ns = lowest_of_bucket(int(new.counts.nonzero()[0][0]))
+        delta.min_response_time = shortest_ns / NS_PER_MS  # type: ignore[assignment]
         delta.max_response_time = new.max_ns / NS_PER_MS  # type: ignore[assignment]
         delta.response_times = _response_times(new)  # type: ignore[assignment]
         delta.num_reqs_per_sec = {int(now_s): new.count}
@@ -109,16 +132,25 @@ class Row:
 
 
 _BUCKETS = range(len(Histogram().counts))
-_MIDDLES = ((lowest_of_bucket(index) + highest_of_bucket(index)) / 2 / NS_PER_MS for index in _BUCKETS)
+_MIDDLES = (
+    (lowest_of_bucket(index) + highest_of_bucket(index)) / 2 / NS_PER_MS for index in _BUCKETS
+)
 _KEYS, _KEY_OF_BUCKET = np.unique([bucket_ms(middle) for middle in _MIDDLES], return_inverse=True)
 
 
 def _response_times(histogram: Histogram) -> dict[float, int]:
     filled = np.flatnonzero(histogram.counts)
-    sums = np.bincount(_KEY_OF_BUCKET[filled], weights=histogram.counts[filled], minlength=len(_KEYS))
-    return dict(zip(_KEYS[sums > 0].tolist(), sums[sums > 0].astype(np.int64).tolist(), strict=True))
+    sums = np.bincount(
+        _KEY_OF_BUCKET[filled], weights=histogram.counts[filled], minlength=len(_KEYS)
+    )
+    return dict(
+        zip(_KEYS[sums > 0].tolist(), sums[sums > 0].astype(np.int64).tolist(), strict=True)
+    )
 
 
 def keep_fractions() -> None:
-    """Make Locust's table keep fractions of a millisecond. Once per process, at the locustfile's import."""
+    """Make Locust's table keep fractions of a millisecond.
+
+    Once per process, at the locustfile's import.
+    """
     locust_stats.bucket_response_time = bucket_ms  # type: ignore[assignment]

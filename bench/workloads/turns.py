@@ -1,9 +1,9 @@
 """Load processes that take turns: *a ring of pipes → one runs at a time, each as if it were alone*.
 
-Rules: a turn is handed over when every caller stands between two operations, so none spans a pause. Own time stands
-still while a process waits: what it recorded is shifted at its end (`shift`), and reads as if it had run without a
-pause. Who ends leaves the ring. Who dies in its turn leaves the others waiting, until their parent ends them. Source:
-pipe(7), fifo(7).
+Rules: a turn is handed over when every caller stands between two operations, so none spans a pause.
+Own time stands still while a process waits: what it recorded is shifted at its end (`shift`), and
+reads as if it had run without a pause. Who ends leaves the ring. Who dies in its turn leaves the
+others waiting, until their parent ends them. Source: pipe(7), fifo(7).
 """
 
 import os
@@ -22,27 +22,37 @@ from bench.measure.seals import reseal
 from bench.workloads.plan import Ring
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-SLICE_NS = 100 * NS_PER_MS  # far longer than an operation, far shorter than what others do on the machine
-TAIL_NS = 20 * NS_PER_MS  # after the window, as of a run alone
+# far longer than an operation, far shorter than what others do on the machine
+SLICE_NS = 100 * NS_PER_MS
+# after the window, as of a run alone
+TAIL_NS = 20 * NS_PER_MS
 _LOOK_S = 0.01
 
 
 class RingPlace:
-    """A process's place in the ring. `kept_ns`: its callers were kept from their next operation so long within turns;
-    `waited_ns`, `waited_cpu_ns`: between them."""
+    """A process's place in the ring. `kept_ns`: its callers were kept from their next operation so
+    long within turns; `waited_ns`, `waited_cpu_ns`: between them."""
 
     def __init__(self, ring: Ring, callers: int) -> None:
-        self._ring, self._callers = ring, callers
+        self._ring = ring
+        self._callers = callers
         os.mkfifo(self._file("turn", ring.place))
         self._mine = os.open(self._file("turn", ring.place), os.O_RDWR | os.O_NONBLOCK)
-        self._open, self._all_parked = Event(), Event()
-        self._parked = self._parked_at_ns = self._opened_ns = self._since_ns = self._since_cpu_ns = 0
-        self._over, self._holding, self._ended = True, False, False
-        self._shifts: list[tuple[int, int]] = [(0, 0)]  # from which record on, by how much
+        self._open = Event()
+        self._all_parked = Event()
+        self._parked = self._parked_at_ns = self._opened_ns = self._since_ns = (
+            self._since_cpu_ns
+        ) = 0
+        self._over = True
+        self._holding = False
+        self._ended = False
+        # from which record on, by how much
+        self._shifts: list[tuple[int, int]] = [(0, 0)]
         self.kept_ns = self.waited_ns = self.waited_cpu_ns = 0
 
     def take(self) -> int:
-        """When this caller's next operation is to start: now, or once it is our turn again (monotonic, ns)."""
+        """When this caller's next operation is to start: now, or once it is our turn again
+        (monotonic, ns)."""
         if self._over:
             self._parked_at_ns += monotonic_ns()
             self._parked += 1
@@ -60,14 +70,18 @@ class RingPlace:
 
     def own_ns(self) -> int:
         """The time that has not passed while waiting: monotonic, ns."""
-        return (monotonic_ns() if self._holding or not self._since_ns else self._since_ns) - self.waited_ns
+        return (
+            monotonic_ns() if self._holding or not self._since_ns else self._since_ns
+        ) - self.waited_ns
 
     def run(self, origin_ns: int, length_ns: int, written: Callable[[], int]) -> None:
-        """Take turns until `length_ns` of own time have passed since `origin_ns`; the last turn stays open. `written`:
-        how many records there are."""
+        """Take turns until `length_ns` of own time have passed since `origin_ns`; the last turn
+        stays open. `written`: how many records there are."""
         self._wait_from(origin_ns)
         self._file("ready", self._ring.place).touch()
-        while self._ring.place == 0 and not all(self._file("ready", one).exists() for one in range(self._ring.places)):
+        while self._ring.place == 0 and not all(
+            self._file("ready", one).exists() for one in range(self._ring.places)
+        ):
             gevent.sleep(_LOOK_S)
         if self._ring.place == 0:
             self._pass_on(to=0)
@@ -87,7 +101,9 @@ class RingPlace:
         return self._ring.folder / f"{word}-{place}"
 
     def _wait_from(self, now_ns: int) -> None:
-        self._holding, self._since_ns, self._since_cpu_ns = False, now_ns, process_time_ns()
+        self._holding = False
+        self._since_ns = now_ns
+        self._since_cpu_ns = process_time_ns()
 
     def _begin(self, written: int) -> None:
         os.read(self._mine, 1)
@@ -95,7 +111,9 @@ class RingPlace:
         self.waited_ns += self._opened_ns - self._since_ns
         self.waited_cpu_ns += process_time_ns() - self._since_cpu_ns
         self._shifts.append((written, self.waited_ns))
-        self._holding, self._over, self._parked_at_ns = True, False, 0
+        self._holding = True
+        self._over = False
+        self._parked_at_ns = 0
         self._all_parked.clear()
         self._open.set()
 
@@ -121,7 +139,8 @@ class RingPlace:
 
     def free(self) -> None:
         """Let every caller go on, for good: the run is to end."""
-        self._ended, self._over = True, False
+        self._ended = True
+        self._over = False
         self._open.set()
         self._all_parked.set()
 
@@ -134,11 +153,15 @@ class RingPlace:
 
     def shift(self, workdir: Path, worker: int) -> None:
         """Bring the times of the closed history of `worker` to own time."""
-        base, (firsts, shifts_ns) = 0, np.array(self._shifts).T
-        segments, moved = workdir.glob(f"history-{worker}-{os.getpid()}.*.bin"), []
+        base = 0
+        (firsts, shifts_ns) = np.array(self._shifts).T
+        segments = workdir.glob(f"history-{worker}-{os.getpid()}.*.bin")
+        moved = []
         for path in sorted(segments, key=lambda path: int(path.suffixes[-2][1:])):
             records = np.fromfile(path, RECORD_DTYPE)
-            by_ns = shifts_ns[np.searchsorted(firsts, np.arange(base, base + len(records)), side="right") - 1]
+            by_ns = shifts_ns[
+                np.searchsorted(firsts, np.arange(base, base + len(records)), side="right") - 1
+            ]
             for name in (name for name in RECORD_FIELDS if name.endswith("_ns")):
                 records[name] -= np.where(records[name] > 0, by_ns, 0)
             records.tofile(path)

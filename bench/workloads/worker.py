@@ -1,9 +1,11 @@
-"""One process's share of a run: *a plan → a connected lock, a history, counts; at the end a note and Locust's table*.
+"""One process's share of a run: *a plan → a connected lock, a history, counts; at the end a note
+and Locust's table*.
 
-Rules: everything is opened here, in the process that uses it, before its users start and never at import. Users call
-only what a `Caller` holds. All else happens once a second in two greenlets, and at the end. The first one writes the
-note. The second one catches up with the record, in pieces of about 100 µs a millisecond apart. The note never waits
-for that work: readers need it most when the load is behind.
+Rules: everything is opened here, in the process that uses it, before its users start and never at
+import. Users call only what a `Caller` holds. All else happens once a second in two greenlets, and
+at the end. The first one writes the note. The second one catches up with the record, in pieces of
+about 100 µs a millisecond apart. The note never waits for that work: readers need it most when the
+load is behind.
 """
 
 import gc
@@ -50,17 +52,26 @@ from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
 PROBE_NS = 10 * NS_PER_MS
-ENCODE_EVERY = 5  # notes from one encoding of the scheduler lag to the next
-SEGMENTS_KEPT = 16  # of a history that is judged, if nobody knows how long it gets: 2 million operations, 270 MB
-PATCH = 64  # votes patched at a time
-PAUSE_S = 0.001  # between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the sockets
-_SEEN = tuple(field.name for field in fields(InstanceStatus))  # asdict would copy deeply, for 17 µs each
+# notes from one encoding of the scheduler lag to the next
+ENCODE_EVERY = 5
+# of a history that is judged, if nobody knows how long it gets: 2 million operations, 270 MB
+SEGMENTS_KEPT = 16
+# votes patched at a time
+PATCH = 64
+# between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the
+# sockets
+PAUSE_S = 0.001
+# asdict would copy deeply, for 17 µs each
+_SEEN = tuple(field.name for field in fields(InstanceStatus))
 Broke = Callable[[BenchError], None]
 Answer = TypeVar("Answer")
 
 
 class Worker:
-    """The running share. Made by `open`; `begin` when all users of all workers run; `finish` when all have ended."""
+    """The running share.
+
+    Made by `open`; `begin` when all users of all workers run; `finish` when all have ended.
+    """
 
     def __init__(
         self,
@@ -74,54 +85,79 @@ class Worker:
         seat: Seat,
     ) -> None:
         scenario = plan.scenario
-        self.plan, self.index, self.recipe, self.broke = plan, index, recipe, broke
+        self.plan = plan
+        self.index = index
+        self.recipe = recipe
+        self.broke = broke
         self.acquire = recipe.acquire
         self.raised = Raised()
         self.misreports: Counter[str] = Counter()
         self._held: set[int] = set()
         self._stalls = any(pause.point == "after-grant" for pause in scenario.pause)
         self.rows = _rows(scenario, environment)
-        self._workdir, self._stats = workdir, environment.stats
-        self._recorder, self._begun = Recorder(workdir, index), Begun(workdir, index)
+        self._workdir = workdir
+        self._stats = environment.stats
+        self._recorder = Recorder(workdir, index)
+        self._begun = Begun(workdir, index)
         self.turns = RingPlace(plan.ring, scenario.users) if plan.ring else None
         self._contention = Contention(
-            scenario.skew, scenario.resources, scenario.hold, scenario.think, scenario.seed, seat=seat
+            scenario.skew,
+            scenario.resources,
+            scenario.hold,
+            scenario.think,
+            scenario.seed,
+            seat=seat,
         )
         self._votes = PackedVotes()
         self._open = OpenVotes(self._recorder.patch_votes, self._votes)
-        self.callers = self._cuts = self._folded = 0  # `callers`: how many there are, or were
+        # `callers`: how many there are, or were
+        self.callers = self._cuts = self._folded = 0
         self._left: list[int] = []
         self._started = Event()
-        self._naps, self._rests = Alarm(), Rests()
+        self._naps = Alarm()
+        self._rests = Rests()
         self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
         self._pacer: Pacer | None = None
         self._origin_ns = self._stopped_ns = self._scheduled = 0
         self._cpu_s = time.process_time()
         self._lags_ns: list[int] = []
-        self._kept_ns = 0  # callers were kept from their next operation by turns of the hub
-        self._lag, self._lag_text, self._lateness = Histogram(), "", Histogram()
+        # callers were kept from their next operation by turns of the hub
+        self._kept_ns = 0
+        self._lag = Histogram()
+        self._lag_text = ""
+        self._lateness = Histogram()
         self._replies = tuple(Histogram() for _ in recipe.instances)
         self._gaps = GapLog(workdir, index)
         self._ending = Event()
-        self._prober, self._housekeeper = gevent.spawn(self._probe), gevent.spawn(self._housekeep)
+        self._prober = gevent.spawn(self._probe)
+        self._housekeeper = gevent.spawn(self._housekeep)
         self._reporter = gevent.spawn(self._report)
-        self.finished, self.probed_ns = False, 0
+        self.finished = False
+        self.probed_ns = 0
         self._end_export: Callable[[], None] | None = None
         self._end_watch = self.raised.watch(get_hub())
 
     @classmethod
-    def open(cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE) -> Self:
-        """Connect the recipe and open the history. `broke` is called with what ends the run while it runs; `seat`:
-        which worker of how many. Raises UsageError or EnvironmentNotReadyError; nothing is left open then."""
+    def open(
+        cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE
+    ) -> Self:
+        """Connect the recipe and open the history. `broke` is called with what ends the run while
+        it runs; `seat`: which worker of how many. Raises UsageError or EnvironmentNotReadyError;
+        nothing is left open then."""
         workdir = plan.workdir or Path(tempfile.mkdtemp(prefix="lockbench-"))
-        settings = replace(plan.recipe_settings, process=index, attempts=workdir if is_wanted(os.environ) else None)
+        settings = replace(
+            plan.recipe_settings, process=index, attempts=workdir if is_wanted(os.environ) else None
+        )
         recipe: Recipe | None = None
         try:
             recipe = find_recipe(plan.scenario.recipe).connect(plan.targets, settings)
             if not plan.allow_missing:
                 _require_all(recipe)
-            worker = cls(plan, index, recipe, workdir, environment=environment, broke=broke, seat=seat)
-            if not plan.timed and is_wanted(os.environ):  # nobody follows the history and exports what it says
+            worker = cls(
+                plan, index, recipe, workdir, environment=environment, broke=broke, seat=seat
+            )
+            # nobody follows the history and exports what it says
+            if not plan.timed and is_wanted(os.environ):
                 from bench.workloads.export import export_beside
 
                 worker._end_export = export_beside(plan, index, workdir, seat[1])
@@ -131,24 +167,29 @@ class Worker:
             if plan.workdir is None:
                 shutil.rmtree(workdir, ignore_errors=True)
             raise
-        inspect.stack()  # Locust looks where it was stopped from; its first look through all modules takes 30 ms
+        # Locust looks where it was stopped from; its first look through all modules takes 30 ms
+        inspect.stack()
         gc.collect()
-        gc.freeze()  # a full collection over all of Locust would stop everybody for tens of milliseconds
-        gc.set_threshold(100_000, 50, 100)  # a cycle leaves nothing to collect: looking every 700 objects cost it 4 %
+        # a full collection over all of Locust would stop everybody for tens of milliseconds
+        gc.freeze()
+        # a cycle leaves nothing to collect: looking every 700 objects cost it 4 %
+        gc.set_threshold(100_000, 50, 100)
         return worker
 
-    # -- for users ----------------------------------------------------------------------------------------------------
+    # -- for users ---------------------------------------------------------------------------------
 
     def caller(self) -> Caller:
         """A new caller; it takes the number of one that has left. Raises UsageError.
 
-        Callers of a planned run begin together, when all are there: the first thousand at work would keep the others
-        from being spawned for seconds, and the run would measure fewer than it was told.
+        Callers of a planned run begin together, when all are there: the first thousand at work
+        would keep the others from being spawned for seconds, and the run would measure fewer than
+        it was told.
         """
         place_in_row = heappop(self._left) if self._left else self.callers
         self.callers = max(self.callers, place_in_row + 1)
         number = self.index * CALLERS_PER_WORKER + place_in_row
-        contention, acquires = self._contention, self.rows[0]
+        contention = self._contention
+        acquires = self.rows[0]
         begun, place = self._begun.place()
         if self.plan.timed:
             self._started.wait()
@@ -186,7 +227,8 @@ class Worker:
     def _kind_of_caller(self) -> Callable[..., Caller]:
         if not self.plan.stand_ins:
             return Caller
-        from bench.workloads.lent import kind_of  # it knows the inside of this lock, and of no other version
+        # it knows the inside of this lock, and of no other version
+        from bench.workloads.lent import kind_of
 
         return kind_of(self.acquire, self._naps, self._rests, self._arrivals, self._pacer)
 
@@ -195,10 +237,12 @@ class Worker:
         self._begun.lost(resource, [time_ns - waited_ns for time_ns in times_ns])
 
     def _told(self, ask: Callable[[], Answer], nothing: Answer) -> Answer:
-        """What the recipe tells of itself; `nothing` where it raises, which is noted like all that it raises."""
+        """What the recipe tells of itself; `nothing` where it raises, which is noted like all that
+        it raises."""
         try:
             return ask()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the record of the run is not lost for it
+        except Exception as error:  # noqa: BLE001
+            # whatever it is, the record of the run is not lost for it
             self.raised.note(error)
             return nothing
 
@@ -219,7 +263,8 @@ class Worker:
         return self._pacer.take() if self._pacer else 0
 
     def wake(self, user: greenlet) -> None:
-        """End the rest of a user that shall stop: a wait for others or for an arrival, a think time. A hold goes on."""
+        """End the rest of a user that shall stop: a wait for others or for an arrival, a think
+        time. A hold goes on."""
         self._started.set()
         self._rests.cancel(user)
         if self.turns is not None:
@@ -227,19 +272,24 @@ class Worker:
         if self._arrivals is not None:
             self._arrivals.cancel(user)
 
-    # -- the course of a run ------------------------------------------------------------------------------------------
+    # -- the course of a run -----------------------------------------------------------------------
 
     def begin(self, end: Callable[[], None], origin_ns: int, part: int, parts: int) -> None:
-        """All users run: the schedule starts at `origin_ns` (monotonic), of which this worker is `part` of `parts`.
-        `end` ends a run that takes turns."""
+        """All users run: the schedule starts at `origin_ns` (monotonic), of which this worker is
+        `part` of `parts`. `end` ends a run that takes turns."""
         if self._origin_ns:
             return
         scenario = self.plan.scenario
         if self._arrivals and scenario.rate_per_s:
-            schedule = offsets_ns(scenario.rate_per_s, scenario.arrivals, scenario.seed, part, parts)
-            self._pacer = Pacer(self._arrivals.wait_until, schedule, origin_ns, *self.plan.window_ns)
+            schedule = offsets_ns(
+                scenario.rate_per_s, scenario.arrivals, scenario.seed, part, parts
+            )
+            self._pacer = Pacer(
+                self._arrivals.wait_until, schedule, origin_ns, *self.plan.window_ns
+            )
         self._origin_ns = origin_ns
-        self._cpu_s = time.process_time() if self.plan.timed else self._cpu_s  # else callers work already
+        # else callers work already
+        self._cpu_s = time.process_time() if self.plan.timed else self._cpu_s
         self._started.set()
         write_note(self._workdir, self._note("running"))
         if (turns := self.turns) is not None:
@@ -251,7 +301,8 @@ class Worker:
             gevent.spawn(take_turns)
 
     def finish(self) -> None:
-        """All users have ended: settle votes, fold everything into Locust's table, leave the last note, close. Once."""
+        """All users have ended: settle votes, fold everything into Locust's table, leave the last
+        note, close. Once."""
         if self.finished:
             return
         self.finished = True
@@ -262,9 +313,11 @@ class Worker:
             self._scheduled = self._pacer.scheduled(self._stopped_ns)
         self._ending.set()
         self._housekeeper.join()
-        self._reporter.join()  # its note would replace the last one
+        # its note would replace the last one
+        self._reporter.join()
         self._prober.kill()
-        self._look_for_gap(self.probed_ns + PROBE_NS)  # a stop that nobody has looked at since
+        # a stop that nobody has looked at since
+        self._look_for_gap(self.probed_ns + PROBE_NS)
         self._gaps.close()
         self._settle_votes()
         self._end_watch()
@@ -273,7 +326,8 @@ class Worker:
         self._count_times()
         for row in self.rows:
             row.report(self._stats)
-        note = self._note("stopped", cpu_s)  # before the lock closes: as the last users saw it
+        # before the lock closes: as the last users saw it
+        note = self._note("stopped", cpu_s)
         write_note(self._workdir, note)
         self._told(self.recipe.close, None)
         if self.raised.counts != note.errors:
@@ -282,7 +336,8 @@ class Worker:
         self._begun.close()
         if self.turns is not None:
             self.turns.shift(self._workdir, self.index)
-            self.turns.leave()  # what is done here costs the others nothing
+            # what is done here costs the others nothing
+            self.turns.leave()
         for alarm in (self._naps, self._rests, self._arrivals):
             if alarm is not None:
                 alarm.close()
@@ -300,7 +355,7 @@ class Worker:
             self._open.look(len(self._open))
         self._open.look(len(self._open), last=True)
 
-    # -- once a second ------------------------------------------------------------------------------------------------
+    # -- once a second -----------------------------------------------------------------------------
 
     def _report(self) -> None:
         """Write a note every `NOTE_S`, however far the housekeeping is behind."""
@@ -314,7 +369,8 @@ class Worker:
                 gevent.sleep(PAUSE_S)
             notes += 1
             note = self._note("running")
-            get_hub().threadpool.apply(write_note, (self._workdir, note))  # 0.3 ms of system calls
+            # 0.3 ms of system calls
+            get_hub().threadpool.apply(write_note, (self._workdir, note))
 
     def _housekeep(self) -> None:
         while not self._ending.wait(1):
@@ -323,7 +379,8 @@ class Worker:
                 gevent.sleep(PAUSE_S)
                 if self._ending.is_set():
                     return
-            if not self.plan.timed:  # its table is looked at
+            # its table is looked at
+            if not self.plan.timed:
                 for row in self.rows:
                     row.report(self._stats)
                 self._forget_history()
@@ -336,17 +393,20 @@ class Worker:
             due_ns += PROBE_NS
             late_ns = self._naps.wait_until(due_ns)
             self._look_for_gap(due_ns)
-            lags_ns = list(range(late_ns, -1, -PROBE_NS)) or [0]  # a stall counts for every tick that nobody looked at
+            # a stall counts for every tick that nobody looked at
+            lags_ns = list(range(late_ns, -1, -PROBE_NS)) or [0]
             self._lags_ns += lags_ns
             due_ns += PROBE_NS * (len(lags_ns) - 1)
 
     def _look_for_gap(self, due_ns: int) -> None:
-        """Keep the time in which this process was away; one that waits for its turn of several is not."""
+        """Keep the time in which this process was away; one that waits for its turn of several is
+        not."""
         turns = self.turns
         try:
             waited_ns, idle = (turns.waited_ns, not turns.holding) if turns else (0, False)
             self._gaps.look(due_ns, monotonic_ns(), waited_ns, idle=idle)
-        except BenchError as error:  # the disk is full
+        except BenchError as error:
+            # the disk is full
             self.broke(error)
 
     def _patch(self) -> Iterator[None]:
@@ -358,8 +418,9 @@ class Worker:
     def _fold(self) -> Iterator[None]:
         """Count what has been recorded by now, some operations at a time.
 
-        What comes while it counts is for the next second. Each pause brings new records, so a loop that ran until there
-        were none left had no end in an overload: everything that came after it waited, for 8 s and more.
+        What comes while it counts is for the next second. Each pause brings new records, so a loop
+        that ran until there were none left had no end in an overload: everything that came after it
+        waited, for 8 s and more.
         """
         until = self._recorder.written
         while len(records := self._recorder.read(self._folded, min(FOLD, until - self._folded))):
@@ -369,16 +430,21 @@ class Worker:
             yield
 
     def _count_times(self) -> None:
-        """Count delays and reply times; once a second, as the recipe writes its observed attempts then."""
+        """Count delays and reply times; once a second, as the recipe writes its observed attempts
+        then."""
         _count(self._lag, self._lags_ns)
         none: tuple[list[int], ...] = ()
         replies_ns = self._told(self.recipe.take_reply_times_ns, none)
         for histogram, times_ns in zip(self._replies, replies_ns, strict=False):
             _count(histogram, times_ns)
-        _count(self._lateness, self._rests.late_ns if self._pacer is None else self._pacer.lateness_ns)
+        _count(
+            self._lateness, self._rests.late_ns if self._pacer is None else self._pacer.lateness_ns
+        )
 
     def _forget_history(self) -> None:
-        segments = sorted(self._workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns)
+        segments = sorted(
+            self._workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns
+        )
         for path in segments[: -(SEGMENTS_KEPT if self.plan.workdir else 2)]:
             path.unlink(missing_ok=True)
             self._begun.forget()
@@ -409,7 +475,9 @@ class Worker:
             idle=self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
             instances=self._told(lambda: tuple(map(instance_report, self.recipe.instances)), ()),
             figures=self._told(lambda: dict(self.recipe.figures), {}),
-            reply_histograms=tuple(histogram.encode() for histogram in self._replies) if last else (),
+            reply_histograms=tuple(histogram.encode() for histogram in self._replies)
+            if last
+            else (),
             errors=dict(self.raised.counts),
             misreports=dict(self.misreports),
             locust={row.name: row.counts for row in self.rows},
@@ -418,12 +486,16 @@ class Worker:
 
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:
     fire = environment.events.request.fire if scenario.events == "stock" else None
-    return Row(scenario.recipe, "acquire", acquires_of, fire), Row(scenario.recipe, "release", releases_of)
+    return Row(scenario.recipe, "acquire", acquires_of, fire), Row(
+        scenario.recipe, "release", releases_of
+    )
 
 
 def instance_report(status: InstanceStatus) -> InstanceReport:
     """One instance as this process sees it."""
-    return InstanceReport(**{**{name: getattr(status, name) for name in _SEEN}, "errors": dict(status.errors)})
+    return InstanceReport(
+        **{**{name: getattr(status, name) for name in _SEEN}, "errors": dict(status.errors)}
+    )
 
 
 def _count(histogram: Histogram, times_ns: list[int]) -> None:

@@ -1,4 +1,5 @@
-"""Targets of the environment: every command that takes --target honours them, and names them where they are wrong."""
+"""Targets of the environment: every command that takes --target honours them, and names them where
+they are wrong."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from tests.doubles.instance import Instances
 
 SECRET = "s3cret"
 TWO = ["redis://10.0.0.1", "valkey+unix:///tmp/a.sock"]
-WORDS = {  # what each command needs besides
+# what each command needs besides
+WORDS = {
     "run": (),
     "observe": (),
     "fsync": (),
@@ -27,7 +29,9 @@ WORDS = {  # what each command needs besides
 }
 
 
-@pytest.mark.parametrize("text", [" ".join(TWO), ", ".join(TWO), "\n".join(TWO), f"\n {TWO[0]},{TWO[1]} \n"])
+@pytest.mark.parametrize(
+    "text", [" ".join(TWO), ", ".join(TWO), "\n".join(TWO), f"\n {TWO[0]},{TWO[1]} \n"]
+)
 def test_urls_are_parted_by_spaces_lines_or_commas(text: str) -> None:
     assert split_targets(text) == TWO
     assert targets_of({"LOCKBENCH_TARGETS": text}) == (TWO, "LOCKBENCH_TARGETS")
@@ -36,7 +40,8 @@ def test_urls_are_parted_by_spaces_lines_or_commas(text: str) -> None:
 def test_a_file_has_one_a_line_and_comments(tmp_path: Path) -> None:
     file = tmp_path / "targets"
     file.write_text(
-        f"# ours\n{TWO[0]}\n\n  # the other one\r\n{TWO[1]} # :7000 is the old one\r\n", encoding="utf-8-sig"
+        f"# ours\n{TWO[0]}\n\n  # the other one\r\n{TWO[1]} # :7000 is the old one\r\n",
+        encoding="utf-8-sig",
     )
     assert targets_of({"LOCKBENCH_TARGETS_FILE": str(file)}) == (TWO, "LOCKBENCH_TARGETS_FILE")
 
@@ -52,10 +57,15 @@ def test_nothing_set_is_nothing() -> None:
         (b"", "names no instance; write URLs, one a line"),
         (b"# redis://a\n", "names no instance"),
         (b"\xff\xfe", "is not UTF-8"),
-        (f"redis://a redis://:{SECRET}@b?nonsense=1".encode(), "target 2: 'redis://:.*@b.*' is not a usable"),
+        (
+            f"redis://a redis://:{SECRET}@b?nonsense=1".encode(),
+            "target 2: 'redis://:.*@b.*' is not a usable",
+        ),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_variable(tmp_path: Path, content: bytes | None, says: str) -> None:
+def test_a_wrong_file_is_refused_with_its_variable(
+    tmp_path: Path, content: bytes | None, says: str
+) -> None:
     file = tmp_path / "targets"
     if content is not None:
         file.write_bytes(content)
@@ -119,10 +129,15 @@ def test_every_command_with_target_is_in_this_table() -> None:
 @pytest.mark.parametrize("variable", ["LOCKBENCH_TARGETS", "LOCKBENCH_TARGETS_FILE"])
 @pytest.mark.parametrize("command", WORDS)
 def test_every_command_with_target_asks_the_instances_of_the_environment(
-    lockbench: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, variable: str
+    lockbench: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
+    variable: str,
 ) -> None:
     with Instances.of(1) as instances:
-        instances[0].run_id = ""  # it cannot vote, so nothing is measured
+        # it cannot vote, so nothing is measured
+        instances[0].run_id = ""
         instances[0].says["other"] = b"-NOAUTH Authentication required.\r\n"
         value = instances[0].url
         if variable == "LOCKBENCH_TARGETS_FILE":
@@ -131,9 +146,12 @@ def test_every_command_with_target_asks_the_instances_of_the_environment(
         monkeypatch.setenv(variable, value)
         if command == "doctor":
             monkeypatch.setattr("bench.topology.doctor.examine", tuple)
-        if command == "gate":  # it would count the commands of an acquire first, on servers of its own
+        # it would count the commands of an acquire first, on servers of its own
+        if command == "gate":
             now = "bench.experiments.compare.command._now"
-            monkeypatch.setattr(now, lambda _kind, sides, _values: inspect(sides[1].scenario.targets))
+            monkeypatch.setattr(
+                now, lambda _kind, sides, _values: inspect(sides[1].scenario.targets)
+            )
         done = lockbench(command, *WORDS[command])
         assert done.returncode == 3, done.stderr
         assert f"127.0.0.1:{instances[0].port.number}" in done.stdout + done.stderr

@@ -1,6 +1,8 @@
-"""No green word over nothing: each command's judge is fed nothing, a contradiction and noise; README has every word.
+"""No green word over nothing: each command's judge is fed nothing, a contradiction and noise;
+README has every word.
 
-What is green over evidence is shown beside it, so that a judge that never says a good word would be noticed.
+What is green over evidence is shown beside it, so that a judge that never says a good word would be
+noticed.
 """
 
 import ast
@@ -13,7 +15,13 @@ from msgspec import structs
 
 from bench.experiments.audit.judge import judge_cells
 from bench.experiments.audit.result import Cell, CellWord
-from bench.experiments.capacity.judge import CapacityPlan, Findings, SweepPoint, judge_capacity, point_of
+from bench.experiments.capacity.judge import (
+    CapacityPlan,
+    Findings,
+    SweepPoint,
+    judge_capacity,
+    point_of,
+)
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import ClosedLoop, Probe, Seen
 from bench.experiments.compare.judge import judge_comparison
@@ -44,20 +52,24 @@ from tests.doubles.capacity_points import ACQUIRE, probe
 from tests.doubles.compared import compared_run, judged, limit
 from tests.doubles.fsync_visits import crash_of, cut, rows_of, turns, visit
 
-Verdict = Any  # a section, or the JSON value of one
+# a section, or the JSON value of one
+Verdict = Any
 README = Path(__file__).parents[2] / "README.md"
 OLD_CRASH = read_result(Path(__file__).parents[1] / "histories" / "results" / "crash.json")
 
 
 def safety_rows(*verdicts: MatrixWord) -> Verdict:
     rows = [
-        SafetyRow("?", one, part="claim", recipe="redlock", fault="votes", expected="confirmed") for one in verdicts
+        SafetyRow("?", one, part="claim", recipe="redlock", fault="votes", expected="confirmed")
+        for one in verdicts
     ]
     return judge_rows(rows)
 
 
 def audit(*cells: tuple[str, CellWord]) -> Verdict:
-    return judge_cells([Cell(library=name, schedule="forked", verdict=verdict) for name, verdict in cells])
+    return judge_cells(
+        [Cell(library=name, schedule="forked", verdict=verdict) for name, verdict in cells]
+    )
 
 
 def crash(word: RowWord) -> Verdict:
@@ -69,7 +81,9 @@ def planned(*cells: dict[str, Any], **conditions: Any) -> Verdict:
     """What the planner's page says over these cells of a crash result."""
     crash = crash_of(*cells)
     crash = structs.replace(crash, conditions=structs.replace(crash.conditions, **conditions))
-    return judge_page(plan_page(rows_of(turns([visit("everysec", 5000), visit("always", 250)], 6)), crash))
+    return judge_page(
+        plan_page(rows_of(turns([visit("everysec", 5000), visit("always", 250)], 6)), crash)
+    )
 
 
 def noisy_row() -> MatrixWord:
@@ -82,20 +96,33 @@ def fsync(*visits: dict[str, Any], planned: int = 0, count: int = 6) -> Verdict:
     return judge_fsync(findings_of(rows), rows, planned=planned or len(visits), done=len(visits))
 
 
-def split_votes(contention_rounds: int, *, rounds: int = 2000, misses: tuple[str, ...] = ()) -> Verdict:
+def split_votes(
+    contention_rounds: int, *, rounds: int = 2000, misses: tuple[str, ...] = ()
+) -> Verdict:
     contention = {
-        "contenders": 5, "order": "parallel", "spread_s": 0.0, "double_grants": 0, "endings": {"unreachable": 0},
+        "contenders": 5,
+        "order": "parallel",
+        "spread_s": 0.0,
+        "double_grants": 0,
+        "endings": {"unreachable": 0},
         "contention_rounds": contention_rounds,
-    }  # fmt: skip
+    }
     calibration = {"contenders": 5, "rounds": rounds, "misses": list(misses)}
-    return judge_split_votes([attributes(calibration)], [attributes(contention)], [], interrupted=False)
+    return judge_split_votes(
+        [attributes(calibration)], [attributes(contention)], [], interrupted=False
+    )
 
 
 def capacity(*looks: tuple[float, Seen], closed: float = 1_100.0) -> Verdict:
     probes = [typed({**probe(rate), "seen": seen.value}, Probe) for rate, seen in looks]
-    loop = typed({"users": 16, "achieved_per_s": closed, "acquire_s": ACQUIRE, "generator_cpu_ratio": 0.5}, ClosedLoop)
+    loop = typed(
+        {"users": 16, "achieved_per_s": closed, "acquire_s": ACQUIRE, "generator_cpu_ratio": 0.5},
+        ClosedLoop,
+    )
     asked = SweepPoint(load(None, {"rate": "1"}), {})
-    plan = CapacityPlan((asked,), read_slo(["acquire.p99 < 10ms"]), None, fixed_users=False, budget_s=60)
+    plan = CapacityPlan(
+        (asked,), read_slo(["acquire.p99 < 10ms"]), None, fixed_users=False, budget_s=60
+    )
     return judge_capacity([point_of(asked, Findings(probes, [loop]), plan)])
 
 
@@ -105,7 +132,9 @@ def comparison(kind: Any, words: tuple[str, ...], *statuses: str) -> Verdict:
     return judge_comparison(kind, runs, metrics, labels=["a", "b"])
 
 
-def run(safety: str = "SAFE", *, tested: int = 500, acquired: int = 500, generator: str = "VALID") -> Verdict:
+def run(
+    safety: str = "SAFE", *, tested: int = 500, acquired: int = 500, generator: str = "VALID"
+) -> Verdict:
     sections = {
         "outcomes": {"acquired": acquired},
         "rate": {"achieved_per_s": acquired},
@@ -140,7 +169,9 @@ GREEN: dict[str, Callable[[], Verdict]] = {
     "run": run,
     "safety": lambda: safety_rows(AS_EXPECTED),
     "explore": lambda: explored(200, 150),
-    "audit": lambda: audit(("redlock-py", "does not"), ("control: forked", "does not"), ("control: none", "holds")),
+    "audit": lambda: audit(
+        ("redlock-py", "does not"), ("control: forked", "does not"), ("control: none", "holds")
+    ),
     "crash": lambda: crash(AS_EXPECTED),
     "split-votes": lambda: split_votes(200),
     "fsync": lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250)),
@@ -151,10 +182,12 @@ GREEN: dict[str, Callable[[], Verdict]] = {
     "peers": lambda: peers((1.1, 1.3)),
     "bench": lambda: speed((0.85, 0.95), added=(0.5, 1.5)),
 }
-NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a contradiction, noise
+# nothing, a contradiction, noise
+NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {
     "run": (
         lambda: run("NOT TESTED", tested=0, acquired=0),
-        lambda: run("SAFE", tested=5),  # a judge of safety that claims too much
+        # a judge of safety that claims too much
+        lambda: run("SAFE", tested=5),
         lambda: run("UNKNOWN"),
         lambda: run("VIOLATED", tested=0),
         lambda: run(generator="INVALID"),
@@ -163,14 +196,18 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
     "explore": (
         lambda: judge_explored([], 0),
         lambda: judge_explored([], 1),
-        lambda: explored(5_000, 20),  # nobody asked for a lock that was held
+        # nobody asked for a lock that was held
+        lambda: explored(5_000, 20),
         lambda: explored(5_000, 4_000, "TypeError: ?"),
-        lambda: explored(5_000, 4_000, recipe="get-set"),  # which is known to be flawed
+        # which is known to be flawed
+        lambda: explored(5_000, 4_000, recipe="get-set"),
     ),
     "audit": (
         audit,
-        lambda: audit(("control: forked", "does not"), ("control: none", "holds")),  # no library could be had
-        lambda: audit(("redlock-py", "holds")),  # nobody knows whether a fault would have been seen
+        # no library could be had
+        lambda: audit(("control: forked", "does not"), ("control: none", "holds")),
+        # nobody knows whether a fault would have been seen
+        lambda: audit(("redlock-py", "holds")),
         lambda: audit(("redlock-py", "not known"), ("control: forked", "does not")),
         lambda: audit(("redlock-py", "holds"), ("control: forked", "holds")),
         lambda: audit(("lockcore gevent", "does not"), ("control: forked", "does not")),
@@ -189,8 +226,11 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         fsync,
         lambda: fsync(visit("no", 4000), visit("everysec", 5000), visit("always", 250)),
         lambda: fsync(visit("none", 6000, cpu=0.99), visit("everysec", 5000, cpu=0.99), planned=2),
-        lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250), planned=10),
-        lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250), count=5),  # no interval
+        lambda: fsync(
+            visit("none", 6000), visit("everysec", 5000), visit("always", 250), planned=10
+        ),
+        # no interval
+        lambda: fsync(visit("none", 6000), visit("everysec", 5000), visit("always", 250), count=5),
     ),
     "capacity": (
         lambda: judge_capacity([]),
@@ -198,7 +238,9 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
         lambda: capacity(*CLEAN, closed=17_536.0),
         lambda: capacity(*HELD[-1:], *CLEAN[-2:]),
         lambda: capacity(*HELD),
-        lambda: capacity(*HELD, *((rate, Seen.SATURATED) for rate, seen in CLEAN if seen is Seen.MISSED)),
+        lambda: capacity(
+            *HELD, *((rate, Seen.SATURATED) for rate, seen in CLEAN if seen is Seen.MISSED)
+        ),
         lambda: capacity(*CLEAN, *((rate, Seen.MISSED) for rate, _ in HELD)),
     ),
     "compare": (
@@ -223,7 +265,8 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {  # nothing, a cont
     "bench": (
         speed,
         lambda: speed((0.85, 0.95), (0.7, 0.75)),
-        lambda: speed((0.75, 0.85)),  # its median reaches the bar, its rounds do not
+        # its median reaches the bar, its rounds do not
+        lambda: speed((0.75, 0.85)),
         lambda: speed((0.85, 0.95), added=(1.5, 3.0)),
     ),
     "peers": (
@@ -243,14 +286,16 @@ def test_a_judge_says_its_good_word_over_evidence(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "judge"), [(name, judge) for name, judges in NEVER_GREEN.items() for judge in judges]
+    ("command", "judge"),
+    [(name, judge) for name, judges in NEVER_GREEN.items() for judge in judges],
 )
 def test_no_judge_is_green_over_nothing_over_a_contradiction_or_over_noise(
     command: str, judge: Callable[[], Verdict]
 ) -> None:
     verdict = judge()
     assert word_of(command, verdict).kind is not Kind.GOOD, verdict
-    if verdict["word"] not in ("NOT TESTED", "UNKNOWN"):  # the figures of such a run hold
+    # the figures of such a run hold
+    if verdict["word"] not in ("NOT TESTED", "UNKNOWN"):
         assert verdict["exit_code"] != 0
         assert verdict["reasons"]
 
@@ -261,20 +306,34 @@ def test_every_word_that_can_be_printed_stands_in_the_table() -> None:
         call.args[0].value
         for path in (README.parent / "bench").rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("Sheet", "Word") and call.args
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "id", "") in ("Sheet", "Word")
+        and call.args
         if isinstance(call.args[0], ast.Constant)
     }
     known = {word.text for words in WORDS.values() for word in words}
-    assert printed == known, "a sheet that is headed by a text of its own, or a word that no command says"
+    assert printed == known, (
+        "a sheet that is headed by a text of its own, or a word that no command says"
+    )
     table = words_table()
     assert all(f"| **{text}** |" in table for text in known)
 
 
 @pytest.mark.parametrize(
     ("codes", "worst"),
-    [((4, 1), 1), ((1, 4, 0), 1), ((4, 5), 5), ((3, 5), 3), ((2, 130), 130), ((0, 4), 4), ((3, 1, 4), 3)],
+    [
+        ((4, 1), 1),
+        ((1, 4, 0), 1),
+        ((4, 5), 5),
+        ((3, 5), 3),
+        ((2, 130), 130),
+        ((0, 4), 4),
+        ((3, 1, 4), 3),
+    ],
 )
-def test_of_several_exit_codes_the_first_of_the_order_counts(codes: tuple[int, ...], worst: int) -> None:
+def test_of_several_exit_codes_the_first_of_the_order_counts(
+    codes: tuple[int, ...], worst: int
+) -> None:
     assert worst_code(codes) == worst
 
 
@@ -311,7 +370,9 @@ def test_every_command_with_a_good_word_is_fed() -> None:
 
 def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() -> None:
     page = plan_page([], None)
-    assert page.advice == ("nothing is recommended yet: run lockbench crash --quick, then lockbench planner",)
+    assert page.advice == (
+        "nothing is recommended yet: run lockbench crash --quick, then lockbench planner",
+    )
     assert judge_page(page).word == "NOT KNOWN"
 
 

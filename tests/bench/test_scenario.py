@@ -1,4 +1,5 @@
-"""The scenario: what people write becomes one resolved value, or one sentence that names its place."""
+"""The scenario: what people write becomes one resolved value, or one sentence that names its
+place."""
 
 import dataclasses
 import json
@@ -40,10 +41,19 @@ def refusal(tmp_path: Path, text: str, **options: object) -> str:
 
 def test_no_file_and_no_option_gives_the_documented_defaults() -> None:
     scenario = load()
-    assert (scenario.recipe, scenario.instances, scenario.fsync, scenario.users) == ("redlock", 5, "everysec", 64)
+    assert (scenario.recipe, scenario.instances, scenario.fsync, scenario.users) == (
+        "redlock",
+        5,
+        "everysec",
+        64,
+    )
     assert (scenario.duration_ms, scenario.warmup_ms, scenario.rate_per_s) == (20_000, 2_000, None)
     assert (scenario.ttl_ms, scenario.wait_ms, scenario.instance_timeout_ms) == (10_000, 1_000, 50)
-    assert (scenario.retry.policy, scenario.retry.window_ms, scenario.retry.attempts) == ("full-jitter", 5, None)
+    assert (scenario.retry.policy, scenario.retry.window_ms, scenario.retry.attempts) == (
+        "full-jitter",
+        5,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,26 +72,39 @@ def test_no_file_and_no_option_gives_the_documented_defaults() -> None:
         ("faults = []\nthresholds = []", "faults", ()),
     ],
 )
-def test_a_key_is_resolved_with_its_unit(tmp_path: Path, toml: str, field: str, expected: object) -> None:
+def test_a_key_is_resolved_with_its_unit(
+    tmp_path: Path, toml: str, field: str, expected: object
+) -> None:
     assert getattr(from_toml(tmp_path, toml), field) == expected
 
 
 def test_an_option_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
-    scenario = from_toml(tmp_path, 'users = 8\nseed = 7\nretry = { window = "9ms" }', users="16", retry__attempts="3")
+    scenario = from_toml(
+        tmp_path, 'users = 8\nseed = 7\nretry = { window = "9ms" }', users="16", retry__attempts="3"
+    )
     assert (scenario.users, scenario.seed, scenario.resources) == (16, 7, 1000)
     assert (scenario.retry.window_ms, scenario.retry.attempts) == (9, 3)
 
 
 @pytest.mark.parametrize(
     ("name", "written", "is_read_as"),
-    [("rate", ".5", 0.5), ("rate", "5.", 5.0), ("seed", "007", 7), ("recipe", '"redlock"', "redlock")],
+    [
+        ("rate", ".5", 0.5),
+        ("rate", "5.", 5.0),
+        ("seed", "007", 7),
+        ("recipe", '"redlock"', "redlock"),
+    ],
 )
 def test_an_option_is_read_as_people_write_it(name: str, written: str, is_read_as: object) -> None:
-    assert getattr(load(None, {name: written}), "rate_per_s" if name == "rate" else name) == is_read_as
+    assert (
+        getattr(load(None, {name: written}), "rate_per_s" if name == "rate" else name) == is_read_as
+    )
 
 
 def test_targets_given_as_options_take_the_place_of_the_files_fleet(tmp_path: Path) -> None:
-    scenario = from_toml(tmp_path, 'instances = 3\nfsync = "always"', targets=["redis://a:1", "redis://b:2"])
+    scenario = from_toml(
+        tmp_path, 'instances = 3\nfsync = "always"', targets=["redis://a:1", "redis://b:2"]
+    )
     assert (scenario.instances, scenario.targets) == (2, ("redis://a:1", "redis://b:2"))
     assert from_toml(tmp_path, 'targets = ["redis://a"]', instances="7").targets == ()
 
@@ -89,7 +112,10 @@ def test_targets_given_as_options_take_the_place_of_the_files_fleet(tmp_path: Pa
 # What people write wrong → the sentence they get. The place (file and key) is part of it.
 REFUSALS = [
     ("usres = 3", "bad.toml, key `usres`: there is no such key; did you mean users?"),
-    ("[retry]\nwindw = 1", "bad.toml, key `retry.windw`: there is no such key; did you mean retry.window?"),
+    (
+        "[retry]\nwindw = 1",
+        "bad.toml, key `retry.windw`: there is no such key; did you mean retry.window?",
+    ),
     (
         "instance-timeout = '1ms'",
         "bad.toml, key `instance-timeout`: there is no such key; did you mean instance_timeout?",
@@ -112,7 +138,10 @@ REFUSALS = [
     ("ttl = '1.5ms'", "key `ttl`: '1.5ms' is outside 5ms to 24h"),
     ("ttl = '10.5ms'", "key `ttl`: '10.5ms' is not a whole number of milliseconds"),
     ("wait = false", "key `wait`: False is not a duration"),
-    ("fsync = 'evrysec'", "'evrysec' is none of none, no, everysec, always; did you mean everysec?"),
+    (
+        "fsync = 'evrysec'",
+        "'evrysec' is none of none, no, everysec, always; did you mean everysec?",
+    ),
     ("rejoin = 'delayed'", "'delayed' is none of trust-first, delay, trust; did you mean delay?"),
     ("retry.window = '0'", "key `retry.window`: '0' is outside 0.1ms to 1h"),
     ("recipe = ''", "key `recipe`: '' is not a name"),
@@ -126,18 +155,31 @@ REFUSALS = [
     ("targets = 'redis://a'", "key `targets`: 'redis://a' is not a list"),
     ("targets = [1]", "'1' is not an instance URL"),
     ("targets = []", "the list is empty"),
-    ("targets = ['localhost:6379']", "'localhost:6379' is not an instance URL; use redis://host:port"),
+    (
+        "targets = ['localhost:6379']",
+        "'localhost:6379' is not an instance URL; use redis://host:port",
+    ),
     (
         "targets = ['redis://a:99999']",
-        "'redis://a:99999' is not a usable instance URL: an instance listens on a port from 1 to 65535",
+        "'redis://a:99999' is not a usable instance URL: an instance listens on a port "
+        "from 1 to 65535",
     ),
     ("targets = ['redis://a', 'redis://a']", "the same instance is named twice"),
     ("thresholds = ['p99']", "'p99' is not a threshold (write it like acquire.p99 < 10ms"),
     ("pause = ['after-get']", "'after-get' is not a pause"),
     ("pause = ['after-get:1ms:2']", "the share '2' is not a number above 0 and up to 1"),
-    ("[[faults]]\nkind = 'stop'\ntarget = 'instance:0'", "is not a fault: Object missing required field `at` (write"),
-    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'node:0'", "is not a fault: Expected `str` matching regex"),
-    ("[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = []", "is not a fault: Expected `array` of length >= 1"),
+    (
+        "[[faults]]\nkind = 'stop'\ntarget = 'instance:0'",
+        "is not a fault: Object missing required field `at` (write",
+    ),
+    (
+        "[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'node:0'",
+        "is not a fault: Expected `str` matching regex",
+    ),
+    (
+        "[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = []",
+        "is not a fault: Expected `array` of length >= 1",
+    ),
     (
         "[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nwhen = 3",
         "contains unknown field `when`",
@@ -150,19 +192,31 @@ REFUSALS = [
         "[[faults]]\nat = '1s'\nkind = 'stop'\ntarget = 'instance:0'\nparams = 4",
         "is not a fault: Expected `object`, got `int` - at `$.params`",
     ),
-    ("[[faults]]\nat = '1s'\nfor = '0s'\nkind = 'stop'\ntarget = 'instance:0'", "a fault's `for` is 0"),
+    (
+        "[[faults]]\nat = '1s'\nfor = '0s'\nkind = 'stop'\ntarget = 'instance:0'",
+        "a fault's `for` is 0",
+    ),
     ("faults = 'stop'", "'stop' is not a list"),
 ]
 CONTRADICTIONS = [
-    ("instances = 3\ntargets = ['redis://a']", "key `instances`: instances is for servers that lockbench starts"),
-    ("fsync = 'always'\ntargets = ['redis://a']", "key `fsync`: fsync is for servers that lockbench starts"),
+    (
+        "instances = 3\ntargets = ['redis://a']",
+        "key `instances`: instances is for servers that lockbench starts",
+    ),
+    (
+        "fsync = 'always'\ntargets = ['redis://a']",
+        "key `fsync`: fsync is for servers that lockbench starts",
+    ),
     ("ttl = '20s'", "key `ttl`: ttl 20s is above max_ttl 10s"),
     ("max_ttl = '5s'", "key `max_ttl`: ttl 10s is above max_ttl 5s"),
     (
         "ttl = '100ms'\ninstance_timeout = '26ms'",
         "key `instance_timeout`: 26ms is too long for a ttl of 100ms: at most",
     ),
-    ("users = 2\nprocesses = 3", "key `processes`: 3 processes need at least as many users, and there are 2"),
+    (
+        "users = 2\nprocesses = 3",
+        "key `processes`: 3 processes need at least as many users, and there are 2",
+    ),
     ("arrivals = 'fixed'", "key `arrivals`: arrivals need a rate"),
     ("rate = 100\nthink = '1ms'", "key `think`: think time belongs to the closed loop"),
     ("retry = { policy = 'none', window = '5ms' }", "key `retry.window`: retry.policy is none"),
@@ -176,12 +230,17 @@ CONTRADICTIONS = [
         "[[faults]]\nat = '3s'\nkind = 'stop'\ntarget = 'instance:5'",
         "instance:5 does not exist: this run has 5 of them",
     ),
-    ("[[faults]]\nat = '3s'\nkind = 'kill'\ntarget = 'worker:1'", "worker:1 does not exist: this run has 1 of them"),
+    (
+        "[[faults]]\nat = '3s'\nkind = 'kill'\ntarget = 'worker:1'",
+        "worker:1 does not exist: this run has 1 of them",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("toml", "expected"), REFUSALS + CONTRADICTIONS)
-def test_bad_input_is_refused_in_one_sentence_with_its_place(tmp_path: Path, toml: str, expected: str) -> None:
+def test_bad_input_is_refused_in_one_sentence_with_its_place(
+    tmp_path: Path, toml: str, expected: str
+) -> None:
     message = refusal(tmp_path, toml)
     assert expected in message
     assert message.startswith("bad.toml")
@@ -197,26 +256,34 @@ def test_bad_input_is_refused_in_one_sentence_with_its_place(tmp_path: Path, tom
         ({"faults": ["nonsense"]}, "option --fault: 'nonsense' is not a fault"),
     ],
 )
-def test_a_bad_option_is_refused_with_its_own_name(options: dict[str, object], expected: str) -> None:
+def test_a_bad_option_is_refused_with_its_own_name(
+    options: dict[str, object], expected: str
+) -> None:
     with pytest.raises(UsageError, match="^option ") as caught:
         load(None, options)
     assert expected in str(caught.value)
 
 
-def test_a_contradiction_between_file_and_option_names_the_one_that_was_written(tmp_path: Path) -> None:
+def test_a_contradiction_between_file_and_option_names_the_one_that_was_written(
+    tmp_path: Path,
+) -> None:
     assert "option --processes" in refusal(tmp_path, "users = 2", processes="4")
     assert "option --ttl" in refusal(tmp_path, "max_ttl = '10s'", ttl="11s")
 
 
-def test_a_ready_scenario_is_found_by_its_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ready_scenario_is_found_by_its_name_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert load(Path("hot-key")) == load(Path("bench/scenarios/hot-key.toml")) != load()
-    Path("hot-key").mkdir()  # a folder of results, perhaps
+    # a folder of results, perhaps
+    Path("hot-key").mkdir()
     assert load(Path("hot-key")) == load(Path("bench/scenarios/hot-key.toml"))
     Path("hot-key.toml").write_text("users = 3")
     assert load(Path("hot-key.toml")).users == 3, "one's own file comes first"
     with pytest.raises(
-        UsageError, match=r"ready ones: everyday, hot-key, .*zipf; `lockbench init` writes one of your own"
+        UsageError,
+        match=r"ready ones: everyday, hot-key, .*zipf; `lockbench init` writes one of your own",
     ):
         load(Path("elsewhere/hot-key.toml"))
 
@@ -233,7 +300,16 @@ def test_a_missing_a_binary_and_a_folder_scenario_are_refused(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("5ms", 5), ("10s", 10_000), ("1m", 60_000), ("2h", 7_200_000), ("1.5s", 1500), ("250us", 0.25), ("0", 0), (0, 0)],
+    [
+        ("5ms", 5),
+        ("10s", 10_000),
+        ("1m", 60_000),
+        ("2h", 7_200_000),
+        ("1.5s", 1500),
+        ("250us", 0.25),
+        ("0", 0),
+        (0, 0),
+    ],
 )
 def test_a_duration_reads_in_its_unit_and_back(text: object, ms: float) -> None:
     assert parse_duration(text) == pytest.approx(ms)
@@ -274,7 +350,10 @@ def test_the_number_of_processes_is_the_recipes_unless_somebody_says_it(tmp_path
 
 
 def test_json_carries_every_field_and_no_secret() -> None:
-    scenario = load(None, {"targets": ["redis://:hunter2@a:1", "redis://b:2"], "skew": "zipf:1.2", "hold": "exp:3ms"})
+    scenario = load(
+        None,
+        {"targets": ["redis://:hunter2@a:1", "redis://b:2"], "skew": "zipf:1.2", "hold": "exp:3ms"},
+    )
     text = json.dumps(builtins_of(scenario.shown()))
     assert "hunter2" not in text
     again = typed(json.loads(text), Scenario)
@@ -284,11 +363,21 @@ def test_json_carries_every_field_and_no_secret() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("everyday", "hot-key", "hot-key-many-processes", "long-hold", "many-waiters", "open-loop", "uncontended"),
+        *(
+            "everyday",
+            "hot-key",
+            "hot-key-many-processes",
+            "long-hold",
+            "many-waiters",
+            "open-loop",
+            "uncontended",
+        ),
         "zipf",
     ],
 )
-def test_every_ready_scenario_says_what_it_is_for_holds_its_locks_and_lets_callers_meet(name: str) -> None:
+def test_every_ready_scenario_says_what_it_is_for_holds_its_locks_and_lets_callers_meet(
+    name: str,
+) -> None:
     """Else a run of it could not test whether the lock holds."""
     path = READY / f"{name}.toml"
     assert path.read_text(encoding="utf-8").startswith("# ")
@@ -314,9 +403,18 @@ def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("users = 2\nusers = 3\n", "bom.toml, line 2: key `users` is given twice; leave one out"),
-        ("users = 2\nretry.window = '5ms'\n retry.window  = '6ms'", "line 3: key `retry.window` is given twice"),
-        ("pause = [\n]\npause = [\n'a:1ms:0.5',\n]\nusers = 2\n", "line 3: key `pause` is given twice; leave one out"),
-        ("[retry]\npolicy = 'none'\n[retry]\n", r"line 3: table \[retry\] is given twice; leave one out"),
+        (
+            "users = 2\nretry.window = '5ms'\n retry.window  = '6ms'",
+            "line 3: key `retry.window` is given twice",
+        ),
+        (
+            "pause = [\n]\npause = [\n'a:1ms:0.5',\n]\nusers = 2\n",
+            "line 3: key `pause` is given twice; leave one out",
+        ),
+        (
+            "[retry]\npolicy = 'none'\n[retry]\n",
+            r"line 3: table \[retry\] is given twice; leave one out",
+        ),
         ("retry = { policy = 'none', policy = 'poll' }\n", "'policy'"),
     ],
 )
@@ -330,7 +428,10 @@ def test_a_key_that_is_given_twice_is_named(tmp_path: Path, text: str, says: str
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("capacity", "--slo", "acquire.p99 < 1s", "--target-rate", "2k"), "'2k' is not a number (write it in digits"),
+        (
+            ("capacity", "--slo", "acquire.p99 < 1s", "--target-rate", "2k"),
+            "'2k' is not a number (write it in digits",
+        ),
         (("run", "--repeat", "2k"), "'2k' is not a whole number (write it in digits)"),
         (("fleet", "--instances", "x"), "'x' is not a whole number (write it in digits)"),
         (("crash", "--rate", "1.5"), "'1.5' is not a whole number (write it in digits)"),

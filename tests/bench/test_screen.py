@@ -1,4 +1,5 @@
-"""The screen: every letter has a likeness, nothing acts on the terminal, nothing is markup, JSON is UTF-8."""
+"""The screen: every letter has a likeness, nothing acts on the terminal, nothing is markup, JSON is
+UTF-8."""
 
 import errno
 import io
@@ -60,12 +61,19 @@ def test_nothing_that_acts_on_a_terminal_is_left() -> None:
     assert clean("a\x1b[31m\nb") == "a\\x1b[31m\\nb"
     assert clean("r\udcff") == "r\\xff"
     assert clean("schlüssel – ≥ 密") == "schlüssel – ≥ 密"
-    assert lines_of("it did not start:\n  line\nlockbench: PASS") == ["it did not start:", "  line\\nlockbench: PASS"]
+    assert lines_of("it did not start:\n  line\nlockbench: PASS") == [
+        "it did not start:",
+        "  line\\nlockbench: PASS",
+    ]
 
 
 def sheet(text: str) -> Sheet:
-    part = Part(text, text, ("head\nof two", text.replace("\n", "")), ((text, text),), styles={text: "red"})
-    return Sheet("FAIL", BAD, text, text, (part,), (Sentence("because", text), Sentence(text, text)))
+    part = Part(
+        text, text, ("head\nof two", text.replace("\n", "")), ((text, text),), styles={text: "red"}
+    )
+    return Sheet(
+        "FAIL", BAD, text, text, (part,), (Sentence("because", text), Sentence(text, text))
+    )
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -104,7 +112,9 @@ def test_json_is_utf8_on_any_screen(encoding: str, monkeypatch: pytest.MonkeyPat
     assert json.loads(raw.getvalue().decode("utf-8")) == {"µ": ATTACK}
 
 
-def test_whatever_prints_is_replaced_where_the_screen_lacks_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_prints_is_replaced_where_the_screen_lacks_a_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     raw, stream = written("ascii")
     monkeypatch.setattr(sys, "stdout", stream)
     open_screen()
@@ -120,7 +130,10 @@ def test_no_console_but_ours_and_no_bare_print_where_people_read() -> None:
         path = ROOT / place
         for file in [path] if path.is_file() else path.rglob("*.py"):
             text = file.read_text("utf-8")
-            wrong += [f"{file}: Console(" for _ in range(text.count(" Console(") + text.count("(Console("))]
+            wrong += [
+                f"{file}: Console("
+                for _ in range(text.count(" Console(") + text.count("(Console("))
+            ]
             if file.name == "command.py" or "cli" in file.parts or "report" in file.parts:
                 wrong += [f"{file}: print(" for _ in range(text.count(" print("))]
     allowed = ["bench/cli/__init__.py: print(", "bench/cli/progress_line.py: print("]
@@ -134,8 +147,12 @@ def refused(lockbench: Callable[..., Ended], *words: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("words", [("doctor", "--target"), ("run", "--target"), ("fsync", "--target")])
-def test_a_socket_s_path_and_a_zone_are_shown_as_they_are(lockbench: Callable[..., Ended], words: tuple[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [("doctor", "--target"), ("run", "--target"), ("fsync", "--target")]
+)
+def test_a_socket_s_path_and_a_zone_are_shown_as_they_are(
+    lockbench: Callable[..., Ended], words: tuple[str]
+) -> None:
     assert "/tmp/[/x].sock" in refused(lockbench, *words, "unix:///tmp/[/x].sock")
     assert "[fe80::1%eth0]:1" in refused(lockbench, *words, "redis://[fe80::1%eth0]:1")
     assert "/tmp/[red]a\\x1b[2J" in refused(lockbench, *words, "unix:///tmp/[red]a%1B[2J")
@@ -143,7 +160,13 @@ def test_a_socket_s_path_and_a_zone_are_shown_as_they_are(lockbench: Callable[..
 
 @pytest.mark.parametrize("name", ["a\x1b[31mb", "a\nlockbench: PASS", "\u202eb", "r\udcff"])
 def test_a_name_cannot_act_on_the_terminal(lockbench: Callable[..., Ended], name: str) -> None:
-    for words in ((name,), ("run", name), ("run", "--recipe", name), ("report", name), ("run", "--server", name)):
+    for words in (
+        (name,),
+        ("run", name),
+        ("run", "--recipe", name),
+        ("report", name),
+        ("run", "--server", name),
+    ):
         assert "\nlockbench: PASS" not in refused(lockbench, *words)
 
 
@@ -157,9 +180,18 @@ STORED = ROOT / "tests/histories/results"
 
 @pytest.mark.parametrize("screen", SCREENS)
 def test_commands_end_as_they_do_on_a_utf8_screen(screen: str, tmp_path: Path) -> None:
-    """One process says it of many command lines: its streams are made by Python from these variables."""
-    results = [["report", str(path), "--html", str(tmp_path / "x.html")] for path in sorted(STORED.glob("*.json"))]
-    lines = [["recipes"], ["--help"], *[[name, "--help"] for names in JOBS.values() for name in names], *results]
+    """One process says it of many command lines: its streams are made by Python from these
+    variables."""
+    results = [
+        ["report", str(path), "--html", str(tmp_path / "x.html")]
+        for path in sorted(STORED.glob("*.json"))
+    ]
+    lines = [
+        ["recipes"],
+        ["--help"],
+        *[[name, "--help"] for names in JOBS.values() for name in names],
+        *results,
+    ]
     code = (
         "import json, sys\n"
         "from bench.cli import main\n"
@@ -171,7 +203,9 @@ def test_commands_end_as_they_do_on_a_utf8_screen(screen: str, tmp_path: Path) -
     )
     environ = {**os.environ, **SCREENS[screen], "COLUMNS": "80"}
     command = [sys.executable, "-c", code, json.dumps(lines)]
-    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=environ, cwd=ROOT, capture_output=True, timeout=300, check=False
+    )
     assert done.returncode == 0
     assert b"FAILED" not in done.stderr, done.stderr.decode("latin-1")[-2000:]
     shown = done.stdout.decode("cp1252" if screen == "cp1252" else "ascii")
@@ -179,8 +213,11 @@ def test_commands_end_as_they_do_on_a_utf8_screen(screen: str, tmp_path: Path) -
     assert shown.count(f"report     {tmp_path}") == len(results) > 3
 
 
-def test_a_folder_whose_name_is_no_utf8_is_reported(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
-    """Its bytes are halves of surrogate pairs in Python, which no UTF-8 file and no screen takes as they are."""
+def test_a_folder_whose_name_is_no_utf8_is_reported(
+    lockbench: Callable[..., Ended], tmp_path: Path
+) -> None:
+    """Its bytes are halves of surrogate pairs in Python, which no UTF-8 file and no screen takes as
+    they are."""
     name = os.fsdecode(b"r\xff")
     (tmp_path / name).mkdir()
     (tmp_path / name / "result.json").write_bytes((STORED / "run.json").read_bytes())
@@ -203,7 +240,8 @@ def test_text_of_rich_is_not_the_way_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "cure"), [(errno.ENOSPC, "free disk space"), (errno.EFBIG, "ulimit -f"), (errno.ENOMEM, "more memory")]
+    ("number", "cure"),
+    [(errno.ENOSPC, "free disk space"), (errno.EFBIG, "ulimit -f"), (errno.ENOMEM, "more memory")],
 )
 def test_a_limit_of_this_process_is_not_called_a_full_disk(number: int, cure: str) -> None:
     with pytest.raises(EnvironmentNotReadyError, match=cure), writing(Path("x"), "free disk space"):

@@ -1,4 +1,5 @@
-"""A whole result of a run: *the sections that a test cares about → RunResult, the rest from a sample*."""
+"""A whole result of a run: *the sections that a test cares about → RunResult, the rest from a
+sample*."""
 
 import copy
 import json
@@ -9,8 +10,11 @@ from typing import Any
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, typed
 
-SAMPLE: dict[str, Any] = json.loads((Path(__file__).parent / "report" / "sample.json").read_text(encoding="utf-8"))
-_WHOLE = ("margin", "histograms", "errors", "packages", "verdict")  # replaced, not filled up
+SAMPLE: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "report" / "sample.json").read_text(encoding="utf-8")
+)
+# replaced, not filled up
+_WHOLE = ("margin", "histograms", "errors", "packages", "verdict")
 
 
 def run_of(*parts: Mapping[str, Any], **sections: Any) -> RunResult:

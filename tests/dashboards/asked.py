@@ -1,7 +1,9 @@
-"""The boards without Grafana: *their committed JSON, a Prometheus, a time range → what every panel shows*.
+"""The boards without Grafana: *their committed JSON, a Prometheus, a time range → what every panel
+shows*.
 
-What Grafana would put in for a variable is put in here: the run's own id, everything for the others, the first choice
-of a list. A panel of the moment is asked at the end of the range, all others over the whole of it.
+What Grafana would put in for a variable is put in here: the run's own id, everything for the
+others, the first choice of a list. A panel of the moment is asked at the end of the range, all
+others over the whole of it.
 """
 
 import json
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "dashboards" / "boards"
-RATE_SCRAPES = 4  # Grafana's rule: $__rate_interval is at least four scrapes
+# Grafana's rule: $__rate_interval is at least four scrapes
+RATE_SCRAPES = 4
 Board = dict[str, Any]
 
 
@@ -30,7 +33,8 @@ def panels_of(board: Board) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Watched:
-    """Which runs, and over what time (seconds since the epoch); `scrape_s`: how often Prometheus looked."""
+    """Which runs, and over what time (seconds since the epoch); `scrape_s`: how often Prometheus
+    looked."""
 
     run: str
     start_s: float
@@ -54,7 +58,10 @@ class Watched:
 
 
 def resolve(expr: str, board: Board, watched: Watched) -> str:
-    """`expr` with its variables replaced. Raises KeyError for a variable that the board does not have."""
+    """`expr` with its variables replaced.
+
+    Raises KeyError for a variable that the board does not have.
+    """
     values = {
         one["name"]: one["query"].split(",")[0] if one["type"] == "custom" else ".*"
         for one in board["templating"]["list"]
@@ -69,7 +76,8 @@ def resolve(expr: str, board: Board, watched: Watched) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What Prometheus said: labels and numbers of each series (NaN is none); complaints and hints."""
+    """What Prometheus said: labels and numbers of each series (NaN is none); complaints and
+    hints."""
 
     series: list[tuple[dict[str, str], list[float]]] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
@@ -89,7 +97,13 @@ class Prometheus:
         return self._ask("query", query=query, time=time_s)
 
     def over(self, query: str, watched: Watched) -> Answer:
-        return self._ask("query_range", query=query, start=watched.start_s, end=watched.end_s, step=watched.step_s)
+        return self._ask(
+            "query_range",
+            query=query,
+            start=watched.start_s,
+            end=watched.end_s,
+            step=watched.step_s,
+        )
 
     def panel(self, board: Board, target: dict[str, Any], watched: Watched) -> Answer:
         """What one query of a panel shows."""
@@ -99,7 +113,9 @@ class Prometheus:
     def _ask(self, what: str, **parameters: object) -> Answer:
         body = urllib.parse.urlencode(parameters).encode()
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/{what}", data=body, timeout=30) as answer:
+            with urllib.request.urlopen(
+                f"{self.url}/api/v1/{what}", data=body, timeout=30
+            ) as answer:
                 reply = json.load(answer)
         except urllib.error.HTTPError as refusal:
             return Answer(complaints=[json.load(refusal)["error"]])
@@ -112,7 +128,9 @@ class Prometheus:
 
 def _texts(series: dict[str, Any]) -> list[str]:
     """The values of a series; of native histograms their counts."""
-    histograms = series.get("histograms") or [series[key] for key in ("histogram",) if key in series]
+    histograms = series.get("histograms") or [
+        series[key] for key in ("histogram",) if key in series
+    ]
     values = series.get("values") or [series[key] for key in ("value",) if key in series]
     return [text for _, text in values] + [one["count"] for _, one in histograms]
 
@@ -131,10 +149,14 @@ def near(figure: float, factor: float = 1.0, off: float = 0.0, **labels: str) ->
     return Right(figure / factor - off, figure * factor + off, labels)
 
 
-def wrong(prometheus: Prometheus, board: Board, watched: Watched, rights: Mapping[str, Sequence[Right]]) -> list[str]:
-    """Which queries of panels show other figures at the end of the whole of what was watched than is right.
+def wrong(
+    prometheus: Prometheus, board: Board, watched: Watched, rights: Mapping[str, Sequence[Right]]
+) -> list[str]:
+    """Which queries of panels show other figures at the end of the whole of what was watched than
+    is right.
 
-    Of every one (its panel's title and letter) something must be known, but of heat maps and of single numbers.
+    Of every one (its panel's title and letter) something must be known, but of heat maps and of
+    single numbers.
     """
     found = []
     for panel in panels_of(board):
@@ -145,7 +167,12 @@ def wrong(prometheus: Prometheus, board: Board, watched: Watched, rights: Mappin
             answer = prometheus.at(resolve(target["expr"], board, watched.whole), watched.end_s)
             series = [one for one in answer.series if one[1]]
             for right in rights[name]:
-                shown = [n for labels, numbers in series if right.labels.items() <= labels.items() for n in numbers]
+                shown = [
+                    n
+                    for labels, numbers in series
+                    if right.labels.items() <= labels.items()
+                    for n in numbers
+                ]
                 if len(shown) != 1 or not right.low <= shown[0] <= right.high:
                     found.append(f"{name}: {shown} for {right}")
             if len(series) != len(rights[name]):

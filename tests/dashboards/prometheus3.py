@@ -1,8 +1,10 @@
-"""Prometheus 3 beside the one on PATH: *LOCKBENCH_PROMETHEUS, a way to keep histograms → a program to start*.
+"""Prometheus 3 beside the one on PATH: *LOCKBENCH_PROMETHEUS, a way to keep histograms → a program
+to start*.
 
-The folder is that of `.ci/prometheus3` or `dashboards/prometheus/build`. Ways: `classic`, as scraped; `converted` to
-native ones at the scrape; `exponential`, which a run sends by OTLP. Each way is real load for half a minute, so the
-suite takes one, on the newest Prometheus that it has; the others are slow.
+The folder is that of `.ci/prometheus3` or `dashboards/prometheus/build`. Ways: `classic`, as
+scraped; `converted` to native ones at the scrape; `exponential`, which a run sends by OTLP. Each
+way is real load for half a minute, so the suite takes one, on the newest Prometheus that it has;
+the others are slow.
 """
 
 import os
@@ -11,11 +13,18 @@ from pathlib import Path
 import pytest
 
 FOLDER = os.environ.get("LOCKBENCH_PROMETHEUS", "")
-MISSING = "not shown here: no Prometheus 3 (.ci/prometheus3 prints a folder with one; LOCKBENCH_PROMETHEUS names it)"
-ON_PATH, EXPONENTIAL = "prometheus", "exponential"
+MISSING = (
+    "not shown here: no Prometheus 3 (.ci/prometheus3 prints a folder with one; "
+    "LOCKBENCH_PROMETHEUS names it)"
+)
+ON_PATH = "prometheus"
+EXPONENTIAL = "exponential"
 NATIVE = ("converted", EXPONENTIAL)
 _OTHERS = (ON_PATH, *NATIVE) if FOLDER else ()
-WAYS = ("classic" if FOLDER else ON_PATH, *(pytest.param(way, marks=pytest.mark.slow) for way in _OTHERS))
+WAYS = (
+    "classic" if FOLDER else ON_PATH,
+    *(pytest.param(way, marks=pytest.mark.slow) for way in _OTHERS),
+)
 _SCRIPT = """#!/bin/sh
 for word in "$@"; do case "$word" in --config.file=*) file="${{word#--config.file=}}";; esac; done
 sed -i -E '{edit}' "$file"
@@ -35,6 +44,10 @@ def program_of(way: str, folder: Path) -> str:
         return ON_PATH
     script = folder / f"prometheus-{way}"
     options = "--web.enable-otlp-receiver" if way == EXPONENTIAL else ""
-    script.write_text(_SCRIPT.format(edit=_EDITS[way], program=Path(FOLDER, "prometheus").resolve(), options=options))
+    script.write_text(
+        _SCRIPT.format(
+            edit=_EDITS[way], program=Path(FOLDER, "prometheus").resolve(), options=options
+        )
+    )
     script.chmod(0o700)
     return str(script)

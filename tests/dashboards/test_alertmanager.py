@@ -1,4 +1,5 @@
-"""The stack's Alertmanager with our configuration: whom it tells of an alert, and which alert silences which.
+"""The stack's Alertmanager with our configuration: whom it tells of an alert, and which alert
+silences which.
 
 LOCKBENCH_PROMETHEUS names the folder that has Alertmanager beside Prometheus (`.ci/prometheus3`).
 """
@@ -20,11 +21,16 @@ from dashboards.alerts import Receiver
 from tests.dashboards.prometheus3 import FOLDER
 from tests.integration.locust_runs import until
 
-PROGRAM, TOOL = (shutil.which(name, path=FOLDER) if FOLDER else None for name in ("prometheus-alertmanager", "amtool"))
+PROGRAM, TOOL = (
+    shutil.which(name, path=FOLDER) if FOLDER else None
+    for name in ("prometheus-alertmanager", "amtool")
+)
 CONFIG = Path(__file__).parents[2] / "dashboards" / "prometheus" / "alertmanager.yml"
-TEMPLATES = Path("/usr/share/prometheus/alertmanager")  # where Debian's looks for its own
+# where Debian's looks for its own
+TEMPLATES = Path("/usr/share/prometheus/alertmanager")
 pytestmark = pytest.mark.skipif(
-    PROGRAM is None or not TEMPLATES.exists(), reason="no Alertmanager here (.ci/prometheus3 fetches one)"
+    PROGRAM is None or not TEMPLATES.exists(),
+    reason="no Alertmanager here (.ci/prometheus3 fetches one)",
 )
 Labels = Mapping[str, str]
 
@@ -49,7 +55,9 @@ class Manager:
         """Tell it as Prometheus does."""
         body = json.dumps([{"labels": labels} for labels in alerts]).encode()
         header = {"Content-Type": "application/json"}
-        urllib.request.urlopen(urllib.request.Request(f"{self._url}/alerts", body, header), timeout=30).close()
+        urllib.request.urlopen(
+            urllib.request.Request(f"{self._url}/alerts", body, header), timeout=30
+        ).close()
 
     def silenced(self) -> set[tuple[str, str]]:
         """Name and run or service of each alert that another one silences."""
@@ -78,7 +86,9 @@ def manager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Mana
         text = CONFIG.read_text("utf-8")
         assert "http://alerts:9095/" in text
         text = text.replace("http://alerts:9095/", f"http://{HOST}:{server.server_port}/")
-        (tmp_path / "alertmanager.yml").write_text(text.replace("group_wait: 1s", "group_wait: 100ms"))
+        (tmp_path / "alertmanager.yml").write_text(
+            text.replace("group_wait: 1s", "group_wait: 100ms")
+        )
         words = [
             str(PROGRAM),
             f"--config.file={tmp_path / 'alertmanager.yml'}",
@@ -95,7 +105,9 @@ def manager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Mana
         server.shutdown()
 
 
-def test_a_lost_quorum_silences_what_follows_of_its_own_run_or_service_and_is_told(manager: Manager) -> None:
+def test_a_lost_quorum_silences_what_follows_of_its_own_run_or_service_and_is_told(
+    manager: Manager,
+) -> None:
     manager.fire(
         {"alertname": "LockQuorumLost", "redlock_run_id": "r1"},
         {"alertname": "LocksQuorumLost", "job": "orders"},
@@ -118,9 +130,13 @@ def test_a_lost_quorum_silences_what_follows_of_its_own_run_or_service_and_is_to
     assert manager.silenced() == silenced
 
 
-def test_alertmanagers_own_tool_accepts_the_configuration_and_no_misspelt_one(tmp_path: Path) -> None:
+def test_alertmanagers_own_tool_accepts_the_configuration_and_no_misspelt_one(
+    tmp_path: Path,
+) -> None:
     wrong = tmp_path / "alertmanager.yml"
     wrong.write_text(CONFIG.read_text("utf-8").replace("group_by", "groups_by"))
     for path, code in ((CONFIG, 0), (wrong, 1)):
-        done = subprocess.run([str(TOOL), "check-config", str(path)], capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            [str(TOOL), "check-config", str(path)], capture_output=True, timeout=60, check=False
+        )
         assert done.returncode == code, done.stderr

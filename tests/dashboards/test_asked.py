@@ -9,14 +9,19 @@ SPAN = Watched("7f3a90c1", 1000.0, 1030.4, 1.0)
 
 
 def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> None:
-    text = 'rate(x{run=~"$run", r=~"$recipe", port=~"$port", le="$slo"}[$__rate_interval]) + y[$__range]'
+    text = (
+        'rate(x{run=~"$run", r=~"$recipe", port=~"$port", le="$slo"}[$__rate_interval]) + '
+        "y[$__range]"
+    )
     told = 'rate(x{run=~"7f3a90c1", r=~".*", port=~".*", le="0.01"}[4s]) + y[31s]'
     assert resolve(text, BOARDS["lockbench-run-overview"], SPAN) == told
     generator = BOARDS["lockbench-generator"]
     assert resolve("$baseline", generator, SPAN) == "", "a run against itself is no comparison"
     assert resolve("$baseline", generator, Watched("a", 0, 1, 1.0, "b")) == "b"
     hour = Watched("a", 0.0, 3600.0, 1.0)
-    assert (hour.step_s, resolve("$__rate_interval", generator, hour)) == (15.0, "16s"), "rates look back over a step"
+    assert (hour.step_s, resolve("$__rate_interval", generator, hour)) == (15.0, "16s"), (
+        "rates look back over a step"
+    )
 
 
 def test_a_variable_that_the_board_lacks_is_no_empty_string() -> None:

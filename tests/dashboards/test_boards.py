@@ -1,4 +1,5 @@
-"""The boards are what their code says, and every panel can be read: a unit, a description, metrics of the table."""
+"""The boards are what their code says, and every panel can be read: a unit, a description, metrics
+of the table."""
 
 import json
 import re
@@ -9,13 +10,17 @@ import pytest
 from bench.telemetry.table import BOUNDS, BY_NAME, InstrumentKind
 from tests.dashboards.asked import FOLDER, panels_of
 
-dashboards_main = pytest.importorskip("dashboards.__main__", reason="grafana-foundation-sdk is not installed")
+dashboards_main = pytest.importorskip(
+    "dashboards.__main__", reason="grafana-foundation-sdk is not installed"
+)
 panels = pytest.importorskip("dashboards.panels")
 
 FILES = sorted(FOLDER.glob("*.json"))
 BOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FILES}
 PANELS = [
-    pytest.param(panel, id=f"{name}: {panel['title']}") for name, board in BOARDS.items() for panel in panels_of(board)
+    pytest.param(panel, id=f"{name}: {panel['title']}")
+    for name, board in BOARDS.items()
+    for panel in panels_of(board)
 ]
 EXPRS = [
     pytest.param(target["expr"], id=f"{param.id} {target['refId']}")
@@ -25,7 +30,9 @@ EXPRS = [
 _SERIES = {
     f"{one.prometheus}{suffix}": one
     for one in BY_NAME.values()
-    for suffix in (("", "_bucket", "_sum", "_count") if one.kind is InstrumentKind.HISTOGRAM else ("",))
+    for suffix in (
+        ("", "_bucket", "_sum", "_count") if one.kind is InstrumentKind.HISTOGRAM else ("",)
+    )
 }
 _SELECTOR = re.compile(r"([a-z_]+)\{([^}]*)\}")
 
@@ -34,7 +41,9 @@ def test_the_committed_boards_are_what_the_code_makes_byte_for_byte() -> None:
     assert {path.name for path in FILES} == set(dashboards_main.BOARDS)
     for path in FILES:
         made = dashboards_main.BOARDS[path.name]()
-        assert made == path.read_text(encoding="utf-8"), f"{path.name} is old: run python -m dashboards"
+        assert made == path.read_text(encoding="utf-8"), (
+            f"{path.name} is old: run python -m dashboards"
+        )
         assert made == dashboards_main.BOARDS[path.name](), "made twice, it differs"
 
 
@@ -55,7 +64,10 @@ def test_a_board_has_the_variables_and_annotations_that_all_share(name: str) -> 
     shared = ["datasource", "name", "started", "run", "recipe", "policy", "instance", "port"]
     assert list(variables)[:8] == shared
     assert variables["datasource"]["type"] == "datasource"
-    assert all(variables[each]["multi"] and variables[each]["allValue"] == ".*" for each in list(variables)[1:6])
+    assert all(
+        variables[each]["multi"] and variables[each]["allValue"] == ".*"
+        for each in list(variables)[1:6]
+    )
     assert [one["name"] for one in board["annotations"]["list"]] == ["Faults", "Run start and end"]
     used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(board)))
     assert used - {"__rate_interval", "__range", "__all"} <= set(variables)
@@ -72,7 +84,9 @@ def test_panels_have_ids_of_their_own_and_neither_overlap_nor_overflow(name: str
         place = panel["gridPos"]
         assert place["x"] >= 0
         assert place["x"] + place["w"] <= 24
-        mine = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        mine = {
+            (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
+        }
         assert not mine & cells, panel["title"]
         cells |= mine
 
@@ -97,11 +111,15 @@ def test_a_query_asks_for_metrics_and_labels_of_the_table_only(expr: str) -> Non
         labels = re.findall(r"(\w+)=~?\"", matchers)
         own = {attribute.label for attribute in one.attributes}
         scope = (
-            {"redlock_run_id", "job"} if "$service" in expr else {"redlock_run_id", "redlock_recipe", "redlock_fsync"}
+            {"redlock_run_id", "job"}
+            if "$service" in expr
+            else {"redlock_run_id", "redlock_recipe", "redlock_fsync"}
         )
         assert scope <= set(labels)
         assert set(labels) <= own | scope | {"le"}
-        assert ("server_address" in labels) == ("server_address" in own), "narrowed by instance where it can be"
+        assert ("server_address" in labels) == ("server_address" in own), (
+            "narrowed by instance where it can be"
+        )
         for bound in re.findall(r'le="([^"$]+)"', matchers):
             assert float(bound) in (*BOUNDS, inf)
         for label, value in re.findall(r'(\w+)="([^"$]+)"', matchers):
@@ -121,10 +139,13 @@ def test_a_query_on_a_histogram_answers_on_a_native_one_too(expr: str) -> None:
 @pytest.mark.parametrize("expr", EXPRS)
 def test_counters_are_rated_or_taken_whole_and_rates_use_the_rate_interval(expr: str) -> None:
     assert not re.search(r"\[\d", expr), "a fixed window"
-    assert ":]" not in expr, "a subquery without a step is empty at Prometheus's default evaluation interval"
+    assert ":]" not in expr, (
+        "a subquery without a step is empty at Prometheus's default evaluation interval"
+    )
     for match in _SELECTOR.finditer(expr):
         one = _SERIES[match.group(1)]
-        before, after = expr[: match.start()], expr[match.end() :]
+        before = expr[: match.start()]
+        after = expr[match.end() :]
         if one.kind is InstrumentKind.GAUGE:
             assert not re.search(r"(rate|increase)\($", before)
         elif before.endswith("rate("):
@@ -155,13 +176,22 @@ def test_a_panels_unit_is_that_of_its_metrics(panel: dict) -> None:
             whole = "redlock_load_time" in expr  # leases over seconds
             rated = "rate(" in expr or all(one.unit.endswith("/s") for one in ones)
             assert unit.endswith("/s") == (
-                whole or (rated and " / " not in expr and "quantile(0.99" not in expr and "quantile(0.01" not in expr)
+                whole
+                or (
+                    rated
+                    and " / " not in expr
+                    and "quantile(0.99" not in expr
+                    and "quantile(0.01" not in expr
+                )
             )
 
 
 def test_an_index_and_a_state_have_no_unit_and_no_suffix_begins_with_a_space() -> None:
     """Grafana writes a space before a suffix. "0.99 indexs" was on a board."""
-    units = {panel.values[0]["title"]: panel.values[0]["fieldConfig"]["defaults"]["unit"] for panel in PANELS}
+    units = {
+        panel.values[0]["title"]: panel.values[0]["fieldConfig"]["defaults"]["unit"]
+        for panel in PANELS
+    }
     assert {title for title, unit in units.items() if unit == "none"} == {
         "Fairness among callers",
         "Faults",
@@ -170,9 +200,14 @@ def test_an_index_and_a_state_have_no_unit_and_no_suffix_begins_with_a_space() -
         "Votes for its clients",
     }
     assert not [unit for unit in units.values() if ": " in unit]
-    nouns = {unit.removeprefix("suffix:").partition("/")[0] for unit in units.values() if "suffix" in unit}
+    nouns = {
+        unit.removeprefix("suffix:").partition("/")[0]
+        for unit in units.values()
+        if "suffix" in unit
+    }
     known = (
-        "acquires attempts callers commands connections errors fsyncs instances items leases locks restarts rounds "
+        "acquires attempts callers commands connections errors fsyncs instances items "
+        "leases locks restarts rounds "
         "turns violations votes ×"
     )
     assert nouns == set(known.split())
@@ -189,15 +224,19 @@ def test_a_panel_of_single_figures_says_in_words_that_there_is_none(panel: dict)
 
 
 def test_a_missing_figure_is_not_blamed_on_a_run_or_service_that_may_be_in_view() -> None:
-    """A ratio has no value while nothing happens, and what stands now has none once a run has ended."""
-    words = {param.id: param.values[0]["fieldConfig"]["defaults"].get("noValue") for param in PANELS}
+    """A ratio has no value while nothing happens, and what stands now has none once a run has
+    ended."""
+    words = {
+        param.id: param.values[0]["fieldConfig"]["defaults"].get("noValue") for param in PANELS
+    }
     assert {words[f"production: {title}"] for title in ("Failed", "Slow")} == {"no acquire lately"}
     assert words["quorum: Instances beyond the quorum"] == "not known now"
 
 
 def test_a_board_opens_on_the_time_that_its_question_takes() -> None:
     spans = {name: (board["time"]["from"], board["refresh"]) for name, board in BOARDS.items()}
-    one, some = ("now-3m", "5s"), ("now-30m", "5s")
+    one = ("now-3m", "5s")
+    some = ("now-30m", "5s")
     assert spans == {
         "run-overview": one,
         "quorum": one,
@@ -208,14 +247,16 @@ def test_a_board_opens_on_the_time_that_its_question_takes() -> None:
 
 
 def test_every_instrument_that_a_run_has_is_on_a_board() -> None:
-    """What nobody can see need not be exported; the few exceptions are only for those who ask for themselves."""
+    """What nobody can see need not be exported; the few exceptions are only for those who ask for
+    themselves."""
     shown = {
         _SERIES[name].name
         for param in PANELS
         for target in param.values[0]["targets"]
         for name, _ in _SELECTOR.findall(target["expr"])
     }
-    shown |= {"redlock.run.active", "redlock.run.info"}  # an annotation, a variable
+    # an annotation, a variable
+    shown |= {"redlock.run.active", "redlock.run.info"}
     assert set(BY_NAME) - shown == {"redlock.extend.duration"}
 
 

@@ -29,14 +29,27 @@ COMPOSE = os.environ.get("LOCKBENCH_DOCKER_COMPOSE") or shutil.which("docker-com
 
 def _composed(**variables: str) -> dict:
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables}
-    words = [COMPOSE, "-f", str(ROOT / "docker-compose.yml"), "--profile", "run", "config", "--format", "json"]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    words = [
+        COMPOSE,
+        "-f",
+        str(ROOT / "docker-compose.yml"),
+        "--profile",
+        "run",
+        "config",
+        "--format",
+        "json",
+    ]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
     return json.loads(done.stdout)
 
 
-needs_compose = pytest.mark.skipif(COMPOSE is None, reason="no docker-compose 2 here (.ci/docker-compose fetches one)")
+needs_compose = pytest.mark.skipif(
+    COMPOSE is None, reason="no docker-compose 2 here (.ci/docker-compose fetches one)"
+)
 
 
 @needs_compose
@@ -47,7 +60,9 @@ def test_docker_compose_itself_accepts_the_file() -> None:
 @needs_compose
 def test_the_fsync_policy_is_a_variable_of_all_five_instances() -> None:
     for policy in ("always", "everysec"):
-        services = _composed(**({"LOCKBENCH_FSYNC": policy} if policy == "always" else {}))["services"]
+        services = _composed(**({"LOCKBENCH_FSYNC": policy} if policy == "always" else {}))[
+            "services"
+        ]
         for name in INSTANCES:
             words = services[name]["command"]
             assert words[words.index("--appendfsync") + 1] == policy
@@ -73,7 +88,9 @@ def test_what_a_service_refers_to_is_there() -> None:
         assert set(service.get("networks", [])) <= set(STACK["networks"])
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            assert (ROOT / source).exists() if source.startswith("./") else source in STACK["volumes"], volume
+            assert (
+                (ROOT / source).exists() if source.startswith("./") else source in STACK["volumes"]
+            ), volume
     assert "--appendfsync" in TEXT
     assert "${LOCKBENCH_FSYNC:-everysec}" in TEXT
 
@@ -118,7 +135,8 @@ def test_locusts_page_asks_for_a_password() -> None:
 
 
 def test_everything_that_stays_is_asked_for_its_health_and_waited_for() -> None:
-    """Collector and Tempo have no shell; `ready` asks them, and whoever needs them waits for `ready`."""
+    """Collector and Tempo have no shell; `ready` asks them, and whoever needs them waits for
+    `ready`."""
     asked = {name for name, service in SERVICES.items() if "healthcheck" in service}
     assert set(SERVICES) - ONCE - asked == {"collector", "tempo"}
     question = " ".join(SERVICES["ready"]["healthcheck"]["test"])
@@ -134,7 +152,10 @@ def test_a_locust_worker_is_well_while_it_is_connected_to_the_master() -> None:
     """The question itself is tried in test_kubernetes.py."""
     assert SERVICES["locust-worker"]["healthcheck"]["test"] == ["CMD", *WORKER_PROBE]
     if COMPOSE:
-        assert _composed()["services"]["locust-worker"]["healthcheck"]["test"] == ["CMD", *WORKER_PROBE]
+        assert _composed()["services"]["locust-worker"]["healthcheck"]["test"] == [
+            "CMD",
+            *WORKER_PROBE,
+        ]
 
 
 def test_the_base_image_is_pinned_by_its_digest_and_named_by_one_variable() -> None:
@@ -155,10 +176,14 @@ def test_nothing_asks_its_maker_for_updates_or_tells_of_its_use() -> None:
 
 
 def test_the_secrets_are_drawn_once_for_those_who_need_them(tmp_path: Path) -> None:
-    script = (ROOT / "dashboards" / "secrets.sh").read_text("utf-8").replace("/secrets/", f"{tmp_path}/")
+    script = (
+        (ROOT / "dashboards" / "secrets.sh").read_text("utf-8").replace("/secrets/", f"{tmp_path}/")
+    )
     for folder in ("redis", "grafana", "locust"):
         (tmp_path / folder).mkdir()
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
     assert not done.stdout
     assert not done.stderr
     password = (tmp_path / "redis" / "password").read_text()
@@ -177,21 +202,30 @@ def test_the_containers_command_gets_the_targets_without_their_password_on_a_com
     from dashboards.container import arguments
 
     urls = ["redis://:secret@redis-0:6379"]
-    assert arguments(["lockbench", "run", "a.toml"], urls) == ["lockbench", "run", "a.toml", f"--target={urls[0]}"]
+    assert arguments(["lockbench", "run", "a.toml"], urls) == [
+        "lockbench",
+        "run",
+        "a.toml",
+        f"--target={urls[0]}",
+    ]
     assert arguments(["lockbench", "recipes"], urls) == ["lockbench", "recipes"]
     own = ["lockbench", "run", "--target", "redis://other"]
     assert arguments(own, urls) == own
 
 
 def test_no_network_leads_out_but_the_door_of_published_ports() -> None:
-    assert {name for name, network in STACK["networks"].items() if not network.get("internal")} == {"door"}
+    assert {name for name, network in STACK["networks"].items() if not network.get("internal")} == {
+        "door"
+    }
     for name, service in SERVICES.items():
         assert ("door" in service.get("networks", [])) == bool(service.get("ports")), name
 
 
 def test_prometheus_sends_its_alerts_to_a_contact_point_of_the_stack() -> None:
     folder = ROOT / "dashboards" / "prometheus"
-    route = yaml.safe_load((folder / "prometheus.yml").read_text("utf-8"))["alerting"]["alertmanagers"]
+    route = yaml.safe_load((folder / "prometheus.yml").read_text("utf-8"))["alerting"][
+        "alertmanagers"
+    ]
     assert route == [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]
     (receiver,) = yaml.safe_load((folder / "alertmanager.yml").read_text("utf-8"))["receivers"]
     assert receiver["webhook_configs"][0]["url"] == "http://alerts:9095/"

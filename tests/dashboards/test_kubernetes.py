@@ -1,4 +1,5 @@
-"""The manifests: valid for Kubernetes and for Locust's operator, of one mind with each other, without a secret."""
+"""The manifests: valid for Kubernetes and for Locust's operator, of one mind with each other,
+without a secret."""
 
 import re
 import shlex
@@ -19,10 +20,13 @@ from bench.workloads.plan import is_wanted
 yaml = pytest.importorskip("yaml")
 FOLDER = Path(__file__).parents[2] / "dashboards" / "kubernetes"
 KUBERNETES = "1.37"
-CONNECTED = ":{:04X} 01 "  # a line of /proc/net/tcp: the other side's port, ESTABLISHED
+# a line of /proc/net/tcp: the other side's port, ESTABLISHED
+CONNECTED = ":{:04X} 01 "
 TCP_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 WORKER_PROBE = ["grep", "-q", CONNECTED.format(PORT), *TCP_TABLES]
-IMAGE = yaml.safe_load((FOLDER.parents[1] / "docker-compose.yml").read_text("utf-8"))["x-load"]["image"]
+IMAGE = yaml.safe_load((FOLDER.parents[1] / "docker-compose.yml").read_text("utf-8"))["x-load"][
+    "image"
+]
 
 
 def documents(name: str) -> dict[str, dict[str, Any]]:
@@ -31,16 +35,25 @@ def documents(name: str) -> dict[str, dict[str, Any]]:
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in every}
 
 
-RUN, LOCUST = documents("lockbench.yaml"), documents("locusttest.yaml")
-LEADER, WORKER = RUN["Job/lockbench"], RUN["Job/lockbench-worker"]
-LOCUST_TEST, LOCUST_FILE = LOCUST["LocustTest/lockbench"], LOCUST["ConfigMap/lockbench-locustfile"]
+RUN = documents("lockbench.yaml")
+LOCUST = documents("locusttest.yaml")
+LEADER = RUN["Job/lockbench"]
+WORKER = RUN["Job/lockbench-worker"]
+LOCUST_TEST = LOCUST["LocustTest/lockbench"]
+LOCUST_FILE = LOCUST["ConfigMap/lockbench-locustfile"]
 PODS = {"leader": LEADER["spec"]["template"]["spec"], "worker": WORKER["spec"]["template"]["spec"]}
-_TEXT, _WHOLE = {"type": "string"}, {"type": "integer", "minimum": 1}
+_TEXT = {"type": "string"}
+_WHOLE = {"type": "integer", "minimum": 1}
 _RESOURCES = {"type": "object", "propertyNames": {"enum": ["requests", "limits"]}}
 
 
 def _only(required: list[str], **properties: object) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 _POD = _only([], labels={"type": "object"}, annotations={"type": "object"}, resources=_RESOURCES)
@@ -60,15 +73,22 @@ OPERATOR = _only(
         worker=_POD,
     ),
 )
-"""The fields that we use of charts/locust-operator/crds/locusttest.yaml in locustio/k8s-operator, at 6b50cad."""
+"""The fields that we use of charts/locust-operator/crds/locusttest.yaml in locustio/k8s-operator,
+at 6b50cad."""
 
 
 OF_KUBERNETES = {name: one for name, one in (RUN | LOCUST).items() if one is not LOCUST_TEST}
 
 
-@pytest.mark.parametrize("manifest", [pytest.param(one, id=name) for name, one in OF_KUBERNETES.items()])
-def test_kubernetes_own_schema_accepts_the_manifest_and_no_misspelt_one(manifest: dict[str, Any]) -> None:
-    schemas = pytest.importorskip("kubernetes_validate", reason="no schemas of Kubernetes: pip install '.[dev]'")
+@pytest.mark.parametrize(
+    "manifest", [pytest.param(one, id=name) for name, one in OF_KUBERNETES.items()]
+)
+def test_kubernetes_own_schema_accepts_the_manifest_and_no_misspelt_one(
+    manifest: dict[str, Any],
+) -> None:
+    schemas = pytest.importorskip(
+        "kubernetes_validate", reason="no schemas of Kubernetes: pip install '.[dev]'"
+    )
     schemas.validate(manifest, KUBERNETES, strict=True)
     wrong = deepcopy(manifest)
     body = wrong.get("spec") or wrong
@@ -98,11 +118,14 @@ def test_the_operators_schema_accepts_the_manifest_and_no_misspelt_one() -> None
 def test_locust_knows_what_the_operator_is_told(right: str, wrong: str, code: int) -> None:
     parse = (
         "import sys; from locust import events; from locust.argument_parser import get_parser; "
-        "from bench.workloads.plan import add_options; events.init_command_line_parser.add_listener(add_options); "
+        "from bench.workloads.plan import add_options; "
+        "events.init_command_line_parser.add_listener(add_options); "
         "get_parser(default_config_files=[]).parse_args(sys.argv[1:])"
     )
     words = shlex.split(LOCUST_TEST["spec"]["args"].replace(right, wrong, 1))
-    done = subprocess.run([sys.executable, "-c", parse, *words], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", parse, *words], check=False, capture_output=True, text=True
+    )
     assert done.returncode == code, done.stderr
 
 
@@ -132,7 +155,9 @@ def test_a_worker_that_ended_with_0_is_not_started_again_and_nothing_hangs_for_e
     for job, policy in ((LEADER, "Never"), (WORKER, "OnFailure")):
         assert job["spec"]["template"]["spec"]["restartPolicy"] == policy
         assert job["spec"]["activeDeadlineSeconds"] <= 3600
-    assert WORKER["spec"]["completions"] == WORKER["spec"]["parallelism"], "so each ends once, and none is made anew"
+    assert WORKER["spec"]["completions"] == WORKER["spec"]["parallelism"], (
+        "so each ends once, and none is made anew"
+    )
     assert not [name for name in RUN if name.startswith("Deployment")]
 
 
@@ -141,7 +166,9 @@ def test_the_leader_is_ready_when_workers_can_join_and_a_worker_when_it_has_join
     for probe in ("startupProbe", "readinessProbe"):
         assert leader[probe]["tcpSocket"] == {"port": leader["ports"][0]["name"]}
     assert worker["readinessProbe"]["exec"]["command"] == WORKER_PROBE
-    assert "livenessProbe" not in {**leader, **worker}, "started again in the middle, it would end the run"
+    assert "livenessProbe" not in {**leader, **worker}, (
+        "started again in the middle, it would end the run"
+    )
 
 
 @pytest.mark.skipif(not Path(TCP_TABLES[0]).exists(), reason="no /proc/net/tcp here")
@@ -159,12 +186,17 @@ def test_the_workers_probe_sees_a_connection_and_its_end() -> None:
 
 
 def _open(policy: dict[str, Any]) -> dict[str, set[tuple[str, int, str]]]:
-    """What a NetworkPolicy lets in and out: the other side's labels (none: anybody), port, protocol."""
+    """What a NetworkPolicy lets in and out: the other side's labels (none: anybody), port,
+    protocol."""
     found: dict[str, set[tuple[str, int, str]]] = {}
     for way, side in (("ingress", "from"), ("egress", "to")):
         assert way.capitalize() in policy["spec"]["policyTypes"]
         found[way] = {
-            (str(peer.get("podSelector", {}).get("matchLabels", "")), port["port"], port.get("protocol", "TCP"))
+            (
+                str(peer.get("podSelector", {}).get("matchLabels", "")),
+                port["port"],
+                port.get("protocol", "TCP"),
+            )
             for rule in policy["spec"].get(way, [])
             for peer in rule.get(side, [{}])
             for port in rule["ports"]
@@ -174,7 +206,10 @@ def _open(policy: dict[str, Any]) -> dict[str, set[tuple[str, int, str]]]:
 
 @pytest.mark.parametrize(
     "manifests, leader, worker",
-    [(RUN, "lockbench-leader", "lockbench-worker"), (LOCUST, "lockbench-locust-master", "lockbench-locust-worker")],
+    [
+        (RUN, "lockbench-leader", "lockbench-worker"),
+        (LOCUST, "lockbench-locust-master", "lockbench-locust-worker"),
+    ],
 )
 def test_a_pod_reaches_dns_the_servers_and_its_own_run_and_only_workers_reach_the_leader(
     manifests: dict[str, dict[str, Any]], leader: str, worker: str
@@ -192,8 +227,12 @@ def test_the_policies_are_about_the_pods_that_there_are() -> None:
         assert chosen.items() <= job["spec"]["template"]["metadata"]["labels"].items()
     name = LOCUST_TEST["metadata"]["name"]
     for role in ("master", "worker"):
-        chosen = LOCUST[f"NetworkPolicy/lockbench-locust-{role}"]["spec"]["podSelector"]["matchLabels"]
-        assert chosen == {"locust.io/test-run": name, "locust.io/component": role}, "the operator's own labels"
+        chosen = LOCUST[f"NetworkPolicy/lockbench-locust-{role}"]["spec"]["podSelector"][
+            "matchLabels"
+        ]
+        assert chosen == {"locust.io/test-run": name, "locust.io/component": role}, (
+            "the operator's own labels"
+        )
 
 
 @pytest.mark.parametrize("role", PODS)
@@ -205,14 +244,18 @@ def test_a_pod_is_guarded(role: str) -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["resources"]["limits"]["memory"]
-    written = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    written = {
+        mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
+    }
     assert "/tmp" in written, "histories"
 
 
 def test_a_password_comes_from_a_secret_and_stands_in_no_manifest() -> None:
     from dashboards.container import TARGETS
 
-    (mount,) = (one for one in PODS["leader"]["containers"][0]["volumeMounts"] if one.get("readOnly"))
+    (mount,) = (
+        one for one in PODS["leader"]["containers"][0]["volumeMounts"] if one.get("readOnly")
+    )
     assert mount["mountPath"] == str(TARGETS)
     for path in FOLDER.glob("*.yaml"):
         assert not re.search(r"redis://[^\s\"]*@|password:", path.read_text("utf-8"))

@@ -15,16 +15,22 @@ yaml = pytest.importorskip("yaml")
 FOLDER = Path(__file__).parents[2] / "dashboards" / "prometheus"
 TESTS = ("rules.test.yml", "rules.hours.test.yml")
 RULES = [
-    rule for group in yaml.safe_load((FOLDER / "rules.yml").read_text("utf-8"))["groups"] for rule in group["rules"]
+    rule
+    for group in yaml.safe_load((FOLDER / "rules.yml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
 ]
-promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is missing (Debian: prometheus)")
+promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is missing (Debian: prometheus)"
+)
 NEWEST = str(Path(PROMETHEUS_3, "promtool").resolve()) if PROMETHEUS_3 else "promtool"
 OLDER = [pytest.param("promtool", marks=pytest.mark.slow)] if PROMETHEUS_3 else []
 with_each = pytest.mark.parametrize("tool", [NEWEST, *OLDER])
 
 
 def _promtool(tool: str, *words: str) -> str:
-    done = subprocess.run([tool, *words], cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [tool, *words], cwd=FOLDER, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -51,21 +57,47 @@ def test_every_rule_answers_on_native_histograms_too() -> None:
 @promtool
 def test_a_rule_that_is_blind_turns_its_test_red(tmp_path: Path) -> None:
     text = (FOLDER / "rules.yml").read_text("utf-8")
-    (tmp_path / "rules.yml").write_text(text.replace("redlock:instances_spare < 0", "redlock:instances_spare < -9"))
+    (tmp_path / "rules.yml").write_text(
+        text.replace("redlock:instances_spare < 0", "redlock:instances_spare < -9")
+    )
     shutil.copy(FOLDER / TESTS[0], tmp_path)
     words = ["promtool", "test", "rules", TESTS[0]]
-    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=300, check=False).returncode != 0
+    assert (
+        subprocess.run(
+            words, cwd=tmp_path, capture_output=True, timeout=300, check=False
+        ).returncode
+        != 0
+    )
 
 
 def test_the_alerts_are_there_each_with_severity_summary_runbook_and_a_test() -> None:
     alerts = {rule["alert"]: rule for rule in RULES if "alert" in rule}
     assert set(alerts) == {
-        "LockSafetyViolated", "LockQuorumLost", "LoadGeneratorSaturated", "LoadProcessSilent", "LockInstanceSlow",
-        "TargetDown", "LocksFailing", "LocksFailingSlowly", "LocksSlow", "LocksQuorumLost", "LocksInstanceOut",
-        "LocksLost", "LocksOverdue",
-    }  # fmt: skip
-    tests = [each for name in TESTS for each in yaml.safe_load((FOLDER / name).read_text("utf-8"))["tests"]]
-    tested = {one["alertname"] for each in tests for one in each.get("alert_rule_test", []) if one["exp_alerts"]}
+        "LockSafetyViolated",
+        "LockQuorumLost",
+        "LoadGeneratorSaturated",
+        "LoadProcessSilent",
+        "LockInstanceSlow",
+        "TargetDown",
+        "LocksFailing",
+        "LocksFailingSlowly",
+        "LocksSlow",
+        "LocksQuorumLost",
+        "LocksInstanceOut",
+        "LocksLost",
+        "LocksOverdue",
+    }
+    tests = [
+        each
+        for name in TESTS
+        for each in yaml.safe_load((FOLDER / name).read_text("utf-8"))["tests"]
+    ]
+    tested = {
+        one["alertname"]
+        for each in tests
+        for one in each.get("alert_rule_test", [])
+        if one["exp_alerts"]
+    }
     assert tested == set(alerts)
     short = {
         one["alertname"]
@@ -73,14 +105,18 @@ def test_the_alerts_are_there_each_with_severity_summary_runbook_and_a_test() ->
         for one in each.get("alert_rule_test", [])
         if "20 s" in each["name"] and one["eval_time"] == "20s" and one["exp_alerts"]
     }
-    assert short == {name for name in alerts if not name.startswith("Locks")}, "those of a run fire within 20 s of it"
+    assert short == {name for name in alerts if not name.startswith("Locks")}, (
+        "those of a run fire within 20 s of it"
+    )
     for rule in alerts.values():
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["description"]
         page, _, heading = rule["annotations"]["runbook_url"].partition("#")
         paragraphs = (FOLDER.parents[1] / page).read_text("utf-8").split("\n### ")[1:]
-        assert [one for one in paragraphs if one.split("\n")[0].lower() == heading], f"{heading} has no paragraph"
+        assert [one for one in paragraphs if one.split("\n")[0].lower() == heading], (
+            f"{heading} has no paragraph"
+        )
 
 
 def test_an_alert_silences_those_of_its_own_run_or_service_only() -> None:
@@ -89,12 +125,20 @@ def test_an_alert_silences_those_of_its_own_run_or_service_only() -> None:
     assert set(inhibition["equal"]) | {"alertname"} == set(manager["route"]["group_by"])
     named = "|".join((*inhibition["source_matchers"], *inhibition["target_matchers"]))
     for rule in (one for one in RULES if one.get("alert", "?") in named):
-        text = " ".join(one["expr"] for one in RULES if one is rule or one.get("record", "?") in rule["expr"])
-        assert ("by (job" if rule["alert"].startswith("Locks") else "by (redlock_run_id") in text, rule["alert"]
+        text = " ".join(
+            one["expr"] for one in RULES if one is rule or one.get("record", "?") in rule["expr"]
+        )
+        assert ("by (job" if rule["alert"].startswith("Locks") else "by (redlock_run_id") in text, (
+            rule["alert"]
+        )
 
 
 def test_a_rule_asks_for_metrics_of_the_table_only() -> None:
-    known = {f"{one.prometheus}{part}" for one in BY_NAME.values() for part in ("", "_bucket", "_sum", "_count")}
+    known = {
+        f"{one.prometheus}{part}"
+        for one in BY_NAME.values()
+        for part in ("", "_bucket", "_sum", "_count")
+    }
     for rule in RULES:
         names = set(re.findall(r"\b((?:redlock|db_client|redis)_\w+)(?=[\[{ )]|$)", rule["expr"]))
         labels = {

@@ -1,6 +1,8 @@
-"""The boards against the types that Grafana publishes: *board.ts, the boards' JSON → the compiler's complaints*.
+"""The boards against the types that Grafana publishes: *board.ts, the boards' JSON → the compiler's
+complaints*.
 
-LOCKBENCH_GRAFANA_SCHEMA names a folder that has `@grafana/schema` and `typescript` (`.ci/grafana-schema` makes one).
+LOCKBENCH_GRAFANA_SCHEMA names a folder that has `@grafana/schema` and `typescript`
+(`.ci/grafana-schema` makes one).
 """
 
 import os
@@ -29,9 +31,15 @@ WRONG = {
     "query": ('"instant": true', '"instantly": true'),
     "variable": ('"includeAll": true', '"includeAll": "yes"'),
     "number": ('"graphTooltip": 1', '"graphTooltip": 7'),
-}  # one thing of a board, and what is planted instead
-PLANTED = {f"wrong-{name}": BOARDS["run-overview"].replace(was, now, 1) for name, (was, now) in WRONG.items()}
-pytestmark = pytest.mark.skipif(not SCHEMA, reason="no @grafana/schema here (.ci/grafana-schema fetches it by npm)")
+    # one thing of a board, and what is planted instead
+}
+PLANTED = {
+    f"wrong-{name}": BOARDS["run-overview"].replace(was, now, 1)
+    for name, (was, now) in WRONG.items()
+}
+pytestmark = pytest.mark.skipif(
+    not SCHEMA, reason="no @grafana/schema here (.ci/grafana-schema fetches it by npm)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +51,16 @@ def complaints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[st
     for name, text in (BOARDS | PLANTED).items():
         source = f"import type {{ Board }} from './board';\nexport const made: Board = {text};\n"
         (folder / f"{name}.ts").write_text(source, "utf-8")
-    words = ["node", COMPILER, *STRICT, *MODULES, *(path.name for path in sorted(folder.glob("*.ts")))]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    words = [
+        "node",
+        COMPILER,
+        *STRICT,
+        *MODULES,
+        *(path.name for path in sorted(folder.glob("*.ts"))),
+    ]
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
     lines = re.findall(r"^(.+)\.ts\(\d+,\d+\): error (.+)$", done.stdout, re.MULTILINE)
     assert bool(lines) == bool(done.returncode), done.stdout + done.stderr
     found: dict[str, list[str]] = {name: [] for name in ("board", *BOARDS, *PLANTED)}
@@ -58,6 +74,8 @@ def test_grafanas_own_types_accept_every_board(complaints: Mapping[str, list[str
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_grafanas_own_types_refuse_what_is_misspelt(complaints: Mapping[str, list[str]], name: str) -> None:
+def test_grafanas_own_types_refuse_what_is_misspelt(
+    complaints: Mapping[str, list[str]], name: str
+) -> None:
     assert PLANTED[name] != BOARDS["run-overview"], "nothing was planted"
     assert complaints[name]

@@ -1,4 +1,5 @@
-"""Parts of a result for a reader that looks at few of their fields: *a dict of dicts → the same by attribute*."""
+"""Parts of a result for a reader that looks at few of their fields: *a dict of dicts → the same by
+attribute*."""
 
 import json
 from types import SimpleNamespace

@@ -26,11 +26,14 @@ class Received:
     """What has come in. A metric's points are those of the newest request that has it."""
 
     requests: int = 0
-    scopes: set[tuple[str, str, str]] = field(default_factory=set)  # name, version, schema URL, of either signal
+    # name, version, schema URL, of either signal
+    scopes: set[tuple[str, str, str]] = field(default_factory=set)
     resource: Attributes = field(default_factory=dict)
-    metrics: dict[str, Any] = field(default_factory=dict)  # name -> opentelemetry.proto Metric
+    # name -> opentelemetry.proto Metric
+    metrics: dict[str, Any] = field(default_factory=dict)
     history: dict[str, list[Any]] = field(default_factory=dict)
-    instances: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same by service.instance.id
+    # the same by service.instance.id
+    instances: dict[str, dict[str, Any]] = field(default_factory=dict)
     spans: list[Any] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -43,7 +46,9 @@ class Received:
                     self.scopes.add((scope.scope.name, scope.scope.version, scope.schema_url))
                     for metric in scope.metrics:
                         self.metrics[metric.name] = metric
-                        self.instances.setdefault(self.resource["service.instance.id"], {})[metric.name] = metric
+                        self.instances.setdefault(self.resource["service.instance.id"], {})[
+                            metric.name
+                        ] = metric
                         self.history.setdefault(metric.name, []).append(metric)
 
     def add_spans(self, request: Any) -> None:
@@ -60,7 +65,8 @@ class Received:
         return [
             point
             for point in points
-            if wanted.items() <= {key.replace(".", "_"): value for key, value in attributes_of(point).items()}.items()
+            if wanted.items()
+            <= {key.replace(".", "_"): value for key, value in attributes_of(point).items()}.items()
         ]
 
     def total(self, name: str, **wanted: Any) -> float:
@@ -80,7 +86,8 @@ def attributes_of(thing: Any) -> Attributes:
 
 
 def _partly(answer: Any, field: str, rejects: int, message: str) -> Any:
-    """The answer of a receiver that rejects so many things of a request, or has something to say."""
+    """The answer of a receiver that rejects so many things of a request, or has something to
+    say."""
     if rejects or message:
         setattr(answer.partial_success, field, rejects)
         answer.partial_success.error_message = message
@@ -88,8 +95,9 @@ def _partly(answer: Any, field: str, rejects: int, message: str) -> Any:
 
 
 class Collector:
-    """The http/protobuf receiver, on a free loopback port. `status`: what it answers, once it is `free` to. `rejects`,
-    `message`: its partial success; `page`: the media type and body that it answers instead."""
+    """The http/protobuf receiver, on a free loopback port. `status`: what it answers, once it is
+    `free` to. `rejects`, `message`: its partial success; `page`: the media type and body that it
+    answers instead."""
 
     def __init__(self) -> None:
         self.received = Received()
@@ -102,7 +110,9 @@ class Collector:
         self.asked = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
 
     @property
     def endpoint(self) -> str:
@@ -137,7 +147,8 @@ class Collector:
                     self.end_headers()
                     self.wfile.write(answer)
                 except OSError:
-                    pass  # it has given up waiting
+                    # it has given up waiting
+                    pass
 
         return Handler
 
@@ -150,7 +161,9 @@ class Collector:
         if path.endswith("/v1/metrics"):
             self.received.add_metrics(ExportMetricsServiceRequest.FromString(body))
             metrics = ExportMetricsServiceResponse()
-            return _partly(metrics, "rejected_data_points", self.rejects, self.message).SerializeToString()
+            return _partly(
+                metrics, "rejected_data_points", self.rejects, self.message
+            ).SerializeToString()
         self.received.add_spans(ExportTraceServiceRequest.FromString(body))
         traces = ExportTraceServiceResponse()
         return _partly(traces, "rejected_spans", self.rejects, self.message).SerializeToString()

@@ -1,9 +1,11 @@
-"""A TLS instance that floods whoever locks on it: *a process of its own, which a test starts and ends*.
+"""A TLS instance that floods whoever locks on it: *a process of its own, which a test starts and
+ends*.
 
     python -m tests.doubles.flood CERTIFICATE KEY REPLY MEGABYTES
 
-It prints its URL and is honest at first. It answers each SET with MEGABYTES of one reply, as fast as TLS allows. It
-ends with its standard input. In a thread it would share the interpreter with the loop that it floods.
+It prints its URL and is honest at first. It answers each SET with MEGABYTES of one reply, as fast
+as TLS allows. It ends with its standard input. In a thread it would share the interpreter with the
+loop that it floods.
 """
 
 import socket
@@ -31,7 +33,8 @@ class TlsInstance(Instance):
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate, key)
         super().__init__()
-        self.run_id = token_hex(20)  # not that of an instance in the process of the test
+        # not that of an instance in the process of the test
+        self.run_id = token_hex(20)
 
     def _serve(self, number: int, connection: socket.socket) -> None:
         with suppress(OSError):

@@ -32,10 +32,17 @@ def sustained(made: dict[str, Any]) -> bool | None:
 
 def crash_of(*cells: dict[str, Any], groups: Sequence[dict[str, Any]] = ()) -> CrashResult:
     """A stored crash result, but with these rows and groups."""
-    old = json.loads((Path(__file__).parents[1] / "histories/results/crash.json").read_text("utf-8"))
-    row, group = old["rows"][0], old["groups"][0]
+    old = json.loads(
+        (Path(__file__).parents[1] / "histories/results/crash.json").read_text("utf-8")
+    )
+    row = old["rows"][0]
+    group = old["groups"][0]
     old["conditions"] |= {"cuts_per_cell": 40, "instances": [1, 3, 5]}
-    made = {"rows": [row | cell for cell in cells], "groups": [group | one for one in groups], "id": "c0ffee00"}
+    made = {
+        "rows": [row | cell for cell in cells],
+        "groups": [group | one for one in groups],
+        "id": "c0ffee00",
+    }
     return typed(old | made, CrashResult)
 
 
@@ -88,7 +95,8 @@ def visit(
     hold: str = "0",
     **more: Any,
 ) -> dict[str, Any]:
-    """One visit: a maximum of `granted` locks per second, an open loop that keeps up, `ms` added to every fsync."""
+    """One visit: a maximum of `granted` locks per second, an open loop that keeps up, `ms` added to
+    every fsync."""
     cell = {
         "policy": policy,
         "instances": instances,
@@ -100,7 +108,11 @@ def visit(
     }
     due = int(0.8 * granted)
     loads = {"max": load(granted, **more), "80%": load(due, rate=0.8 * granted, due=due, **more)}
-    disk = None if disk_s is None else {"count": 100, "p50_s": disk_s, "p99_s": 2 * disk_s, "max_s": 3 * disk_s}
+    disk = (
+        None
+        if disk_s is None
+        else {"count": 100, "p50_s": disk_s, "p99_s": 2 * disk_s, "max_s": 3 * disk_s}
+    )
     return {"repeat": 0, "cell": cell, "disk": disk, "loads": loads}
 
 

@@ -1,9 +1,11 @@
-"""A RESP server that does what the test says: *a script of answers → a real loopback socket that gives them*.
+"""A RESP server that does what the test says: *a script of answers → a real loopback socket that
+gives them*.
 
-By default it is honest (keyspace.py). `says["set"]`, `says["release"]`, `says["extend"]`, `says["other"]` replace the
-answer to one kind of command: `REFUSE`, `LOSE`, `CLOSE`, `CLOSE_AFTER`, any bytes (such as `error("OOM …")`), or None
-for honest again. `pause` makes it stand still like a stopped process, `resume` lets it go on with what has come in.
-`one_byte_at_a_time` is what it says. Nothing here sleeps: the test decides when something happens.
+By default it is honest (keyspace.py). `says["set"]`, `says["release"]`, `says["extend"]`,
+`says["other"]` replace the answer to one kind of command: `REFUSE`, `LOSE`, `CLOSE`, `CLOSE_AFTER`,
+any bytes (such as `error("OOM …")`), or None for honest again. `pause` makes it stand still like a
+stopped process, `resume` lets it go on with what has come in. `one_byte_at_a_time` is what it says.
+Nothing here sleeps: the test decides when something happens.
 """
 
 import socket
@@ -32,18 +34,22 @@ class Say(Enum):
     CLOSE_AFTER = "execute, then close the connection instead of replying"
 
 
-LOSE, CLOSE, CLOSE_AFTER = Say.LOSE, Say.CLOSE, Say.CLOSE_AFTER
+LOSE = Say.LOSE
+CLOSE = Say.CLOSE
+CLOSE_AFTER = Say.CLOSE_AFTER
 REFUSE = NIL
 Answer = Say | bytes | None
 
 
 class Instance:
-    """One scripted server, listening. `log`: the commands it was told to execute, in order; `replied`: replies sent;
-    `connections`: how many it has accepted."""
+    """One scripted server, listening. `log`: the commands it was told to execute, in order;
+    `replied`: replies sent; `connections`: how many it has accepted."""
 
     _run_ids = count(1)
 
-    def __init__(self, dialect: str = "evalsha", *, uptime_s: int = 1_000_000, info: str = "") -> None:
+    def __init__(
+        self, dialect: str = "evalsha", *, uptime_s: int = 1_000_000, info: str = ""
+    ) -> None:
         self.port = KeptPort()
         self.keyspace = Keyspace(dialect)
         self.uptime_s = uptime_s
@@ -89,7 +95,8 @@ class Instance:
         self._going.set()
 
     def start(self) -> None:
-        """Listen, as a process that has just been started: with a new run id, and nothing forgotten but by `kill`."""
+        """Listen, as a process that has just been started: with a new run id, and nothing forgotten
+        but by `kill`."""
         self.run_id = f"{next(self._run_ids):040x}"
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -103,7 +110,8 @@ class Instance:
             self._reset(number)
 
     def kill(self, *, forget: bool = True) -> None:
-        """End like kill −9: nothing listens, connections are reset; memory is gone unless a file keeps it."""
+        """End like kill −9: nothing listens, connections are reset; memory is gone unless a file
+        keeps it."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -123,7 +131,7 @@ class Instance:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    # -- its threads --------------------------------------------------------------------------------------------------
+    # -- its threads -------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
@@ -150,7 +158,8 @@ class Instance:
     def _serve(self, number: int, connection: socket.socket) -> None:
         reader: Any = Reader()
         going_on = True
-        with suppress(OSError, ProtocolError):  # a closer look at the port may begin TLS
+        # a closer look at the port may begin TLS
+        with suppress(OSError, ProtocolError):
             while going_on and (data := connection.recv(65536)):
                 reader.feed(data)
                 going_on = self._execute(number, connection, reader)
@@ -176,7 +185,9 @@ class Instance:
 
     def _send(self, connection: socket.socket, replies: Sequence[bytes]) -> None:
         data = b"".join(replies)
-        for piece in [data[i : i + 1] for i in range(len(data))] if self.one_byte_at_a_time else [data]:
+        for piece in (
+            [data[i : i + 1] for i in range(len(data))] if self.one_byte_at_a_time else [data]
+        ):
             connection.sendall(piece)
         self.replied += len(replies)
 
@@ -212,7 +223,11 @@ class Instance:
             "cluster": "cluster_enabled:0\r\n",
         }
         text = sections.get(section)
-        return error("ERR no such section") if text is None else b"$%d\r\n%b\r\n" % (len(text), text.encode())
+        return (
+            error("ERR no such section")
+            if text is None
+            else b"$%d\r\n%b\r\n" % (len(text), text.encode())
+        )
 
 
 def _close(connection: socket.socket) -> None:

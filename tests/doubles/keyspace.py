@@ -1,8 +1,9 @@
 """The commands a lock sends, executed honestly on a dictionary: *arguments → one RESP2 reply*.
 
-What is said of Redis and Valkey in their manuals, for the few forms lockcore uses; held against the real servers by
-test_dialects.py. `dialect`: the compare-and-delete it knows, `delex`, `delifeq`, both with a space between (as Valkey
-9.2), or `evalsha` (which has no SET … IFEQ); with `no eval` it knows no script.
+What is said of Redis and Valkey in their manuals, for the few forms lockcore uses; held against the
+real servers by test_dialects.py. `dialect`: the compare-and-delete it knows, `delex`, `delifeq`,
+both with a space between (as Valkey 9.2), or `evalsha` (which has no SET … IFEQ); with `no eval` it
+knows no script.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,10 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 
 Command = list[bytes]
-OK, NIL, ONE, ZERO = b"+OK\r\n", b"$-1\r\n", b":1\r\n", b":0\r\n"
+OK = b"+OK\r\n"
+NIL = b"$-1\r\n"
+ONE = b":1\r\n"
+ZERO = b":0\r\n"
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 WRONGTYPE = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
 MISCONF = b"-MISCONF the disk is full\r\n"
@@ -23,17 +27,26 @@ def error(text: str) -> bytes:
 
 
 class Keyspace:
-    """Keys with their values and ends, and the scripts it was taught; `rate`: how fast its clock runs."""
+    """Keys with their values and ends, and the scripts it was taught; `rate`: how fast its clock
+    runs."""
 
-    def __init__(self, dialect: str, now_ns: Callable[[], int] = monotonic_ns, rate: float = 1.0) -> None:
-        self.dialect, self.now_ns, self.rate = dialect, now_ns, rate
+    def __init__(
+        self, dialect: str, now_ns: Callable[[], int] = monotonic_ns, rate: float = 1.0
+    ) -> None:
+        self.dialect = dialect
+        self.now_ns = now_ns
+        self.rate = rate
         self.scripts: set[bytes] = set()
         self._entries: dict[bytes, tuple[bytes, int]] = {}
         self._commands: dict[bytes, Callable[[Command], bytes]] = {
             b"SET": self._set,
         }
         if "no eval" not in dialect:
-            self._commands |= {b"EVAL": self._eval, b"EVALSHA": self._evalsha, b"SCRIPT": self._script}
+            self._commands |= {
+                b"EVAL": self._eval,
+                b"EVALSHA": self._evalsha,
+                b"SCRIPT": self._script,
+            }
         if "delex" in dialect:
             self._commands[b"DELEX"] = lambda command: self._delete(command[1], command[3])
         if "delifeq" in dialect:
@@ -43,10 +56,13 @@ class Keyspace:
     def keys(self) -> dict[bytes, bytes]:
         """What is held now."""
         now_ns = self.now_ns()
-        return {key: value for key, (value, end_ns) in list(self._entries.items()) if now_ns < end_ns}
+        return {
+            key: value for key, (value, end_ns) in list(self._entries.items()) if now_ns < end_ns
+        }
 
     def get(self, key: bytes) -> bytes | None:
-        """What is held under `key`; for whoever executes commands, as what has expired is forgotten."""
+        """What is held under `key`; for whoever executes commands, as what has expired is
+        forgotten."""
         value, end_ns = self._entries.get(key, (None, 0))
         if value is not None and end_ns <= self.now_ns():
             self.drop(key)
@@ -74,7 +90,9 @@ class Keyspace:
         """Execute one command."""
         run = self._commands.get(command[0].upper())
         return (
-            run(command) if run else error(f"ERR unknown command '{command[0].decode()}', with args beginning with: ")
+            run(command)
+            if run
+            else error(f"ERR unknown command '{command[0].decode()}', with args beginning with: ")
         )
 
     def _set(self, command: Command) -> bytes:
@@ -122,7 +140,8 @@ class Keyspace:
 
     def _call(self, source: bytes, command: Command) -> bytes:
         count = int(command[2])
-        keys, values = command[3 : 3 + count], command[3 + count :]
+        keys = command[3 : 3 + count]
+        values = command[3 + count :]
         if source == COMPARE_AND_DELETE.source:
             return self._delete(keys[0], values[0])
         if source == COMPARE_AND_EXTEND.source:

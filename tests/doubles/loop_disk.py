@@ -1,11 +1,12 @@
 """A disk of our own whose power can be cut: *an image → an ext4 on a loop device, mounted nowhere*.
 
-FS_IOC_SHUTDOWN stops every write to it at once, the journal's too, as when the power goes; mounting it again replays
-the journal. Only a file system that was made here is ever shut down. Image, loop device and mount live as long as our
-descriptors do. It needs root, loop devices, mkfs.ext4 and Linux 5.8.
+FS_IOC_SHUTDOWN stops every write to it at once, the journal's too, as when the power goes; mounting
+it again replays the journal. Only a file system that was made here is ever shut down. Image, loop
+device and mount live as long as our descriptors do. It needs root, loop devices, mkfs.ext4 and
+Linux 5.8.
 
-Source: EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c); loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR; fsopen(2), fsconfig(2),
-fsmount(2), their numbers the same on every architecture.
+Source: EXT4_IOC_SHUTDOWN (fs/ext4/ioctl.c); loop(4): LOOP_CONFIGURE with LO_FLAGS_AUTOCLEAR;
+fsopen(2), fsconfig(2), fsmount(2), their numbers the same on every architecture.
 """
 
 import contextlib
@@ -22,20 +23,30 @@ from typing import Self
 
 from bench.errors import EnvironmentNotReadyError
 
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-_CLOSE_ON_EXEC, _SET_STRING, _CREATE = 1, 1, 6
-_LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
+_FSOPEN = 430
+_FSCONFIG = 431
+_FSMOUNT = 432
+_CLOSE_ON_EXEC = 1
+_SET_STRING = 1
+_CREATE = 6
+_LOOP_CTL_GET_FREE = 0x4C82
+_LOOP_CONFIGURE = 0x4C0A
 _AUTOCLEAR = 4
-_LOOP_INFO_BYTES, _FLAGS_AT, _RESERVED_BYTES = 232, 52, 64
-_SHUTDOWN, _NO_LOG_FLUSH = 0x8004587D, 2
+_LOOP_INFO_BYTES = 232
+_FLAGS_AT = 52
+_RESERVED_BYTES = 64
+_SHUTDOWN = 0x8004587D
+_NO_LOG_FLUSH = 2
 _MAKE_S = 30.0
-_MOUNT_TRIES, _MOUNT_AGAIN_S = 200, 0.01
-_DEVICE_TRIES = 20  # somebody else may take the free one first
+_MOUNT_TRIES = 200
+_MOUNT_AGAIN_S = 0.01
+# somebody else may take the free one first
+_DEVICE_TRIES = 20
 
 
 def _mounted(kind: str, settings: Mapping[str, str]) -> int:
-    """Mount a file system of this `kind` (as /proc/filesystems names it) nowhere; close what is returned. Raises
-    OSError."""
+    """Mount a file system of this `kind` (as /proc/filesystems names it) nowhere; close what is
+    returned. Raises OSError."""
     context = _call(_FSOPEN, kind.encode(), _CLOSE_ON_EXEC)
     try:
         for name, value in settings.items():
@@ -55,7 +66,10 @@ def _call(number: int, *arguments: int | bytes | None) -> int:
 
 
 class LoopDisk:
-    """An ext4 of `size_bytes` on a loop device. Raises EnvironmentNotReadyError when none can be had."""
+    """An ext4 of `size_bytes` on a loop device.
+
+    Raises EnvironmentNotReadyError when none can be had.
+    """
 
     def __init__(self, size_bytes: int = 64 << 20) -> None:
         self._root = self._device = -1
@@ -70,7 +84,8 @@ class LoopDisk:
             self.close()
             reason = getattr(error, "strerror", None) or str(error)
             raise EnvironmentNotReadyError(
-                f"no ext4 on a loop device can be made ({reason}): it needs root, loop devices and mkfs.ext4"
+                f"no ext4 on a loop device can be made ({reason}): it needs root, loop "
+                "devices and mkfs.ext4"
             ) from error
         except BaseException:
             self.close()
@@ -83,7 +98,8 @@ class LoopDisk:
         return Path(f"/proc/{os.getpid()}/fd/{self._root}")
 
     def take_the_place_of(self, folder: Path) -> None:
-        """Have the empty `folder` lead here from now on; whoever removes it removes a link, not what is here."""
+        """Have the empty `folder` lead here from now on; whoever removes it removes a link, not
+        what is here."""
         folder.rmdir()
         folder.symlink_to(self.folder)
 
@@ -92,23 +108,30 @@ class LoopDisk:
         root = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if os.fstat(root).st_dev != self._number or self._number == Path("/").stat().st_dev:
-                raise EnvironmentNotReadyError("the disk to shut down is not the one that was made here")
+                raise EnvironmentNotReadyError(
+                    "the disk to shut down is not the one that was made here"
+                )
             fcntl.ioctl(root, _SHUTDOWN, struct.pack("I", _NO_LOG_FLUSH))
         finally:
             os.close(root)
 
     def mount_again(self) -> None:
-        """Mount what is on the disk; nobody may use it any more. Raises EnvironmentNotReadyError when somebody does."""
+        """Mount what is on the disk; nobody may use it any more.
+
+        Raises EnvironmentNotReadyError when somebody does.
+        """
         os.close(self._root)
         self._root = -1
         for _ in range(_MOUNT_TRIES):
             root = _mounted("ext4", {"source": self._path})
             try:
                 with tempfile.TemporaryFile(dir=f"/proc/{os.getpid()}/fd/{root}"):
-                    pass  # one that is still shut down takes no file
+                    # one that is still shut down takes no file
+                    pass
             except OSError:
                 os.close(root)
-                time.sleep(_MOUNT_AGAIN_S)  # its last user is on the way out
+                # its last user is on the way out
+                time.sleep(_MOUNT_AGAIN_S)
             else:
                 self._root = root
                 return

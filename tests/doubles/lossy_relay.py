@@ -1,6 +1,8 @@
-"""Relays before servers that lose words: *ports, a share → ports of its own, behind which pushed messages get lost*.
+"""Relays before servers that lose words: *ports, a share → ports of its own, behind which pushed
+messages get lost*.
 
-Replies pass as they are; of the messages a server pushes to subscribers the given share is cut out, drawn from a seed.
+Replies pass as they are; of the messages a server pushes to subscribers the given share is cut out,
+drawn from a seed.
 """
 
 import asyncio
@@ -15,17 +17,27 @@ from typing import Self
 from bench.topology.fleet import HOST
 
 MESSAGE = re.compile(rb">3\r\n\$7\r\nmessage\r\n\$(\d+)\r\n[^\r]*\r\n\$(\d+)\r\n")
-START, CRLF = b">3\r\n$7\r\nmessage\r\n", 2
+START = b">3\r\n$7\r\nmessage\r\n"
+CRLF = 2
 
 
 class LossyRelay:
-    """Listening while entered; `ports` stand for `targets`, in their order. `lost`, `passed`: messages so far."""
+    """Listening while entered; `ports` stand for `targets`, in their order.
+
+    `lost`, `passed`: messages so far.
+    """
 
     def __init__(self, targets: Sequence[int], share: float) -> None:
-        self.targets, self.share, self.ports, self.lost, self.passed = targets, share, list[int](), 0, 0
+        self.targets = targets
+        self.share = share
+        self.ports = list[int]()
+        self.lost = 0
+        self.passed = 0
         self._rng = Random(1)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="lossy-relay", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="lossy-relay", daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -35,7 +47,10 @@ class LossyRelay:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -74,16 +89,29 @@ class LossyRelay:
         """What goes on, and what waits for the rest of its message."""
         sent = b""
         while (at := data.find(b">3\r\n")) >= 0:
-            sent, data = sent + data[:at], data[at:]
+            sent = sent + data[:at]
+            data = data[at:]
             head = MESSAGE.match(data)
             end = head.end() + int(head[2]) + CRLF if head else 0
-            if (head is None and len(data) < 1 << 12 and not _is_another(data)) or (head and len(data) < end):
+            if (head is None and len(data) < 1 << 12 and not _is_another(data)) or (
+                head and len(data) < end
+            ):
                 return sent, data
             end = end or 1
             is_lost = head is not None and self._rng.random() < self.share
-            self.lost, self.passed = self.lost + is_lost, self.passed + (head is not None and not is_lost)
-            sent, data = sent if is_lost else sent + data[:end], data[end:]
-        tail = 3 if data[-3:] == b">3\r" else 2 if data[-2:] == b">3" else 1 if data[-1:] == b">" else 0
+            self.lost = self.lost + is_lost
+            self.passed = self.passed + (head is not None and not is_lost)
+            sent = sent if is_lost else sent + data[:end]
+            data = data[end:]
+        tail = (
+            3
+            if data[-3:] == b">3\r"
+            else 2
+            if data[-2:] == b">3"
+            else 1
+            if data[-1:] == b">"
+            else 0
+        )
         return sent + data[: len(data) - tail], data[len(data) - tail :]
 
 

@@ -1,4 +1,5 @@
-"""Whether this machine keeps time: *a block of work → the worst lateness of a short sleep beside it*."""
+"""Whether this machine keeps time: *a block of work → the worst lateness of a short sleep beside
+it*."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ class Pace:
 @contextmanager
 def kept() -> Iterator[Pace]:
     """A thread sleeps and looks until it is left."""
-    pace, over = Pace(), threading.Event()
+    pace = Pace()
+    over = threading.Event()
 
     def watch() -> None:
         begun_ns = monotonic_ns()

@@ -1,4 +1,5 @@
-"""Peers that are no server a lock can use: *what a port does with a connection → a listening port that does it*.
+"""Peers that are no server a lock can use: *what a port does with a connection → a listening port
+that does it*.
 
 A proxy without INFO, a dead port, a server in protected mode, a Sentinel, another protocol.
 """
@@ -13,8 +14,13 @@ from contextlib import closing, contextmanager, suppress
 from bench.topology.fleet import HOST
 
 Serve = Callable[[socket.socket], None]
-DENIED = b"-DENIED Redis is running in protected mode because protected mode is enabled and no password is set " + (
-    b"for the default user. In this mode connections are only accepted from the loopback interface. " * 10 + b"\r\n"
+DENIED = (
+    b"-DENIED Redis is running in protected mode because protected mode is enabled and "
+    b"no password is set "
+    + (
+        b"for the default user. In this mode connections are only accepted from the "
+        b"loopback interface. " * 10 + b"\r\n"
+    )
 )
 
 
@@ -88,14 +94,16 @@ def denied(peer: socket.socket) -> None:
 
 
 def denied_and_reset(peer: socket.socket) -> None:
-    """The same, of a client that has written before: the kernel resets, and what was not read by then is lost."""
+    """The same, of a client that has written before: the kernel resets, and what was not read by
+    then is lost."""
     select.select([peer], [], [], 0.3)
     peer.sendall(DENIED)
     reset(peer)
 
 
 def denied_unless_asked(peer: socket.socket) -> None:
-    """The same where the kernel was quick: of a client that has written before, nothing of the line is left to read."""
+    """The same where the kernel was quick: of a client that has written before, nothing of the line
+    is left to read."""
     if not select.select([peer], [], [], 0.05)[0]:
         peer.sendall(DENIED)
 

@@ -1,13 +1,16 @@
-"""RESP servers of known capacity: *commands of a lock → one queue, a time of service each → honest replies*.
+"""RESP servers of known capacity: *commands of a lock → one queue, a time of service each → honest
+replies*.
 
-A command that came in at t is done at max(t, end of the one before) + its service, whatever the threads do meanwhile:
-errors of sleeping do not add up, and what waits on the socket when a reply leaves came while the server worked, however
-late a busy machine lets it be read. The handshake is free. For one connection at a time.
+A command that came in at t is done at max(t, end of the one before) + its service, whatever the
+threads do meanwhile: errors of sleeping do not add up, and what waits on the socket when a reply
+leaves came while the server worked, however late a busy machine lets it be read. The handshake is
+free. For one connection at a time.
 
-`QueueingInstance`: each command of a lock takes the same time, and what came together is answered together. So a lease
-(SET and release) takes 2 · `service_s`, and the capacity is 1 ÷ (2 · `service_s`) leases/s. `ServingInstance`: a SET
-takes what a `Service` says, a release nothing, and each is answered when it is done. `held_share` plays the same
-service without sockets: the capacity is the rate that half of the probes hold.
+`QueueingInstance`: each command of a lock takes the same time, and what came together is answered
+together. So a lease (SET and release) takes 2 · `service_s`, and the capacity is 1 ÷ (2 ·
+`service_s`) leases/s. `ServingInstance`: a SET takes what a `Service` says, a release nothing, and
+each is answered when it is done. `held_share` plays the same service without sockets: the capacity
+is the rate that half of the probes hold.
 """
 
 import random
@@ -21,14 +24,18 @@ from typing import Any
 from tests.doubles.instance import Instance, Say, _kind_of
 from tests.doubles.keyspace import Command
 
-Service = Callable[[float, float], float]  # when a SET comes (s), when the one before was done → how long it takes (s)
+# when a SET comes (s), when the one before was done → how long it takes (s)
+Service = Callable[[float, float], float]
 
 
 class QueueingInstance(Instance):
     """One server with a queue. `service_s`: seconds of work per command."""
 
     def __init__(self, service_s: float) -> None:
-        self._service_s, self._came_s, self._free_s, self._has_more = service_s, 0.0, 0.0, False
+        self._service_s = service_s
+        self._came_s = 0.0
+        self._free_s = 0.0
+        self._has_more = False
         super().__init__("delifeq")
 
     def _execute(self, number: int, connection: socket.socket, reader: Any) -> bool:
@@ -65,7 +72,8 @@ class ServingInstance(QueueingInstance):
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._mine = threading.local()  # of a connection's thread: when each of the commands in hand is done
+        # of a connection's thread: when each of the commands in hand is done
+        self._mine = threading.local()
         super().__init__(0.0)
 
     def _execute(self, number: int, connection: socket.socket, reader: Any) -> bool:
@@ -79,7 +87,9 @@ class ServingInstance(QueueingInstance):
 
     def _serve_one(self, kind: str) -> None:
         if kind == "set":
-            self._free_s = max(self._came_s, self._free_s) + self._service(self._came_s, self._free_s)
+            self._free_s = max(self._came_s, self._free_s) + self._service(
+                self._came_s, self._free_s
+            )
 
     def _send(self, connection: socket.socket, replies: Sequence[bytes]) -> None:
         for reply, done_s in zip(replies, self._mine.done_s, strict=True):
@@ -107,7 +117,8 @@ def stalling(service_s: float, every_s: float, stall_s: float) -> Service:
 
 
 def idling(service_s: float, after_s: float, slow_s: float) -> Service:
-    """The same, but `slow_s` after so long without a SET: low rates are slow, and higher ones are not."""
+    """The same, but `slow_s` after so long without a SET: low rates are slow, and higher ones are
+    not."""
     return lambda came_s, free_s: slow_s if came_s - free_s > after_s else service_s
 
 
@@ -117,14 +128,26 @@ def delaying(delay_s: float) -> Service:
 
 
 def held_share(
-    service: Service, rate: float, *, limit_s: float, share: float, is_poisson: bool, probes: int = 60
+    service: Service,
+    rate: float,
+    *,
+    limit_s: float,
+    share: float,
+    is_poisson: bool,
+    probes: int = 60,
 ) -> float:
-    """The share of probes of which at most `share` of the SETs take longer than `limit_s`. A probe lasts as long as one
-    of `capacity --quick` does: 0.5 s of warm-up, then 2 s, or up to 6 s where its percentile needs as many SETs."""
-    chance, held, now_s, free_s = random.Random(1), 0, 1.0, 0.0
+    """The share of probes of which at most `share` of the SETs take longer than `limit_s`. A probe
+    lasts as long as one of `capacity --quick` does: 0.5 s of warm-up, then 2 s, or up to 6 s where
+    its percentile needs as many SETs."""
+    chance = random.Random(1)
+    held = 0
+    now_s = 1.0
+    free_s = 0.0
     lasts_s = min(max(12 / share / rate, 2.0), 6.0)
     for _ in range(probes):
-        begun_s, late, all_of_them = now_s, 0, 0
+        begun_s = now_s
+        late = 0
+        all_of_them = 0
         while now_s < begun_s + 0.5 + lasts_s:
             now_s += chance.expovariate(rate) if is_poisson else 1 / rate
             free_s = max(now_s, free_s) + service(now_s, free_s)

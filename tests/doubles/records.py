@@ -1,4 +1,5 @@
-"""One operation as tests write it: times in ms, what is not said did not happen; many of a correct lock, by rng."""
+"""One operation as tests write it: times in ms, what is not said did not happen; many of a correct
+lock, by rng."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,17 @@ from bench.scenario import Scenario, load
 
 MS = 1_000_000
 TIMES = (
-    *("intended", "start", "attempt", "granted", "valid_until", "work_end", "release_sent", "release_replied", "ended"),
+    *(
+        "intended",
+        "start",
+        "attempt",
+        "granted",
+        "valid_until",
+        "work_end",
+        "release_sent",
+        "release_replied",
+        "ended",
+    ),
 )
 
 
@@ -22,12 +33,25 @@ def scenario_of(users: int = 2, **changes: Any) -> Scenario:
 
 def cycle(start, **changes):
     """Granted after 1 ms, held for 10, released within 2."""
-    times = {"start": start, "ended": start + 1, "release_sent": start + 11, "release_replied": start + 13}
+    times = {
+        "start": start,
+        "ended": start + 1,
+        "release_sent": start + 11,
+        "release_replied": start + 13,
+    }
     return times | changes
 
 
 def record_of(
-    sequence, outcome="acquired", release=None, resource=0, caller=0, votes=None, attempts=1, split=0, **times
+    sequence,
+    outcome="acquired",
+    release=None,
+    resource=0,
+    caller=0,
+    votes=None,
+    attempts=1,
+    split=0,
+    **times,
 ):
     start = times.get("start", 0)
     times = {"intended": start, "attempt": start, **times}
@@ -38,7 +62,9 @@ def record_of(
         "resource": resource,
         "caller": caller,
         "outcome": OUTCOME_CODES[outcome] | OUTCOME_CODES[release or "none"] << 8,
-        "votes": sum(count << (8 * KINDS.index(kind)) for kind, count in (votes or {"granted": 5}).items()),
+        "votes": sum(
+            count << (8 * KINDS.index(kind)) for kind, count in (votes or {"granted": 5}).items()
+        ),
         "attempts": attempts | split << 32,
         "owner": sequence,
         "sequence": sequence,
@@ -60,9 +86,13 @@ def legal_records(count, resources, seed=1):
     records["start_ns"] = records["intended_ns"] = granted - rng.integers(1_000, length, count)
     records["attempt_ns"] = granted - 900
     records["valid_until_ns"] = records["attempt_ns"] + 98 * MS
-    records["work_end_ns"], records["release_sent_ns"], records["release_replied_ns"] = sent - 1, sent, sent + 500
+    records["work_end_ns"] = sent - 1
+    records["release_sent_ns"] = sent
+    records["release_replied_ns"] = sent + 500
     records["outcome"] = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
-    records["votes"], records["attempts"], records["caller"] = 5, 1, rng.integers(0, 64, count)
+    records["votes"] = 5
+    records["attempts"] = 1
+    records["caller"] = rng.integers(0, 64, count)
     records["owner"] = records["sequence"] = np.arange(count) + 1
     return records
 

@@ -1,4 +1,5 @@
-"""Commands in processes of their own, and what tests ask of them: of servers, processes, ports, Locust's own table."""
+"""Commands in processes of their own, and what tests ask of them: of servers, processes, ports,
+Locust's own table."""
 
 import contextlib
 import json
@@ -23,21 +24,27 @@ from bench.workloads.launch import is_alive
 
 ROOT = Path(__file__).parents[2]
 CALM = ("--instance-timeout", "2500ms", "--think", "fixed:10ms")
-"""For a load that is neither about time-outs nor about speed: nothing times out by itself on a busy machine, and two
-cores are not filled. A fixture of its own would hide it: it stands where the load is described."""
+"""For a load that is neither about time-outs nor about speed: nothing times out by itself on a busy
+machine, and two cores are not filled. A fixture of its own would hide it: it stands where the load
+is described."""
 
 
 def started(folder: Path, *words: object, **environ: str) -> subprocess.Popen[str]:
     """`lockbench …` in `folder`, where it puts its private folders, too."""
     return subprocess.Popen(
-        [sys.executable, "-m", "bench", *map(str, words)], cwd=folder, text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "bench", *map(str, words)],
+        cwd=folder,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), **environ},
-    )  # fmt: skip
+    )
 
 
 def cut_short(process: subprocess.Popen[str], at: str, running: int = 1) -> str:
-    """Ctrl-C at the line of progress that begins so: its stdout; 130, no traceback, no process is left."""
+    """Ctrl-C at the line of progress that begins so: its stdout; 130, no traceback, no process is
+    left."""
     assert process.stderr is not None
     assert any(line.startswith(at) for line in process.stderr)
     family = psutil.Process(process.pid).children(recursive=True)
@@ -64,7 +71,8 @@ def keys(fleet: Fleet) -> int:
 
 
 def until(reached: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    """Return when it is `reached`; looked at rarely, as a look may cost what is waited for its core."""
+    """Return when it is `reached`; looked at rarely, as a look may cost what is waited for its
+    core."""
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, f"waited {timeout_s:g} s for {what}"
@@ -72,7 +80,8 @@ def until(reached: Callable[[], bool], what: str, timeout_s: float = 30.0) -> No
 
 
 def all_end(pids: Iterable[int]) -> None:
-    """Every one of `pids` ends: within a second on an idle machine, and a zombie is no process any more."""
+    """Every one of `pids` ends: within a second on an idle machine, and a zombie is no process any
+    more."""
     family = list(pids)
     until(lambda: not any(map(is_alive, family)), "the end of all processes", 30)
 

@@ -12,7 +12,9 @@ from bench.topology.fleet import Fleet, KeptPort, start_fleet
 from bench.topology.server import found_servers
 
 SERVERS = list(found_servers())
-every_server = pytest.mark.parametrize("server", SERVERS, ids=lambda server: f"{server.name}-{server.version}")
+every_server = pytest.mark.parametrize(
+    "server", SERVERS, ids=lambda server: f"{server.name}-{server.version}"
+)
 
 
 def fault(fleet: Fleet, kind: str, **params: object) -> Injection:
@@ -23,7 +25,10 @@ def fault(fleet: Fleet, kind: str, **params: object) -> Injection:
 
 @contextmanager
 def cluster_node() -> Iterator[Fleet]:
-    """One server in cluster mode. By itself it would also take its port + 10,000, which may be anybody's."""
+    """One server in cluster mode.
+
+    By itself it would also take its port + 10,000, which may be anybody's.
+    """
     bus = KeptPort()
     config = ["--cluster-enabled", "yes", "--cluster-port", str(bus.number)]
     try:

@@ -1,9 +1,9 @@
-"""One client of a storm: *kind, worker, clients, operations, folder, URLs → so many recorded operations*. A process of
-its own, which begins when all clients are connected.
+"""One client of a storm: *kind, worker, clients, operations, folder, URLs → so many recorded
+operations*. A process of its own, which begins when all clients are connected.
 
-It contends as fast as it can, without waiting (`rush`), or waiting to hear of each release (`line`), but for the first
-client, which polls: who waits to hear asks for nothing that is held, and a lease is tested by who asks for it. Every
-sixteenth caller holds its lease for a moment.
+It contends as fast as it can, without waiting (`rush`), or waiting to hear of each release
+(`line`), but for the first client, which polls: who waits to hear asks for nothing that is held,
+and a lease is tested by who asks for it. Every sixteenth caller holds its lease for a moment.
 """
 
 import os
@@ -44,13 +44,17 @@ KINDS = {
 }
 
 
-def main(storm: Storm, worker: int, clients: int, operations: int, folder: Path, urls: list[str]) -> None:
+def main(
+    storm: Storm, worker: int, clients: int, operations: int, folder: Path, urls: list[str]
+) -> None:
     """Make so many operations and end."""
     die_with_parent(os.getppid())
     retry = POLL if storm.retry.policy == "push" and not worker else storm.retry
     lock = Redlock.connect(urls, shell="gevent", rejoin="trust-first", max_ttl_ms=1000, retry=retry)
     begin_together(folder, worker, clients)
-    recorder, votes, rng = Recorder(folder, worker), PackedVotes(), Random(worker)
+    recorder = Recorder(folder, worker)
+    votes = PackedVotes()
+    rng = Random(worker)
     places = Begun(folder, worker)
     patched: list[tuple[int, Lease]] = []
 
@@ -58,25 +62,46 @@ def main(storm: Storm, worker: int, clients: int, operations: int, folder: Path,
         holds = repeat(HOLD_NS) if caller % 16 == 0 else None
         begun, place = places.place()
         operate = Caller(
-            acquire=lock.try_acquire, release=lock.try_release, ttl_ms=storm.ttl_ms,
-            wait_ms=storm.wait_ms, number=worker * storm.callers + caller,
-            resources=iter(()), take=None, holds_ns=holds, thinks_ns=None, nap_until=nap_until,
-            rest_until=nap_until, recorder=recorder, begun=begun, place=place, lost=places.lost, votes=votes,
-            still_open=len(urls) << 40, pending=patched.append, tell=None, cut=lambda: None, keep=lambda _ns: None,
-        ).operate  # fmt: skip
+            acquire=lock.try_acquire,
+            release=lock.try_release,
+            ttl_ms=storm.ttl_ms,
+            wait_ms=storm.wait_ms,
+            number=worker * storm.callers + caller,
+            resources=iter(()),
+            take=None,
+            holds_ns=holds,
+            thinks_ns=None,
+            nap_until=nap_until,
+            rest_until=nap_until,
+            recorder=recorder,
+            begun=begun,
+            place=place,
+            lost=places.lost,
+            votes=votes,
+            still_open=len(urls) << 40,
+            pending=patched.append,
+            tell=None,
+            cut=lambda: None,
+            keep=lambda _ns: None,
+        ).operate
         for _ in range(operations // storm.callers):
             now_ns = monotonic_ns()
             operate(int(rng.random() * storm.resources), now_ns, now_ns)
             patched.clear()
 
-    gevent.joinall([gevent.spawn(call, caller) for caller in range(storm.callers)], raise_error=True)
+    gevent.joinall(
+        [gevent.spawn(call, caller) for caller in range(storm.callers)], raise_error=True
+    )
     lock.close()
     recorder.close()
     places.close()
 
 
 def begin_together(folder: Path, worker: int, clients: int) -> None:
-    """On a busy machine one would be through with all of it before another has begun. Raises gevent.Timeout."""
+    """On a busy machine one would be through with all of it before another has begun.
+
+    Raises gevent.Timeout.
+    """
     (folder / f"connected-{worker}").touch()
     with gevent.Timeout(TOGETHER_S):
         while len(list(folder.glob("connected-*"))) < clients:

@@ -1,4 +1,5 @@
-"""`lockbench audit` on real processes: each planted fault is found by its schedule, and lockcore holds."""
+"""`lockbench audit` on real processes: each planted fault is found by its schedule, and lockcore
+holds."""
 
 import json
 import signal
@@ -23,7 +24,13 @@ from tests.conftest import Ended
 from tests.integration.locust_runs import started, until
 
 pytestmark = pytest.mark.integration
-QUICK = ("exception-in-body", "extend-by-minority", "release-after-expiry", "script-flush", "one-killed")
+QUICK = (
+    "exception-in-body",
+    "extend-by-minority",
+    "release-after-expiry",
+    "script-flush",
+    "one-killed",
+)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -51,8 +58,19 @@ def test_whoever_kills_a_client_or_a_server_accuses_no_library() -> None:
 
 
 @pytest.mark.slow
-def test_every_planted_fault_is_found_and_lockcore_holds(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
-    done = lockbench("audit", "--quick", "--library", "control", "--library", "lockcore", "--out", tmp_path / "out")
+def test_every_planted_fault_is_found_and_lockcore_holds(
+    lockbench: Callable[..., Ended], tmp_path: Path
+) -> None:
+    done = lockbench(
+        "audit",
+        "--quick",
+        "--library",
+        "control",
+        "--library",
+        "lockcore",
+        "--out",
+        tmp_path / "out",
+    )
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -67,7 +85,9 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))["interrupted"]
 
 
-def test_sigint_to_our_process_alone_ends_the_wait_for_clients_that_say_nothing(tmp_path: Path) -> None:
+def test_sigint_to_our_process_alone_ends_the_wait_for_clients_that_say_nothing(
+    tmp_path: Path,
+) -> None:
     begun = tmp_path / "begun"
     program = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)"
     silent = Contestant(Peer("silent", "lockcore"), (sys.executable, "-c", program))

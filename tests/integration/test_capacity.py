@@ -37,20 +37,27 @@ def test_what_was_probed_before_ctrl_c_is_kept(tmp_path: Path) -> None:
         "4",
     )
     with started(tmp_path, *words) as process:
-        until((out / "probes" / "02" / "result.json").exists, "the first probe behind the closed loop", 60)
+        until(
+            (out / "probes" / "02" / "result.json").exists,
+            "the first probe behind the closed loop",
+            60,
+        )
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     result = result_in(out, CapacityResult)
     assert result["interrupted"]
     probes = result["points"][0]["probes"]
-    assert 1 <= len(probes) <= 3  # one closed loop before them: no more callers are allowed
+    # one closed loop before them: no more callers are allowed
+    assert 1 <= len(probes) <= 3
     assert result["verdict"]["word"] == "INTERRUPTED"
     assert "leases/s" in said or "no rate is known to hold" in said
     assert all(f"{probe['rate_per_s']:,.0f}" in said for probe in probes)
 
 
-def test_a_target_that_cannot_be_reached_leaves_nothing(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_reached_leaves_nothing(
+    lockbench: Callable[..., Ended], tmp_path: Path
+) -> None:
     target = ("--target", "redis://127.0.0.1:1", "--out", "none")
     done = lockbench(*CAPACITY, "--slo", "acquire.p99 < 1s", *target)
     assert (done.returncode, done.stdout) == (3, "")
@@ -70,8 +77,8 @@ def test_of_twenty_searches_nineteen_hold_the_known_capacity(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_of_twenty_searches_on_one_fleet_nineteen_intervals_overlap(tmp_path: Path) -> None:
-    """Nineteen have a rate in common: that is so just when some end of an interval lies in nineteen. One key bounds
-    this fleet: what shares the cores changes its capacity least."""
+    """Nineteen have a rate in common: that is so just when some end of an interval lies in
+    nineteen. One key bounds this fleet: what shares the cores changes its capacity least."""
     options = ["--quick", "--slo", "acquire.p90 < 40ms", "--hold", "5ms", "--resources", "1"]
     found = list[tuple[float, float]]()
     for number in range(20):
@@ -82,7 +89,8 @@ def test_of_twenty_searches_on_one_fleet_nineteen_intervals_overlap(tmp_path: Pa
 
 
 class Search(NamedTuple):
-    """What one search said of servers of a known capacity, all in leases/s; high is inf where nothing bounds it."""
+    """What one search said of servers of a known capacity, all in leases/s; high is inf where
+    nothing bounds it."""
 
     known: float
     low: float
@@ -90,9 +98,10 @@ class Search(NamedTuple):
 
 
 def known_capacity(out: Path, instances: int, known: float) -> Search:
-    """What capacity says of so many servers that bear `known` leases/s. The SLO is stricter than lockcore's lag cap of
-    50 ms. Past it an instance is left alone until it has caught up: a lease then costs a quorum's work and not
-    everybody's, so N instances bear up to N ÷ quorum of the rate, late."""
+    """What capacity says of so many servers that bear `known` leases/s. The SLO is stricter than
+    lockcore's lag cap of 50 ms. Past it an instance is left alone until it has caught up: a lease
+    then costs a quorum's work and not everybody's, so N instances bear up to N ÷ quorum of the
+    rate, late."""
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(QueueingInstance(1 / (2 * known))) for _ in range(instances)]
         targets = [word for server in servers for word in ("--target", server.url)]

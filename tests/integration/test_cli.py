@@ -1,4 +1,5 @@
-"""The `lockbench` command as people type it: exit codes, what goes to which stream, and never a traceback."""
+"""The `lockbench` command as people type it: exit codes, what goes to which stream, and never a
+traceback."""
 
 import json
 import os
@@ -34,14 +35,26 @@ def refused(done: Ended, code: int) -> str:
     [
         (["rnu"], "no such command 'rnu'"),
         (["run", "--usrs", "3"], "no such option '--usrs'"),
-        (["run", "--users", "many"], "option --users: 'many' is not a whole number from 1 to 100000"),
+        (
+            ["run", "--users", "many"],
+            "option --users: 'many' is not a whole number from 1 to 100000",
+        ),
         (["run", "--duration", "20"], "option --duration: 20 is not a duration"),
         (["run", "nowhere.toml"], "nowhere.toml: there is no such scenario file"),
-        (["run", "--threshold", "aquire.p99 < 1ms"], "there is no metric aquire.p99; did you mean acquire.p99?"),
-        (["run", "--threshold", "acquire.p99 < 1"], "the limit needs a unit (write it like acquire.p99 < 5ms)"),
+        (
+            ["run", "--threshold", "aquire.p99 < 1ms"],
+            "there is no metric aquire.p99; did you mean acquire.p99?",
+        ),
+        (
+            ["run", "--threshold", "acquire.p99 < 1"],
+            "the limit needs a unit (write it like acquire.p99 < 5ms)",
+        ),
         (["run", "--target", "localhost"], "option --target: 'localhost' is not an instance URL"),
         (["run", "--recipe", "redlok"], "there is no recipe 'redlok'"),
-        (["run", "--recipe", "set-nx-lua", "--instances", "5"], "the recipe set-nx-lua locks on 1 instance"),
+        (
+            ["run", "--recipe", "set-nx-lua", "--instances", "5"],
+            "the recipe set-nx-lua locks on 1 instance",
+        ),
         (
             ["run", "--recipe", "set-nx-lua", "--pause", "after-get:1ms:0.5"],
             "no pause point 'after-get'; its points",
@@ -50,20 +63,36 @@ def refused(done: Ended, code: int) -> str:
             [
                 "run",
                 "--fault",
-                '{ at = "1s", kind = "fsync-latency", target = ["instance:0"], params = { dely = 2 } }',
+                '{ at = "1s", kind = "fsync-latency", target = ["instance:0"], params = '
+                "{ dely = 2 } }",
             ],
             "fault 1 (fsync-latency): there is no param 'dely' (it has delay); did you mean delay?",
         ),
-        (["run", "--instance-timeout", "3s"], "3s is too long for a ttl of 10s: at most a quarter of it, 2500ms"),
+        (
+            ["run", "--instance-timeout", "3s"],
+            "3s is too long for a ttl of 10s: at most a quarter of it, 2500ms",
+        ),
         (["fleet", "--instances", "0"], "invalid value for '--instances'"),
         (["fleet", "--fsync", "sometimes"], "invalid value for '--fsync'"),
         (["doctor", "--what"], "no such option '--what'"),
-        (["safety", "--recipe", "redlok", "--out", "out"], "no recipe 'redlok'; did you mean redlock?"),
-        (["safety", "--claim", "restart", "--out", "out"], "no claim 'restart'; did you mean restart-margin?"),
-        (["safety", "--recipe", "set-nx-lua", "--recipe", "nothing"], "no recipe 'nothing'; the recipes are redlock, "),
+        (
+            ["safety", "--recipe", "redlok", "--out", "out"],
+            "no recipe 'redlok'; did you mean redlock?",
+        ),
+        (
+            ["safety", "--claim", "restart", "--out", "out"],
+            "no claim 'restart'; did you mean restart-margin?",
+        ),
+        (
+            ["safety", "--recipe", "set-nx-lua", "--recipe", "nothing"],
+            "no recipe 'nothing'; the recipes are redlock, ",
+        ),
         (["safety", "--recipe", "nope"], "no recipe 'nope'; the recipes are redlock, "),
         (["explore", "--budget", "0s"], "'--budget': nothing can be done in no time"),
-        (["split-votes", "--contenders", "3,many"], "'--contenders': 'many' is not a valid whole number"),
+        (
+            ["split-votes", "--contenders", "3,many"],
+            "'--contenders': 'many' is not a valid whole number",
+        ),
         (["split-votes", "--spread", "2s"], "'--spread': 2s is too long"),
         (
             ["split-votes", "--retry-policy", "exponential:5ms"],
@@ -107,7 +136,9 @@ def test_a_result_folder_that_cannot_be_used_is_refused_before_any_work(
     assert "--out" in sentence
 
 
-def test_a_markdown_file_that_cannot_be_written_is_refused_before_any_work(lockbench: Lockbench) -> None:
+def test_a_markdown_file_that_cannot_be_written_is_refused_before_any_work(
+    lockbench: Lockbench,
+) -> None:
     assert "cannot write" in refused(lockbench("run", "--markdown", "no/where.md"), 3)
 
 
@@ -124,7 +155,9 @@ def test_an_unexpected_exception_is_one_sentence_and_a_saved_traceback(tmp_path:
         "m.main(['run'])"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
     (saved,) = tmp_path.glob("lockbench-crash-*.txt")
@@ -150,19 +183,29 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     [
         (">&-", 0, ""),
         ("2>&- >&- <&-", 0, ""),
-        (">/dev/full", 3, "lockbench: what was to be shown cannot be written (No space left on device); "),
+        (
+            ">/dev/full",
+            3,
+            "lockbench: what was to be shown cannot be written (No space left on device); ",
+        ),
     ],
 )
-def test_output_that_goes_nowhere_is_no_fault_of_ours(tmp_path: Path, redirection: str, code: int, said: str) -> None:
+def test_output_that_goes_nowhere_is_no_fault_of_ours(
+    tmp_path: Path, redirection: str, code: int, said: str
+) -> None:
     command = f'"{sys.executable}" -m bench recipes {redirection}'
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", command], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == bool(said)
 
 
-def test_init_writes_a_scenario_that_loads_and_never_overwrites(lockbench: Lockbench, tmp_path: Path) -> None:
+def test_init_writes_a_scenario_that_loads_and_never_overwrites(
+    lockbench: Lockbench, tmp_path: Path
+) -> None:
     done = lockbench("init")
     assert (done.returncode, done.stdout) == (0, "")
     assert "wrote scenario.toml; next: lockbench run scenario.toml" in done.stderr
@@ -170,7 +213,9 @@ def test_init_writes_a_scenario_that_loads_and_never_overwrites(lockbench: Lockb
     text = (tmp_path / "scenario.toml").read_text(encoding="utf-8")
     assert 'retry.window = "5ms"' in text
     assert "exists already" in refused(lockbench("init"), 3)
-    assert "option --users: 0 is not a whole number" in refused(lockbench("run", "scenario.toml", "--users", "0"), 2)
+    assert "option --users: 0 is not a whole number" in refused(
+        lockbench("run", "scenario.toml", "--users", "0"), 2
+    )
 
 
 def test_recipes_are_listed_with_their_fault(lockbench: Lockbench) -> None:
@@ -189,7 +234,11 @@ def test_a_fleet_prints_its_urls_and_ends_with_all_its_servers(
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline()) if as_json else None
         urls = facts["urls"] if facts else [process.stdout.readline().strip() for _ in range(3)]
-        servers = [child for child in psutil.Process(process.pid).children(recursive=True) if "server" in child.name()]
+        servers = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if "server" in child.name()
+        ]
         for url in urls:
             host, port = url.removeprefix("redis://").split(":")
             socket.create_connection((host, int(port)), 5).close()

@@ -1,4 +1,5 @@
-"""`lockbench compare` and `gate` from end to end: real pairs, real files, and nothing passes that was not measured."""
+"""`lockbench compare` and `gate` from end to end: real pairs, real files, and nothing passes that
+was not measured."""
 
 import csv
 import json
@@ -47,24 +48,51 @@ def folder(tmp_path: Path) -> Path:
     ("arguments", "said"),
     [
         (["gate"], "no baseline was named"),
-        (["gate", "--baseline", "results/gone", "--candidate", "same.toml"], "no such result or scenario"),
-        (["gate", "--baseline", "slwo.toml", "--candidate", "same.toml"], "did you mean slow.toml?"),
-        (["gate", "--baseline", "lib:gone", "--candidate", "lib:empty"], "lib:gone: there is no such folder"),
+        (
+            ["gate", "--baseline", "results/gone", "--candidate", "same.toml"],
+            "no such result or scenario",
+        ),
+        (
+            ["gate", "--baseline", "slwo.toml", "--candidate", "same.toml"],
+            "did you mean slow.toml?",
+        ),
+        (
+            ["gate", "--baseline", "lib:gone", "--candidate", "lib:empty"],
+            "lib:gone: there is no such folder",
+        ),
         (["gate", "--baseline", "lib:empty"], "empty holds no Python package"),
-        (["gate", "base.toml", "--baseline", "lib:other", "--candidate", "lib:other"], "recipe imports nothing of a"),
+        (
+            ["gate", "base.toml", "--baseline", "lib:other", "--candidate", "lib:other"],
+            "recipe imports nothing of a",
+        ),
         (["gate", "--baseline", "git:origin/mian"], "git says 'not a git repository"),
         (["gate", "--baseline", "base.toml"], "name what is to be judged with --candidate"),
-        (["gate", "--baseline", "base.toml", "--candidate", "gone.toml"], "gone.toml: there is no such"),
-        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--pairs", "5"], "5 can never decide"),
+        (
+            ["gate", "--baseline", "base.toml", "--candidate", "gone.toml"],
+            "gone.toml: there is no such",
+        ),
+        (
+            ["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--pairs", "5"],
+            "5 can never decide",
+        ),
         (
             ["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--tolerance", "10"],
             "is not a number above 0",
         ),
-        (["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--metric", "spead"], "no metric spead"),
+        (
+            ["gate", "--baseline", "base.toml", "--candidate", "same.toml", "--metric", "spead"],
+            "no metric spead",
+        ),
         (["compare", "base.toml"], "name at least two things"),
         (["compare", "--recipe", "redlock", "--recipe", "redlok"], "there is no recipe 'redlok'"),
-        (["compare", "base.toml", "slow.toml", "--variable", "users"], "cannot be compared, as more than the variable"),
-        (["compare", "base.toml", "same.toml", "--threshold", "aquire.p99 < 1ms"], "did you mean acquire.p99"),
+        (
+            ["compare", "base.toml", "slow.toml", "--variable", "users"],
+            "cannot be compared, as more than the variable",
+        ),
+        (
+            ["compare", "base.toml", "same.toml", "--threshold", "aquire.p99 < 1ms"],
+            "did you mean acquire.p99",
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_refused_before_anything_starts(
@@ -76,8 +104,11 @@ def test_what_cannot_be_answered_is_refused_before_anything_starts(
     assert not (folder / "results").exists()
 
 
-@pytest.mark.slow  # ten processes; Ctrl-C below shows pairs in the default run
-def test_recipes_are_compared_with_the_noise_beside_them(lockbench: Lockbench, folder: Path) -> None:
+# ten processes; Ctrl-C below shows pairs in the default run
+@pytest.mark.slow
+def test_recipes_are_compared_with_the_noise_beside_them(
+    lockbench: Lockbench, folder: Path
+) -> None:
     load_options = ["--users", "4", "--duration", "300ms", "--warmup", "100ms", "--instances", "3"]
     recipes = ["--recipe", "redlock", "--recipe", "redlock-sequential"]
     files = ["--junit", "junit.xml", "--markdown", "mine.md", "--out", "result", "--json"]
@@ -86,20 +117,29 @@ def test_recipes_are_compared_with_the_noise_beside_them(lockbench: Lockbench, f
     assert "pair 1 of 1" in done.stderr
     result = result_in(folder / "result", ComparisonResult)
     assert json.loads(done.stdout) == result
-    assert [side["label"] for side in result["sides"]] == ["redlock", "redlock-sequential", "redlock again"]
+    assert [side["label"] for side in result["sides"]] == [
+        "redlock",
+        "redlock-sequential",
+        "redlock again",
+    ]
     assert sorted(run["side"] for run in result["runs"]) == [0, 1, 2]
     assert {entry["role"] for entry in result["metrics"]} == {"judged", "noise"}
     assert {entry["verdict"] for entry in result["metrics"]} == {"inconclusive"}
-    assert "1 of the 6 pairs that an interval of 0.95 takes" in (folder / "mine.md").read_text(encoding="utf-8")
+    assert "1 of the 6 pairs that an interval of 0.95 takes" in (folder / "mine.md").read_text(
+        encoding="utf-8"
+    )
     assert "<testcase" in (folder / "junit.xml").read_text(encoding="utf-8")
 
 
 def test_ctrl_c_keeps_the_finished_pairs_and_says_so(folder: Path) -> None:
-    process = started(folder, "gate", "--baseline", "base.toml", "--candidate", "same.toml", "--out", "result")
+    process = started(
+        folder, "gate", "--baseline", "base.toml", "--candidate", "same.toml", "--out", "result"
+    )
     assert process.stderr is not None
     assert any("pair 2 of 24" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
-    stdout, _ = process.communicate(timeout=150)  # on a busy machine; else 2
+    # on a busy machine; else 2
+    stdout, _ = process.communicate(timeout=150)
     assert process.returncode == 130
     result = result_in(folder / "result", ComparisonResult)
     assert (result["interrupted"], result["finished_pairs"], len(result["runs"])) == (True, 1, 2)
@@ -108,37 +148,71 @@ def test_ctrl_c_keeps_the_finished_pairs_and_says_so(folder: Path) -> None:
 
 
 def test_sides_that_take_turns_are_runs_like_any_other(lockbench: Lockbench, folder: Path) -> None:
-    """A gate of two real processes: every figure is there, the load was what it claims, and safety was judged."""
-    (folder / "held.toml").write_text(SCENARIO + 'hold = "fixed:1ms"\nthink = "fixed:5ms"\n', encoding="utf-8")
-    words = ["--baseline", "held.toml", "--candidate", "held.toml", "--metric", "rate", "--pairs", "7"]
+    """A gate of two real processes: every figure is there, the load was what it claims, and safety
+    was judged."""
+    (folder / "held.toml").write_text(
+        SCENARIO + 'hold = "fixed:1ms"\nthink = "fixed:5ms"\n', encoding="utf-8"
+    )
+    words = [
+        "--baseline",
+        "held.toml",
+        "--candidate",
+        "held.toml",
+        "--metric",
+        "rate",
+        "--pairs",
+        "7",
+    ]
     done = lockbench("gate", *words, "--out", "result")
     assert done.returncode in (0, 4), done.stdout + done.stderr
     result = result_in(folder / "result", ComparisonResult)
-    if result["verdict"]["word"] == "INVALID":  # such a gate stops at once
+    # such a gate stops at once
+    if result["verdict"]["word"] == "INVALID":
         pytest.skip(f"not known here: {result['verdict']['reasons']}")
     assert "pair 2 of 7: rate " in done.stderr, "what is so far is said"
     assert (result["in_turns"], result["looks"][-1], len(result["runs"])) == (True, 7, 14)
     assert {run["safety"]["verdict"] for run in result["runs"]} <= {"SAFE", "NOT TESTED"}
     assert sum(run["safety"]["tested_leases"] for run in result["runs"]) > 0
-    assert {run["status"] for run in result["runs"]} == {"pass"}, [run["reasons"] for run in result["runs"]]
+    assert {run["status"] for run in result["runs"]} == {"pass"}, [
+        run["reasons"] for run in result["runs"]
+    ]
     for run in result["runs"]:
         figures = run["figures"]
         assert figures["rate"] > 0
         assert figures["cost.client_cpu_us_per_cycle"] > 0
-        assert figures["cost.commands_per_acquire"] == pytest.approx(6, rel=0.5), "of its own servers only"
+        assert figures["cost.commands_per_acquire"] == pytest.approx(6, rel=0.5), (
+            "of its own servers only"
+        )
         assert 0 < figures["acquire.p50"] < 0.3, "no pause is in a latency"
 
 
-def test_a_baseline_that_is_not_there_stands_in_the_junit_file(lockbench: Lockbench, folder: Path) -> None:
-    done = lockbench("gate", "--baseline", "results/gone", "--candidate", "same.toml", "--junit", "junit.xml")
+def test_a_baseline_that_is_not_there_stands_in_the_junit_file(
+    lockbench: Lockbench, folder: Path
+) -> None:
+    done = lockbench(
+        "gate", "--baseline", "results/gone", "--candidate", "same.toml", "--junit", "junit.xml"
+    )
     assert done.returncode == 2
     text = (folder / "junit.xml").read_text(encoding="utf-8")
     assert 'errors="1"' in text
     assert "no such result or scenario" in text
 
 
-def test_repeated_runs_are_a_folder_to_compare_and_lines_of_a_table(lockbench: Lockbench, folder: Path) -> None:
-    done = lockbench("run", "base.toml", "--repeat", "2", "--name", "before", "--csv", "runs.csv", "--out", "before")
+def test_repeated_runs_are_a_folder_to_compare_and_lines_of_a_table(
+    lockbench: Lockbench, folder: Path
+) -> None:
+    done = lockbench(
+        "run",
+        "base.toml",
+        "--repeat",
+        "2",
+        "--name",
+        "before",
+        "--csv",
+        "runs.csv",
+        "--out",
+        "before",
+    )
     assert done.returncode in (0, 4), done.stderr
     assert [line[:6] for line in done.stdout.splitlines()] == ["1 of 2", "2 of 2", "2 of 2"]
     assert [path.name for path in sorted((folder / "before").iterdir())] == ["1", "2"]
@@ -174,7 +248,9 @@ def store_runs(lockbench: Lockbench, name: str, *more: str) -> None:
     assert done.returncode in (0, 4), done.stderr
 
 
-def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(lockbench: Lockbench, folder: Path) -> None:
+def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(
+    lockbench: Lockbench, folder: Path
+) -> None:
     store_runs(lockbench, "one")
     store_runs(lockbench, "two", "--users", "9")
     unlike = lockbench("compare", "one", "two")
@@ -186,37 +262,55 @@ def test_stored_runs_are_refused_when_unlike_and_never_pass_alone(lockbench: Loc
     assert result_in(folder / "compared", ComparisonResult)["differs"] == ["users 8 → 9"]
     itself = lockbench("gate", "--baseline", "one", "--candidate", "one", "--out", "gated")
     assert (itself.returncode, "is there twice" in itself.stderr) == (2, True)
-    alone = lockbench("gate", "--baseline", "one", "--candidate", "two", "--variable", "users", "--out", "gated")
+    alone = lockbench(
+        "gate", "--baseline", "one", "--candidate", "two", "--variable", "users", "--out", "gated"
+    )
     assert alone.returncode == 4
     assert "runs of each side that an interval" in " ".join(alone.stdout.split())
     document = json.loads((folder / "one" / "result.json").read_text(encoding="utf-8"))
     document["generator"] |= {"verdict": "INVALID", "reason": "planted"}
-    document["verdict"] |= {"status": "invalid", "word": "INVALID", "exit_code": 4, "reasons": ["planted"]}
+    document["verdict"] |= {
+        "status": "invalid",
+        "word": "INVALID",
+        "exit_code": 4,
+        "reasons": ["planted"],
+    }
     for number in range(12):
         place = folder / ("bad" if number % 2 else "too") / str(number)
         place.mkdir(parents=True)
-        (place / "result.json").write_text(json.dumps(document | {"id": f"{number:08x}"}), encoding="utf-8")
+        (place / "result.json").write_text(
+            json.dumps(document | {"id": f"{number:08x}"}), encoding="utf-8"
+        )
     invalid = lockbench("gate", "--baseline", "bad", "--candidate", "too", "--out", "invalid")
     assert (invalid.returncode, invalid.stdout) == (2, "")
-    assert "12 of 12 are not: bad, run 00000001: INVALID (the load was not what it claims: planted)" in invalid.stderr
+    assert (
+        "12 of 12 are not: bad, run 00000001: INVALID (the load was not what it claims: planted)"
+        in invalid.stderr
+    )
 
 
 def test_costs_are_counted_exactly_and_each_time_the_same() -> None:
     scenario = load(None, {"instances": "3"})
     first, again = (costs_of(Side("x", scenario), None) for _ in range(2))
     assert first == again
-    replies = 3 * len(b"+OK\r\n:1\r\n")  # and nothing of the looks at each server, whose replies grow
+    # and nothing of the looks at each server, whose replies grow
+    replies = 3 * len(b"+OK\r\n:1\r\n")
     counted = {"commands": 6, "round_trips": 2, "connections": 0, "bytes_received": replies}
     assert {name: first[name] for name in counted} == counted
 
 
 def test_one_after_the_other_is_as_many_round_trips_as_instances() -> None:
-    costs = costs_of(Side("x", load(None, {"instances": "3", "recipe": "redlock-sequential"})), None)
+    costs = costs_of(
+        Side("x", load(None, {"instances": "3", "recipe": "redlock-sequential"})), None
+    )
     assert (costs["commands"], costs["round_trips"]) == (6, 6)
 
 
-def test_what_is_counted_is_the_sides_own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a lockcore that cannot be imported; were the one here counted instead, nobody would notice."""
+def test_what_is_counted_is_the_sides_own_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a lockcore that cannot be imported; were the one here counted instead, nobody would
+    notice."""
     (tmp_path / "lockcore").mkdir()
     (tmp_path / "lockcore" / "__init__.py").write_text("raise SystemExit\n", encoding="utf-8")
     monkeypatch.chdir(ROOT)
@@ -245,21 +339,28 @@ def test_equal_scenarios_never_fail(lockbench: Lockbench, folder: Path, seed: st
 
 @pytest.mark.slow
 def test_a_link_that_is_a_fifth_slower_fails(lockbench: Lockbench, folder: Path) -> None:
-    """As a user plants it: 24 pairs, the default, of a scenario whose link is late by 1 ms, and by 1.2 ms."""
+    """As a user plants it: 24 pairs, the default, of a scenario whose link is late by 1 ms, and by
+    1.2 ms."""
     for name, delay in (("link.toml", "1ms"), ("later.toml", "1.2ms")):
         (folder / name).write_text(SCENARIO + LINK.replace("DELAY", delay), encoding="utf-8")
-    done = lockbench("gate", "--baseline", "link.toml", "--candidate", "later.toml", "--out", "result")
+    done = lockbench(
+        "gate", "--baseline", "link.toml", "--candidate", "later.toml", "--out", "result"
+    )
     assert done.returncode == 1, done.stdout
     assert "acquire.p50 got worse" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_tenth_of_the_core_s_cpu_is_caught_with_real_pairs(lockbench: Lockbench, folder: Path) -> None:
-    """Planted: a loop of 1.75 µs where `try_acquire` begins; the two copies are equal but for it."""
+def test_a_tenth_of_the_core_s_cpu_is_caught_with_real_pairs(
+    lockbench: Lockbench, folder: Path
+) -> None:
+    """Planted: a loop of 1.75 µs where `try_acquire` begins; the two copies are equal but for
+    it."""
     for name in ("old", "new"):
         shutil.copytree(ROOT / "lockcore", folder / name / "lockcore")
     shortcut = folder / "new" / "lockcore" / "shells" / "shortcut.py"
-    text, head = shortcut.read_text(encoding="utf-8"), '        """See Redlock.try_acquire."""\n'
+    text = shortcut.read_text(encoding="utf-8")
+    head = '        """See Redlock.try_acquire."""\n'
     assert text.count(head) == 1
     turn_s = min(timeit.repeat("for _ in range(1000): pass", number=10, repeat=20)) / 10_000
     loop = f"        for _ in range({1.75e-6 / turn_s:.0f}):\n            pass\n"

@@ -38,15 +38,23 @@ MAIN = (
 )
 
 
-def ordered(folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3) -> ExperimentOrder[CrashPlan]:
+def ordered(
+    folder: Path, *crashes: Crash, cuts: int = 2, seed: int = 3
+) -> ExperimentOrder[CrashPlan]:
     plan = CrashPlan(crashes, cuts, 120, seed, quick=True)
     return ExperimentOrder(plan, "abc", ["lockbench", "crash"], folder)
 
 
-def the(result: CrashResult, *case: object, abstention: bool = False, instances: int = 3) -> CrashRow:
+def the(
+    result: CrashResult, *case: object, abstention: bool = False, instances: int = 3
+) -> CrashRow:
     """The row of a policy, kind and margin."""
     wanted = (*case, abstention, instances)
-    (row,) = [row for row in result.rows if (row.policy, row.kind, row.margin, row.abstention, row.instances) == wanted]
+    (row,) = [
+        row
+        for row in result.rows
+        if (row.policy, row.kind, row.margin, row.abstention, row.instances) == wanted
+    ]
     return row
 
 
@@ -54,7 +62,8 @@ def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: P
     said: list[str] = []
     done = run_crash(ordered(tmp_path, *MAIN, cuts=2), said.append)
     result = done.result
-    if result.verdict.status == "inconclusive":  # a machine too busy to lose, or to tell in time
+    # a machine too busy to lose, or to tell in time
+    if result.verdict.status == "inconclusive":
         pytest.skip(f"not known here: {'; '.join(result.verdict.reasons)}")
     assert (done.exit_code, result.verdict.status, result.verdict.reasons) == (0, "pass", ())
     assert builtins_of(result) == result_in(tmp_path, CrashResult)
@@ -70,14 +79,17 @@ def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: P
     assert the(result, "none", "kill", 0, instances=4).double_grants == 0
     delayed = [row for row in result.rows if row.restart == "delayed"]
     assert [row.double_grants for row in delayed] == [0, 0]
-    assert all(row.unavailable_s.median >= 2.0 for row in delayed)  # two of three away: nobody gets a lock
+    # two of three away: nobody gets a lock
+    assert all(row.unavailable_s.median >= 2.0 for row in delayed)
 
 
 def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def blind(self: CrashPlace, *arguments: Any) -> Ledger:
-        return replace(seeing(self, *arguments), in_flight=0, synced_after_write=False, since_write_s=None)
+        return replace(
+            seeing(self, *arguments), in_flight=0, synced_after_write=False, since_write_s=None
+        )
 
     def refuse(self: CrashPlace, instances: int, policy: str) -> None:
         if policy == "no":
@@ -92,7 +104,9 @@ def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_
     done = run_crash(ordered(tmp_path, *MAIN[:3], cuts=4), lambda _text: None)
     verdicts = {group.kind: (group.verdict, group.reason) for group in done.result.groups}
     if any(group.kind == "power-cut" and group.lost_total for group in done.result.groups):
-        pytest.skip("not known here: this disk held up a write so long that kill -9 alone lost locks")
+        pytest.skip(
+            "not known here: this disk held up a write so long that kill -9 alone lost locks"
+        )
     assert verdicts["power-cut"] == ("not shown", "nothing was lost")
     assert verdicts["kill-slow-fsync"][0] == "violated"
     assert "without a sync in flight" in str(verdicts["kill-slow-fsync"][1])
@@ -101,27 +115,35 @@ def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_
     assert done.exit_code == 5
 
 
-def test_servers_without_the_shim_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_without_the_shim_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Control, "loaded_in", lambda _self, _pid: False)
-    with pytest.raises(EnvironmentNotReadyError, match="crashes need the fault shim in their servers"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="crashes need the fault shim in their servers"
+    ):
         run_crash(ordered(tmp_path, *MAIN), lambda _text: None)
     assert not (tmp_path / JOURNAL_NAME).exists()
 
 
-# -- as it is typed: what Ctrl-C and kill -9 leave, and how it goes on -----------------------------------------------
+# -- as it is typed: what Ctrl-C and kill -9 leave, and how it goes on -----------------------------
 
 
 def cuts_in(folder: Path) -> int:
-    with contextlib.suppress(UsageError):  # its first line is not there yet
+    # its first line is not there yet
+    with contextlib.suppress(UsageError):
         return len(read_journal(folder)[1]) if (folder / JOURNAL_NAME).exists() else 0
     return 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_a_matrix_that_was_ended_goes_on_where_it_stopped(
     lockbench: Callable[..., Ended], tmp_path: Path, number: signal.Signals
 ) -> None:
-    folder, options = tmp_path / "out", ("--fsync", "none", "--kind", "kill", "--cuts", "3", "--seed", "5")
+    folder = tmp_path / "out"
+    options = ("--fsync", "none", "--kind", "kill", "--cuts", "3", "--seed", "5")
     words = ("crash", "--instances", "1", "--rate", "60", *options, "--out", folder)
     with started(tmp_path, *words) as process:
         until(lambda: cuts_in(folder) >= 3, "three cuts", PATIENCE_S)

@@ -1,4 +1,5 @@
-"""Locust over several hosts: a master and two workers in network namespaces of their own, one sum in the end."""
+"""Locust over several hosts: a master and two workers in network namespaces of their own, one sum
+in the end."""
 
 import json
 import os
@@ -18,10 +19,15 @@ from tests.integration.locust_runs import ROOT, until
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="namespaces need root and ip"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not shutil.which("ip"), reason="namespaces need root and ip"
+    ),
 ]
-LEAD, DATA, SERVERS = "10.77.0.1", "10.77.3.2", 3
-# The locustfile of every host: ours, and a count of what this worker hands to its master, told when it leaves.
+LEAD = "10.77.0.1"
+DATA = "10.77.3.2"
+SERVERS = 3
+# The locustfile of every host: ours, and a count of what this worker hands to its master, told when
+# it leaves.
 LOCUSTFILE = """
 import sys
 from locust import events
@@ -53,18 +59,35 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def hosts() -> Iterator[dict[str, tuple[str, ...]]]:
-    """Four hosts and how to run a command on each: `data` is for servers, and all meet at `lead`."""
+    """Four hosts and how to run a command on each: `data` is for servers, and all meet at
+    `lead`."""
     tag = f"lb{os.getpid() % 10_000}"
     names = {host: f"{tag}-{host}" for host in ("lead", "one", "two", "data")}
     with ExitStack() as stack:
         for name in names.values():
             ip("netns", "add", name)
-            stack.callback(subprocess.run, ["ip", "netns", "del", name], check=False, capture_output=True)
+            stack.callback(
+                subprocess.run, ["ip", "netns", "del", name], check=False, capture_output=True
+            )
             ip("-n", name, "link", "set", "lo", "up")
         ip("-n", names["lead"], "addr", "add", f"{LEAD}/32", "dev", "lo")
         for number, host in enumerate(("one", "two", "data"), 1):
-            near, far = f"{tag}a{number}", f"{tag}b{number}"
-            ip("link", "add", near, "netns", names["lead"], "type", "veth", "peer", "name", far, "netns", names[host])
+            near = f"{tag}a{number}"
+            far = f"{tag}b{number}"
+            ip(
+                "link",
+                "add",
+                near,
+                "netns",
+                names["lead"],
+                "type",
+                "veth",
+                "peer",
+                "name",
+                far,
+                "netns",
+                names[host],
+            )
             ip("-n", names["lead"], "addr", "add", f"10.77.{number}.1/24", "dev", near)
             ip("-n", names[host], "addr", "add", f"10.77.{number}.2/24", "dev", far)
             ip("-n", names["lead"], "link", "set", near, "up")
@@ -80,9 +103,20 @@ def urls(hosts: dict[str, tuple[str, ...]], tmp_path: Path) -> Iterator[list[str
     """Servers on a host of their own."""
     started = []
     for number in range(SERVERS):
-        options = ("--port", str(7000 + number), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "")
+        options = (
+            "--port",
+            str(7000 + number),
+            "--bind",
+            "0.0.0.0",
+            "--protected-mode",
+            "no",
+            "--save",
+            "",
+        )
         command = (*hosts["data"], find_server().path, *options, "--dir", str(tmp_path))
-        started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        started.append(
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        )
     yield [f"redis://{DATA}:{7000 + number}" for number in range(SERVERS)]
     for process in started:
         process.terminate()
@@ -92,26 +126,62 @@ def urls(hosts: dict[str, tuple[str, ...]], tmp_path: Path) -> Iterator[list[str
 
 def answer(hosts: dict[str, tuple[str, ...]], url: str, *words: str) -> str:
     """What a server says to a client on host `two`."""
-    code = "import sys, redis; print(redis.Redis.from_url(sys.argv[1]).execute_command(*sys.argv[2:]))"
+    code = (
+        "import sys, redis; print(redis.Redis.from_url(sys.argv[1]).execute_command(*sys.argv[2:]))"
+    )
     command = (*hosts["two"], sys.executable, "-c", code, url, *words)
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False
+    ).stdout.strip()
 
 
 def test_the_masters_totals_are_the_sum_of_its_workers_on_other_hosts(
     hosts: dict[str, tuple[str, ...]], urls: list[str], tmp_path: Path
 ) -> None:
-    until(lambda: all(answer(hosts, url, "PING") == "True" for url in urls), "answers across the namespaces")
+    until(
+        lambda: all(answer(hosts, url, "PING") == "True" for url in urls),
+        "answers across the namespaces",
+    )
     (tmp_path / "locustfile.py").write_text(LOCUSTFILE, "utf-8")
     locust = (sys.executable, "-m", "locust", "-f", str(tmp_path / "locustfile.py"))
     targets = [word for url in urls for word in ("--target", url)]
-    load = ("--headless", "--json", "-u", "20", "-r", "20", "-t", "3s", "--expect-workers", "2", "--resources", "5")
-    lead = (*locust, "--master", "--master-bind-host", LEAD, *load, "--exit-code-on-error", "0", *targets)
+    load = (
+        "--headless",
+        "--json",
+        "-u",
+        "20",
+        "-r",
+        "20",
+        "-t",
+        "3s",
+        "--expect-workers",
+        "2",
+        "--resources",
+        "5",
+    )
+    lead = (
+        *locust,
+        "--master",
+        "--master-bind-host",
+        LEAD,
+        *load,
+        "--exit-code-on-error",
+        "0",
+        *targets,
+    )
     running = {}
-    for host, command in (("lead", lead), *((h, (*locust, "--worker", "--master-host", LEAD)) for h in ("one", "two"))):
+    for host, command in (
+        ("lead", lead),
+        *((h, (*locust, "--worker", "--master-host", LEAD)) for h in ("one", "two")),
+    ):
         running[host] = subprocess.Popen(
-            (*hosts[host], *command), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            (*hosts[host], *command),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
     try:
         ended = {host: process.communicate(timeout=120) for host, process in running.items()}
     finally:
@@ -121,7 +191,10 @@ def test_the_masters_totals_are_the_sum_of_its_workers_on_other_hosts(
     out, log = ended["lead"]
     assert running["lead"].returncode == 0, log
     rows = {row["name"]: row["num_requests"] for row in json.loads(out[out.index("[") :])}
-    sent = [tuple(map(int, re.findall(r"SENT (\d+) (\d+)", ended[host][1])[-1])) for host in ("one", "two")]
+    sent = [
+        tuple(map(int, re.findall(r"SENT (\d+) (\d+)", ended[host][1])[-1]))
+        for host in ("one", "two")
+    ]
     assert all(acquires > 50 for acquires, _ in sent), "both hosts did their part"
     assert (rows["acquire"], rows["release"]) == tuple(map(sum, zip(*sent, strict=True)))
     assert f"of {rows['release']} by 2 worker(s)" in log, "our own histograms, merged without loss"

@@ -1,4 +1,5 @@
-"""`lockbench explore` as it is typed: what breaks which recipe, the same every time; refusals; Ctrl-C."""
+"""`lockbench explore` as it is typed: what breaks which recipe, the same every time; refusals;
+Ctrl-C."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,18 +44,25 @@ def test_every_flawed_recipe_is_broken_within_ten_seconds_and_shown_in_few_steps
     for row in rows:
         assert row["broken"]["rule"].startswith("two leases valid at once"), row
         assert len(row["broken"]["steps"]) - 1 <= 12, row
-        assert row["took_s"] < 10, row  # of a processor, to find it and to make it small
+        # of a processor, to find it and to make it small
+        assert row["took_s"] < 10, row
     again = {row["recipe"]: row["broken"]["replayed"] for row in rows}
     assert again.pop("replica-failover") == {
-        "server": "", "plays": 0, "same": 0, "reason": "replication cannot be forced",
-    }  # fmt: skip
+        "server": "",
+        "plays": 0,
+        "same": 0,
+        "reason": "replication cannot be forced",
+    }
     assert {one["plays"] for one in again.values()} == {3}
-    assert sum(one["same"] for one in again.values()) > 9, again  # of 27; a busy machine may come late
+    # of 27; a busy machine may come late
+    assert sum(one["same"] for one in again.values()) > 9, again
     assert "schedule" in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 80
 
 
-def test_the_same_seed_finds_the_same_schedule_however_many_search(lockbench: Lockbench, tmp_path: Path) -> None:
+def test_the_same_seed_finds_the_same_schedule_however_many_search(
+    lockbench: Lockbench, tmp_path: Path
+) -> None:
     words = ("--recipe", "set-nx-fixed", "--budget", "60s")
     told = [
         explored(lockbench, tmp_path / str(place), *words, "--processes", processes)[1]
@@ -71,7 +79,9 @@ def test_the_same_seed_finds_the_same_schedule_however_many_search(lockbench: Lo
 def test_on_real_servers_a_schedule_breaks_the_recipe_it_was_found_for_and_no_other(
     lockbench: Lockbench, tmp_path: Path
 ) -> None:
-    _, [row] = explored(lockbench, tmp_path / "out", "--recipe", "set-nx-get-del", "--budget", "60s")
+    _, [row] = explored(
+        lockbench, tmp_path / "out", "--recipe", "set-nx-get-del", "--budget", "60s"
+    )
     broken = typed(row["broken"], Broken, "the row")
     with start_fleet(1, "none") as fleet, Child("a search process", search.__name__) as searcher:
         ports = (fleet.instances[0].port,)
@@ -90,7 +100,8 @@ def test_on_real_servers_a_schedule_breaks_the_recipe_it_was_found_for_and_no_ot
     "recipes, schedules",
     [
         (("set-nx-lua", "set-nx-blpop", "set-nx-pubsub", "redlock", "watchdog"), 300),
-        (("redlock-sequential",), 150),  # whose rounds are long: each schedule takes as much work as five
+        # whose rounds are long: each schedule takes as much work as five
+        (("redlock-sequential",), 150),
     ],
 )
 def test_recipes_that_must_hold_do(
@@ -106,18 +117,26 @@ def test_recipes_that_must_hold_do(
     assert (f"{recipes[0]}: held" if len(recipes) == 1 else played) in ended.stdout
 
 
-def test_exhaustive_plays_every_schedule_of_at_most_one_change(lockbench: Lockbench, tmp_path: Path) -> None:
+def test_exhaustive_plays_every_schedule_of_at_most_one_change(
+    lockbench: Lockbench, tmp_path: Path
+) -> None:
     ended, [row] = explored(lockbench, tmp_path / "out", "--recipe", "redlock", "--exhaustive", 1)
     assert ended.returncode == 0
     assert row["whole"]
     assert row["schedules"] > 200
     assert "held, all of them" in ended.stdout
-    ended, [row] = explored(lockbench, tmp_path / "cut", "--recipe", "redlock", "--exhaustive", 2, "--budget", "1s")
-    assert (ended.returncode, row["whole"], row["verdict"]) == (4, False, "not known"), "a part of them is not all"
+    ended, [row] = explored(
+        lockbench, tmp_path / "cut", "--recipe", "redlock", "--exhaustive", 2, "--budget", "1s"
+    )
+    assert (ended.returncode, row["whole"], row["verdict"]) == (4, False, "not known"), (
+        "a part of them is not all"
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("--schedules", 1_000_000), ("--exhaustive", 2, "--budget", "60m")])
+@pytest.mark.parametrize(
+    "words", [("--schedules", 1_000_000), ("--exhaustive", 2, "--budget", "60m")]
+)
 def test_a_night_of_schedules_does_not_break_redlock(
     lockbench: Lockbench, tmp_path: Path, words: tuple[object, ...]
 ) -> None:
@@ -134,9 +153,14 @@ def fakes(tmp_path: Path) -> str:
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-locks\nVersion: 1\n")
     names = {
-        "always-yes": "AlwaysYes", "timer": "LetsGoByTimer", "thread": "LetsGoByThread", "gevent": "LateRelease",
-        "arguments": "LetsGoByThreadWithArguments", "pool": "LetsGoByPool", "raises": "ThreadThatRaises",
-    }  # fmt: skip
+        "always-yes": "AlwaysYes",
+        "timer": "LetsGoByTimer",
+        "thread": "LetsGoByThread",
+        "gevent": "LateRelease",
+        "arguments": "LetsGoByThreadWithArguments",
+        "pool": "LetsGoByPool",
+        "raises": "ThreadThatRaises",
+    }
     points = [f"{name} = fake_locks:{class_name}" for name, class_name in names.items()]
     points.append("on-import = fake_import:StartsAThreadOnImport")
     (metadata / "entry_points.txt").write_text("\n".join(["[lockbench.recipes]", *points, ""]))
@@ -144,15 +168,21 @@ def fakes(tmp_path: Path) -> str:
 
 
 def test_another_packages_lock_that_claims_too_much_is_violated(tmp_path: Path, fakes: str) -> None:
-    process = started(tmp_path, "explore", "--recipe", "always-yes", "--out", "out", PYTHONPATH=fakes)
+    process = started(
+        tmp_path, "explore", "--recipe", "always-yes", "--out", "out", PYTHONPATH=fakes
+    )
     out, err = process.communicate(timeout=120)
     assert process.returncode == 5, err
     assert out.startswith("VIOLATED   always-yes: broken")
     assert "granted until" in out
 
 
-def test_a_lock_that_lets_go_by_a_thread_of_its_own_is_violated_in_virtual_time(tmp_path: Path, fakes: str) -> None:
-    process = started(tmp_path, "explore", "--recipe", "arguments", "--out", "out", PYTHONPATH=fakes)
+def test_a_lock_that_lets_go_by_a_thread_of_its_own_is_violated_in_virtual_time(
+    tmp_path: Path, fakes: str
+) -> None:
+    process = started(
+        tmp_path, "explore", "--recipe", "arguments", "--out", "out", PYTHONPATH=fakes
+    )
     out, err = process.communicate(timeout=120)
     assert process.returncode == 5, err
     assert out.startswith("VIOLATED   arguments: broken"), out
@@ -188,7 +218,16 @@ def test_a_recipe_that_is_not_there_is_refused(lockbench: Lockbench, tmp_path: P
 
 def test_ctrl_c_keeps_what_was_searched_and_says_that_it_was_cut(tmp_path: Path) -> None:
     process = started(
-        tmp_path, "explore", "--out", "out", "--recipe", "get-set", "--recipe", "redlock", "--budget", "99s"
+        tmp_path,
+        "explore",
+        "--out",
+        "out",
+        "--recipe",
+        "get-set",
+        "--recipe",
+        "redlock",
+        "--budget",
+        "99s",
     )
     out = cut_short(process, "redlock: ")
     broken, cut = result_in(tmp_path / "out", ExploreResult)["rows"]
@@ -200,7 +239,9 @@ def test_ctrl_c_keeps_what_was_searched_and_says_that_it_was_cut(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_search_process_that_is_killed_costs_its_recipe_the_verdict_and_no_other(tmp_path: Path) -> None:
+def test_a_search_process_that_is_killed_costs_its_recipe_the_verdict_and_no_other(
+    tmp_path: Path,
+) -> None:
     words = ("--recipe", "redlock", "--recipe", "get-set", "--budget", "99s", "--processes", 2)
     process = started(tmp_path, "explore", "--out", "out", *words)
     assert process.stderr is not None
@@ -214,19 +255,44 @@ def test_a_search_process_that_is_killed_costs_its_recipe_the_verdict_and_no_oth
     assert broken["verdict"] == "as expected"
 
 
-SCRIPTS = [script.source for script in (COMPARE_AND_DELETE, COMPARE_AND_EXTEND, COMPARE_AND_DELETE_MANY, FENCED_SET)]
+SCRIPTS = [
+    script.source
+    for script in (COMPARE_AND_DELETE, COMPARE_AND_EXTEND, COMPARE_AND_DELETE_MANY, FENCED_SET)
+]
 COMMANDS: list[tuple[object, ...]] = [
-    ("SET", "k", "a", "NX", "PX", 90_000), ("SET", "k", "b", "NX", "PX", 90_000), ("GET", "k"), ("SETNX", "k", "c"),
-    ("GETRANGE", "k", 0, 36), ("GETRANGE", "k", 1, 1), ("GETRANGE", "none", 0, 36),
-    ("PEXPIRE", "k", 80_000), ("PEXPIRE", "none", 80_000), ("GETSET", "k", "d"), ("PTTL", "k"), ("PTTL", "none"),
-    ("EXISTS", "k", "none"), ("SET", "k", "e", "PX", 90_000), ("DEL", "k", "none"), ("SETNX", "n", "1"),
-    ("SET", "k", "a", "NX"), ("EVAL", SCRIPTS[0], 1, "k", "b"), ("EVAL", SCRIPTS[1], 1, "k", "a", 5_000),
-    ("EVALSHA", "0" * 40, 0), ("EVAL", SCRIPTS[0], 1, "k", "a"), ("SET", "k2", "y"),
-    ("EVAL", SCRIPTS[2], 2, "n", "k2", "1", "x"), ("EVAL", SCRIPTS[3], 2, "f", "count", "me", 9_000),
-    ("EVAL", SCRIPTS[3], 2, "f", "count", "you", 9_000), ("HGET", "h", "y"),
-    ("HSET", "h", "x", "1"), ("HGET", "h", "x"), ("INCR", "count"), ("SET", "k2", "z", "NEVER"),
-    ("NOSUCH", "k"), ("EVAL", "return redis.call('NOSUCH')", 0),
-]  # fmt: skip
+    ("SET", "k", "a", "NX", "PX", 90_000),
+    ("SET", "k", "b", "NX", "PX", 90_000),
+    ("GET", "k"),
+    ("SETNX", "k", "c"),
+    ("GETRANGE", "k", 0, 36),
+    ("GETRANGE", "k", 1, 1),
+    ("GETRANGE", "none", 0, 36),
+    ("PEXPIRE", "k", 80_000),
+    ("PEXPIRE", "none", 80_000),
+    ("GETSET", "k", "d"),
+    ("PTTL", "k"),
+    ("PTTL", "none"),
+    ("EXISTS", "k", "none"),
+    ("SET", "k", "e", "PX", 90_000),
+    ("DEL", "k", "none"),
+    ("SETNX", "n", "1"),
+    ("SET", "k", "a", "NX"),
+    ("EVAL", SCRIPTS[0], 1, "k", "b"),
+    ("EVAL", SCRIPTS[1], 1, "k", "a", 5_000),
+    ("EVALSHA", "0" * 40, 0),
+    ("EVAL", SCRIPTS[0], 1, "k", "a"),
+    ("SET", "k2", "y"),
+    ("EVAL", SCRIPTS[2], 2, "n", "k2", "1", "x"),
+    ("EVAL", SCRIPTS[3], 2, "f", "count", "me", 9_000),
+    ("EVAL", SCRIPTS[3], 2, "f", "count", "you", 9_000),
+    ("HGET", "h", "y"),
+    ("HSET", "h", "x", "1"),
+    ("HGET", "h", "x"),
+    ("INCR", "count"),
+    ("SET", "k2", "z", "NEVER"),
+    ("NOSUCH", "k"),
+    ("EVAL", "return redis.call('NOSUCH')", 0),
+]
 
 
 def test_the_simulated_server_answers_as_a_real_one(fleet: Fleet) -> None:

@@ -1,6 +1,7 @@
 """Every kind of fault on real servers: whole before, broken while it lasts, whole after.
 
-`SYMPTOMS` says for each what is seen. The same check fails for a fault that does nothing, for every kind.
+`SYMPTOMS` says for each what is seen. The same check fails for a fault that does nothing, for every
+kind.
 """
 
 import contextlib
@@ -25,8 +26,10 @@ from tests.integration.servers import SERVERS
 
 pytestmark = pytest.mark.integration
 NOT_SEEN = "the fault is not to be seen"
-BROKEN_S, WHOLE_S = 0.25, 10.0
-"""How long an answer may take before it counts as missing, and before the test gives up on one that must come."""
+BROKEN_S = 0.25
+WHOLE_S = 10.0
+"""How long an answer may take before it counts as missing, and before the test gives up on one that
+must come."""
 
 
 class Wire:
@@ -37,9 +40,14 @@ class Wire:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, *words: object) -> str:
-        """The first line of the reply; "" when the connection is closed. Raises TimeoutError, ConnectionError."""
+        """The first line of the reply; "" when the connection is closed.
+
+        Raises TimeoutError, ConnectionError.
+        """
         encoded = [str(word).encode() for word in words]
-        self._socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in encoded))
+        self._socket.sendall(
+            b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in encoded)
+        )
         return self.line()
 
     def line(self) -> str:
@@ -87,16 +95,20 @@ Probe = Callable[[float], bool]
 
 def says(wanted: str, *words: object) -> Callable[[Scene], Probe]:
     """The symptom is an answer that matches `wanted` to a command."""
-    return lambda scene: lambda patience_s: re.search(wanted, scene.answer(patience_s, *words)) is not None
+    return lambda scene: (
+        lambda patience_s: re.search(wanted, scene.answer(patience_s, *words)) is not None
+    )
 
 
 SET = ("SET", "probe", "me", "PX", 60_000)
-SILENT, GONE = says("^TimeoutError$", "PING"), says("^Connection(Reset|Refused)Error$|^$", "PING")
+SILENT = says("^TimeoutError$", "PING")
+GONE = says("^Connection(Reset|Refused)Error$|^$", "PING")
 
 
 def writes_are_silent_while_reads_are_not(scene: Scene) -> Probe:
     return lambda patience_s: (
-        scene.answer(patience_s, *SET) == "TimeoutError" and scene.answer(WHOLE_S, "PING") == "+PONG"
+        scene.answer(patience_s, *SET) == "TimeoutError"
+        and scene.answer(WHOLE_S, "PING") == "+PONG"
     )
 
 
@@ -129,12 +141,15 @@ def a_script_is_unknown(scene: Scene) -> Probe:
 
 
 def a_live_lock_vanishes_while_sets_succeed(scene: Scene) -> Probe:
-    """A lock with 20 s to live, then as many new keys with 60 s as would fill the room that is left."""
+    """A lock with 20 s to live, then as many new keys with 60 s as would fill the room that is
+    left."""
 
     def probe(_patience_s: float) -> bool:
         with contextlib.closing(Wire(scene.port(), WHOLE_S)) as wire:
             assert wire.ask("SET", "lock", "mine", "PX", 20_000) == "+OK"
-            others = [wire.ask("SET", f"other:{number}", "x" * 400, "PX", 60_000) for number in range(200)]
+            others = [
+                wire.ask("SET", f"other:{number}", "x" * 400, "PX", 60_000) for number in range(200)
+            ]
             wire.ask("UNLINK", *(f"other:{number}" for number in range(200)))
             return set(others) == {"+OK"} and wire.ask("UNLINK", "lock") == ":0"
 
@@ -157,7 +172,8 @@ def its_keys_live_half_as_long(scene: Scene) -> Probe:
             assert wire.ask("SET", "short", "x", "PX", 400) == "+OK"
             began = time.monotonic()
             while wire.ask("EXISTS", "short") == ":1":
-                time.sleep(0.002)  # it tells only when asked
+                # it tells only when asked
+                time.sleep(0.002)
             return time.monotonic() - began < 0.3
 
     return probe
@@ -199,7 +215,12 @@ CASES = [
     Case("loading", {}, says("^-LOADING", *SET), for_ms=60_000),
     Case("misconf", {}, says("^-MISCONF", *SET)),
     Case("fsync-latency", {"delay": "600ms"}, says("^TimeoutError$", *SET), fsync="always"),
-    Case("fsync-error", {}, lambda scene: lambda _: scene.answer(WHOLE_S, *SET) != "+OK", fsync="always"),
+    Case(
+        "fsync-error",
+        {},
+        lambda scene: lambda _: scene.answer(WHOLE_S, *SET) != "+OK",
+        fsync="always",
+    ),
     Case("clock-jump", {"by": "1h"}, its_clock_is_over_1000_s_ahead),
     Case("clock-rate", {"rate": 2.0}, its_keys_live_half_as_long),
     Case("power-cut", {}, GONE),
@@ -214,11 +235,15 @@ each_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 @contextlib.contextmanager
 def scene(server: ServerBinary, fsync: str) -> Iterator[Scene]:
-    with prepared_fleet(needs_of(read_faults(case.fault() for case in CASES)), 2, fsync, server) as fleet:
+    with prepared_fleet(
+        needs_of(read_faults(case.fault() for case in CASES)), 2, fsync, server
+    ) as fleet:
         yield Scene(fleet, fsync)
 
 
-@pytest.fixture(scope="module", params=SERVERS, ids=lambda server: f"{server.name}-{server.version}")
+@pytest.fixture(
+    scope="module", params=SERVERS, ids=lambda server: f"{server.name}-{server.version}"
+)
 def scenes(request: pytest.FixtureRequest) -> Iterator[dict[str, Scene]]:
     """One fleet per policy, used by all cases: each leaves it as it was, or the next one fails."""
     with scene(request.param, "everysec") as everysec, scene(request.param, "always") as always:
@@ -255,7 +280,9 @@ def test_it_is_whole_then_broken_then_whole(case: Case, scenes: dict[str, Scene]
 def test_a_fault_that_does_nothing_is_noticed(
     case: Case, scenes: dict[str, Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(kinds.KINDS, case.kind, replace(KINDS[case.kind], begin=lambda _fault: None))
+    monkeypatch.setitem(
+        kinds.KINDS, case.kind, replace(KINDS[case.kind], begin=lambda _fault: None)
+    )
     with pytest.raises(AssertionError, match=NOT_SEEN):
         check(case, scenes[case.fsync])
 
@@ -268,7 +295,9 @@ def test_an_aof_that_waits_for_its_disk_leaves_locks_no_room(
 
     def waiting(fleet: Fleet, index: int) -> dict[str, Any]:
         said = info(fleet, index)
-        waits = {name: said[name] + (4 << 20) for name in ("used_memory", "mem_not_counted_for_evict")}
+        waits = {
+            name: said[name] + (4 << 20) for name in ("used_memory", "mem_not_counted_for_evict")
+        }
         return {**said, **waits}
 
     monkeypatch.setattr(Fleet, "info", waiting)
@@ -283,8 +312,17 @@ def test_every_kind_is_tried() -> None:
 def test_nothing_of_the_faults_is_left_on_the_servers(scenes: dict[str, Scene]) -> None:
     """Neither keys nor settings nor files, after all of the above."""
     for stage in scenes.values():
-        stage.fleet.command(0, "UNLINK", "probe")  # the negative controls end before they do it
+        # the negative controls end before they do it
+        stage.fleet.command(0, "UNLINK", "probe")
         assert stage.fleet.command(0, "KEYS", "*") == []
-        for name, value in {"maxmemory": "0", "save": "", "key-load-delay": "0", "rdbcompression": "yes"}.items():
-            assert [text.decode() for text in stage.fleet.command(0, "CONFIG", "GET", name)] == [name, value]
+        for name, value in {
+            "maxmemory": "0",
+            "save": "",
+            "key-load-delay": "0",
+            "rdbcompression": "yes",
+        }.items():
+            assert [text.decode() for text in stage.fleet.command(0, "CONFIG", "GET", name)] == [
+                name,
+                value,
+            ]
         assert not (stage.fleet.instances[0].folder / SNAPSHOT_FILE).exists()

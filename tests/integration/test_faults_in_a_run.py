@@ -1,4 +1,5 @@
-"""`lockbench run` with faults: they strike when due, are undone however it ends, and explain what they cause."""
+"""`lockbench run` with faults: they strike when due, are undone however it ends, and explain what
+they cause."""
 
 import os
 import signal
@@ -21,11 +22,15 @@ SHORT = ("--duration", "2s", "--warmup", "0", "--users", "7", "--think", "fixed:
 SHORT += ("--ttl", "500ms", "--max-ttl", "500ms", "--wait", "100ms")
 
 
-def fault(kind: str, at: str, target: str = "instance:0", lasts: str | None = None, **params: str) -> str:
+def fault(
+    kind: str, at: str, target: str = "instance:0", lasts: str | None = None, **params: str
+) -> str:
     """One fault as an option's value."""
     parts = [f'at = "{at}"', f'kind = "{kind}"', f'target = ["{target}"]']
     parts += [f'for = "{lasts}"'] if lasts else []
-    parts += ["params = {" + ", ".join(f'{name} = "{value}"' for name, value in params.items()) + "}"]
+    parts += [
+        "params = {" + ", ".join(f'{name} = "{value}"' for name, value in params.items()) + "}"
+    ]
     return "{" + ", ".join(parts) + "}"
 
 
@@ -39,11 +44,15 @@ def end(run: subprocess.Popen[str], folder: Path) -> tuple[int, str, str]:
     stdout, stderr = run.communicate(timeout=60)
     assert list(folder.glob("lockbench-*")) == []
     if TOO_LATE in " ".join(stdout.split()):
-        pytest.skip("the machine was too busy: the measured time was over before a fault could begin")
+        pytest.skip(
+            "the machine was too busy: the measured time was over before a fault could begin"
+        )
     return run.returncode, stdout, stderr
 
 
-def test_faults_strike_when_due_and_what_cannot_strike_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_strike_when_due_and_what_cannot_strike_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     faults = (
         fault("stop", "300ms", lasts="300ms"),
         fault("restart", "400ms", "instance:1", delay="200ms"),
@@ -59,7 +68,12 @@ def test_faults_strike_when_due_and_what_cannot_strike_is_said(tmp_path: Path, m
     code, stdout, stderr = end(run, tmp_path)
     assert code == 0, stderr
     *struck, skipped = result_in(tmp_path / "result", RunResult)["faults"]
-    expected = {"stop": (0.3, 0.6), "restart": (0.4, 0.6), "power-cut": (0.5, 0.5), "client-kill": (1.0, 1.0)}
+    expected = {
+        "stop": (0.3, 0.6),
+        "restart": (0.4, 0.6),
+        "power-cut": (0.5, 0.5),
+        "client-kill": (1.0, 1.0),
+    }
     for entry in struck:
         begun_s, ended_s = expected.get(entry["kind"], (1.5, 2.0))
         assert begun_s <= entry["begun_s"] < begun_s + 3.0
@@ -68,20 +82,37 @@ def test_faults_strike_when_due_and_what_cannot_strike_is_said(tmp_path: Path, m
         assert entry["begun_ns"] <= entry["in_force_ns"] <= entry["ended_ns"]
     assert skipped["begun_ns"] is None
     assert skipped["skipped"].startswith("it needs root")
-    assert f"the fault drop on instance:4 was skipped: {skipped['skipped']}" in " ".join(stdout.split())
-    assert [instance["leaked_keys"] for instance in result_in(tmp_path / "result", RunResult)["instances"]] == [0] * 5
+    assert f"the fault drop on instance:4 was skipped: {skipped['skipped']}" in " ".join(
+        stdout.split()
+    )
+    assert [
+        instance["leaked_keys"]
+        for instance in result_in(tmp_path / "result", RunResult)["instances"]
+    ] == [0] * 5
 
 
 def test_a_violation_is_blamed_on_the_fault_that_caused_it(tmp_path: Path) -> None:
-    """The only instance's clock jumps over the TTL: its key goes, and somebody else gets the lock at once."""
-    alone = ("--recipe", "set-nx-lua", "--instances", "1", "--resources", "1", "--hold", "fixed:300ms")
+    """The only instance's clock jumps over the TTL: its key goes, and somebody else gets the lock
+    at once."""
+    alone = (
+        "--recipe",
+        "set-nx-lua",
+        "--instances",
+        "1",
+        "--resources",
+        "1",
+        "--hold",
+        "fixed:300ms",
+    )
     run = start(tmp_path, *SHORT, *alone, faults=(fault("clock-jump", "500ms", by="1h"),))
     code, _, stderr = end(run, tmp_path)
     safety = result_in(tmp_path / "result", RunResult)["safety"]
     assert code == 5, stderr
     assert safety["service_faults"] > 0
     assert safety["unexplained"] == 0
-    assert {one["blame"] for one in safety["examples"] if one["kind"] == "service_fault"} == {"injected fault"}
+    assert {one["blame"] for one in safety["examples"] if one["kind"] == "service_fault"} == {
+        "injected fault"
+    }
 
 
 def test_ctrl_c_undoes_a_stopped_worker_and_a_stopped_instance_first(tmp_path: Path) -> None:

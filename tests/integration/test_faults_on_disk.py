@@ -1,5 +1,5 @@
-"""What survives: kill, power cut and slow syncs under each fsync policy, told by the shim's ledger; what faults leave
-alone, and what is left of them when lockbench is killed: nothing."""
+"""What survives: kill, power cut and slow syncs under each fsync policy, told by the shim's ledger;
+what faults leave alone, and what is left of them when lockbench is killed: nothing."""
 
 import json
 import os
@@ -35,7 +35,8 @@ class Rig:
     """A fleet of one under the shim."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.control = fleet, fleet.control(0)
+        self.fleet = fleet
+        self.control = fleet.control(0)
 
     def fault(self, kind: str, **params: object) -> Injection:
         return fault(self.fleet, kind, **params)
@@ -59,7 +60,11 @@ class Rig:
         return path
 
     def until_synced(self) -> None:
-        wait_until(lambda: self.control.synced(self.aof).durable_bytes >= self.aof.stat().st_size, 30, "not synced")
+        wait_until(
+            lambda: self.control.synced(self.aof).durable_bytes >= self.aof.stat().st_size,
+            30,
+            "not synced",
+        )
 
 
 @pytest.fixture
@@ -70,7 +75,11 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
 
 
 def under(*policies: str) -> pytest.MarkDecorator:
-    cases = [pytest.param((fsync, server), id=f"{fsync}-{server.name}") for fsync in policies for server in SERVERS]
+    cases = [
+        pytest.param((fsync, server), id=f"{fsync}-{server.name}")
+        for fsync in policies
+        for server in SERVERS
+    ]
     return pytest.mark.parametrize("rig", cases, indirect=True)
 
 
@@ -112,7 +121,10 @@ def test_a_torn_tail_ends_anywhere_by_the_seed_and_is_survived(rig: Rig) -> None
     rig.set(*(f"lost:{number}" for number in range(100)))
     size = rig.aof.stat().st_size
     rig.fleet.kill(0)
-    kept = {cut.name: cut.kept_bytes for cut in cut_power(rig.fleet.instances[0], rig.control, random.Random(7))}
+    kept = {
+        cut.name: cut.kept_bytes
+        for cut in cut_power(rig.fleet.instances[0], rig.control, random.Random(7))
+    }
     assert kept[f"appendonlydir/{rig.aof.name}"] == rig.aof.stat().st_size
     assert durable < rig.aof.stat().st_size < size
     rig.fleet.restart(0)
@@ -127,7 +139,9 @@ def test_the_ledger_follows_a_rewrite_of_the_file(rig: Rig) -> None:
     first = rig.aof.name
     rig.fleet.command(0, "BGREWRITEAOF")
     rig.fleet.until(
-        0, lambda info: info["aof_rewrite_in_progress"] == 0 and not info["aof_rewrite_scheduled"], "rewrite"
+        0,
+        lambda info: info["aof_rewrite_in_progress"] == 0 and not info["aof_rewrite_scheduled"],
+        "rewrite",
     )
     rig.set("after")
     assert rig.aof.name != first
@@ -156,8 +170,12 @@ def test_the_clock_stays_wrong_over_a_restart(rig: Rig) -> None:
     assert rig.fleet.command(0, "TIME")[0] - time.time() > 3000
 
 
-@pytest.mark.parametrize("fsync, reason", [("none", "fsync = none"), ("no", "fsync = no leaves syncing to the kernel")])
-def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(fsync: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    "fsync, reason", [("none", "fsync = none"), ("no", "fsync = no leaves syncing to the kernel")]
+)
+def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(
+    fsync: str, reason: str
+) -> None:
     with prepared_fleet(SHIM, 1, fsync) as fleet:
         for kind in ("fsync-latency", "fsync-error"):
             refusal = fault(fleet, kind).refusal()
@@ -167,7 +185,8 @@ def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(fsync: 
 
 
 def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
-    """As a statically linked or setuid one would: the wrapper takes the shim, the server behind it does not."""
+    """As a statically linked or setuid one would: the wrapper takes the shim, the server behind it
+    does not."""
     path = tmp_path / "ignoring-server"
     path.write_text(f"#!/bin/sh\nexec env -u LD_PRELOAD '{SERVERS[0].path}' \"$@\"\n")
     path.chmod(0o755)
@@ -177,8 +196,11 @@ def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
         assert fault(fleet, "kill").refusal() is None
 
 
-def test_without_a_compiler_the_fleet_starts_and_the_faults_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.topology.shim.shim_library", shim_library.__wrapped__)  # forgets what it compiled
+def test_without_a_compiler_the_fleet_starts_and_the_faults_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # forgets what it compiled
+    monkeypatch.setattr("bench.topology.shim.shim_library", shim_library.__wrapped__)
     monkeypatch.setattr("bench.topology.shim.find_compiler", lambda: None)
     with prepared_fleet(SHIM) as fleet:
         assert "needs a C compiler" in str(fault(fleet, "power-cut").refusal())
@@ -197,7 +219,7 @@ def test_the_shim_works_from_a_folder_with_a_space_beside_another_preload(
     assert list(folder.iterdir()) == []
 
 
-# -- what faults leave alone, and what is left of them: nothing -------------------------------------------------------
+# -- what faults leave alone, and what is left of them: nothing ------------------------------------
 
 
 DEADLINE_S = 30.0
@@ -217,7 +239,9 @@ def worker() -> "subprocess.Popen[str]":
 
 def on_worker(index: int, kind: str, pid: int | None) -> Injection:
     """A fault of a load worker; no servers are ours."""
-    return injection(None, FaultOrder(kind, "worker", index), lambda: {} if pid is None else {index: pid})
+    return injection(
+        None, FaultOrder(kind, "worker", index), lambda: {} if pid is None else {index: pid}
+    )
 
 
 def test_a_worker_stands_still_and_goes_on() -> None:
@@ -272,7 +296,9 @@ def test_without_root_or_nft_dropping_is_skipped_with_that_reason(
         assert str(fault(fleet, "drop").refusal()) == "it needs root"
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "it needs root and nftables: nft cannot be started" in str(fault(fleet, "drop").refusal())
+        assert "it needs root and nftables: nft cannot be started" in str(
+            fault(fleet, "drop").refusal()
+        )
 
 
 OWNER = """
@@ -289,7 +315,9 @@ faults = [injection(fleet, order, lambda: {0: worker.pid}) for order in orders]
 for fault in faults:
     fault.begin()
 pids = [instance.pid for instance in fleet.instances] + [fleet.proxies.process.pid]
-print(json.dumps({"worker": worker.pid, "pids": pids, "port": fleet.instances[0].port, "folder": str(fleet.folder)}))
+port = fleet.instances[0].port
+folder = str(fleet.folder)
+print(json.dumps({"worker": worker.pid, "pids": pids, "port": port, "folder": folder}))
 sys.stdout.flush()
 sys.stdin.read()
 """
@@ -327,17 +355,32 @@ def rules() -> str:
     """The packet filter's rules; none where nobody may or can ask."""
     if shutil.which("nft") is None:
         return ""
-    return subprocess.run(["nft", "list", "ruleset"], capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        ["nft", "list", "ruleset"], capture_output=True, text=True, check=False
+    ).stdout
 
 
 @every_server
-def test_what_this_machine_can_do_is_tried(server: ServerBinary, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_machine_can_do_is_tried(
+    server: ServerBinary, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = why_not_here(server)
     assert set(here) == set(KINDS)
     assert {kind for kind, reason in here.items() if reason} <= {"drop"}
     monkeypatch.setattr("bench.topology.faults.injection.Preload", Absent)
-    without = {kind for kind, reason in why_not_here(server).items() if reason and "no compiler" in str(reason)}
-    assert without == {"fsync-latency", "fsync-error", "disk-full", "clock-jump", "clock-rate", "power-cut"}
+    without = {
+        kind
+        for kind, reason in why_not_here(server).items()
+        if reason and "no compiler" in str(reason)
+    }
+    assert without == {
+        "fsync-latency",
+        "fsync-error",
+        "disk-full",
+        "clock-jump",
+        "clock-rate",
+        "power-cut",
+    }
 
 
 class Absent:

@@ -1,4 +1,7 @@
-"""Memory over a long load: `make test-long`. LOCKBENCH_LONG_S shortens it for a try (default 600 s)."""
+"""Memory over a long load: `make test-long`.
+
+LOCKBENCH_LONG_S shortens it for a try (default 600 s).
+"""
 
 import os
 import subprocess
@@ -30,9 +33,11 @@ lock.close()
 
 
 def grows(samples: Sequence[int]) -> bool:
-    """True when the last third of RSS samples (bytes) lies more than 2 % and 1 MiB above the first third."""
+    """True when the last third of RSS samples (bytes) lies more than 2 % and 1 MiB above the first
+    third."""
     third = len(samples) // 3
-    first, last = median(samples[:third]), median(samples[-third:])
+    first = median(samples[:third])
+    last = median(samples[-third:])
     return last > first * 1.02 + (1 << 20)
 
 
@@ -49,7 +54,8 @@ def test_memory_stays_flat_over_ten_minutes_of_load_with_contention() -> None:
     with start_fleet(5, "none") as fleet:
         load = subprocess.Popen([sys.executable, "-c", LOAD, f"{seconds}", *fleet.urls])
         try:
-            client, samples = psutil.Process(load.pid), []
+            client = psutil.Process(load.pid)
+            samples = []
             end = time.monotonic() + seconds
             settled = end - seconds * 0.95
             while load.poll() is None and time.monotonic() < end - 1:

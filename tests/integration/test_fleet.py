@@ -28,7 +28,9 @@ DEADLINE_S = 30.0
 
 
 def client(instance: Instance, timeout_s: float = 5.0) -> redis.Redis:
-    return redis.Redis(host=HOST, port=instance.port, socket_timeout=timeout_s, retry=None, protocol=2)
+    return redis.Redis(
+        host=HOST, port=instance.port, socket_timeout=timeout_s, retry=None, protocol=2
+    )
 
 
 def process_id(instance: Instance) -> int:
@@ -48,7 +50,9 @@ def test_every_instance_runs_as_asked(server: ServerBinary, fsync: str) -> None:
         facts = inspect(fleet.urls)
         assert [fact.fsync for fact in facts] == [fsync] * 3
         assert len({fact.run_id for fact in facts}) == 3
-        assert [process_id(instance) for instance in fleet.instances] == [instance.pid for instance in fleet.instances]
+        assert [process_id(instance) for instance in fleet.instances] == [
+            instance.pid for instance in fleet.instances
+        ]
         assert {(fact.server, fact.version) for fact in facts} == {(server.name, server.version)}
         assert {fact.release_command for fact in facts} == {server.release_command}
         settings = client(fleet.instances[0]).config_get()
@@ -57,7 +61,9 @@ def test_every_instance_runs_as_asked(server: ServerBinary, fsync: str) -> None:
 
 
 @every_server
-def test_closing_leaves_no_process_no_folder_no_listener(server: ServerBinary, tmp_path: Path) -> None:
+def test_closing_leaves_no_process_no_folder_no_listener(
+    server: ServerBinary, tmp_path: Path
+) -> None:
     fleet = start_fleet(3, "everysec", server=server, base_folder=tmp_path)
     fleet.stop(1)
     pidfds = [os.pidfd_open(instance.pid) for instance in fleet.instances]
@@ -70,8 +76,11 @@ def test_closing_leaves_no_process_no_folder_no_listener(server: ServerBinary, t
 
 
 @every_server
-def test_a_restart_is_a_new_run_on_the_same_port_and_files(server: ServerBinary, tmp_path: Path) -> None:
-    """With an append-only file the keys survive a kill, without one they do not; also from a path with a space."""
+def test_a_restart_is_a_new_run_on_the_same_port_and_files(
+    server: ServerBinary, tmp_path: Path
+) -> None:
+    """With an append-only file the keys survive a kill, without one they do not; also from a path
+    with a space."""
     folder = tmp_path / "a b"
     folder.mkdir()
     for fsync, survivors in (("always", 1), ("none", 0)):
@@ -116,12 +125,16 @@ def test_a_stopped_instance_accepts_connections_and_answers_later(server: Server
             assert connection.recv(64) == b"+PONG\r\n"
 
 
-def test_a_failing_start_shows_the_servers_own_last_words_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failing_start_shows_the_servers_own_last_words_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(EnvironmentNotReadyError) as failed:
         start_fleet(2, base_folder=tmp_path, config=["--no-such-directive", "1"])
     first, *log = str(failed.value).splitlines()
     assert re.fullmatch(
-        r"instance [01] of 2 \(.*, port \d+\) did not start: it ended with .* 1; its last log lines:", first
+        r"instance [01] of 2 \(.*, port \d+\) did not start: it ended with .* 1; its "
+        r"last log lines:",
+        first,
     )
     assert any("no-such-directive" in line for line in log)
     assert list(tmp_path.iterdir()) == []
@@ -135,10 +148,14 @@ def fake(tmp_path: Path, script: str) -> ServerBinary:
     return replace(SERVERS[0], path=str(path))
 
 
-def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fleet_module, "TIMEOUT_S", 0.3)
     server = fake(tmp_path, "echo thinking; exec sleep 600")
-    with pytest.raises(EnvironmentNotReadyError, match="did not answer PING within 0.3 s(.|\n)*  thinking"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="did not answer PING within 0.3 s(.|\n)*  thinking"
+    ):
         start_fleet(1, server=server)
 
 
@@ -184,22 +201,32 @@ with start_fleet(3, "everysec", base_folder=Path(sys.argv[1])) as fleet:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_server_and_no_folder_two_seconds_after_the_owner_is_killed(number: signal.Signals, tmp_path: Path) -> None:
+def test_no_server_and_no_folder_two_seconds_after_the_owner_is_killed(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     ) as owner:
         assert owner.stdout is not None
         pids = json.loads(owner.stdout.readline())
         watched = [os.pidfd_open(pid) for pid in pids]
-        guard = os.pidfd_open(int(Path(f"/proc/{pids[0]}/stat").read_text().rsplit(")")[1].split()[1]))
+        guard = os.pidfd_open(
+            int(Path(f"/proc/{pids[0]}/stat").read_text().rsplit(")")[1].split()[1])
+        )
         os.killpg(owner.pid, number)
         for pidfd in (*watched, guard):
             assert select.select([pidfd], [], [], DEADLINE_S)[0]
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fleet_that_is_interrupted_while_starting_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_that_is_interrupted_while_starting_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(_fleet: Fleet, *_arguments: object) -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,5 @@
-"""`lockbench fsync` on real servers: measured, cut and gone on with; the user's setting is back however it ends."""
+"""`lockbench fsync` on real servers: measured, cut and gone on with; the user's setting is back
+however it ends."""
 
 import json
 import re
@@ -15,10 +16,22 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync import experiment
-from bench.experiments.fsync.cell_servers import OwnServers, UserServers, set_policy, without_waitaof
+from bench.experiments.fsync.cell_servers import (
+    OwnServers,
+    UserServers,
+    set_policy,
+    without_waitaof,
+)
 from bench.experiments.fsync.experiment import fill, load_process, rewrite_now, waitaof_truth
 from bench.experiments.fsync.plan import LoadOrder, Phase
-from bench.experiments.fsync.result import FsyncCell, FsyncResult, PhaseFigures, Policy, Rewrite, WaitaofCounts
+from bench.experiments.fsync.result import (
+    FsyncCell,
+    FsyncResult,
+    PhaseFigures,
+    Policy,
+    Rewrite,
+    WaitaofCounts,
+)
 from bench.measure.run_result import ServerBinary
 from bench.run.journal import JOURNAL_NAME
 from bench.topology.fleet import Fleet, start_fleet
@@ -33,8 +46,17 @@ WAIT_S = 60.0
 ONE = ["--clients", "1", "--pipeline", "1", "--repeats", "6", "--duration", "200ms"]
 
 
-def cell_of(policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0, rewrite: Rewrite = "off") -> FsyncCell:
-    return FsyncCell(policy=policy, instances=1, clients=1, pipeline=pipeline, injected_ms=injected_ms, rewrite=rewrite)
+def cell_of(
+    policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0, rewrite: Rewrite = "off"
+) -> FsyncCell:
+    return FsyncCell(
+        policy=policy,
+        instances=1,
+        clients=1,
+        pipeline=pipeline,
+        injected_ms=injected_ms,
+        rewrite=rewrite,
+    )
 
 
 def pieces(folder: Path) -> int:
@@ -42,10 +64,12 @@ def pieces(folder: Path) -> int:
     return path.read_bytes().count(b"\n") - 1 if path.exists() else 0
 
 
-# -- a matrix ----------------------------------------------------------------------------------------------------------
+# -- a matrix --------------------------------------------------------------------------------------
 
 
-def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
+def test_a_matrix_that_was_cut_goes_on_where_it_stopped(
+    lockbench: Callable[..., Ended], tmp_path: Path
+) -> None:
     folder = tmp_path / "out"
     order = ["--fsync", "everysec,always", "--instances", "1", "--latency", "1ms,2ms", *ONE]
     first = started(tmp_path, "fsync", *order, "--out", folder)
@@ -64,37 +88,43 @@ def test_a_matrix_that_was_cut_goes_on_where_it_stopped(lockbench: Callable[...,
     assert (folder / JOURNAL_NAME).read_text("utf-8") == kept
 
     rest = lockbench("fsync", *order, "--out", folder, "--json", "--quiet")
-    assert rest.returncode in (0, 4), rest.stderr  # four cells of 0.2 s: on a busy machine they may leave it not known
+    # four cells of 0.2 s: on a busy machine they may leave it not known
+    assert rest.returncode in (0, 4), rest.stderr
     result = result_in(folder, FsyncResult)
     assert json.loads(rest.stdout) == result
     assert not (folder / JOURNAL_NAME).exists()
     before = [json.loads(line) for line in kept.splitlines()[1:]]
     cell = before[0]["cell"]
     leases = sum(piece["loads"]["max"]["leases"] for piece in before if piece["cell"] == cell)
-    row = next(row for row in result["rows"] if row.items() >= cell.items() and row["load"] == "max")
+    row = next(
+        row for row in result["rows"] if row.items() >= cell.items() and row["load"] == "max"
+    )
     assert row["leases"] == leases, "not measured twice"
     assert [visit["repeat"] for visit in row["visits"]] == list(range(6))
     assert all(cost["pairs"] == 6 for cost in result["costs"])
     check_durability(result)
     assert (rest.returncode, result["verdict"]["status"]) in ((0, "pass"), (4, "inconclusive"))
     costs = result["costs"]
-    if rest.returncode:  # a busy machine makes a price unknown, or its interval wide: never wrong
+    # a busy machine makes a price unknown, or its interval wide: never wrong
+    if rest.returncode:
         assert all(cost["high"] is None or cost["high"] > 1 for cost in costs)
     else:
         assert all(cost["low"] > 1 for cost in costs)
 
 
 def check_durability(result: dict[str, Any]) -> None:
-    """Two fsyncs of two milliseconds for each lock and its release under always; next to none under everysec."""
+    """Two fsyncs of two milliseconds for each lock and its release under always; next to none under
+    everysec."""
     maxima = {row["policy"]: row for row in result["rows"] if row["load"] == "max"}
-    always, everysec = maxima["always"], maxima["everysec"]
+    always = maxima["always"]
+    everysec = maxima["everysec"]
     assert always["acquired_per_s"]["median"] < everysec["acquired_per_s"]["median"]
     assert always["locks_per_fsync"]["median"] == pytest.approx(0.5, abs=0.1)
     assert always["acquire_s"]["mean"] >= 0.002
     assert everysec["fsyncs_per_s"]["median"] < 20
 
 
-# -- the user's servers ------------------------------------------------------------------------------------------------
+# -- the user's servers ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -111,7 +141,9 @@ def policies(fleet: Fleet) -> list[str]:
     return found
 
 
-def test_without_permission_nothing_is_touched(lockbench: Callable[..., Ended], theirs: Fleet, tmp_path: Path) -> None:
+def test_without_permission_nothing_is_touched(
+    lockbench: Callable[..., Ended], theirs: Fleet, tmp_path: Path
+) -> None:
     done = lockbench("fsync", *targets(theirs), *ONE)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--allow-config" in done.stderr
@@ -145,7 +177,9 @@ def test_their_setting_is_back_however_it_ends(theirs: Fleet, tmp_path: Path, en
 def load_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
     try:
         children = psutil.Process(run.pid).children()
-        return [child for child in children if "bench.experiments.fsync.load_process" in child.cmdline()]
+        return [
+            child for child in children if "bench.experiments.fsync.load_process" in child.cmdline()
+        ]
     except psutil.Error:
         return []
 
@@ -159,10 +193,12 @@ def test_a_server_that_could_not_be_asked_is_named_with_its_value(
     set_policy(theirs.urls, "always")
     fall(theirs, ill)
     assert servers.close().endswith(f"{theirs.instances[ill].port} (CONFIG SET appendfsync no)")
-    assert redis.Redis.from_url(theirs.urls[well]).config_get("appendfsync") == {"appendfsync": "no"}
+    assert redis.Redis.from_url(theirs.urls[well]).config_get("appendfsync") == {
+        "appendfsync": "no"
+    }
 
 
-# -- WAITAOF, rewrites, what servers notice ----------------------------------------------------------------------------
+# -- WAITAOF, rewrites, what servers notice --------------------------------------------------------
 
 
 def with_waitaof() -> ServerBinary:
@@ -174,7 +210,8 @@ def with_waitaof() -> ServerBinary:
 
 def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> None:
     cell = cell_of("waitaof", pipeline=2)
-    with start_fleet(1, "no", server=with_waitaof()) as fleet:  # never synced, so WAITAOF's time-out answers
+    # never synced, so WAITAOF's time-out answers
+    with start_fleet(1, "no", server=with_waitaof()) as fleet:
         with load_process(LoadOrder(fleet.urls, "lockbench:test:", cell, 1)) as load:
             load.tell(Phase(0.0, 0.1))
             figures = load.hear(PhaseFigures, WAIT_S)
@@ -191,7 +228,9 @@ def test_a_confirmation_is_compared_with_the_ledger(monkeypatch: pytest.MonkeyPa
         assert waitaof_truth(ground, "lockbench:test:") == WaitaofCounts(probes=2)
         for control in ground.controls:
             monkeypatch.setattr(type(control), "synced", lambda _self, _path: Forgetful())
-        assert waitaof_truth(ground, "lockbench:test:") == WaitaofCounts(probes=2, untrue=2), "the planted fault"
+        assert waitaof_truth(ground, "lockbench:test:") == WaitaofCounts(probes=2, untrue=2), (
+            "the planted fault"
+        )
 
 
 class Forgetful:
@@ -223,17 +262,24 @@ def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> No
         fill(ground.urls, "lockbench:test:")
         fsyncs_per_s = rewrite_now(ground, WAIT_S)
         with redis.Redis.from_url(ground.urls[0]) as client:
-            assert client.config_get("no-appendfsync-on-rewrite") == {"no-appendfsync-on-rewrite": "yes"}
+            assert client.config_get("no-appendfsync-on-rewrite") == {
+                "no-appendfsync-on-rewrite": "yes"
+            }
     assert fsyncs_per_s is not None
 
 
 def test_the_servers_own_complaints_are_heard() -> None:
     cell = cell_of("always", injected_ms=8.0)
-    with OwnServers(find_server(), None).serving(cell) as ground, redis.Redis.from_url(ground.urls[0]) as client:
+    with (
+        OwnServers(find_server(), None).serving(cell) as ground,
+        redis.Redis.from_url(ground.urls[0]) as client,
+    ):
         monitor = LatencyMonitor(ground.urls, own=ground.own)
         client.set("lockbench:test:", "x")
         events = monitor.events()
         assert events is not None
         assert events["aof-fsync-always"].max_ms >= 8
         client.config_set("latency-monitor-threshold", 0)
-        assert LatencyMonitor(ground.urls, own=True).events() is None, "who does not watch has not seen nothing"
+        assert LatencyMonitor(ground.urls, own=True).events() is None, (
+            "who does not watch has not seen nothing"
+        )

@@ -1,4 +1,5 @@
-"""One run led here, its load made by workers whose clocks are hours apart from ours: one verdict, on what is known."""
+"""One run led here, its load made by workers whose clocks are hours apart from ours: one verdict,
+on what is known."""
 
 import os
 import shutil
@@ -19,14 +20,28 @@ from bench.measure.run_result import RunResult
 from bench.run.kept import judge_kept
 from bench.topology.fleet import Fleet
 from bench.workloads.launch import is_alive
-from tests.integration.locust_runs import CALM, ROOT, all_end, free_port, keys, result_in, started, targets, until
+from tests.integration.locust_runs import (
+    CALM,
+    ROOT,
+    all_end,
+    free_port,
+    keys,
+    result_in,
+    started,
+    targets,
+    until,
+)
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="other clocks need root and unshare"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not shutil.which("unshare"),
+        reason="other clocks need root and unshare",
+    ),
 ]
 LOAD = ("--users", 16, "--resources", 8, "--hold", "5ms", "--warmup", "500ms", *CALM)
-HOURS = (7_200, 18_000)  # how far the workers' clocks are ahead of ours (s): behind is refused soon after boot
+# how far the workers' clocks are ahead of ours (s): behind is refused soon after boot
+HOURS = (7_200, 18_000)
 
 
 def ahead(seconds: int) -> tuple[str, ...]:
@@ -37,12 +52,23 @@ def ahead(seconds: int) -> tuple[str, ...]:
 @contextmanager
 def workers(folder: Path, port: int, *hosts: tuple[str, ...]) -> Iterator[list[psutil.Process]]:
     """`lockbench worker`, once per host; who outlives the test is ended."""
-    words = (sys.executable, "-m", "bench", "worker", "--master", f"127.0.0.1:{port}", "--wait", "120s")
+    words = (
+        sys.executable,
+        "-m",
+        "bench",
+        "worker",
+        "--master",
+        f"127.0.0.1:{port}",
+        "--wait",
+        "120s",
+    )
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     running = []
     for number, host in enumerate(hosts):
         with (folder / f"worker-{number}.log").open("w") as log:
-            running.append(subprocess.Popen((*host, *words), cwd=folder, env=environ, stdout=log, stderr=log))
+            running.append(
+                subprocess.Popen((*host, *words), cwd=folder, env=environ, stdout=log, stderr=log)
+            )
     try:
         yield [psutil.Process(process.pid) for process in running]
     finally:
@@ -61,7 +87,9 @@ def _children(pid: int) -> list[psutil.Process]:
         return []
 
 
-def lead(folder: Path, fleet: Fleet, port: int, *words: object, expect: int = 2) -> subprocess.Popen[str]:
+def lead(
+    folder: Path, fleet: Fleet, port: int, *words: object, expect: int = 2
+) -> subprocess.Popen[str]:
     here = ("--expect-workers", expect, "--bind", f"127.0.0.1:{port}", "--out", "out")
     return started(folder, "run", *targets(fleet), *LOAD, *here, *words)
 
@@ -82,17 +110,22 @@ def counted(result: dict[str, Any]) -> None:
     assert sum(worker["leases"] for worker in result["workers"]) == acquired > 200
     assert result["latency_s"]["acquire"]["count"] == result["outcomes"]["acquired"]
     assert sum(map(sum, result["over_time"]["outcomes"].values())) >= result["outcomes"]["acquired"]
-    assert not any("Locust's table" in warning for warning in result["warnings"]), "what Locust counted is all"
+    assert not any("Locust's table" in warning for warning in result["warnings"]), (
+        "what Locust counted is all"
+    )
     assert [worker["phase"] for worker in result["workers"]] == ["stopped"] * 2
 
 
-def test_clocks_hours_apart_give_one_verdict_with_its_bound_on_all_of_it(tmp_path: Path, fleet: Fleet) -> None:
+def test_clocks_hours_apart_give_one_verdict_with_its_bound_on_all_of_it(
+    tmp_path: Path, fleet: Fleet
+) -> None:
     port = free_port()
     leader = lead(tmp_path, fleet, port, "--duration", "5s", "--keep-history")
     with workers(tmp_path, port, *map(ahead, HOURS)) as processes:
         code, result, said = finished(leader, tmp_path)
         all_end(process.pid for process in processes)
-    assert result["verdict"]["word"] in ("SAFE", "NOT TESTED"), said  # by how many leases were tested: nothing else
+    # by how many leases were tested: nothing else
+    assert result["verdict"]["word"] in ("SAFE", "NOT TESTED"), said
     assert code == 0, said
     assert "start on each host: lockbench worker --master 127.0.0.1" in said
     counted(result)
@@ -105,8 +138,11 @@ def test_clocks_hours_apart_give_one_verdict_with_its_bound_on_all_of_it(tmp_pat
         assert not worker["same_clock"]
     for instance in result["instances"]:
         calls = instance["info"]["calls"]
-        probes = 2 * len(result["workers"])  # each tries a lock and its release when it connects
-        assert calls["set"] + calls["evalsha"] - probes == instance["commands"], "what the servers counted is all"
+        # each tries a lock and its release when it connects
+        probes = 2 * len(result["workers"])
+        assert calls["set"] + calls["evalsha"] - probes == instance["commands"], (
+            "what the servers counted is all"
+        )
     assert keys(fleet) == 0
     assert left(tmp_path) == [], "their histories are here, and nowhere else"
     again = judge_kept(tmp_path / "out")
@@ -124,15 +160,39 @@ def test_workers_of_one_clock_are_exact(tmp_path: Path, fleet: Fleet) -> None:
     assert "one clock" in said
 
 
-def test_plain_locust_with_a_place_for_the_result_is_led_and_judged_the_same_way(tmp_path: Path, fleet: Fleet) -> None:
+def test_plain_locust_with_a_place_for_the_result_is_led_and_judged_the_same_way(
+    tmp_path: Path, fleet: Fleet
+) -> None:
     port = free_port()
     locust = (sys.executable, "-m", "locust", "-f", str(ROOT / "bench/workloads/locustfile.py"))
-    there = ("--master-bind-host", "127.0.0.1", "--master-bind-port", str(port), "--expect-workers", "1")
-    load = ("--headless", "-u", "8", "-t", "2s", "--resources", "4", "--hold", "5ms", *CALM, "--result", "out")
+    there = (
+        "--master-bind-host",
+        "127.0.0.1",
+        "--master-bind-port",
+        str(port),
+        "--expect-workers",
+        "1",
+    )
+    load = (
+        "--headless",
+        "-u",
+        "8",
+        "-t",
+        "2s",
+        "--resources",
+        "4",
+        "--hold",
+        "5ms",
+        *CALM,
+        "--result",
+        "out",
+    )
     environ = {**os.environ, "TMPDIR": str(tmp_path), "LOCKBENCH_TARGETS": " ".join(fleet.urls)}
     joins = ("--worker", "--master-host", "127.0.0.1", "--master-port", str(port))
     leader, worker = (
-        subprocess.Popen((*locust, *words), cwd=tmp_path, env=environ, text=True, stdout=-1, stderr=-1)
+        subprocess.Popen(
+            (*locust, *words), cwd=tmp_path, env=environ, text=True, stdout=-1, stderr=-1
+        )
         for words in ((*load, "--master", *there), joins)
     )
     try:
@@ -151,13 +211,16 @@ def test_plain_locust_with_a_place_for_the_result_is_led_and_judged_the_same_way
 
 
 def series(folder: Path, port: int, command: str, *words: object) -> tuple[int, str]:
-    """A command that makes several runs, led here; the workers join each of them, and are ended with the last."""
+    """A command that makes several runs, led here; the workers join each of them, and are ended
+    with the last."""
     here = ("--expect-workers", 2, "--bind", f"127.0.0.1:{port}", "--out", "out")
     leader = started(folder, command, *words, *here)
     with workers(folder, port, *map(ahead, HOURS)) as processes:
-        out, err = leader.communicate(timeout=600)  # sixteen runs of a second, on a busy machine fifteen seconds each
+        # sixteen runs of a second, on a busy machine fifteen seconds each
+        out, err = leader.communicate(timeout=600)
         family = [child for process in processes for child in process.children(recursive=True)]
-        for worker in (child for process in processes for child in process.children()):  # unshare takes no signal
+        # unshare takes no signal
+        for worker in (child for process in processes for child in process.children()):
             worker.send_signal(signal.SIGTERM)
         all_end(process.pid for process in (*processes, *family))
     assert "Traceback" not in out + err, err
@@ -168,10 +231,22 @@ def series(folder: Path, port: int, command: str, *words: object) -> tuple[int, 
     return leader.returncode, out + err
 
 
-def test_workers_join_again_for_every_run_of_a_series_and_end_with_the_last(tmp_path: Path, fleet: Fleet) -> None:
+def test_workers_join_again_for_every_run_of_a_series_and_end_with_the_last(
+    tmp_path: Path, fleet: Fleet
+) -> None:
     port = free_port()
     words = (*targets(fleet), *LOAD, "--duration", "1s", "--repeat", 2)
-    leader = started(tmp_path, "run", *words, "--expect-workers", 1, "--bind", f"127.0.0.1:{port}", "--out", "out")
+    leader = started(
+        tmp_path,
+        "run",
+        *words,
+        "--expect-workers",
+        1,
+        "--bind",
+        f"127.0.0.1:{port}",
+        "--out",
+        "out",
+    )
     with workers(tmp_path, port, ahead(HOURS[0])) as (process,):
         out, err = leader.communicate(timeout=150)
         assert process.wait(30) == 0, "it knew which was the last"
@@ -188,7 +263,9 @@ def test_a_gate_is_led_over_hosts(tmp_path: Path, fleet: Fleet) -> None:
     port = free_port()
     for name, hold in (("base", "1ms"), ("slow", "6ms")):
         urls = ", ".join(f'"{url}"' for url in fleet.urls)
-        (tmp_path / f"{name}.toml").write_text(f'targets = [{urls}]\nusers = 8\nhold = "{hold}"\nresources = 8\n')
+        (tmp_path / f"{name}.toml").write_text(
+            f'targets = [{urls}]\nusers = 8\nhold = "{hold}"\nresources = 8\n'
+        )
     sides = ("--baseline", "base.toml", "--candidate", "slow.toml", "--variable", "hold")
     words = (*sides, "--metric", "rate", "--duration", "1s", "--pairs", 8, *CALM)
     code, said = series(tmp_path, port, "gate", *words)
@@ -199,12 +276,24 @@ def test_a_gate_is_led_over_hosts(tmp_path: Path, fleet: Fleet) -> None:
 @pytest.mark.slow
 def test_a_capacity_is_led_over_hosts(tmp_path: Path, fleet: Fleet) -> None:
     port = free_port()
-    words = (*targets(fleet), "--slo", "acquire.p99 < 2s", "--quick", "--budget", "60s", "--instance-timeout", "2s")
+    words = (
+        *targets(fleet),
+        "--slo",
+        "acquire.p99 < 2s",
+        "--quick",
+        "--budget",
+        "60s",
+        "--instance-timeout",
+        "2s",
+    )
     code, said = series(tmp_path, port, "capacity", *words)
     assert code in (0, 4), said
     result = result_in(tmp_path / "out", CapacityResult)
     assert result["points"][0]["callers"], said
-    probes = [result_in(path.parent, RunResult) for path in (tmp_path / "out" / "probes").glob("*/result.json")]
+    probes = [
+        result_in(path.parent, RunResult)
+        for path in (tmp_path / "out" / "probes").glob("*/result.json")
+    ]
     assert len(probes) > 3
     assert all(len(probe["workers"]) == 2 for probe in probes)
     assert keys(fleet) == 0
@@ -212,10 +301,31 @@ def test_a_capacity_is_led_over_hosts(tmp_path: Path, fleet: Fleet) -> None:
 
 @pytest.mark.slow
 def test_a_lock_that_does_not_hold_is_caught_across_hosts(tmp_path: Path, fleet: Fleet) -> None:
-    """Each of two callers on two hosts believes in a lock of 100 ms that all read as free at once."""
+    """Each of two callers on two hosts believes in a lock of 100 ms that all read as free at
+    once."""
     port = free_port()
-    words = ("--recipe", "get-set", "--target", fleet.urls[0], "--users", 16, "--resources", 1, "--hold", "100ms")
-    wide = ("--pause", "after-get:50ms:0.5", "--duration", "5s", "--expect-workers", 2, "--out", "out")
+    words = (
+        "--recipe",
+        "get-set",
+        "--target",
+        fleet.urls[0],
+        "--users",
+        16,
+        "--resources",
+        1,
+        "--hold",
+        "100ms",
+    )
+    wide = (
+        "--pause",
+        "after-get:50ms:0.5",
+        "--duration",
+        "5s",
+        "--expect-workers",
+        2,
+        "--out",
+        "out",
+    )
     leader = started(tmp_path, "run", *words, *wide, "--bind", f"127.0.0.1:{port}")
     with workers(tmp_path, port, *map(ahead, HOURS)):
         code, result, said = finished(leader, tmp_path)
@@ -225,7 +335,9 @@ def test_a_lock_that_does_not_hold_is_caught_across_hosts(tmp_path: Path, fleet:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_named_and_the_others_are_judged(tmp_path: Path, fleet: Fleet) -> None:
+def test_a_worker_that_is_killed_is_named_and_the_others_are_judged(
+    tmp_path: Path, fleet: Fleet
+) -> None:
     port = free_port()
     leader = lead(tmp_path, fleet, port, "--duration", "60s")
     with workers(tmp_path, port, *map(ahead, HOURS)) as processes:
@@ -259,7 +371,9 @@ def test_a_worker_that_comes_late_is_sent_away_and_named(tmp_path: Path, fleet: 
         _, result, said = finished(leader, tmp_path)
     assert len(result["workers"]) == 1
     assert result["workers"][0]["leases"] == result["totals"]["acquired"] > 0
-    assert sum("came when the run had begun" in warning for warning in result["warnings"]) == 1, said
+    assert sum("came when the run had begun" in warning for warning in result["warnings"]) == 1, (
+        said
+    )
     assert (keys(fleet), left(tmp_path), left(tmp_path / "late")) == (0, [], [])
 
 
@@ -290,12 +404,20 @@ def test_workers_whose_leader_is_killed_give_their_locks_back_and_keep_their_his
     with workers(tmp_path, port, *map(ahead, HOURS)) as processes:
         assert leader.stderr is not None
         assert any(line.startswith("measuring") for line in leader.stderr)
-        for process in reversed([psutil.Process(leader.pid), *psutil.Process(leader.pid).children(recursive=True)]):
+        for process in reversed(
+            [psutil.Process(leader.pid), *psutil.Process(leader.pid).children(recursive=True)]
+        ):
             process.send_signal(signal.SIGKILL)
         leader.communicate(timeout=30)
-        until(lambda: not any(is_alive(process.pid) for process in processes), "the workers to end", 90)
+        until(
+            lambda: not any(is_alive(process.pid) for process in processes),
+            "the workers to end",
+            90,
+        )
     assert keys(fleet) == 0, "sixty seconds before they would expire"
-    kept = [path for path in tmp_path.glob("lockbench-worker-*/history-*.bin") if path.stat().st_size]
+    kept = [
+        path for path in tmp_path.glob("lockbench-worker-*/history-*.bin") if path.stat().st_size
+    ]
     assert len(kept) == 2
     logs = "".join(path.read_text() for path in tmp_path.glob("worker-*.log"))
     assert logs.count("which stays in") == 2

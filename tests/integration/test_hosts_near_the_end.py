@@ -1,4 +1,5 @@
-"""A worker or the leader that is killed, stopped or asked to leave near the end: nobody else loses anything by it."""
+"""A worker or the leader that is killed, stopped or asked to leave near the end: nobody else loses
+anything by it."""
 
 import json
 import os
@@ -18,23 +19,36 @@ import pytest
 from bench.measure.run_result import RunResult
 from bench.topology.fleet import Fleet
 from bench.workloads.launch import is_alive
-from tests.integration.locust_runs import CALM, ROOT, all_end, free_port, keys, result_in, started, targets, until
+from tests.integration.locust_runs import (
+    CALM,
+    ROOT,
+    all_end,
+    free_port,
+    keys,
+    result_in,
+    started,
+    targets,
+    until,
+)
 
 pytestmark = pytest.mark.integration
-WARMUP_S, DURATION_S = 0.5, 4.0
+WARMUP_S = 0.5
+DURATION_S = 4.0
 LOAD = ("--users", 12, "--resources", 6, "--hold", "5ms", "--warmup", f"{WARMUP_S}s", *CALM)
 NS = 1_000_000_000
 
 
 @dataclass
 class Led:
-    """A run that is led here: its leader, and each worker's command with the processes that it started."""
+    """A run that is led here: its leader, and each worker's command with the processes that it
+    started."""
 
     folder: Path
     leader: subprocess.Popen[str]
     workers: list[subprocess.Popen[bytes]]
     families: list[list[psutil.Process]] = field(default_factory=list)
-    end_ns: int = 0  # of the measured time, monotonic
+    # of the measured time, monotonic
+    end_ns: int = 0
 
     def wait_until_it_runs(self) -> None:
         """Until every worker has told when its users ran, all by one clock."""
@@ -57,7 +71,8 @@ class Led:
         ]
 
     def kill(self, place: int) -> None:
-        """Kill all of one worker but the guards of its folders, as a host does that runs out of memory."""
+        """Kill all of one worker but the guards of its folders, as a host does that runs out of
+        memory."""
         for one in self.families[place]:
             with suppress(psutil.NoSuchProcess):
                 if "guard_process.py" not in " ".join(one.cmdline()):
@@ -65,7 +80,9 @@ class Led:
 
     def load_process(self, place: int) -> psutil.Process:
         """The Locust of one worker."""
-        (found,) = [one for one in self.families[place][1:] if "bare_locust.py" in " ".join(one.cmdline())]
+        (found,) = [
+            one for one in self.families[place][1:] if "bare_locust.py" in " ".join(one.cmdline())
+        ]
         return found
 
     def sleep_until(self, after_end_s: float) -> None:
@@ -80,9 +97,27 @@ class Led:
 def led(folder: Path, fleet: Fleet, workers: int, duration_s: float = DURATION_S) -> Iterator[Led]:
     """A run with so many workers; whatever outlives the test is ended."""
     port = free_port()
-    here = ("--expect-workers", workers, "--bind", f"127.0.0.1:{port}", "--out", "out", "--duration", f"{duration_s}s")
+    here = (
+        "--expect-workers",
+        workers,
+        "--bind",
+        f"127.0.0.1:{port}",
+        "--out",
+        "out",
+        "--duration",
+        f"{duration_s}s",
+    )
     leader = started(folder, "run", *targets(fleet), *LOAD, *here)
-    words = (sys.executable, "-m", "bench", "worker", "--master", f"127.0.0.1:{port}", "--wait", "120s")
+    words = (
+        sys.executable,
+        "-m",
+        "bench",
+        "worker",
+        "--master",
+        f"127.0.0.1:{port}",
+        "--wait",
+        "120s",
+    )
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     running = []
     for place in range(workers):
@@ -113,7 +148,9 @@ def assert_nothing_is_left(run: Led, fleet: Fleet) -> None:
     until(lambda: keys(fleet) == 0, "the locks of a killed worker to expire")
 
 
-def assert_survivors_are_judged(run: Led, result: dict[str, Any], code: int, said: str, lost: int) -> None:
+def assert_survivors_are_judged(
+    run: Led, result: dict[str, Any], code: int, said: str, lost: int
+) -> None:
     """Every worker but the `lost` ones was taken whole, knows it, and ended well."""
     phases = [worker["phase"] for worker in result["workers"]]
     assert phases.count("lost") <= lost, said
@@ -146,14 +183,20 @@ def kill_a_worker(folder: Path, fleet: Fleet, workers: int, after_end_s: float) 
         assert_nothing_is_left(run, fleet)
 
 
-def test_a_worker_that_is_killed_just_before_the_end_costs_the_others_nothing(tmp_path: Path, fleet: Fleet) -> None:
+def test_a_worker_that_is_killed_just_before_the_end_costs_the_others_nothing(
+    tmp_path: Path, fleet: Fleet
+) -> None:
     kill_a_worker(tmp_path, fleet, 2, -0.3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("after_end_s", [-3.9, -3, -2, -1, -0.5, -0.1, 0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2, 3, 5])
-def test_a_kill_at_any_time_until_after_the_end(tmp_path: Path, fleet: Fleet, workers: int, after_end_s: float) -> None:
+@pytest.mark.parametrize(
+    "after_end_s", [-3.9, -3, -2, -1, -0.5, -0.1, 0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2, 3, 5]
+)
+def test_a_kill_at_any_time_until_after_the_end(
+    tmp_path: Path, fleet: Fleet, workers: int, after_end_s: float
+) -> None:
     kill_a_worker(tmp_path, fleet, workers, after_end_s)
 
 
@@ -211,7 +254,11 @@ def test_workers_whose_leader_is_killed_near_the_end_say_one_sentence(
         for process in reversed([leader, *leader.children(recursive=True)]):
             process.kill()
         run.leader.communicate(timeout=30)
-        until(lambda: not any(is_alive(worker.pid) for worker in run.workers), "the workers to end", 90)
+        until(
+            lambda: not any(is_alive(worker.pid) for worker in run.workers),
+            "the workers to end",
+            90,
+        )
         assert [worker.wait(1) for worker in run.workers] == [3, 3]
         assert keys(fleet) == 0
         for place in range(2):

@@ -1,4 +1,5 @@
-"""`lockbench run --keep-history` and `lockbench report --judge`: whoever doubts a verdict judges the record anew."""
+"""`lockbench run --keep-history` and `lockbench report --judge`: whoever doubts a verdict judges
+the record anew."""
 
 import json
 import shutil
@@ -13,15 +14,30 @@ from tests.integration.test_run import Run
 
 pytestmark = pytest.mark.integration
 Lockbench = Callable[..., Ended]
-LOAD = (*CALM, "--instances", "3", "--users", "8", "--resources", "2", "--hold", "1ms", "--warmup", "200ms")
+LOAD = (
+    *CALM,
+    "--instances",
+    "3",
+    "--users",
+    "8",
+    "--resources",
+    "2",
+    "--hold",
+    "1ms",
+    "--warmup",
+    "200ms",
+)
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result with its record."""
     folder = tmp_path_factory.mktemp("kept")
-    run = Run(folder, *LOAD, "--duration", "2s", "--keep-history", "--threshold", "acquire.p99 < 1us")
-    stdout, _ = run.process.communicate(timeout=180)  # all of it, on a machine that is busy with other tests
+    run = Run(
+        folder, *LOAD, "--duration", "2s", "--keep-history", "--threshold", "acquire.p99 < 1us"
+    )
+    # all of it, on a machine that is busy with other tests
+    stdout, _ = run.process.communicate(timeout=180)
     assert run.process.returncode in (1, 4, 5), stdout + run.stderr
     return folder / "result"
 
@@ -50,7 +66,9 @@ def test_a_result_that_says_something_else_is_told_from_its_record(
     document["rate"]["achieved_per_s"] *= 2
     (forged / "result.json").write_text(json.dumps(document), "utf-8")
     ended = lockbench("report", str(forged), "--judge")
-    assert ended.returncode == (verdict_of(kept)["exit_code"] or 2), "a bad record decides, else the forged result"
+    assert ended.returncode == (verdict_of(kept)["exit_code"] or 2), (
+        "a bad record decides, else the forged result"
+    )
     assert "NOT AS STORED: " in ended.stdout
     assert "make the run again" in ended.stderr
 
@@ -68,7 +86,8 @@ def test_a_kept_record_that_was_changed_is_unknown_or_refused(
     path.write_bytes(raw)
     ended = lockbench("report", str(torn), "--judge")
     assert "Traceback" not in ended.stderr
-    # A bit of a name in the context makes it unreadable; a bit of a value leaves a record of another checksum.
+    # A bit of a name in the context makes it unreadable; a bit of a value leaves a record of
+    # another checksum.
     assert ended.returncode in ((2, 4) if kind == "context" else (4,)), ended.stdout
     assert "torn" in ended.stdout + ended.stderr
     assert "safety     SAFE" not in ended.stdout
@@ -83,7 +102,9 @@ def test_a_result_without_a_kept_record_is_refused_with_the_way_to_keep_one(
     for place in (bare, bare / "result.json"):
         ended = lockbench("report", str(place), "--judge")
         assert (ended.returncode, ended.stdout) == (2, "")
-        assert "no kept record; make the run again with lockbench run --keep-history" in ended.stderr
+        assert (
+            "no kept record; make the run again with lockbench run --keep-history" in ended.stderr
+        )
 
 
 def test_an_interrupted_run_keeps_its_record_too(lockbench: Lockbench, tmp_path: Path) -> None:

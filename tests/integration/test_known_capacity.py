@@ -1,4 +1,5 @@
-"""Searches for a capacity that is known: the truth lies inside the interval, and no word is wrong."""
+"""Searches for a capacity that is known: the truth lies inside the interval, and no word is
+wrong."""
 
 import contextlib
 import math
@@ -13,7 +14,15 @@ from typing import NamedTuple
 import pytest
 
 from bench.experiments.capacity.result import CapacityResult
-from tests.doubles.queueing import Service, ServingInstance, capacity_of, constant, delaying, idling, stalling
+from tests.doubles.queueing import (
+    Service,
+    ServingInstance,
+    capacity_of,
+    constant,
+    delaying,
+    idling,
+    stalling,
+)
 from tests.integration.locust_runs import result_in, started
 
 pytestmark = pytest.mark.integration
@@ -24,8 +33,9 @@ BURNER = (sys.executable, "-c", "while True: pass")
 
 
 class Known(NamedTuple):
-    """A server, what is asked of it, and a rate that it certainly does not bear (0: it bears none). The limit is below
-    lockcore's lag cap of 50 ms: an instance that is later is left alone, so acquires fail that would be in time."""
+    """A server, what is asked of it, and a rate that it certainly does not bear (0: it bears none).
+    The limit is below lockcore's lag cap of 50 ms: an instance that is later is left alone, so
+    acquires fail that would be in time."""
 
     name: str
     service: Callable[[], Service]
@@ -81,7 +91,11 @@ class Search(NamedTuple):
     @property
     def is_right(self) -> bool:
         """Whether the word can stand beside the truth."""
-        expected = {"FOUND": self.truth > 0 and self.is_inside, "NOT KEPT": self.truth == 0, "INCONCLUSIVE": True}
+        expected = {
+            "FOUND": self.truth > 0 and self.is_inside,
+            "NOT KEPT": self.truth == 0,
+            "INCONCLUSIVE": True,
+        }
         return expected.get(self.word, False)
 
 
@@ -104,12 +118,24 @@ def search(out: Path, known: Known, *options: str, is_beside: bool = False) -> S
         server = stack.enter_context(ServingInstance(known.service()))
         if is_beside:
             stack.enter_context(beside(BURNER))
-        words = ("--slo", slo, "--arrivals", known.arrivals, "--target", server.url, "--out", out, *PATIENT, *options)
+        words = (
+            "--slo",
+            slo,
+            "--arrivals",
+            known.arrivals,
+            "--target",
+            server.url,
+            "--out",
+            out,
+            *PATIENT,
+            *options,
+        )
         process = stack.enter_context(started(out.parent, "capacity", *words))
         _, complaint = process.communicate(timeout=240)
     assert process.returncode in (0, 1, 4), complaint
     result = result_in(out, CapacityResult)
-    capacity, probes = result["points"][0]["capacity"], result["points"][0]["probes"]
+    capacity = result["points"][0]["capacity"]
+    probes = result["points"][0]["probes"]
     return Search(
         known.name,
         is_beside,
@@ -124,7 +150,9 @@ def search(out: Path, known: Known, *options: str, is_beside: bool = False) -> S
 
 
 @pytest.mark.slow
-def test_of_twenty_known_capacities_nineteen_lie_inside_and_no_word_is_wrong(tmp_path: Path) -> None:
+def test_of_twenty_known_capacities_nineteen_lie_inside_and_no_word_is_wrong(
+    tmp_path: Path,
+) -> None:
     found = list[Search]()
     for number, known in enumerate(KNOWN * 2):
         found.append(search(tmp_path / str(number), known, is_beside=number >= len(KNOWN)))

@@ -1,4 +1,5 @@
-"""Plain Locust with our locustfile, against real servers: rows, totals, ends good and bad, no lock left behind."""
+"""Plain Locust with our locustfile, against real servers: rows, totals, ends good and bad, no lock
+left behind."""
 
 import json
 import os
@@ -18,7 +19,16 @@ from psutil import Process
 from redis import Redis
 
 from bench.topology.fleet import Fleet, start_fleet
-from tests.integration.locust_runs import ROOT, answers, counts, free_port, get, keys, targets, until
+from tests.integration.locust_runs import (
+    ROOT,
+    answers,
+    counts,
+    free_port,
+    get,
+    keys,
+    targets,
+    until,
+)
 
 pytestmark = pytest.mark.integration
 LOCUSTFILE = ROOT / "bench" / "workloads" / "locustfile.py"
@@ -34,7 +44,8 @@ RUNNING: list[subprocess.Popen[str]] = []
 def _nothing_is_left_behind(fleet: Fleet) -> Iterator[None]:
     yield
     for process in RUNNING:
-        if process.poll() is None:  # of a test that failed: it would load the machine for ever
+        # of a test that failed: it would load the machine for ever
+        if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     RUNNING.clear()
@@ -52,22 +63,55 @@ class Plain:
         """Exit code, what --json printed, standard error."""
         out, err = self.process.communicate(timeout=timeout_s)
         assert "Traceback" not in err, err
-        assert [path.name for path in (self.folder / "tmp").iterdir() if path.name.startswith("lockbench")] == []
+        assert [
+            path.name
+            for path in (self.folder / "tmp").iterdir()
+            if path.name.startswith("lockbench")
+        ] == []
         rows = json.loads(out[out.index("[") :]) if "[" in out else []
         return self.process.returncode, rows, err
 
 
-def plain(folder: Path, *words: str, processes: int = 1, environ: dict[str, str] | None = None) -> Plain:
+def plain(
+    folder: Path, *words: str, processes: int = 1, environ: dict[str, str] | None = None
+) -> Plain:
     (folder / "tmp").mkdir()
-    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--json", "--instance-timeout", "2500ms", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        str(LOCUSTFILE),
+        "--json",
+        "--instance-timeout",
+        "2500ms",
+        *words,
+    ]
     if processes > 1:
         port = str(free_port())
-        command += ["--processes", str(processes), "--master-port", port, "--master-bind-port", port]
+        command += [
+            "--processes",
+            str(processes),
+            "--master-port",
+            port,
+            "--master-bind-port",
+            port,
+        ]
         command += ["--master-bind-host", "127.0.0.1"]
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp"), **(environ or {})},
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(folder / "tmp"),
+            **(environ or {}),
+        },
+    )
     RUNNING.append(process)
     return Plain(process, folder)
 
@@ -77,9 +121,26 @@ def sets(fleet: Fleet) -> int:
         return int(client.info("commandstats").get("cmdstat_set", {}).get("calls", 0))
 
 
-def test_own_is_own_over_all_processes_and_takes_one_round_per_lease(fleet: Fleet, tmp_path: Path) -> None:
-    """Seven callers in two processes over seven resources: whoever shared one would be refused and ask again."""
-    words = ["--headless", "-u", "7", "-r", "7", "-t", "2s", "--skew", "own", "--resources", "7", "--hold", "fixed:1ms"]
+def test_own_is_own_over_all_processes_and_takes_one_round_per_lease(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Seven callers in two processes over seven resources: whoever shared one would be refused and
+    ask again."""
+    words = [
+        "--headless",
+        "-u",
+        "7",
+        "-r",
+        "7",
+        "-t",
+        "2s",
+        "--skew",
+        "own",
+        "--resources",
+        "7",
+        "--hold",
+        "fixed:1ms",
+    ]
     words += ["--think", "fixed:10ms"]
     before = sets(fleet)
     code, rows, log = plain(tmp_path, *words, *targets(fleet), processes=2).end()
@@ -90,9 +151,23 @@ def test_own_is_own_over_all_processes_and_takes_one_round_per_lease(fleet: Flee
     assert sets(fleet) - before <= 1.05 * acquires + 5, "a busy machine answers late now and then"
 
 
-def test_plain_locust_shows_our_rows_and_they_equal_our_counts(fleet: Fleet, tmp_path: Path) -> None:
+def test_plain_locust_shows_our_rows_and_they_equal_our_counts(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     """Its targets come from the environment."""
-    words = ["--headless", "-u", "20", "-r", "20", "-t", "1s", "--events", "stock", "--exit-code-on-error", "0"]
+    words = [
+        "--headless",
+        "-u",
+        "20",
+        "-r",
+        "20",
+        "-t",
+        "1s",
+        "--events",
+        "stock",
+        "--exit-code-on-error",
+        "0",
+    ]
     words += ["--think", "fixed:10ms"]
     run = plain(tmp_path, *words, processes=2, environ={"LOCKBENCH_TARGETS": " ".join(fleet.urls)})
     code, rows, log = run.end()
@@ -106,13 +181,29 @@ def test_plain_locust_shows_our_rows_and_they_equal_our_counts(fleet: Fleet, tmp
     for row in rows:
         assert row["method"] == "redlock"
         assert row["min_response_time"] > 0
-        if row["min_response_time"] < 5:  # a busy machine has none so short
-            assert any(float(key) % 1 for key in row["response_times"])  # fractions of a millisecond
+        # a busy machine has none so short
+        if row["min_response_time"] < 5:
+            # fractions of a millisecond
+            assert any(float(key) % 1 for key in row["response_times"])
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_lock_that_does_not_hold_is_caught_by_plain_locust(fleet: Fleet, tmp_path: Path, processes: int) -> None:
-    words = ["--headless", "-u", "16", "-r", "16", "-t", "3s", "--recipe", "get-set", "--resources", "1"]
+def test_a_lock_that_does_not_hold_is_caught_by_plain_locust(
+    fleet: Fleet, tmp_path: Path, processes: int
+) -> None:
+    words = [
+        "--headless",
+        "-u",
+        "16",
+        "-r",
+        "16",
+        "-t",
+        "3s",
+        "--recipe",
+        "get-set",
+        "--resources",
+        "1",
+    ]
     words += ["--hold", "20ms", "--pause", "after-get:5ms:0.5", "--target", fleet.urls[0]]
     code, _, log = plain(tmp_path, *words, processes=processes).end()
     assert code == 5, log
@@ -134,15 +225,24 @@ def test_a_run_whose_judge_was_killed_goes_on_and_says_so(fleet: Fleet, tmp_path
     words = ["--headless", "-u", "4", "-r", "4", "--hold", "fixed:1ms", *targets(fleet)]
     run = plain(tmp_path, *words)
     until(lambda: keys(fleet) > 0, "a lock")
-    (judge,) = (child for child in Process(run.process.pid).children() if "bench.run.beside" in child.cmdline())
+    (judge,) = (
+        child
+        for child in Process(run.process.pid).children()
+        if "bench.run.beside" in child.cmdline()
+    )
     judge.kill()
     run.process.send_signal(signal.SIGINT)
     code, rows, log = run.end()
     assert (code, counts(rows)["acquire"][0] > 0) == (0, True), log
-    assert "UNKNOWN   nobody has judged this run: the judge ended early (signal 9)" in log.splitlines()[-1]
+    assert (
+        "UNKNOWN   nobody has judged this run: the judge ended early (signal 9)"
+        in log.splitlines()[-1]
+    )
 
 
-def test_an_unreachable_target_is_one_sentence_and_exit_code_3(fleet: Fleet, tmp_path: Path) -> None:
+def test_an_unreachable_target_is_one_sentence_and_exit_code_3(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     dead = f"redis://:sesame@127.0.0.1:{free_port()}"
     words = ["--headless", "-u", "4", "-r", "4", "-t", "5s", *targets(fleet), "--target", dead]
     code, rows, log = plain(tmp_path, *words, processes=2).end()
@@ -163,7 +263,9 @@ def test_an_unreachable_target_is_one_sentence_and_exit_code_3(fleet: Fleet, tmp
         ([], "there is no instance to lock on; give --target"),
     ],
 )
-def test_a_wrong_option_is_one_sentence_and_exit_code_2(tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_a_wrong_option_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, words: list[str], sentence: str
+) -> None:
     code, rows, log = plain(tmp_path, "--headless", "-t", "5s", *words).end()
     assert (code, rows) == (2, [])
     assert f"lockbench: {sentence}" in log
@@ -173,12 +275,23 @@ def test_a_wrong_option_is_one_sentence_and_exit_code_2(tmp_path: Path, words: l
 def test_ctrl_c_and_sigterm_give_every_lock_back_and_keep_the_totals(
     fleet: Fleet, tmp_path: Path, processes: int, number: signal.Signals
 ) -> None:
-    words = ["--headless", "-u", "16", "-r", "16", "--hold", "fixed:50ms", "--exit-code-on-error", "0"]
+    words = [
+        "--headless",
+        "-u",
+        "16",
+        "-r",
+        "16",
+        "--hold",
+        "fixed:50ms",
+        "--exit-code-on-error",
+        "0",
+    ]
     run = plain(tmp_path, *words, *targets(fleet), processes=processes)
     until(lambda: keys(fleet) > 3 * 8, "locks held by more users than one process has")
     until(lambda: keys(fleet) < 3 * 16, "a lock given back")
     if number is signal.SIGINT:
-        os.killpg(run.process.pid, number)  # a terminal sends it to the whole group
+        # a terminal sends it to the whole group
+        os.killpg(run.process.pid, number)
     else:
         run.process.send_signal(number)
     code, rows, log = run.end()
@@ -191,21 +304,38 @@ def test_ctrl_c_and_sigterm_give_every_lock_back_and_keep_the_totals(
 def test_users_that_locust_kills_under_a_lease_or_while_they_wait_for_one_leave_nothing(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    words = ["--headless", "-u", "6", "-r", "6", "-t", "3s", "--stop-timeout", "1", "--resources", "1"]
+    words = [
+        "--headless",
+        "-u",
+        "6",
+        "-r",
+        "6",
+        "-t",
+        "3s",
+        "--stop-timeout",
+        "1",
+        "--resources",
+        "1",
+    ]
     words += ["--hold", "fixed:50s", "--wait", "30s", "--ttl", "60s", "--max-ttl", "60s"]
-    words += ["--retry-attempts", "1000000"]  # a quick machine makes the usual 1,000 in three seconds
+    # a quick machine makes the usual 1,000 in three seconds
+    words += ["--retry-attempts", "1000000"]
     began = time.monotonic()
     code, rows, log = plain(tmp_path, *words, *targets(fleet)).end()
     assert code == 0, log
-    assert time.monotonic() - began < 45  # nobody waited for a hold
-    assert counts(rows) == {"acquire": (1, 0), "release": (1, 0)}  # the others were cut in their acquire
+    # nobody waited for a hold
+    assert time.monotonic() - began < 45
+    # the others were cut in their acquire
+    assert counts(rows) == {"acquire": (1, 0), "release": (1, 0)}
 
 
 def state(url: str) -> str:
     return str(json.loads(get(f"{url}/stats/requests"))["state"])
 
 
-def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tmp_path: Path) -> None:
+def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     words = ("--web-host", "127.0.0.1", "--web-port", str(port), "--result", "out")
@@ -217,20 +347,27 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(fleet: Fleet, tm
             assert f'"{option}"' in page, option
         assert '"choices": ["full-jitter", "poll", "push", "fixed", "none"]' in page  # a drop-down
         assert 'input[name="host"]){display:none}' in page
-        assert '"missing_host_warning": false' in page  # else the page asks for a field that it does not show
+        # else the page asks for a field that it does not show
+        assert '"missing_host_warning": false' in page
         assert verdict(url)["text"] == "", "nothing has run"
         assert "RPS: the last seconds of Locust's table" in page, "what its rate and ours count"
         for round_ in range(2):
             form = "user_count=4&spawn_rate=4&hold=fixed%3A1ms&resources=50"
             post(f"{url}/swarm", form)
-            until(lambda: state(url) == "running", f"run {round_}")  # before that, the last run's rows are shown
-            until(lambda: rows_of(url).get("release", {}).get("num_requests", 0) > 50, f"rows of run {round_}")
+            # before that, the last run's rows are shown
+            until(lambda: state(url) == "running", f"run {round_}")
+            until(
+                lambda: rows_of(url).get("release", {}).get("num_requests", 0) > 50,
+                f"rows of run {round_}",
+            )
             assert rows_of(url)["acquire"]["median_response_time"] > 0
             if round_ == 1:
-                post(f"{url}/swarm", "user_count=4&spawn_rate=4&ttl=bogus")  # Locust takes it; the run keeps its plan
+                # Locust takes it; the run keeps its plan
+                post(f"{url}/swarm", "user_count=4&spawn_rate=4&ttl=bogus")
             post(f"{url}/stop")
             until(lambda: state(url) == "stopped", "the end of the run")
-            until(lambda: keys(fleet) == 0, "the last release's arrival everywhere")  # it returns at a quorum
+            # it returns at a quorum
+            until(lambda: keys(fleet) == 0, "the last release's arrival everywhere")
             until(lambda: verdict(url)["report"], "the verdict")
             assert verdict(url)["word"] in ("SAFE", "NOT TESTED", "INVALID")
             assert "leases/s over" in verdict(url)["text"] or verdict(url)["word"] == "INVALID"

@@ -38,10 +38,24 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "password").write_text(PASSWORD)
     ports = [KeptPort() for _ in range(2)]
     files = f"{ROOT}/bench/workloads/locustfile.py,{ROOT}/dashboards/locust_login.py"
-    words = [sys.executable, "-m", "locust", f"--locustfile={files}", "--master", "--web-login", "--web-host=127.0.0.1"]
-    words += ["--master-bind-host=127.0.0.1", f"--master-bind-port={ports[0].number}", f"--web-port={ports[1].number}"]
+    words = [
+        sys.executable,
+        "-m",
+        "locust",
+        f"--locustfile={files}",
+        "--master",
+        "--web-login",
+        "--web-host=127.0.0.1",
+    ]
+    words += [
+        "--master-bind-host=127.0.0.1",
+        f"--master-bind-port={ports[0].number}",
+        f"--web-port={ports[1].number}",
+    ]
     environment = {**os.environ, "LOCKBENCH_LOCUST_PASSWORD_FILE": str(folder / "password")}
-    process = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     address = f"http://127.0.0.1:{ports[1].number}"
     try:
         until(lambda: answers(f"{address}/login"), "the login page", 60)

@@ -22,7 +22,8 @@ LIMIT = ("--threshold", "acquire.p99 < 200ms")
 
 
 def load_processes(run: Run) -> list[int]:
-    """Those of the run that hold users: of Locust's processes the ones without a child of their own."""
+    """Those of the run that hold users: of Locust's processes the ones without a child of their
+    own."""
     found = [one for one in run.family if any("locust" in word for word in one.cmdline())]
     return [one.pid for one in found if not set(one.children()) & set(found)]
 
@@ -70,6 +71,8 @@ def test_a_short_stop_is_left_out_and_no_limit_fails_by_it(tmp_path: Path) -> No
         pytest.skip(f"not known here: {generator['reason']}")
     assert 0.3 < generator["gap_s"] < 0.6
     assert generator["gap_operations"] > 0
-    assert any("a load process was away for" in warning for warning in run.result["warnings"]), stdout
+    assert any("a load process was away for" in warning for warning in run.result["warnings"]), (
+        stdout
+    )
     (limit,) = run.result["thresholds"]
     assert (limit["status"], code) == ("inconclusive", 4), stdout

@@ -14,11 +14,21 @@ pytestmark = pytest.mark.integration
 
 
 def run_peers(out: Path, *options: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "bench.experiments.contest.command", "peers", "--rounds", "1", "--seconds", "0.2"]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.experiments.contest.command",
+        "peers",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.2",
+    ]
     command += ["--only", "lockcore gevent", "--cache", str(out.parent / "cache")]
     command += ["--out", str(out), "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode in (0, 4), done.stderr  # a part measures none of the bars
+    # a part measures none of the bars
+    assert done.returncode in (0, 4), done.stderr
     result: dict[str, object] = json.loads(done.stdout)
     assert result == result_in(out, PeersResult)
     return result
@@ -28,9 +38,15 @@ def test_one_hot_key_is_measured(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("kept", encoding="utf-8")
     rows = run_peers(tmp_path / "out", "--part", "hot", "--readme", str(readme))["hot"]
-    assert readme.read_text(encoding="utf-8") == "kept"  # a part never takes the place of the whole table
+    # a part never takes the place of the whole table
+    assert readme.read_text(encoding="utf-8") == "kept"
     assert isinstance(rows, list)
-    assert sorted((row["instances"], row["processes"]) for row in rows) == [(1, 1), (5, 1), (5, 4), (5, 4)]
+    assert sorted((row["instances"], row["processes"]) for row in rows) == [
+        (1, 1),
+        (5, 1),
+        (5, 4),
+        (5, 4),
+    ]
     for row in rows:
         assert row["leases"] > 0
         assert row["commands_per_lease"] >= 2 * row["instances"]

@@ -1,6 +1,6 @@
-"""Negative controls of the whole chain: a fault planted in a lock that is safe turns its row of the safety matrix red,
-and a lock that does not lock is never SAFE, whatever the hold and however many processes. An oracle that is blind:
-test_recipes."""
+"""Negative controls of the whole chain: a fault planted in a lock that is safe turns its row of the
+safety matrix red, and a lock that does not lock is never SAFE, whatever the hold and however many
+processes. An oracle that is blind: test_recipes."""
 
 import json
 import time
@@ -31,13 +31,17 @@ def ground() -> RowSetup:
     return RowSetup(1, True, None, None)  # type: ignore[arg-type]
 
 
-# -- a lock that is safe, made unsafe ----------------------------------------------------------------------------------
+# -- a lock that is safe, made unsafe --------------------------------------------------------------
 
 
 def two_sides(fleet: Fleet) -> bool:
-    """Whether two leases are valid when one client reaches the first instance only, the other the rest."""
+    """Whether two leases are valid when one client reaches the first instance only, the other the
+    rest."""
     first, *rest = fleet.urls
-    with leases.connect([first, NOBODY, "redis://127.0.0.1:2"]) as one, leases.connect([NOBODY, *rest]) as other:
+    with (
+        leases.connect([first, NOBODY, "redis://127.0.0.1:2"]) as one,
+        leases.connect([NOBODY, *rest]) as other,
+    ):
         return leases.double_grant(one.acquire("sides", 10_000), other.acquire("sides", 10_000))
 
 
@@ -54,7 +58,8 @@ def test_with_the_right_quorum_one_of_them_does_not_even_connect(fleet: Fleet) -
 def test_an_ignored_drift_is_found_out(ground: RowSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "WITHIN", (0.995, 1.009))
     monkeypatch.setattr(claims, "drift_ns", lambda _ttl_ms, _factor: 0)
-    finding = leases.drift(leases.WITHIN, replace(ground, quick=False))  # a TTL of 2 s: 18 ms of overlap
+    # a TTL of 2 s: 18 ms of overlap
+    finding = leases.drift(leases.WITHIN, replace(ground, quick=False))
     if finding.verdict in (SKIPPED, NOT_KNOWN):
         pytest.skip(f"not known here: {finding.reason}")
     assert finding.verdict == VIOLATED, finding.figures
@@ -72,7 +77,10 @@ class SearchHere:
 
 @pytest.mark.parametrize(
     "place, name, planted",
-    [(engine, "quorum_of", lambda instances: instances // 2), (engine.Engine, "clean_up", lambda *_: None)],
+    [
+        (engine, "quorum_of", lambda instances: instances // 2),
+        (engine.Engine, "clean_up", lambda *_: None),
+    ],
 )
 def test_a_broken_rule_refutes_what_is_claimed_of_it(
     place: object, name: str, planted: object, ground: RowSetup, monkeypatch: pytest.MonkeyPatch
@@ -86,7 +94,7 @@ def test_a_broken_rule_refutes_what_is_claimed_of_it(
     assert (found.verdict, found.figures["broken_rules"]) == (VIOLATED, 1), found
 
 
-# -- locks that do not lock, through the whole command: never SAFE ----------------------------------------------------
+# -- locks that do not lock, through the whole command: never SAFE ---------------------------------
 
 
 FAKES = ROOT / "tests" / "plugins" / "fake-locks"
@@ -110,8 +118,14 @@ POINTS = {
     "raises-often": "RaisesOften",
 }
 HOLDS = ("0", "50us", "1ms")
-CASES = [(recipe, hold, processes) for recipe in list(POINTS)[:4] for hold in HOLDS for processes in (1, 2)]
-OFTEN = (  # each recipe, hold and number of processes; the others are of test-long
+CASES = [
+    (recipe, hold, processes)
+    for recipe in list(POINTS)[:4]
+    for hold in HOLDS
+    for processes in (1, 2)
+]
+# each recipe, hold and number of processes; the others are of test-long
+OFTEN = (
     ("always-yes", "0", 2),
     ("yes-to-every-second", "1ms", 1),
     ("late-release", "50us", 1),
@@ -125,7 +139,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("site")
     about = site / "fake_locks-1.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-locks\nVersion: 1\n", "utf-8")
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: fake-locks\nVersion: 1\n", "utf-8"
+    )
     lines = [f"{name} = fake_locks:{class_name}" for name, class_name in POINTS.items()]
     (about / "entry_points.txt").write_text("\n".join(["[lockbench.recipes]", *lines, ""]), "utf-8")
     return site
@@ -143,14 +159,18 @@ class Ended:
 
     def __init__(self, done: Typed, folder: Path) -> None:
         assert done.returncode in (0, 4, 5), done.stderr
-        self.code, self.word = done.returncode, done.stdout.partition("   ")[0]
+        self.code = done.returncode
+        self.word = done.stdout.partition("   ")[0]
         self.headline = done.stdout.partition("\n")[0]
-        self.result: dict[str, Any] = json.loads((folder / "result" / "result.json").read_text("utf-8"))
+        self.result: dict[str, Any] = json.loads(
+            (folder / "result" / "result.json").read_text("utf-8")
+        )
         self.safety = self.result["safety"]
 
     @property
     def said(self) -> tuple[Any, ...]:
-        safety, verdict = self.safety, self.result["verdict"]
+        safety = self.safety
+        verdict = self.result["verdict"]
         return (
             self.word,
             self.code,
@@ -170,9 +190,20 @@ def served(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(lockbench: Callable[..., Typed], served: None, alone: Fleet, tmp_path: Path) -> Callable[..., Ended]:
+def run(
+    lockbench: Callable[..., Typed], served: None, alone: Fleet, tmp_path: Path
+) -> Callable[..., Ended]:
     """`lockbench run` of a recipe."""
-    load = ("--warmup", "0", "--users", "16", "--resources", "1", "--threshold", "safety.violations == 0")
+    load = (
+        "--warmup",
+        "0",
+        "--users",
+        "16",
+        "--resources",
+        "1",
+        "--threshold",
+        "safety.violations == 0",
+    )
 
     def once(recipe: str, *options: str) -> Ended:
         words = ("--recipe", recipe, "--target", alone.urls[0], *options, *load, "--out", "result")
@@ -184,7 +215,9 @@ def run(lockbench: Callable[..., Typed], served: None, alone: Fleet, tmp_path: P
 @pytest.mark.parametrize(
     ("recipe", "hold", "processes"),
     [
-        pytest.param(*case, marks=() if case in OFTEN else pytest.mark.slow, id="-".join(map(str, case)))
+        pytest.param(
+            *case, marks=() if case in OFTEN else pytest.mark.slow, id="-".join(map(str, case))
+        )
         for case in CASES
     ],
 )
@@ -205,7 +238,8 @@ def test_a_lock_that_does_not_lock_is_never_safe(
 @pytest.mark.parametrize(
     ("recipe", "processes", "verdict"),
     [
-        ("silent", "", "VIOLATED"),  # two processes, as nobody said how many
+        # two processes, as nobody said how many
+        ("silent", "", "VIOLATED"),
         ("silent", "1", "NOT TESTED"),
         pytest.param("never-releases", "1", "NOT TESTED", marks=pytest.mark.slow),
         pytest.param("never-yes", "1", "NOT TESTED", marks=pytest.mark.slow),
@@ -215,27 +249,48 @@ def test_a_lock_that_does_not_lock_is_never_safe(
 def test_a_lock_that_only_seems_to_work_is_never_safe(
     run: Callable[..., Ended], recipe: str, processes: str, verdict: str
 ) -> None:
-    ended = run(recipe, "--duration", "400ms", "--hold", "1ms", *(("--processes", processes) if processes else ()))
+    ended = run(
+        recipe,
+        "--duration",
+        "400ms",
+        "--hold",
+        "1ms",
+        *(("--processes", processes) if processes else ()),
+    )
     assert ended.result["scenario"]["processes"] == int(processes or 2)
     assert ended.safety["verdict"] == verdict, ended.said
     assert ended.code == (5 if verdict == "VIOLATED" else 4), ended.said
 
 
-def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(run: Callable[..., Ended]) -> None:
-    """It would shrink what the oracle sees. Such a lease counts from when it was returned, and the recipe is named."""
+def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(
+    run: Callable[..., Ended],
+) -> None:
+    """It would shrink what the oracle sees.
+
+    Such a lease counts from when it was returned, and the recipe is named.
+    """
     ended = run("granted-later", "--duration", "300ms", "--hold", "1ms")
     assert ended.code in (4, 5), ended.said
     assert ended.word in ("VIOLATED", "INCONCLUSIVE", "INVALID"), ended.said
     (said,) = ended.result["safety"]["misreports"]
-    assert "a lease that was begun or granted outside its acquire, which is impossible; mend the recipe" in said
+    assert (
+        "a lease that was begun or granted outside its acquire, which is impossible; "
+        "mend the recipe" in said
+    )
 
 
-def test_a_lock_that_returns_later_than_it_says_is_as_slow_as_it_is(run: Callable[..., Ended]) -> None:
-    ended = run("returns-late", "--processes", "1", "--duration", "1s", "--hold", "1ms", "--resources", "64")
+def test_a_lock_that_returns_later_than_it_says_is_as_slow_as_it_is(
+    run: Callable[..., Ended],
+) -> None:
+    ended = run(
+        "returns-late", "--processes", "1", "--duration", "1s", "--hold", "1ms", "--resources", "64"
+    )
     assert ended.result["latency_s"]["acquire"]["p50"] >= 0.02, ended.said
 
 
-def test_a_lock_that_hands_out_leases_after_their_end_is_violated(run: Callable[..., Ended]) -> None:
+def test_a_lock_that_hands_out_leases_after_their_end_is_violated(
+    run: Callable[..., Ended],
+) -> None:
     ended = run(
         "hands-out-ended",
         "--processes",
@@ -255,13 +310,18 @@ def test_a_lock_that_hands_out_leases_after_their_end_is_violated(run: Callable[
 
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
-    [("one-lease", "one Lease object for two callers at once"), ("nonsense", "an acquire that returned bool instead")],
+    [
+        ("one-lease", "one Lease object for two callers at once"),
+        ("nonsense", "an acquire that returned bool instead"),
+    ],
 )
 def test_a_recipe_that_reports_nonsense_is_named_and_its_run_has_a_result(
     run: Callable[..., Ended], recipe: str, sentence: str
 ) -> None:
     """It was a fault of lockbench itself, exit 3, and no result."""
-    ended = run(recipe, "--processes", "1", "--duration", "500ms", "--hold", "1ms", "--resources", "8")
+    ended = run(
+        recipe, "--processes", "1", "--duration", "500ms", "--hold", "1ms", "--resources", "8"
+    )
     assert ended.code in (4, 5), ended.said
     assert ended.word in ("INCONCLUSIVE", "VIOLATED", "INVALID"), ended.said
     assert any(sentence in one for one in ended.safety["misreports"]), ended.safety["misreports"]
@@ -271,16 +331,31 @@ def test_a_lock_that_raises_often_makes_its_run_invalid(run: Callable[..., Ended
     """Its callers rest and go on, and its last note tells all of it, also what closing raised."""
     ended = run("raises-often", "--processes", "1", "--duration", "300ms", "--hold", "1ms")
     assert (ended.word, ended.code) == ("INVALID", 4), ended.said
-    exceptions, said = ended.result["exceptions"], ended.said[-1][0]
-    assert exceptions["operations"] / 10 < exceptions["raised"] <= exceptions["operations"] + 1, exceptions
+    exceptions = ended.result["exceptions"]
+    said = ended.said[-1][0]
+    assert exceptions["operations"] / 10 < exceptions["raised"] <= exceptions["operations"] + 1, (
+        exceptions
+    )
     assert exceptions["first"].startswith("Timeout: 1 second (fake_locks.py:")
     assert f"the recipe raised {exceptions['raised']:,} exceptions in " in said
     assert said.endswith(f"and 1% is allowed; the first: {exceptions['first']}")
-    assert any("RuntimeError: closed twice" in one for one in ended.result["warnings"]), ended.result["warnings"]
+    assert any("RuntimeError: closed twice" in one for one in ended.result["warnings"]), (
+        ended.result["warnings"]
+    )
 
 
 def test_a_lock_that_invents_attempts_has_not_asked(run: Callable[..., Ended]) -> None:
-    ended = run("invents-attempts", "--processes", "1", "--duration", "500ms", "--hold", "1ms", "--resources", "8")
+    ended = run(
+        "invents-attempts",
+        "--processes",
+        "1",
+        "--duration",
+        "500ms",
+        "--hold",
+        "1ms",
+        "--resources",
+        "8",
+    )
     assert ended.safety["tested_leases"] == 0, ended.said
     assert "fewer commands than the recipe reported" in str(ended.safety["reason"]), ended.said
     assert ended.code == 4, ended.said
@@ -290,7 +365,18 @@ def test_keys_left_under_other_names_are_on_the_screen(
     lockbench: Callable[..., Typed], served: None, tmp_path: Path
 ) -> None:
     """Planted: keys of ten names, on a server of our own."""
-    words = ("--recipe", "leaves-keys", "--instances", "1", "--fsync", "none", "--users", "8", "--warmup", "0")
+    words = (
+        "--recipe",
+        "leaves-keys",
+        "--instances",
+        "1",
+        "--fsync",
+        "none",
+        "--users",
+        "8",
+        "--warmup",
+        "0",
+    )
     done = lockbench("run", *words, "--duration", "500ms", "--out", "result")
     result = json.loads((tmp_path / "result" / "result.json").read_text("utf-8"))
     (left,) = [one["other_keys"] for one in result["instances"]]
@@ -302,22 +388,40 @@ def test_keys_left_under_other_names_are_on_the_screen(
 def test_a_lock_that_never_yields_is_ended_with_a_sentence(
     lockbench: Callable[..., Typed], served: None, alone: Fleet, processes: str
 ) -> None:
-    """`silent` asks nobody, so without a hold its caller would keep the process for itself, and the run, for ever."""
-    words = ("--recipe", "silent", "--target", alone.urls[0], "--users", "4", "--processes", processes)
+    """`silent` asks nobody, so without a hold its caller would keep the process for itself, and the
+    run, for ever."""
+    words = (
+        "--recipe",
+        "silent",
+        "--target",
+        alone.urls[0],
+        "--users",
+        "4",
+        "--processes",
+        processes,
+    )
     began = time.monotonic()
     done = lockbench("run", *words, "--duration", "2s", "--out", "result")
-    assert done.returncode in (3, 4, 5), done.stderr  # 5: two processes hold what they asked nobody for
+    # 5: two processes hold what they asked nobody for
+    assert done.returncode in (3, 4, 5), done.stderr
     said = " ".join((done.stdout + done.stderr).split())
     assert "the recipe silent has let no other caller run for 2 s; an acquire" in said
-    assert time.monotonic() - began < 60  # on a busy machine; else 7
+    # on a busy machine; else 7
+    assert time.monotonic() - began < 60
 
 
-def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(run: Callable[..., Ended]) -> None:
+def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(
+    run: Callable[..., Ended],
+) -> None:
     """Else the fakes would prove nothing: it is their fault that is found, not their make."""
     ended = run("honest", "--duration", "1s", "--hold", "1ms", "--processes", "1")
     alone = [line for line in ended.result["warnings"] if "all callers were of one process" in line]
     assert ended.safety["within_one_process"]
-    assert len(alone) == ("within one process" in ended.headline) == (ended.safety["verdict"] == "SAFE"), ended.said
+    assert (
+        len(alone)
+        == ("within one process" in ended.headline)
+        == (ended.safety["verdict"] == "SAFE")
+    ), ended.said
     assert ended.safety["violations"] == ended.safety["foreign_deletes"] == 0, ended.said
     assert ended.safety["tested_leases"] > 0, ended.said
     if ended.safety["tested_leases"] >= 100 and ended.result["generator"]["verdict"] == "VALID":

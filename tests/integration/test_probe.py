@@ -1,4 +1,5 @@
-"""Asking real instances: facts, counters, leaks; over TLS 1.3, ACL and unix sockets; and those that stay silent."""
+"""Asking real instances: facts, counters, leaks; over TLS 1.3, ACL and unix sockets; and those that
+stay silent."""
 
 import contextlib
 import re
@@ -29,10 +30,13 @@ from tests.integration.servers import SERVERS, cluster_node
 
 pytestmark = pytest.mark.integration
 WITH_TLS = [server for server in SERVERS if server.tls]
-SECRET, NO_TLS = "s3cret", "no server with TLS is installed (Debian's redis-server has it)"
+SECRET = "s3cret"
+NO_TLS = "no server with TLS is installed (Debian's redis-server has it)"
 
 
-@pytest.fixture(params=SERVERS, ids=lambda server: f"{server.name}-{server.version}", scope="module")
+@pytest.fixture(
+    params=SERVERS, ids=lambda server: f"{server.name}-{server.version}", scope="module"
+)
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     with start_fleet(3, "everysec", server=request.param) as fleet:
         yield fleet
@@ -46,28 +50,40 @@ def test_facts_of_independent_primaries(fleet: Fleet) -> None:
     facts = inspect(fleet.urls)
     require_independent(facts)
     assert [fact.index for fact in facts] == [0, 1, 2]
-    assert {(fact.role, fact.cluster, fact.tls, fact.warnings) for fact in facts} == {("primary", False, False, ())}
-    assert {(fact.no_fsync_on_rewrite, fact.maxmemory_policy) for fact in facts} == {(False, "noeviction")}
+    assert {(fact.role, fact.cluster, fact.tls, fact.warnings) for fact in facts} == {
+        ("primary", False, False, ())
+    }
+    assert {(fact.no_fsync_on_rewrite, fact.maxmemory_policy) for fact in facts} == {
+        (False, "noeviction")
+    }
 
 
 def test_the_release_command_is_the_one_a_lock_uses_there(fleet: Fleet) -> None:
     """One place decides: the handshake of the lock, on the running server."""
     with Redlock.connect(fleet.urls, shell="threads", connect_timeout_s=10.0) as lock:
         used = {status.release_command for status in lock.instances}
-    assert {fact.release_command for fact in inspect(fleet.urls)} == used == {fleet.server.release_command}
+    assert (
+        {fact.release_command for fact in inspect(fleet.urls)}
+        == used
+        == {fleet.server.release_command}
+    )
     assert used <= {"delex", "delifeq", "evalsha"}
 
 
 def test_the_same_server_twice_is_noticed_behind_two_names(fleet: Fleet) -> None:
     port = fleet.instances[0].port
-    with pytest.raises(EnvironmentNotReadyError, match=f"127.0.0.1:{port} and localhost:{port} are the same server"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match=f"127.0.0.1:{port} and localhost:{port} are the same server"
+    ):
         require_independent(inspect([fleet.urls[0], f"redis://localhost:{port}/1"]))
 
 
 def test_a_replica_and_a_cluster_node_are_noticed() -> None:
     with start_fleet(2, "none") as fleet:
         client(fleet, 1).replicaof(HOST, fleet.instances[0].port)
-        with pytest.raises(EnvironmentNotReadyError, match=f"{fleet.instances[1].port} is a replica"):
+        with pytest.raises(
+            EnvironmentNotReadyError, match=f"{fleet.instances[1].port} is a replica"
+        ):
             require_independent(inspect(fleet.urls))
     with cluster_node() as fleet:
         facts = inspect(fleet.urls)
@@ -83,7 +99,11 @@ def test_counters_are_what_was_done(fleet: Fleet) -> None:
             connection.set("a", number)
         connection.eval("return 1", 0)
     changes = [delta(old, new) for old, new in zip(before, info_snapshot(fleet.urls), strict=True)]
-    assert (changes[0].calls["set"], changes[0].calls["eval"], changes[0].calls["info"]) == (20, 1, 1)
+    assert (changes[0].calls["set"], changes[0].calls["eval"], changes[0].calls["info"]) == (
+        20,
+        1,
+        1,
+    )
     assert changes[1].calls == {"info": 1}
     assert changes[0].cpu_s is not None
     assert 0 < changes[0].cpu_s < 1
@@ -92,16 +112,21 @@ def test_counters_are_what_was_done(fleet: Fleet) -> None:
 
 
 def test_leaks_are_counted_and_unlinked_by_name_and_nothing_else_is(fleet: Fleet) -> None:
-    names = [f"lockbench:run:r{number}" for number in range(1200)]  # more than fit in one command
+    # more than fit in one command
+    names = [f"lockbench:run:r{number}" for number in range(1200)]
     with client(fleet, 1) as connection:
-        connection.mset({names[0]: 1, names[700]: 1, names[1199]: 1, "lockbench:run:r1200": 1, "foreign": 1})
+        connection.mset(
+            {names[0]: 1, names[700]: 1, names[1199]: 1, "lockbench:run:r1200": 1, "foreign": 1}
+        )
     assert leaked_keys(fleet.urls, iter(names)) == (0, 3, 0)
     assert leaked_keys(fleet.urls, names) == (0, 0, 0)
     with client(fleet, 1) as connection:
         assert connection.delete("lockbench:run:r1200", "foreign") == 2
 
 
-def test_silent_instances_are_named_and_do_not_hold_up_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_instances_are_named_and_do_not_hold_up_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.3)
     with start_fleet(5, "none") as fleet:
         client(fleet, 0).set("a", 1)
@@ -114,7 +139,8 @@ def test_silent_instances_are_named_and_do_not_hold_up_the_rest(monkeypatch: pyt
         after = info_snapshot(fleet.urls)
         with pytest.raises(EnvironmentNotReadyError) as failed:
             inspect(fleet.urls)
-        assert time.monotonic() - start < 4 * 2 * 0.3  # the stopped three wait at the same time; inspect looks closer
+        # the stopped three wait at the same time; inspect looks closer
+        assert time.monotonic() - start < 4 * 2 * 0.3
         assert counts == (1, None, None, None, None)
         assert delta(before[0], after[0]).warning is None
         assert "heard in time" in str(delta(before[1], after[1]).warning)
@@ -129,10 +155,14 @@ def test_silent_instances_are_named_and_do_not_hold_up_the_rest(monkeypatch: pyt
 def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
     with start_fleet(1, "none") as fleet:
         rules = ["+@connection", "+@write", "+exists", "-info", "-command"]
-        client(fleet, 0).acl_setuser("few", enabled=True, passwords=[f"+{SECRET}"], keys=["lock*"], commands=rules)
+        client(fleet, 0).acl_setuser(
+            "few", enabled=True, passwords=[f"+{SECRET}"], keys=["lock*"], commands=rules
+        )
         urls = [fleet.urls[0].replace("//", f"//few:{SECRET}@")]
         (fact,) = inspect(urls)
-        assert (fact.unreachable, fact.server, fact.run_id, fact.fsync, fact.release_command) == (None,) * 5
+        assert (fact.unreachable, fact.server, fact.run_id, fact.fsync, fact.release_command) == (
+            None,
+        ) * 5
         assert [warning.split(" is ")[0] for warning in fact.warnings] == [
             "INFO",
             "CONFIG GET",
@@ -150,12 +180,19 @@ def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
     [
         ("~lock:* &*", r"keys that begin with lockbench:\); allow them, ~lockbench:\*"),
         ("%R~* &*", r"keys that begin with lockbench:\); allow them, ~lockbench:\*"),
-        ("~lockbench:* resetchannels", r"channels that begin with lockbench:\); allow them, &lockbench:\*"),
+        (
+            "~lockbench:* resetchannels",
+            r"channels that begin with lockbench:\); allow them, &lockbench:\*",
+        ),
         ("~lockbench:* &lockbench:*handoff:* -publish", r"may not run 'publish'"),
     ],
 )
-def test_names_that_a_user_may_not_touch_are_refused_before_any_load(fleet: Fleet, rule: str, says: str) -> None:
-    client(fleet, 0).execute_command("ACL", "SETUSER", "few", "reset", "on", f">{SECRET}", "+@all", *rule.split())
+def test_names_that_a_user_may_not_touch_are_refused_before_any_load(
+    fleet: Fleet, rule: str, says: str
+) -> None:
+    client(fleet, 0).execute_command(
+        "ACL", "SETUSER", "few", "reset", "on", f">{SECRET}", "+@all", *rule.split()
+    )
     url = fleet.urls[0].replace("//", f"//few:{SECRET}@")
     with pytest.raises(EnvironmentNotReadyError, match=says):
         inspect([url], channels=True)
@@ -164,7 +201,9 @@ def test_names_that_a_user_may_not_touch_are_refused_before_any_load(fleet: Flee
     bad = facts[f"{HOST}:{fleet.instances[0].port}" if is_of_keys else "channels"]
     assert bad.status is (Status.MISSING if is_of_keys else Status.LIMITED)
     assert re.search(says, bad.advice)
-    assert is_of_keys or inspect([url])[0].unreachable is None, "who does not publish needs no channel"
+    assert is_of_keys or inspect([url])[0].unreachable is None, (
+        "who does not publish needs no channel"
+    )
 
 
 def test_a_user_without_a_password_is_told_apart_from_a_wrong_one(fleet: Fleet) -> None:
@@ -186,15 +225,19 @@ def test_wrong_or_missing_passwords_are_said_without_showing_them(user: str) -> 
 
 def test_a_database_that_is_not_there_is_said(fleet: Fleet) -> None:
     with pytest.raises(
-        EnvironmentNotReadyError, match=r"\(it has no database of that number; name a database it has\)"
+        EnvironmentNotReadyError,
+        match=r"\(it has no database of that number; name a database it has\)",
     ):
         inspect([fleet.urls[0] + "/99"])
 
 
 @pytest.mark.skipif(not WITH_TLS, reason=NO_TLS)
-def test_tls_works_and_its_failures_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_works_and_its_failures_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.5)
-    secure, made = KeptPort(), make_certificates(tmp_path)
+    secure = KeptPort()
+    made = make_certificates(tmp_path)
     config = ["--tls-port", str(secure.number), *made.server_arguments, "--requirepass", SECRET]
     with start_fleet(1, "none", server=WITH_TLS[0], config=config) as fleet:
         trusted = f"rediss://:{SECRET}@{HOST}:{secure.number}?ssl_ca_certs={made.authority}"
@@ -206,7 +249,10 @@ def test_tls_works_and_its_failures_are_said(tmp_path: Path, monkeypatch: pytest
                 "the TLS handshake failed: its certificate is of an unknown CA .*ssl_ca_certs=FILE",
             ),
             (f"redis://:{SECRET}@{HOST}:{secure.number}", "it speaks TLS; use rediss://"),
-            (f"rediss://:{SECRET}@{HOST}:{fleet.instances[0].port}", "it speaks plain Redis and no TLS; use redis://"),
+            (
+                f"rediss://:{SECRET}@{HOST}:{fleet.instances[0].port}",
+                "it speaks plain Redis and no TLS; use redis://",
+            ),
         ):
             with pytest.raises(EnvironmentNotReadyError, match=why) as failed:
                 inspect([url])
@@ -216,7 +262,10 @@ def test_tls_works_and_its_failures_are_said(tmp_path: Path, monkeypatch: pytest
 
 def test_what_is_no_server_at_all_is_unreachable_not_a_crash() -> None:
     kept = KeptPort()
-    with start_fleet(1, "none"), pytest.raises(EnvironmentNotReadyError, match="no.such.host.invalid:1 "):
+    with (
+        start_fleet(1, "none"),
+        pytest.raises(EnvironmentNotReadyError, match="no.such.host.invalid:1 "),
+    ):
         inspect(["redis://no.such.host.invalid:1"])
     with pytest.raises(EnvironmentNotReadyError, match="1 of 1 targets cannot be used"):
         inspect([f"unix:///nowhere/{kept.number}.sock"])
@@ -235,13 +284,16 @@ def test_a_server_of_another_kind_is_said_to_be_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        with pytest.raises(EnvironmentNotReadyError, match="it speaks HTTP and not the Redis protocol; mend its port"):
+        with pytest.raises(
+            EnvironmentNotReadyError,
+            match="it speaks HTTP and not the Redis protocol; mend its port",
+        ):
             inspect([f"redis://127.0.0.1:{listener.getsockname()[1]}"])
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
 
 
-# -- TLS 1.3: session tickets never make a connection unusable --------------------------------------------------------
+# -- TLS 1.3: session tickets never make a connection unusable -------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +311,13 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Urls]:
         pytest.skip(NO_TLS)
     made = make_certificates(tmp_path_factory.mktemp("tls"))
     secure = KeptPort()
-    config = ["--tls-port", str(secure.number), "--tls-protocols", "TLSv1.3", *made.server_arguments]
+    config = [
+        "--tls-port",
+        str(secure.number),
+        "--tls-protocols",
+        "TLSv1.3",
+        *made.server_arguments,
+    ]
     with start_fleet(1, "none", server=WITH_TLS[0], config=[*config, "--unixsocket", "s"]) as fleet:
         tls = f"rediss://localhost:{secure.number}?ssl_ca_certs={made.authority}"
         yield Urls(tls, fleet.urls[0], f"unix://{fleet.instances[0].folder / 's'}")
@@ -293,7 +351,9 @@ def test_an_unread_reply_is_still_noticed(fresh: TlsConnection) -> None:
     assert fresh.read_response() == b"PONG"
 
 
-def test_a_ticket_that_comes_first_does_not_end_the_wait(fresh: TlsConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ticket_that_comes_first_does_not_end_the_wait(
+    fresh: TlsConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[bool] = []
     holds = fresh._holds_a_reply
 
@@ -308,7 +368,9 @@ def test_a_ticket_that_comes_first_does_not_end_the_wait(fresh: TlsConnection, m
     assert looks[-1] is True, "and the wait went on"
 
 
-def test_a_connection_closed_by_the_server_is_still_noticed(fresh: TlsConnection, urls: Urls) -> None:
+def test_a_connection_closed_by_the_server_is_still_noticed(
+    fresh: TlsConnection, urls: Urls
+) -> None:
     fresh.send_command("CLIENT", "ID")
     number = fresh.read_response()
     (target,) = parse_targets([urls.plain])
@@ -330,7 +392,9 @@ def test_every_first_connection_can_be_used(urls: Urls, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["tls", "plain", "unix"])
 def test_the_plain_lock_runs(urls: Urls, kind: str) -> None:
     for number in range(5):
-        lock = SetNxLuaRecipe.connect([getattr(urls, kind)], RecipeSettings(instance_timeout_ms=2000.0))
+        lock = SetNxLuaRecipe.connect(
+            [getattr(urls, kind)], RecipeSettings(instance_timeout_ms=2000.0)
+        )
         lease = lock.acquire(f"r{number}", 5000, 0)
         assert isinstance(lease, Lease), lock.instances
         assert lock.release(lease) == Outcome.RELEASED
@@ -344,9 +408,12 @@ def test_a_pool_has_no_limit(urls: Urls) -> None:
 
 def test_keys_under_other_names_are_counted_on_servers_of_ours(fleet: Fleet) -> None:
     """Planted: keys in two databases, under names that no run has."""
-    ours, theirs = Servers(fleet.urls, (), fleet, None), Servers(fleet.urls, (), None, None)
+    ours = Servers(fleet.urls, (), fleet, None)
+    theirs = Servers(fleet.urls, (), None, None)
     before = ours.key_counts()
-    assert theirs.key_counts() == (None,) * len(fleet.urls), "where others have keys too nothing is counted"
+    assert theirs.key_counts() == (None,) * len(fleet.urls), (
+        "where others have keys too nothing is counted"
+    )
     (target, *_) = parse_targets(fleet.urls)
     with client_of(target, 2.0) as client:
         client.execute_command("SET", "somebody-elses", "1")

@@ -1,5 +1,6 @@
-"""What every recipe is known for, with its figure, made certain; what breaks which, `lockbench explore` finds. And as
-it is met under `lockbench run`: a stretched gap is found by the oracle, a lock without one only overstays."""
+"""What every recipe is known for, with its figure, made certain; what breaks which, `lockbench
+explore` finds. And as it is met under `lockbench run`: a stretched gap is found by the oracle, a
+lock without one only overstays."""
 
 import json
 import time
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.integration
 Run = Callable[..., tuple[int, dict[str, Any]]]
 LOAD = (
     "--resources=1",
-    "--users=7",  # Little's ratio judges eight and more: a slow machine would make the run INVALID
+    # Little's ratio judges eight and more: a slow machine would make the run INVALID
+    "--users=7",
     "--ttl=60ms",
     "--hold=fixed:20ms",
     "--fsync=none",
@@ -33,11 +35,15 @@ LOAD = (
 NOTHING_OVERWRITTEN = {"winners": 1, "violations": 0, "overwritten_ends": 0}
 ONE_OVERWRITTEN = {"winners": 1, "violations": 0, "overwritten_ends": 1}
 STOLEN = {"steals_at_0_ms": 0, "steals_at_5000_ms": 0, "steals_at_20000_ms": 1}
-CHAIN, NO_CHAIN = {"chain": 5, "foreign_deletes": 1, "overstays": 1}, {"chain": 0, "foreign_deletes": 0, "overstays": 1}
-NO_VIOLATION, STUCK = {"violations_per_1000_acquires": 0}, {"keys_without_end": 1, "recovery_ms": None}
-VIOLATED_ONCE, NEVER_VIOLATED = {"violations": 1}, {"violations": 0}
+CHAIN = {"chain": 5, "foreign_deletes": 1, "overstays": 1}
+NO_CHAIN = {"chain": 0, "foreign_deletes": 0, "overstays": 1}
+NO_VIOLATION = {"violations_per_1000_acquires": 0}
+STUCK = {"keys_without_end": 1, "recovery_ms": None}
+VIOLATED_ONCE = {"violations": 1}
+NEVER_VIOLATED = {"violations": 0}
 TIMESTAMPS = ("timestamp-getset", "timestamp-set", "company-2013")
-KNOWN: dict[str, dict[str, dict[str, float | None]]] = {  # course → recipe → figures
+# course → recipe → figures
+KNOWN: dict[str, dict[str, dict[str, float | None]]] = {
     "both-read-first": {
         "get-set": {"violations_per_1000_acquires": 500},
         **dict.fromkeys(("setnx", "set-nx-lua", "timestamp-getset"), NO_VIOLATION),
@@ -51,18 +57,35 @@ KNOWN: dict[str, dict[str, dict[str, float | None]]] = {  # course → recipe �
     "overslept-holder": {
         **dict.fromkeys(("set-nx-fixed", "setnx-expire", "company-2013"), CHAIN),
         **dict.fromkeys(
-            ("set-nx-lua", "set-nx-get-del", "timestamp-getset", "multi-write", "backoff", "redlock-sequential"),
+            (
+                "set-nx-lua",
+                "set-nx-get-del",
+                "timestamp-getset",
+                "multi-write",
+                "backoff",
+                "redlock-sequential",
+            ),
             NO_CHAIN,
         ),
         "majority-release": NO_CHAIN,
     },
     "gap-in-release": {
-        **dict.fromkeys(("set-nx-get-del", "set-nx-fixed", "setnx-expire", *TIMESTAMPS), VIOLATED_ONCE),
-        **dict.fromkeys(("set-nx-lua", "backoff", "redlock-sequential", "majority-release"), NEVER_VIOLATED),
+        **dict.fromkeys(
+            ("set-nx-get-del", "set-nx-fixed", "setnx-expire", *TIMESTAMPS), VIOLATED_ONCE
+        ),
+        **dict.fromkeys(
+            ("set-nx-lua", "backoff", "redlock-sequential", "majority-release"), NEVER_VIOLATED
+        ),
     },
     "killed-holder": dict.fromkeys(("setnx", "get-set"), STUCK),
-    "killed-between": {"setnx-expire": {"orphan_keys_per_kill": 1}, "set-nx-lua": {"orphan_keys_per_kill": 0}},
-    "raise-in-body": {"backoff": {"bodies": 1, "leaked_locks": 1}, "set-nx-lua": {"bodies": 1, "leaked_locks": 0}},
+    "killed-between": {
+        "setnx-expire": {"orphan_keys_per_kill": 1},
+        "set-nx-lua": {"orphan_keys_per_kill": 0},
+    },
+    "raise-in-body": {
+        "backoff": {"bodies": 1, "leaked_locks": 1},
+        "set-nx-lua": {"bodies": 1, "leaked_locks": 0},
+    },
     "paused-watchdog": {
         "watchdog-naive": {"foreign_renewals": 1, "late_renewals": 1, "noticed_late_ms": None},
         "watchdog": {"foreign_renewals": 0, "late_renewals": 1},
@@ -72,7 +95,10 @@ KNOWN: dict[str, dict[str, dict[str, float | None]]] = {  # course → recipe �
         "multi-write-unique-index": {"double_grants_per_link_fault": 0, "caught_double_grants": 1},
         "redlock-sequential": {"double_grants_per_link_fault": 0, "caught_double_grants": 0},
     },
-    "left-over-minority": {"majority-release": {"left_over_keys": 1}, "redlock-sequential": {"left_over_keys": 0}},
+    "left-over-minority": {
+        "majority-release": {"left_over_keys": 1},
+        "redlock-sequential": {"left_over_keys": 0},
+    },
     "stale-write": {
         "set-nx-lua": {"rejected": 1},
         "redlock-sequential": {"rejected": 1, "rejected_marked_after_the_pause": 0},
@@ -84,7 +110,8 @@ KNOWN: dict[str, dict[str, dict[str, float | None]]] = {  # course → recipe �
     "course, recipe", [(course, recipe) for course, figures in KNOWN.items() for recipe in figures]
 )
 def test_a_recipe_shows_what_it_is_known_for_and_nothing_else(course: str, recipe: str) -> None:
-    figures, known = played()[course][recipe], KNOWN[course][recipe]
+    figures = played()[course][recipe]
+    known = KNOWN[course][recipe]
     assert {name: figures[name] for name in known} == known
 
 
@@ -94,7 +121,9 @@ def test_what_a_flaw_costs_is_told_in_time() -> None:
         assert recovery_ms is not None
         assert 220 < recovery_ms < 240, "a TTL of 240 ms, less what passed before its death"
     blocked = played()["left-over-minority"]
-    assert 0.9 < (blocked["majority-release"]["blocked_per_ttl"] or 0) < 1.01, "the rest of the TTL for a left-over key"
+    assert 0.9 < (blocked["majority-release"]["blocked_per_ttl"] or 0) < 1.01, (
+        "the rest of the TTL for a left-over key"
+    )
     assert (blocked["redlock-sequential"]["blocked_per_ttl"] or 0) < 0.1
     noticed_ms = played()["paused-watchdog"]["watchdog"]["noticed_late_ms"]
     assert 300 < (noticed_ms or 0) < 350, "held up at 80 ms for 480, the lease over at 236"
@@ -111,10 +140,30 @@ def test_whoever_backs_off_for_long_leaves_the_lock_free_though_all_wait_for_it(
     "fault, course, recipe, figure",
     [
         ("a release without owner check", "overslept-holder", "set-nx-lua", ("chain", 0, 5)),
-        ("an oracle that sees no overlap", "both-read-first", "get-set", ("violations_per_1000_acquires", 500, 0)),
-        ("an oracle that crashes", "both-read-first", "get-set", ("violations_per_1000_acquires", 500, 0)),
-        ("an oracle that sees no foreign delete", "overslept-holder", "set-nx-fixed", ("foreign_deletes", 1, 0)),
-        ("an oracle that sees no overstay", "overslept-holder", "set-nx-fixed", ("overstays", 1, 0)),
+        (
+            "an oracle that sees no overlap",
+            "both-read-first",
+            "get-set",
+            ("violations_per_1000_acquires", 500, 0),
+        ),
+        (
+            "an oracle that crashes",
+            "both-read-first",
+            "get-set",
+            ("violations_per_1000_acquires", 500, 0),
+        ),
+        (
+            "an oracle that sees no foreign delete",
+            "overslept-holder",
+            "set-nx-fixed",
+            ("foreign_deletes", 1, 0),
+        ),
+        (
+            "an oracle that sees no overstay",
+            "overslept-holder",
+            "set-nx-fixed",
+            ("overstays", 1, 0),
+        ),
     ],
 )
 def test_a_planted_fault_is_found_out_by_its_figure(
@@ -125,12 +174,18 @@ def test_a_planted_fault_is_found_out_by_its_figure(
 
 
 @pytest.mark.parametrize(
-    "recipe, ttl_ms, doubled", [("replica-failover", 10_000, True), ("replica-delayed-promotion", 500, False)]
+    "recipe, ttl_ms, doubled",
+    [("replica-failover", 10_000, True), ("replica-delayed-promotion", 500, False)],
 )
-def test_a_replica_that_is_promoted_lacks_what_was_acknowledged(recipe: str, ttl_ms: int, doubled: bool) -> None:
-    """On real servers, as no simulated one replicates: the link to the replica is frozen, a lock is granted, the master
-    dies, the replica is promoted. It is frozen by stopping the replica and closing its connection on the master."""
-    told = RecipeSettings(key_prefix="lockbench:promotion:", max_ttl_ms=ttl_ms, instance_timeout_ms=60.0)
+def test_a_replica_that_is_promoted_lacks_what_was_acknowledged(
+    recipe: str, ttl_ms: int, doubled: bool
+) -> None:
+    """On real servers, as no simulated one replicates: the link to the replica is frozen, a lock is
+    granted, the master dies, the replica is promoted. It is frozen by stopping the replica and
+    closing its connection on the master."""
+    told = RecipeSettings(
+        key_prefix="lockbench:promotion:", max_ttl_ms=ttl_ms, instance_timeout_ms=60.0
+    )
     with start_fleet(2, "none") as fleet, Redis.from_url(fleet.urls[0]) as master:
         replicate(fleet.urls)
         first: Any = find_recipe(recipe).connect(fleet.urls, told)
@@ -151,10 +206,12 @@ def test_a_replica_that_is_promoted_lacks_what_was_acknowledged(recipe: str, ttl
         second.close()
     assert isinstance(granted, Lease), "the lock is lost"
     assert (granted.granted_ns < lease.valid_until_ns) is doubled
-    assert doubled or granted.granted_ns - died_ns >= 500 * NS_PER_MS, "unavailable for the longest TTL"
+    assert doubled or granted.granted_ns - died_ns >= 500 * NS_PER_MS, (
+        "unavailable for the longest TTL"
+    )
 
 
-# -- under `lockbench run` ---------------------------------------------------------------------------------------------
+# -- under `lockbench run` -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -176,13 +233,20 @@ def test_a_stretched_gap_between_get_and_del_violates_the_lock(run: Run) -> None
     assert (code, safety["verdict"]) == (5, "VIOLATED")
     assert safety["service_faults"] > 0
     assert safety["unexplained"] == 0, "the recipe is to blame"
-    assert {example["blame"] for example in safety["examples"] if example["blame"]} == {"unsafe recipe"}
-    assert any("set-nx-get-del is here to show its flaw, do not use it" in text for text in result["warnings"])
+    assert {example["blame"] for example in safety["examples"] if example["blame"]} == {
+        "unsafe recipe"
+    }
+    assert any(
+        "set-nx-get-del is here to show its flaw, do not use it" in text
+        for text in result["warnings"]
+    )
     assert len(result["instances"]) == 1, "as many as the recipe takes"
 
 
 def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(run: Run) -> None:
-    code, result = run("--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.1", "--fencing", "--duration=4s")
+    code, result = run(
+        "--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.1", "--fencing", "--duration=4s"
+    )
     safety = result["safety"]
     assert code == 0, result["verdict"]
     assert (safety["service_faults"], safety["foreign_deletes"]) == (0, 0)

@@ -1,4 +1,5 @@
-"""What a run leaves, limits judged and a page; `lockbench report`: again and beside others; no result is refused."""
+"""What a run leaves, limits judged and a page; `lockbench report`: again and beside others; no
+result is refused."""
 
 import json
 
@@ -25,9 +26,12 @@ def folder(tmp_path_factory):
     """A folder with the result `one` of a short run that fails a limit."""
     place = tmp_path_factory.mktemp("reports")
     (place / "mine.toml").write_text(SCENARIO, "utf-8")
-    own = ["--threshold", "acquire.p50 < 9s", "--threshold", "rate > 9000000/s"]  # an option takes the key's place
+    # an option takes the key's place
+    own = ["--threshold", "acquire.p50 < 9s", "--threshold", "rate > 9000000/s"]
     files = ["--out", "one", "--junit", "junit.xml", "--markdown", "mine.md"]
-    run = started(place, "run", "mine.toml", *own, *files, GITHUB_STEP_SUMMARY=str(place / "step.md"))
+    run = started(
+        place, "run", "mine.toml", *own, *files, GITHUB_STEP_SUMMARY=str(place / "step.md")
+    )
     said, complaint = run.communicate(timeout=120)
     assert run.returncode == 1, said + complaint
     (place / "run.txt").write_text(said, "utf-8")
@@ -41,7 +45,9 @@ def test_a_run_leaves_a_report_and_says_so(folder):
     page = (folder / "one" / "report.html").read_text("utf-8")
     result = json.loads((folder / "one" / "result.json").read_text("utf-8"))
     tested = f"{result['safety']['tested_leases']:,} tested leases"
-    assert (result["safety"]["reason"] or tested) in page, "NOT TESTED on a machine that is too busy"
+    assert (result["safety"]["reason"] or tested) in page, (
+        "NOT TESTED on a machine that is too busy"
+    )
     assert 'data-figure="holders"' in page
 
 
@@ -51,9 +57,14 @@ def test_a_limit_that_does_not_hold_fails_the_run_everywhere_it_is_told(folder):
     assert "FAIL  rate > 9000000/s  measured" in said
     result = json.loads((folder / "one" / "result.json").read_text("utf-8"))
     assert [entry["status"] for entry in result["thresholds"]] == ["pass", "fail"]
-    assert (result["verdict"]["status"], result["verdict"]["reasons"]) == ("fail", ["rate > 9000000/s does not hold"])
+    assert (result["verdict"]["status"], result["verdict"]["reasons"]) == (
+        "fail",
+        ["rate > 9000000/s does not hold"],
+    )
     assert 'failures="1" errors="0"' in (folder / "junit.xml").read_text("utf-8")
-    assert (folder / "step.md").read_text("utf-8").strip() == (folder / "mine.md").read_text("utf-8").strip()
+    assert (folder / "step.md").read_text("utf-8").strip() == (folder / "mine.md").read_text(
+        "utf-8"
+    ).strip()
 
 
 def test_a_report_is_made_again_and_shown(lockbench, folder):
@@ -67,10 +78,14 @@ def test_a_report_is_made_again_and_shown(lockbench, folder):
 
 
 def test_several_results_give_one_page(lockbench, folder):
-    both = lockbench("report", "one", "one/result.json", "--html", "both.html", "--json", cwd=folder)
+    both = lockbench(
+        "report", "one", "one/result.json", "--html", "both.html", "--json", cwd=folder
+    )
     assert json.loads(both.stdout) == {"results": ["one", "one"], "html": "both.html"}
     assert "2 RUNS" in (folder / "both.html").read_text("utf-8")
-    usual = json.loads(lockbench("report", "one", "one/result.json", "--json", cwd=folder).stdout)["html"]
+    usual = json.loads(lockbench("report", "one", "one/result.json", "--json", cwd=folder).stdout)[
+        "html"
+    ]
     assert usual.startswith("results/")
     assert "2 RUNS" in (folder / usual).read_text("utf-8")
 
@@ -78,9 +93,15 @@ def test_several_results_give_one_page(lockbench, folder):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nothing"], "cannot read nothing: No such file or directory; give a result folder of lockbench"),
+        (
+            ["nothing"],
+            "cannot read nothing: No such file or directory; give a result folder of lockbench",
+        ),
         (["run.txt"], "run.txt is not a result"),
-        (["one", "--html", "no/such/place.html"], "cannot write no/such/place.html: No such file or directory"),
+        (
+            ["one", "--html", "no/such/place.html"],
+            "cannot write no/such/place.html: No such file or directory",
+        ),
         ([], "missing argument"),
         (["half"], "half is not a whole RunResult of lockbench (Object missing required field"),
     ],

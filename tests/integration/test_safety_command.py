@@ -27,13 +27,17 @@ Lockbench = Callable[..., Ended]
 SAFETY = ("safety", "--quick")
 
 
-def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(lockbench: Lockbench, tmp_path: Path) -> None:
+def test_one_recipe_shows_its_flaw_in_the_table_and_as_markdown(
+    lockbench: Lockbench, tmp_path: Path
+) -> None:
     words = ("--out", "out", "--markdown", "table.md", "--junit", "rows.xml")
     ended = lockbench(*SAFETY, "--recipe", "replica-failover", *words)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("AS EXPECTED")
     assert "steps 7" in ended.stdout
-    assert "| replica-failover | explored | the flaw | the flaw |" in (tmp_path / "table.md").read_text("utf-8")
+    assert "| replica-failover | explored | the flaw | the flaw |" in (
+        tmp_path / "table.md"
+    ).read_text("utf-8")
     assert "schedule replica-failover explored" in (tmp_path / "rows.xml").read_text("utf-8")
 
 
@@ -57,10 +61,13 @@ def test_a_wish_to_end_that_a_row_swallows_ends_it_after_the_row(
         return Finding("–", "as expected")
 
     cases = [
-        PlannedRow("schedule", name, "planted", "nothing", "a row that swallows Ctrl-C", swallow) for name in ("a", "b")
+        PlannedRow("schedule", name, "planted", "nothing", "a row that swallows Ctrl-C", swallow)
+        for name in ("a", "b")
     ]
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: cases)
-    done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None)
+    done = run_safety(
+        ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None
+    )
     assert (done.exit_code, len(done.result.rows)) == (130, 1)
 
 
@@ -68,9 +75,14 @@ def test_a_result_that_cannot_be_stored_is_handed_back_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "taken").write_text("a file")
-    seen = PlannedRow("schedule", "a", "planted", "nothing", "", lambda _ground: Finding("–", "as expected"))
+    seen = PlannedRow(
+        "schedule", "a", "planted", "nothing", "", lambda _ground: Finding("–", "as expected")
+    )
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [seen])
-    done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path / "taken"), lambda _text: None)
+    done = run_safety(
+        ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path / "taken"),
+        lambda _text: None,
+    )
     assert (done.path, done.exit_code, len(done.result.rows)) == (None, 3, 1)
     assert "cannot write" in done.unstored
 
@@ -85,9 +97,14 @@ CLAIMS = {
 }
 
 
-def test_claims_come_with_the_figures_they_are_known_for(lockbench: Lockbench, tmp_path: Path) -> None:
-    ended = lockbench(*SAFETY, "--json", "--out", "out", *(word for name in CLAIMS for word in ("--claim", name)))
-    code, result = ended.returncode, json.loads(ended.stdout)
+def test_claims_come_with_the_figures_they_are_known_for(
+    lockbench: Lockbench, tmp_path: Path
+) -> None:
+    ended = lockbench(
+        *SAFETY, "--json", "--out", "out", *(word for name in CLAIMS for word in ("--claim", name))
+    )
+    code = ended.returncode
+    result = json.loads(ended.stdout)
     assert result == result_in(tmp_path / "out", SafetyResult)
     rows = {row["fault"]: row for row in result["rows"]}
     assert rows.keys() == CLAIMS.keys()
@@ -97,7 +114,9 @@ def test_claims_come_with_the_figures_they_are_known_for(lockbench: Lockbench, t
         if name in unknown:
             continue
         assert {figure: rows[name]["figures"][figure] for figure in figures} == figures
-        assert rows[name]["verdict"] == ("not measured here" if name == "everysec-loses" else "as expected")
+        assert rows[name]["verdict"] == (
+            "not measured here" if name == "everysec-loses" else "as expected"
+        )
     assert "power cuts" in rows["everysec-loses"]["reason"]
     if unknown:
         pytest.skip(f"not known here: {unknown}")
@@ -111,7 +130,12 @@ def test_claims_come_with_the_figures_they_are_known_for(lockbench: Lockbench, t
     [("set-nx-fixed", True, "violated", 5), ("set-nx-lua", False, "not known", 4)],
 )
 def test_a_row_that_comes_out_otherwise_is_told_by_the_exit_code(
-    recipe: str, claims_safe: bool, verdict: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str,
+    claims_safe: bool,
+    verdict: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(safety_matrix, "SCHEDULES_OF_A_FLAW", 100)
     about = replace(find_recipe(recipe).about, safe=claims_safe)
@@ -119,8 +143,12 @@ def test_a_row_that_comes_out_otherwise_is_told_by_the_exit_code(
     look = partial(look_at_recipe, recipe)
     planted = PlannedRow("schedule", recipe, "planted", "otherwise", "a wrong expectation", look)
     monkeypatch.setattr(safety_matrix, "choose_cases", lambda *_names: [planted])
-    done = run_safety(ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None)
+    done = run_safety(
+        ExperimentOrder(SafetyPlan((), (), True, 1), "abcd", [], tmp_path), lambda _text: None
+    )
     assert done.exit_code == code
     stored = read_result(tmp_path)
     assert [row["verdict"] for row in stored["rows"]] == [verdict]
-    assert stored["verdict"]["reasons"][0].startswith(f"{recipe}, planted: expected otherwise, seen ")
+    assert stored["verdict"]["reasons"][0].startswith(
+        f"{recipe}, planted: expected otherwise, seen "
+    )

@@ -12,12 +12,15 @@ from tests.conftest import Ended
 pytestmark = pytest.mark.integration
 
 
-def test_safety_quick_is_as_expected_in_every_row(lockbench: Callable[..., Ended], tmp_path: Path) -> None:
+def test_safety_quick_is_as_expected_in_every_row(
+    lockbench: Callable[..., Ended], tmp_path: Path
+) -> None:
     ended = lockbench("safety", "--quick", "--json", "--out", tmp_path / "out")
     result = json.loads(ended.stdout)
     rows = result["rows"]
     assert len(rows) == len(list(all_cases()))
-    # A claim that is timed by real clocks may be not known beside other work. A search in virtual time never is.
+    # A claim that is timed by real clocks may be not known beside other work. A search in virtual
+    # time never is.
     late = [row for row in rows if row["part"] == "claim" and row["verdict"] == "not known"]
     judged = [row for row in rows if row not in late]
     expected = ("as expected", "skipped", "not measured here")
@@ -25,6 +28,9 @@ def test_safety_quick_is_as_expected_in_every_row(lockbench: Callable[..., Ended
     assert all(row["seen"] == "the flaw" for row in judged if row["expected"] == "the flaw")
     if late:
         assert ended.returncode == 4
-        pytest.skip(f"not known on this machine at this load: {[(row['fault'], row['reason']) for row in late]}")
+        pytest.skip(
+            "not known on this machine at this load: "
+            f"{[(row['fault'], row['reason']) for row in late]}"
+        )
     assert ended.returncode == 0
     assert result["verdict"]["word"] == "AS EXPECTED"

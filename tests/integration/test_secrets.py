@@ -1,4 +1,5 @@
-"""No password in anything that leaves: refusals, results, pages, the states of a lock, tracebacks."""
+"""No password in anything that leaves: refusals, results, pages, the states of a lock,
+tracebacks."""
 
 import traceback
 from pathlib import Path
@@ -21,16 +22,28 @@ pytestmark = pytest.mark.integration
 SECRET = "s3crét"
 HOSTILE = [SECRET, "a@s3crét", "s3crét/b", "s3crét#:?", " s3crét ", "'s3crét\"", "s3crét" * 40]
 MALFORMED = [
-    f"redis://:{SECRET}", f"redis://host:{SECRET}", f"redis://:a/{SECRET}@host", f"redis://:{SECRET}#@host:1",
-    f"redis://u:{SECRET}@[::1", f"redis://u:{SECRET}@host/{SECRET}", f"http://u:{SECRET}@host", f"u:{SECRET}@host:1",
-    f"redis://host?password={SECRET}&nonsense=1", f"redis://host?nonsense={SECRET}", f"rediss://h?ssl_password=a@{SECRET}:x",
-    f"redis://u:{SECRET}@host:0", f"unix://{SECRET}@",
-]  # fmt: skip
+    f"redis://:{SECRET}",
+    f"redis://host:{SECRET}",
+    f"redis://:a/{SECRET}@host",
+    f"redis://:{SECRET}#@host:1",
+    f"redis://u:{SECRET}@[::1",
+    f"redis://u:{SECRET}@host/{SECRET}",
+    f"http://u:{SECRET}@host",
+    f"u:{SECRET}@host:1",
+    f"redis://host?password={SECRET}&nonsense=1",
+    f"redis://host?nonsense={SECRET}",
+    f"rediss://h?ssl_password=a@{SECRET}:x",
+    f"redis://u:{SECRET}@host:0",
+    f"unix://{SECRET}@",
+]
 
 
 def told_by(raised: pytest.ExceptionInfo[BaseException]) -> str:
     """Everything that can be printed of an exception."""
-    return f"{raised.value} {raised.value!r} {raised.value.args} {''.join(traceback.format_exception(raised.value))}"
+    return (
+        f"{raised.value} {raised.value!r} {raised.value.args} "
+        f"{''.join(traceback.format_exception(raised.value))}"
+    )
 
 
 @pytest.mark.parametrize("url", MALFORMED)
@@ -85,7 +98,11 @@ def test_a_whole_run_leaves_no_password(lockbench: Lockbench, tmp_path: Path) ->
         assert "ann:***@" in (tmp_path / "result" / "result.json").read_text("utf-8"), done.stderr
         written = [path for path in tmp_path.rglob("*") if path.is_file()]
         forms = [SECRET, quote(SECRET), ascii(SECRET)[1:-1], "s3cr"]
-        for text in (done.stdout, done.stderr, *(path.read_text("utf-8", errors="replace") for path in written)):
+        for text in (
+            done.stdout,
+            done.stderr,
+            *(path.read_text("utf-8", errors="replace") for path in written),
+        ):
             assert not [form for form in forms if form in text]
 
 

@@ -1,8 +1,10 @@
-"""The shim's power cut beside that of a real file system, an ext4 that is shut down hard, where root allows one.
+"""The shim's power cut beside that of a real file system, an ext4 that is shut down hard, where
+root allows one.
 
-Locks are taken one after the other until the server is frozen; then the file system is shut down, mounted again, and
-the append-only file read, beside what the ledger called durable at that moment. The ledger must never promise more than
-the disk kept, and both must show the policy's pattern: `no` loses all, everysec some, always none.
+Locks are taken one after the other until the server is frozen; then the file system is shut down,
+mounted again, and the append-only file read, beside what the ledger called durable at that moment.
+The ledger must never promise more than the disk kept, and both must show the policy's pattern: `no`
+loses all, everysec some, always none.
 """
 
 import os
@@ -35,7 +37,8 @@ PATTERNS: Mapping[str, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True)
 class Compared:
-    """One policy under the shim and on a real disk at once: locks, and bytes of the append-only file."""
+    """One policy under the shim and on a real disk at once: locks, and bytes of the append-only
+    file."""
 
     policy: str
     acknowledged: int
@@ -65,8 +68,10 @@ def compare(policy: str) -> Compared:
             fleet.kill(0)
         disk.mount_again()
         kept = append_only_files(disk.folder)
-        on_disk, by_shim = keys_in(path.read_bytes() for path in kept), keys_in([written[:durable]])
-        lost, lost_by_shim = len(acknowledged - on_disk), len(acknowledged - by_shim)
+        on_disk = keys_in(path.read_bytes() for path in kept)
+        by_shim = keys_in([written[:durable]])
+        lost = len(acknowledged - on_disk)
+        lost_by_shim = len(acknowledged - by_shim)
         kept_bytes = sum(path.stat().st_size for path in kept)
         return Compared(policy, len(acknowledged), lost, lost_by_shim, kept_bytes, durable)
 
@@ -112,13 +117,21 @@ def test_the_shim_loses_what_ext4_loses() -> None:
 
 
 def test_shim_and_disk_agree_by_pattern_and_the_ledger_never_promises_more() -> None:
-    fine = [Compared("no", 100, 100, 100, 0, 0), Compared("everysec", 100, 20, 22), Compared("always", 100, 0, 0)]
+    fine = [
+        Compared("no", 100, 100, 100, 0, 0),
+        Compared("everysec", 100, 20, 22),
+        Compared("always", 100, 0, 0),
+    ]
     assert [reason for one in fine for reason in differences(one)] == []
     for wrong in (
-        Compared("everysec", 100, 20, 20, 40, 50), Compared("everysec", 100, 20, 0), Compared("everysec", 100, 0, 20),
-        Compared("always", 100, 1, 0), Compared("always", 100, 0, 1), Compared("no", 100, 50, 100),
+        Compared("everysec", 100, 20, 20, 40, 50),
+        Compared("everysec", 100, 20, 0),
+        Compared("everysec", 100, 0, 20),
+        Compared("always", 100, 1, 0),
+        Compared("always", 100, 0, 1),
+        Compared("no", 100, 50, 100),
         Compared("always", 0, 0, 0),
-    ):  # fmt: skip
+    ):
         assert list(differences(wrong))
 
 

@@ -1,4 +1,5 @@
-"""`lockbench split-votes` on real servers with real processes: the calibration is right, and nothing is left behind."""
+"""`lockbench split-votes` on real servers with real processes: the calibration is right, and
+nothing is left behind."""
 
 import json
 from collections import Counter
@@ -34,7 +35,9 @@ def fleet() -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def contenders(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contenders]:
-    with Contenders(fleet.urls, 5, tmp_path_factory.mktemp("contenders"), PREFIX, seed=1) as started:
+    with Contenders(
+        fleet.urls, 5, tmp_path_factory.mktemp("contenders"), PREFIX, seed=1
+    ) as started:
         yield started
 
 
@@ -45,7 +48,7 @@ class NoShuffle(Random):
         """Leave it as it is."""
 
 
-# -- calibration -----------------------------------------------------------------------------------------------------
+# -- calibration -----------------------------------------------------------------------------------
 
 
 def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> None:
@@ -76,21 +79,26 @@ def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
     assert row.split_rate.rate == 0, "the first contender takes all"
 
 
-# -- contention ------------------------------------------------------------------------------------------------------
+# -- contention ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_contenders_start_together_and_at_most_one_wins(contenders: Contenders, fleet: Fleet, order: str) -> None:
+def test_contenders_start_together_and_at_most_one_wins(
+    contenders: Contenders, fleet: Fleet, order: str
+) -> None:
     rounds: list[tuple[Attempt, ...]] = []
     for first in range(1 + 1000 * ORDERS.index(order), 1 + 1000 * ORDERS.index(order) + 100, 20):
         trials = contenders.run(Block(first, 20, Contest(5, order)))
         assert list(trials) == list(range(first, first + 20))
         for attempts in trials.values():
-            assert sorted(attempt.contender for attempt in attempts) == [0, 1, 2, 3, 4], "one attempt each"
+            assert sorted(attempt.contender for attempt in attempts) == [0, 1, 2, 3, 4], (
+                "one attempt each"
+            )
             assert sum(attempt.is_won for attempt in attempts) <= 1
             assert double_grants(attempts) == 0
             rounds += [round_ for round_ in rounds_of(attempts) if len(round_) > 1]
-        if len(rounds) >= 10:  # on a busy machine fewer of them have a core at the same time
+        # on a busy machine fewer of them have a core at the same time
+        if len(rounds) >= 10:
             break
     assert len(rounds) >= 10, "released together, they meet"
     endings = Counter(ending_of(round_) for round_ in rounds)
@@ -100,7 +108,9 @@ def test_contenders_start_together_and_at_most_one_wins(contenders: Contenders, 
 
 def test_records_are_whole_and_in_order(contenders: Contenders) -> None:
     for order in ORDERS:
-        for attempts in contenders.run(Block(5000 + 100 * ORDERS.index(order), 5, Contest(4, order))).values():
+        for attempts in contenders.run(
+            Block(5000 + 100 * ORDERS.index(order), 5, Contest(4, order))
+        ).values():
             for attempt in attempts:
                 assert len(attempt.votes) == 5
                 for cast in attempt.votes:
@@ -114,12 +124,17 @@ def test_records_are_whole_and_in_order(contenders: Contenders) -> None:
 
 def test_starts_are_spread_as_asked(contenders: Contenders) -> None:
     spread = contenders.run(Block(6000, 20, Contest(4, "parallel", spread_ms=40.0))).values()
-    skews_ms = sorted(max(a.started_ns for a in one) / 1e6 - min(a.started_ns for a in one) / 1e6 for one in spread)
+    skews_ms = sorted(
+        max(a.started_ns for a in one) / 1e6 - min(a.started_ns for a in one) / 1e6
+        for one in spread
+    )
     assert 10 < skews_ms[10] < 60
 
 
 def test_who_retries_goes_on_until_somebody_wins(contenders: Contenders, fleet: Fleet) -> None:
-    trials = contenders.run(Block(7000, 30, Contest(5, "random", retry=RetrySettings("full-jitter", 20.0))))
+    trials = contenders.run(
+        Block(7000, 30, Contest(5, "random", retry=RetrySettings("full-jitter", 20.0)))
+    )
     assert all(sum(attempt.is_won for attempt in attempts) == 1 for attempts in trials.values())
     assert max(map(len, trials.values())) > 5, "somebody tried again"
     assert {attempt.outcome for attempts in trials.values() for attempt in attempts} == {
@@ -129,23 +144,29 @@ def test_who_retries_goes_on_until_somebody_wins(contenders: Contenders, fleet: 
     assert keys(fleet) == 0
 
 
-def test_a_contender_that_is_killed_ends_the_block_in_one_sentence(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_contender_that_is_killed_ends_the_block_in_one_sentence(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     before = set(psutil.Process().children())
     with Contenders(fleet.urls, 2, tmp_path, PREFIX, seed=1) as contenders:
         members = set(psutil.Process().children()) - before
         assert len(members) == 2
         next(iter(members)).kill()
-        with pytest.raises(EnvironmentNotReadyError, match=r"contender \d ended early \(signal 9\)"):
+        with pytest.raises(
+            EnvironmentNotReadyError, match=r"contender \d ended early \(signal 9\)"
+        ):
             contenders.run(Block(8000, 3, Contest(2, "parallel")))
     assert not any(member.is_running() for member in members)
 
 
 def test_a_crew_without_servers_says_why(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match=r"contender 0 ended early \(it said: .*refused"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match=r"contender 0 ended early \(it said: .*refused"
+    ):
         Contenders(["redis://127.0.0.1:1"], 1, tmp_path, PREFIX, seed=1)
 
 
-# -- the command -----------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def test_a_small_run_is_as_expected_stored_and_shown(
@@ -177,12 +198,18 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     assert "server" in result["fleet"]
     assert result["seed"] == 1
     assert "### calibration: " in (tmp_path / "shown.md").read_text(encoding="utf-8")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "shown.md"], "no work folder is left"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "shown.md"], (
+        "no work folder is left"
+    )
 
 
 def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
     few = ("--contenders", "4", "--order", "parallel", "--spread", "0", "--retry-policy", "none")
-    out = cut_short(started(tmp_path, "split-votes", *few, "--repeats", "2000", "--out", "here"), "contention", 5 + 4)
+    out = cut_short(
+        started(tmp_path, "split-votes", *few, "--repeats", "2000", "--out", "here"),
+        "contention",
+        5 + 4,
+    )
     result = result_in(tmp_path / "here", SplitVotesResult)
     assert result["interrupted"]
     assert [row["rounds"] for row in result["calibration"]] == [2000]

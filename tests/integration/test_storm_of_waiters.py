@@ -1,4 +1,5 @@
-"""Turns passed between processes in a storm: a minority of the servers is stopped again and again, and a client killed.
+"""Turns passed between processes in a storm: a minority of the servers is stopped again and again,
+and a client killed.
 
 Nobody's lock is another's, nobody waits in vain, and nothing is left: no key, no subscription.
 """
@@ -26,7 +27,9 @@ from tests.integration.test_storm_of_stops import ROOT
 
 pytestmark = pytest.mark.integration
 LINE = KINDS["line"]
-CLIENTS, STOPPED_S, BETWEEN_S = 4, 0.12, 0.2
+CLIENTS = 4
+STOPPED_S = 0.12
+BETWEEN_S = 0.2
 
 
 def started(folder: Path, operations: int, urls: Iterable[str]) -> list[subprocess.Popen[bytes]]:
@@ -34,7 +37,9 @@ def started(folder: Path, operations: int, urls: Iterable[str]) -> list[subproce
     command = [sys.executable, "-m", "tests.integration.storm_client", "line"]
     share = operations // (CLIENTS - 1)
     return [
-        subprocess.Popen([*command, str(number), str(CLIENTS), str(share), str(folder), *urls], cwd=ROOT)
+        subprocess.Popen(
+            [*command, str(number), str(CLIENTS), str(share), str(folder), *urls], cwd=ROOT
+        )
         for number in range(CLIENTS)
     ]
 
@@ -47,10 +52,13 @@ def end(clients: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def storm(fleet: Fleet, folder: Path, operations: int) -> None:
-    """A minority of the servers is stopped again and again; the last client is killed on its way."""
+    """A minority of the servers is stopped again and again; the last client is killed on its
+    way."""
     clients = started(folder, operations, fleet.urls)
     try:
-        wait_until(lambda: len(list(folder.glob("connected-*"))) == CLIENTS, 60.0, "not all have connected")
+        wait_until(
+            lambda: len(list(folder.glob("connected-*"))) == CLIENTS, 60.0, "not all have connected"
+        )
         turn = 0
         while any(one.poll() is None for one in clients[:-1]):
             for stopped in (turn % 5, (turn + 2) % 5):
@@ -69,7 +77,8 @@ def storm(fleet: Fleet, folder: Path, operations: int) -> None:
 
 def judged(folder: Path) -> tuple[Records, SafetyReport]:
     """All that was recorded, and what the oracle says of it."""
-    oracle, seen = Judge(LINE.ttl_ms), list[Records]()
+    oracle = Judge(LINE.ttl_ms)
+    seen = list[Records]()
     parts = history_parts(folder)
     for part in range(parts):
         history = read_history(folder, part, parts)
@@ -91,19 +100,27 @@ def longest_ms(records: Records) -> float:
 
 def nothing_is_left(fleet: Fleet) -> None:
     for url in fleet.urls:
-        wait_until(lambda url=url: not client(url).pubsub_channels(), 10.0, "a subscription is left")  # type: ignore[misc]
+        wait_until(
+            lambda url=url: not client(url).pubsub_channels(), 10.0, "a subscription is left"
+        )  # type: ignore[misc]
         wait_until(lambda url=url: not client(url).keys("*"), 10.0, "a key is left")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("operations", [8_000, pytest.param(1_001_000, marks=pytest.mark.slow)])
-def test_who_waits_for_a_word_gets_the_lock_alone_and_leaves_nothing(tmp_path: Path, operations: int) -> None:
+def test_who_waits_for_a_word_gets_the_lock_alone_and_leaves_nothing(
+    tmp_path: Path, operations: int
+) -> None:
     with start_fleet(5, "none") as fleet:
         storm(fleet, tmp_path, operations)
         nothing_is_left(fleet)
     records, report = judged(tmp_path)
-    assert len(records) >= operations - CLIENTS * LINE.callers  # each caller makes a whole number
+    # each caller makes a whole number
+    assert len(records) >= operations - CLIENTS * LINE.callers
     tested = report.tested_leases
-    print(f"{len(records):,} operations, {tested:,} leases tested, waited at most {longest_ms(records):.0f} ms")
+    print(
+        f"{len(records):,} operations, {tested:,} leases tested, waited at most "
+        f"{longest_ms(records):.0f} ms"
+    )
     assert tested > operations // 400
     alarms = (report.service_faults, report.granted_invalid, report.foreign_deletes)
     assert alarms == (0, 0, 0), report.examples
@@ -113,7 +130,10 @@ def test_who_waits_for_a_word_gets_the_lock_alone_and_leaves_nothing(tmp_path: P
 
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_lost_words_cost_time_and_nobody_is_stuck(tmp_path: Path, share: float) -> None:
-    with start_fleet(5, "none") as fleet, LossyRelay([one.port for one in fleet.instances], share) as relay:
+    with (
+        start_fleet(5, "none") as fleet,
+        LossyRelay([one.port for one in fleet.instances], share) as relay,
+    ):
         urls = [f"redis://{HOST}:{port}" for port in relay.ports]
         clients = started(tmp_path, 8_000, urls)
         try:
@@ -123,8 +143,13 @@ def test_lost_words_cost_time_and_nobody_is_stuck(tmp_path: Path, share: float) 
         assert relay.lost > 0
         nothing_is_left(fleet)
     records, report = judged(tmp_path)
-    assert (report.service_faults, report.granted_invalid, report.foreign_deletes) == (0, 0, 0), report.examples
+    assert (report.service_faults, report.granted_invalid, report.foreign_deletes) == (0, 0, 0), (
+        report.examples
+    )
     nobody_waited_in_vain(records)
     waited_ms = (records["ended_ns"] - records["start_ns"]) / NS_PER_MS
-    print(f"{share:.0%} lost: waited {np.percentile(waited_ms, 99):.0f} ms (p99), {waited_ms.max():.0f} ms at most")
+    print(
+        f"{share:.0%} lost: waited {np.percentile(waited_ms, 99):.0f} ms (p99), "
+        f"{waited_ms.max():.0f} ms at most"
+    )
     assert waited_ms.max() < LINE.wait_ms / 2

@@ -1,4 +1,5 @@
-"""Telemetry of real runs: every signal of the tables, sums equal to the result, collectors that are down or slow."""
+"""Telemetry of real runs: every signal of the tables, sums equal to the result, collectors that are
+down or slow."""
 
 import json
 import os
@@ -46,15 +47,33 @@ class Exported(NamedTuple):
 
 def lockbench(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    env |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "OTEL_METRIC_EXPORT_INTERVAL": "500", **variables}
-    command = [sys.executable, "-m", "bench", "run", "--quiet", "--json", "--out", "result", *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    env |= {
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(folder),
+        "OTEL_METRIC_EXPORT_INTERVAL": "500",
+        **variables,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "bench",
+        "run",
+        "--quiet",
+        "--json",
+        "--out",
+        "result",
+        *arguments,
+    ]
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def short(folder: Path, **variables: str) -> tuple[dict[str, Any], str]:
     load = ("--users", "2", "--think", "fixed:5ms", "--duration", "1s", "--warmup", "0")
     done = lockbench(folder, "--instances", "1", *load, **variables)
-    assert done.returncode in (0, 4), done.stderr  # a busy machine may make a run invalid
+    # a busy machine may make a run invalid
+    assert done.returncode in (0, 4), done.stderr
     assert "Traceback" not in done.stderr
     assert list(folder.glob("lockbench-*")) == []
     return json.loads(done.stdout), done.stderr
@@ -67,17 +86,25 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exported]:
     (folder / "contended.toml").write_text(CONTENDED)
     with Collector() as collector:
         done = lockbench(folder, "contended.toml", OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint)
-        assert done.returncode in (0, 4), done.stderr  # a short run on a busy machine may be no valid measurement
+        # a short run on a busy machine may be no valid measurement
+        assert done.returncode in (0, 4), done.stderr
         yield Exported(json.loads(done.stdout), collector.received)
 
 
-# -- metrics --------------------------------------------------------------------------------------------------------
+# -- metrics ---------------------------------------------------------------------------------------
 
-NOT_IN_A_PLAIN_RUN = {  # what only other commands, other recipes, open loop or an application can show
-    "redlock.acquire.slow", "redlock.leases.overdue",
-    "redlock.extend.duration", "redlock.crash.lost_locks", "redlock.crash.lost_window", "redlock.crash.double_grants",
-    "redlock.load.offered", "redis.aof.fsyncs", "redlock.instance.errors",
-}  # fmt: skip
+# what only other commands, other recipes, open loop or an application can show
+NOT_IN_A_PLAIN_RUN = {
+    "redlock.acquire.slow",
+    "redlock.leases.overdue",
+    "redlock.extend.duration",
+    "redlock.crash.lost_locks",
+    "redlock.crash.lost_window",
+    "redlock.crash.double_grants",
+    "redlock.load.offered",
+    "redis.aof.fsyncs",
+    "redlock.instance.errors",
+}
 
 
 def test_every_metric_of_the_table_arrives_and_no_other(told: Exported) -> None:
@@ -87,17 +114,23 @@ def test_every_metric_of_the_table_arrives_and_no_other(told: Exported) -> None:
 
 
 @pytest.mark.parametrize("instrument", INSTRUMENTS, ids=lambda one: one.name)
-def test_units_kinds_attributes_and_bounds_are_those_of_the_table(told: Exported, instrument: Any) -> None:
+def test_units_kinds_attributes_and_bounds_are_those_of_the_table(
+    told: Exported, instrument: Any
+) -> None:
     for metric in told.received.history.get(instrument.name, ()):
         assert (metric.unit, metric.description) == (instrument.unit, instrument.meaning)
         kind = metric.WhichOneof("data")
         assert (
             kind
-            == {InstrumentKind.COUNTER: "sum", InstrumentKind.GAUGE: "gauge", InstrumentKind.HISTOGRAM: "histogram"}[
-                instrument.kind
-            ]
+            == {
+                InstrumentKind.COUNTER: "sum",
+                InstrumentKind.GAUGE: "gauge",
+                InstrumentKind.HISTOGRAM: "histogram",
+            }[instrument.kind]
         )
-        allowed = {attribute.name: attribute.values for attribute in (*COMMON, *instrument.attributes)}
+        allowed = {
+            attribute.name: attribute.values for attribute in (*COMMON, *instrument.attributes)
+        }
         for point in getattr(metric, kind).data_points:
             for name, value in attributes_of(point).items():
                 assert name in allowed
@@ -113,7 +146,8 @@ def test_units_kinds_attributes_and_bounds_are_those_of_the_table(told: Exported
 
 
 def test_sums_equal_the_totals_of_the_result_over_all_processes(told: Exported) -> None:
-    result, received = told.result, told.received
+    result = told.result
+    received = told.received
     assert sum(result["totals"].values()) > 0
     for outcome, number in result["totals"].items():
         assert received.total("redlock.acquire.outcomes", redlock_outcome=outcome) == number
@@ -124,16 +158,19 @@ def test_sums_equal_the_totals_of_the_result_over_all_processes(told: Exported) 
     leases = result["totals"]["acquired"]
     assert received.total("redlock.lease.validity") == leases
     assert received.total("redlock.leases.gone") == result["releases"]["gone"]
-    assert received.total("redlock.votes") == 3 * sum(result["totals"].values())  # each round has one of each instance
+    # each round has one of each instance
+    assert received.total("redlock.votes") == 3 * sum(result["totals"].values())
     assert received.total("redlock.votes", redlock_vote="refused") > 0
 
 
-EXPECTED = [  # metric, attributes, least, most: from what the scenario says
+# metric, attributes, least, most: from what the scenario says
+EXPECTED = [
     ("redlock.run.info", {}, 1, 1),
     ("redlock.quorum.size", {}, 2, 2),
     ("redlock.hold.duration", {}, 50, None),
     ("redlock.handoff.duration", {}, 50, None),
-    ("redlock.scheduler.lag", {"redlock_worker": 0}, 2, None),  # every 10 ms in each process
+    # every 10 ms in each process
+    ("redlock.scheduler.lag", {"redlock_worker": 0}, 2, None),
     ("redlock.scheduler.lag", {"redlock_worker": 1}, 2, None),
     ("redlock.client.cpu", {"redlock_worker": 0}, 0.01, 60),
     ("redlock.client.cpu", {"redlock_worker": 1}, 0.01, 60),
@@ -179,14 +216,22 @@ def test_a_fault_is_active_while_it_lasts_and_the_run_while_its_users_run(told: 
     assert running[-1] == 0.0
     if 1.0 not in fault or 1.0 not in running:
         pytest.skip(
-            f"not known here: of {len(fault)} exports none fell into the fault's 0.8 s, or none into the run's 3 s"
+            f"not known here: of {len(fault)} exports none fell into the fault's 0.8 s, "
+            "or none into the run's 3 s"
         )
 
 
 def test_callers_wait_and_hold_while_the_run_is_measured(told: Exported) -> None:
-    held = [number_of(metric.gauge.data_points[0]) for metric in told.received.history["redlock.leases.held"]]
-    waiting = [number_of(metric.gauge.data_points[0]) for metric in told.received.history["redlock.callers.waiting"]]
-    assert 0.2 < max(held) <= 8  # of four resources; the two processes' notes are not of one moment
+    held = [
+        number_of(metric.gauge.data_points[0])
+        for metric in told.received.history["redlock.leases.held"]
+    ]
+    waiting = [
+        number_of(metric.gauge.data_points[0])
+        for metric in told.received.history["redlock.callers.waiting"]
+    ]
+    # of four resources; the two processes' notes are not of one moment
+    assert 0.2 < max(held) <= 8
     assert 2 < max(waiting) <= 12.001
 
 
@@ -206,36 +251,54 @@ def test_counters_never_fall_and_start_when_the_run_did(told: Exported) -> None:
         for metric in told.received.history.get(instrument.name, ()):
             for point in getattr(metric, metric.WhichOneof("data")).data_points:
                 key = json.dumps(attributes_of(point), sort_keys=True)
-                if instrument.name != "redlock.votes" or "undecided" not in key:  # a vote may still come
+                # a vote may still come
+                if instrument.name != "redlock.votes" or "undecided" not in key:
                     assert number_of(point) >= latest.get(key, 0), instrument.name
                 latest[key] = number_of(point)
                 assert 0 < point.start_time_unix_nano <= point.time_unix_nano
 
 
 COMMON_KEYS = {attribute.name for attribute in COMMON}
-SPANS = {  # name -> parent, attributes; redlock.extend has those of redlock.release
+# name -> parent, attributes; redlock.extend has those of redlock.release
+SPANS = {
     "redlock.lease": ("", COMMON_KEYS),
     "redlock.acquire": (
         "redlock.lease",
-        COMMON_KEYS | {
-            "redlock.outcome", "redlock.attempts", "redlock.split_votes", "redlock.queued", "redlock.validity",
-            "redlock.trace.reason", "redlock.vote.margin",
-            *(f"redlock.votes.{vote}" for vote in ("granted", "refused", "errored", "silent", "absent", "undecided")),
+        COMMON_KEYS
+        | {
+            "redlock.outcome",
+            "redlock.attempts",
+            "redlock.split_votes",
+            "redlock.queued",
+            "redlock.validity",
+            "redlock.trace.reason",
+            "redlock.vote.margin",
+            *(
+                f"redlock.votes.{vote}"
+                for vote in ("granted", "refused", "errored", "silent", "absent", "undecided")
+            ),
         },
     ),
     "SET": (
         "redlock.acquire",
         {
-            "db.system.name", "db.operation.name", "db.namespace", "server.address", "server.port", "redlock.vote",
-            "redlock.attempt", "error.type", "db.response.status_code",
+            "db.system.name",
+            "db.operation.name",
+            "db.namespace",
+            "server.address",
+            "server.port",
+            "redlock.vote",
+            "redlock.attempt",
+            "error.type",
+            "db.response.status_code",
         },
     ),
     "redlock.retry_wait": ("redlock.acquire", {"redlock.attempt"}),
     "redlock.release": ("redlock.lease", COMMON_KEYS | {"redlock.outcome"}),
-}  # fmt: skip
+}
 
 
-# -- traces ---------------------------------------------------------------------------------------------------------
+# -- traces ----------------------------------------------------------------------------------------
 
 
 def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Exported) -> None:
@@ -246,11 +309,13 @@ def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Ex
         parent, allowed = SPANS[span.name]
         assert set(attributes_of(span)) <= allowed
         assert span.start_time_unix_nano <= span.end_time_unix_nano
-        if parent and (span.parent_span_id or span.name != "redlock.acquire"):  # one that failed has no lease
+        # one that failed has no lease
+        if parent and (span.parent_span_id or span.name != "redlock.acquire"):
             above = by_id[span.trace_id, span.parent_span_id]
             assert above.name == parent
             assert above.start_time_unix_nano <= span.start_time_unix_nano
-            if span.name != "SET":  # a late reply comes when the acquire has returned
+            # a late reply comes when the acquire has returned
+            if span.name != "SET":
                 assert span.end_time_unix_nano <= above.end_time_unix_nano
         else:
             assert not span.parent_span_id
@@ -258,13 +323,20 @@ def test_every_span_of_the_table_arrives_with_its_parent_and_attributes(told: Ex
 
 def test_an_observed_acquire_has_one_child_per_instance_and_attempt(told: Exported) -> None:
     spans = told.received.spans
-    children = Counter((span.trace_id, attributes_of(span)["redlock.attempt"]) for span in spans if span.name == "SET")
-    assert max(children.values()) == 3  # fewer while the stopped instance was left out
+    children = Counter(
+        (span.trace_id, attributes_of(span)["redlock.attempt"])
+        for span in spans
+        if span.name == "SET"
+    )
+    # fewer while the stopped instance was left out
+    assert max(children.values()) == 3
     assert len(children) > 10
 
 
 def test_a_trace_says_how_its_round_ended_although_an_instance_was_stopped(told: Exported) -> None:
-    acquires = [attributes_of(span) for span in told.received.spans if span.name == "redlock.acquire"]
+    acquires = [
+        attributes_of(span) for span in told.received.spans if span.name == "redlock.acquire"
+    ]
     won = [one for one in acquires if one["redlock.outcome"] == "acquired"]
     closed = [one for one in won if not one["redlock.votes.undecided"]]
     assert len(closed) > 0.9 * len(won) > 0
@@ -280,9 +352,13 @@ def test_reasons_errors_and_links_are_there(told: Exported) -> None:
     links = [(link.trace_id, link.span_id) for span in acquires for link in span.links]
     assert links
     assert set(links) <= ids
-    silent = [span for span in told.received.spans if attributes_of(span).get("redlock.vote") == "silent"]
+    silent = [
+        span for span in told.received.spans if attributes_of(span).get("redlock.vote") == "silent"
+    ]
     assert silent
-    assert all(span.status.code == 2 and attributes_of(span)["error.type"] == "silent" for span in silent)
+    assert all(
+        span.status.code == 2 and attributes_of(span)["error.type"] == "silent" for span in silent
+    )
 
 
 def test_exemplars_lead_to_traces_that_have_arrived(told: Exported) -> None:
@@ -305,14 +381,17 @@ def test_nothing_that_is_exported_names_a_resource_key_owner_or_password(told: E
         assert '"r1"' not in text
 
 
-# -- collectors -----------------------------------------------------------------------------------------------------
+# -- collectors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("does", ["refuses", "hangs", "answers 500"])
 def test_a_bad_collector_costs_one_warning_and_shows_no_secret(tmp_path: Path, does: str) -> None:
     with Collector() as collector, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, not listening: refused at once
-        port = taken.getsockname()[1] if does == "refuses" else collector.endpoint.rpartition(":")[2]
+        # bound, not listening: refused at once
+        taken.bind(("127.0.0.1", 0))
+        port = (
+            taken.getsockname()[1] if does == "refuses" else collector.endpoint.rpartition(":")[2]
+        )
         if does == "hangs":
             collector.free.clear()
         collector.status = 500
@@ -335,7 +414,8 @@ def test_grpc_on_request(tmp_path: Path) -> None:
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
             "OTEL_EXPORTER_OTLP_INSECURE": "true",
-            "OTEL_METRIC_EXPORT_INTERVAL": "10000",  # where the first takes a second, the next replaces it
+            # where the first takes a second, the next replaces it
+            "OTEL_METRIC_EXPORT_INTERVAL": "10000",
         }
         result, _ = short(tmp_path, **variables)
     assert collector.received.total("redlock.acquire.outcomes") == sum(result["totals"].values())
@@ -352,21 +432,38 @@ def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
         "print('\\n'.join(sys.modules))\n"
     )
     env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-    ours = ("opentelemetry.exporter", "opentelemetry.proto", "opentelemetry.sdk.trace", "prometheus_client", "grpc")
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
+    ours = (
+        "opentelemetry.exporter",
+        "opentelemetry.proto",
+        "opentelemetry.sdk.trace",
+        "prometheus_client",
+        "grpc",
+    )
     ours += ("bench.telemetry.otlp", "bench.telemetry.page", "bench.telemetry.exporter")
-    loaded = run.stdout.split()  # redis-py imports the metrics API by itself wherever it is installed
+    # redis-py imports the metrics API by itself wherever it is installed
+    loaded = run.stdout.split()
     assert "bench.telemetry.settings" in loaded
     assert [name for name in loaded if name.startswith(ours)] == []
 
 
 def test_histograms_are_exponential_where_they_are_asked_for_so(tmp_path: Path) -> None:
-    aggregation = {"OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "base2_exponential_bucket_histogram"}
+    aggregation = {
+        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": (
+            "base2_exponential_bucket_histogram"
+        )
+    }
     with Collector() as collector:
         result, _ = short(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint, **aggregation)
         received = collector.received
     assert "telemetry" not in " ".join(result["warnings"])
-    histograms = [one for one in INSTRUMENTS if one.kind is InstrumentKind.HISTOGRAM and one.name in received.metrics]
+    histograms = [
+        one
+        for one in INSTRUMENTS
+        if one.kind is InstrumentKind.HISTOGRAM and one.name in received.metrics
+    ]
     assert len(histograms) > 5
     for instrument in histograms:
         (metric,) = received.history[instrument.name][-1:]
@@ -374,6 +471,9 @@ def test_histograms_are_exponential_where_they_are_asked_for_so(tmp_path: Path) 
         for point in metric.exponential_histogram.data_points:
             assert point.zero_count + sum(point.positive.bucket_counts) == point.count
     (metric,) = received.history["redlock.acquire.duration"][-1:]
-    counts = {attributes_of(one)["redlock.outcome"]: one.count for one in metric.exponential_histogram.data_points}
+    counts = {
+        attributes_of(one)["redlock.outcome"]: one.count
+        for one in metric.exponential_histogram.data_points
+    }
     assert counts == {name: result["totals"][name] for name in counts}
     assert sum(counts.values()) > 0

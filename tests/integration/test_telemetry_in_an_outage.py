@@ -1,4 +1,5 @@
-"""The metrics page is read while a run has no quorum, spins without a pause, and loses a load process."""
+"""The metrics page is read while a run has no quorum, spins without a pause, and loses a load
+process."""
 
 import os
 import re
@@ -16,11 +17,15 @@ from tests.dashboards.asked import Prometheus
 from tests.integration.locust_runs import free_port, get, started
 
 pytestmark = pytest.mark.integration
-CALLERS = 64  # in two load processes
+# in two load processes
+CALLERS = 64
 OUTAGE_S = 12.0
-KILLED_S = 13.0  # after the outage began
-FRESH = 0.8  # of the pages, or a machine is too busy for the exporter to tell anything
-NOTICED_S = 5.0  # two intervals until a note is old, the same for a snapshot, one for a busy machine
+# after the outage began
+KILLED_S = 13.0
+# of the pages, or a machine is too busy for the exporter to tell anything
+FRESH = 0.8
+# two intervals until a note is old, the same for a snapshot, one for a busy machine
+NOTICED_S = 5.0
 SCENARIO = f"""
 instances = 5
 users = {CALLERS}
@@ -44,8 +49,8 @@ FIRING = 'count(ALERTS{alertname="LockQuorumLost",alertstate="firing"})'
 
 @dataclass
 class Page:
-    """The page as it was at `at_s` (monotonic): values by metric, in the order of the page. `fired`: so many alerts
-    LockQuorumLost were firing then; None: nobody knows."""
+    """The page as it was at `at_s` (monotonic): values by metric, in the order of the page.
+    `fired`: so many alerts LockQuorumLost were firing then; None: nobody knows."""
 
     at_s: float
     values: dict[str, list[float]] = field(default_factory=dict)
@@ -102,17 +107,24 @@ class Watched:
     has_prometheus: bool
 
     def during(self, kind: str, after_s: float = 0.0) -> list[Page]:
-        """The pages that said that such a fault was in force, without those of the first `after_s`."""
+        """The pages that said that such a fault was in force, without those of the first
+        `after_s`."""
         pages = [page for page in self.pages if page.faults.get(kind)]
         return [page for page in pages if page.at_s - pages[0].at_s >= after_s]
 
     def between(self, since_s: float, until_s: float) -> list[Page]:
-        """The pages from then to then, in seconds after the outage began. Skips where too few of them are news."""
+        """The pages from then to then, in seconds after the outage began.
+
+        Skips where too few of them are news.
+        """
         begun_s = self.during("stop")[0].at_s
         pages = [page for page in self.pages if since_s <= page.at_s - begun_s < until_s]
         news = [page for page in pages if page.is_active]
         if len(news) < max(FRESH * len(pages), 2):
-            pytest.skip(f"not known here: {len(news)} of {len(pages)} pages were news, so the exporter had no core")
+            pytest.skip(
+                f"not known here: {len(news)} of {len(pages)} pages were news, so the "
+                "exporter had no core"
+            )
         return news
 
 
@@ -124,20 +136,28 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     pages: list[Page] = []
     with ExitStack() as stack:
         prometheus = None
-        environ = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(free_port())}
+        environ = {
+            "OTEL_METRICS_EXPORTER": "prometheus",
+            "OTEL_EXPORTER_PROMETHEUS_PORT": str(free_port()),
+        }
         if shutil.which("prometheus"):
             watch = stack.enter_context(open_watch(collector="none"))
             prometheus = Prometheus(watch.url)
-            environ = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
+            environ = {
+                name: value for name, value in os.environ.items() if name.startswith("OTEL_")
+            }
         address = f"http://127.0.0.1:{environ['OTEL_EXPORTER_PROMETHEUS_PORT']}/metrics"
-        process = started(folder, "run", "outage.toml", "--quiet", "--json", "--out", "result", **environ)
+        process = started(
+            folder, "run", "outage.toml", "--quiet", "--json", "--out", "result", **environ
+        )
         stack.callback(process.wait)
         stack.callback(process.kill)
         while process.poll() is None:
             time.sleep(0.2)
             try:
                 page = page_of(get(address), time.monotonic())
-            except OSError:  # before the run and after it
+            except OSError:
+                # before the run and after it
                 continue
             if prometheus is not None:
                 page.fired = sum(prometheus.at(FIRING, time.time()).numbers)
@@ -148,10 +168,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield Watched(pages, prometheus is not None)
 
 
-def test_while_no_acquire_can_succeed_the_page_never_says_that_a_quorum_votes(watched: Watched) -> None:
+def test_while_no_acquire_can_succeed_the_page_never_says_that_a_quorum_votes(
+    watched: Watched,
+) -> None:
     assert watched.between(NOTICED_S, OUTAGE_S)
     pages = watched.during("stop", NOTICED_S)
-    begin, first, last = watched.during("stop")[0], pages[0], pages[-1]
+    begin = watched.during("stop")[0]
+    first = pages[0]
+    last = pages[-1]
     assert last.acquires["unreachable"] > begin.acquires["unreachable"], "the load goes on"
     assert last.acquires["acquired"] == first.acquires["acquired"], "and nothing is locked"
     spare = [page.spare for page in pages if page.spare is not None]
@@ -160,7 +184,8 @@ def test_while_no_acquire_can_succeed_the_page_never_says_that_a_quorum_votes(wa
 
 
 def test_the_notes_of_the_load_go_on_in_an_overload(watched: Watched) -> None:
-    """Each caller fails at once and comes back at once; so records come faster than they are counted."""
+    """Each caller fails at once and comes back at once; so records come faster than they are
+    counted."""
     assert watched.between(0.0, OUTAGE_S)
     pages = watched.during("stop")
     lasted_s = pages[-1].at_s - pages[0].at_s

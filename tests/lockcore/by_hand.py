@@ -1,4 +1,5 @@
-"""An operation run by hand: *its steps and what the instances say → what it waits for, and what it gives*."""
+"""An operation run by hand: *its steps and what the instances say → what it waits for, and what it
+gives*."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Caller:
     """Runs the steps of an operation up to their next wait, whenever that has ended."""
 
     def __init__(self, fleet: ScriptedFleet, steps: Generator[Any, int, Any]) -> None:
-        self.fleet, self.steps = fleet, steps
+        self.fleet = fleet
+        self.steps = steps
         self.result: Any = None
         self.wanted: Any = None
         self._run(lambda: next(self.steps))
@@ -40,7 +42,8 @@ class Caller:
             while not self._begin(step()):
                 step = lambda: self.steps.send(self.fleet.now_ns)  # noqa: E731
         except StopIteration as done:
-            self.wanted, self.result = None, done.value
+            self.wanted = None
+            self.result = done.value
         except Killed:
             self.wanted = None
 
@@ -62,7 +65,10 @@ class Caller:
 
 
 class Run(Caller):
-    """The only caller there is: it is never late. Each `answer` is what the instances say to the round it waits for."""
+    """The only caller there is: it is never late.
+
+    Each `answer` is what the instances say to the round it waits for.
+    """
 
     def __init__(self, fleet: ScriptedFleet, steps: Generator[Any, int, Any]) -> None:
         self.waits: list[float] = []
@@ -83,7 +89,8 @@ class Run(Caller):
         return not isinstance(wanted, Offer)
 
     def answer(self, *replies: bytes, after_ms: float = 1) -> Run:
-        """One reply per instance, then the caller runs again; without a reply it is silent until the timeout."""
+        """One reply per instance, then the caller runs again; without a reply it is silent until
+        the timeout."""
         self.fleet.after(after_ms)
         for index, reply in enumerate(replies):
             if reply:

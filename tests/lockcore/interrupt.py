@@ -1,4 +1,5 @@
-"""Ctrl-C at a moment of one's choice: *the k-th moment at which lockcore notices a signal → KeyboardInterrupt*.
+"""Ctrl-C at a moment of one's choice: *the k-th moment at which lockcore notices a signal →
+KeyboardInterrupt*.
 
 The interpreter looks for signals after a call, at a loop's turn and at the beginning of a function.
 """
@@ -22,18 +23,21 @@ def moments(code: CodeType) -> frozenset[int]:
     noticed = [
         after.offset
         for before, after in pairwise(dis.get_instructions(code))
-        if after.opname != "RETURN_VALUE"  # belongs to the call before it, and stands outside its `try`
+        # belongs to the call before it, and stands outside its `try`
+        if after.opname != "RETURN_VALUE"
         and (
             before.opname.startswith("CALL")
             or before.opname == "JUMP_BACKWARD"
-            or (before.opname == "RESUME" and code.co_name not in OPERATIONS)  # their caller's, rather
+            # their caller's, rather
+            or (before.opname == "RESUME" and code.co_name not in OPERATIONS)
         )
     ]
     return frozenset(noticed)
 
 
 class Interrupt:
-    """Counts those moments in the files `within`, and raises at one of them; `where` says at which."""
+    """Counts those moments in the files `within`, and raises at one of them; `where` says at
+    which."""
 
     def __init__(self, at: int, *within: str) -> None:
         self.left = at
@@ -56,7 +60,8 @@ class Interrupt:
             return None
         frame.f_trace_opcodes = True
         if event == "return":
-            self._returned_to = frame.f_back  # no look for signals behind a call of a Python function
+            # no look for signals behind a call of a Python function
+            self._returned_to = frame.f_back
         elif event == "opcode" and frame is self._returned_to:
             self._returned_to = None
         elif event == "opcode" and frame.f_lasti in moments(code):

@@ -1,7 +1,8 @@
-"""A connection read the plain way: *bytes → one reply at a time → whatever awaits it*. What `Pipeline` is held against.
+"""A connection read the plain way: *bytes → one reply at a time → whatever awaits it*. What
+`Pipeline` is held against.
 
-Written from the specification of RESP alone. Nothing is compared with what is expected, and no batch is counted
-together: the oldest command in flight gets the next reply.
+Written from the specification of RESP alone. Nothing is compared with what is expected, and no
+batch is counted together: the oldest command in flight gets the next reply.
 """
 
 from collections import deque
@@ -30,7 +31,9 @@ def value_at(data: bytes, at: int) -> tuple[Any, int]:
     line_end = data.find(b"\r\n", at)
     if line_end < 0:
         raise IncompleteError
-    kind, content, end = data[at : at + 1], data[at + 1 : line_end], line_end + 2
+    kind = data[at : at + 1]
+    content = data[at + 1 : line_end]
+    end = line_end + 2
     if kind in b"$=" and content != b"-1":
         stop = end + int(content)
         if len(data) < stop + 2:
@@ -55,7 +58,8 @@ class PlainReader:
     """One connection of an engine, in place of `Engine.received`."""
 
     def __init__(self, engine: Engine, index: int) -> None:
-        self.engine, self.pipe = engine, engine.pipes[index]
+        self.engine = engine
+        self.pipe = engine.pipes[index]
         self.data = b""
 
     def receive(self, data: bytes) -> None:
@@ -75,12 +79,14 @@ class PlainReader:
             line_end = self.data.find(b"\r\n") + 2
             if line_end < 2:
                 raise IncompleteError
-            if self.data[:line_end] == b"*%d\r\n" % len(oldest.parts):  # its parts' answers follow one by one
+            # its parts' answers follow one by one
+            if self.data[:line_end] == b"*%d\r\n" % len(oldest.parts):
                 self._next()
                 self.data = self.data[line_end:]
                 return
         value, end = value_at(self.data, 0)
-        said, self.data = self.data[:end], self.data[end:]
+        said = self.data[:end]
+        self.data = self.data[end:]
         if isinstance(value, Push):
             if value[0] == b"invalidate":
                 pipe.forgot(pipe, "keys were flushed")

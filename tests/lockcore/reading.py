@@ -1,16 +1,22 @@
-"""The rules of the README's vocabulary, read naively: *all votes → a name; votes so far → the names still possible*.
+"""The rules of the README's vocabulary, read naively: *all votes → a name; votes so far → the names
+still possible*.
 
-Written from the text alone, by counting and by trying every completion; nothing of `lockcore.quorum` is called. This is
-what the clever rules are held against.
+Written from the text alone, by counting and by trying every completion; nothing of
+`lockcore.quorum` is called. This is what the clever rules are held against.
 """
 
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement
 
-GRANTED, REFUSED, ERRORED, SILENT, ABSENT = "granted", "refused", "errored", "silent", "absent"
+GRANTED = "granted"
+REFUSED = "refused"
+ERRORED = "errored"
+SILENT = "silent"
+ABSENT = "absent"
 VOTES = (GRANTED, REFUSED, ERRORED, SILENT, ABSENT)
-OURS, NOT_OURS = "ours", "not ours"
+OURS = "ours"
+NOT_OURS = "not ours"
 
 
 def quorum(instances: int) -> int:
@@ -43,7 +49,8 @@ def must_clean_up(known: Sequence[str], undecided: int) -> bool:
 
 
 def owned_name(found: Sequence[str]) -> str:
-    """The name of a release in which every instance's answer is known (`NOT_OURS` also where it cannot be ours)."""
+    """The name of a release in which every instance's answer is known (`NOT_OURS` also where it
+    cannot be ours)."""
     q = quorum(len(found))
     if found.count(OURS) >= q:
         return "released"

@@ -1,7 +1,8 @@
-"""An engine whose instances are a script: *what each instance says, and when → what the engine sends and decides*.
+"""An engine whose instances are a script: *what each instance says, and when → what the engine
+sends and decides*.
 
-Nothing moves by itself: the test attaches, replies, breaks and moves the clock. What the engine sent is read back with
-hiredis, per instance, as lists of arguments.
+Nothing moves by itself: the test attaches, replies, breaks and moves the clock. What the engine
+sent is read back with hiredis, per instance, as lists of arguments.
 """
 
 import gc
@@ -16,7 +17,12 @@ from hiredis import Reader
 from lockcore.attempt import lease_of
 from lockcore.awaited import Ignored, SentAgain
 from lockcore.clock import NS_PER_MS
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND, Dialect
+from lockcore.commands import (
+    COMPARE_AND_DELETE,
+    COMPARE_AND_DELETE_MANY,
+    COMPARE_AND_EXTEND,
+    Dialect,
+)
 from lockcore.engine import Engine
 from lockcore.flight import Flight, MergedReply
 from lockcore.membership import Hello
@@ -28,7 +34,9 @@ from tests.doubles.keyspace import NIL, OK, ONE, Command
 
 START_NS = 1_000_000 * NS_PER_MS
 TTL_MS = 10_000
-DELIFEQ, DELEX, EVALSHA = Dialect("delifeq", True), Dialect("delex", True), Dialect("evalsha", False)
+DELIFEQ = Dialect("delifeq", True)
+DELEX = Dialect("delex", True)
+EVALSHA = Dialect("evalsha", False)
 RELEASES = {b"DELIFEQ", b"DELEX", COMPARE_AND_DELETE.sha, COMPARE_AND_DELETE.source}
 MERGED = {COMPARE_AND_DELETE_MANY.sha, COMPARE_AND_DELETE_MANY.source}
 EXTENSIONS = {COMPARE_AND_EXTEND.sha, COMPARE_AND_EXTEND.source}
@@ -65,24 +73,37 @@ def claims_of(command: Command) -> list[tuple[bytes, bytes]]:
 
 
 class ScriptedFleet:
-    """Scripted instances behind one engine. `at_once`: a batch leaves as soon as it begins, as from a quiet shell."""
+    """Scripted instances behind one engine.
+
+    `at_once`: a batch leaves as soon as it begins, as from a quiet shell.
+    """
 
     def __init__(
-        self, instances: int, *, settings: Settings | None = None, dialect: Dialect = DELIFEQ, at_once: bool = False,
+        self,
+        instances: int,
+        *,
+        settings: Settings | None = None,
+        dialect: Dialect = DELIFEQ,
+        at_once: bool = False,
         connect: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.now_ns = START_NS
         self.at_once = at_once
         self.dialect = dialect
         self.wanted = 0
         self.sent: list[list[Command]] = [[] for _ in range(instances)]
         self.unanswered: list[list[Command]] = [[] for _ in range(instances)]
-        self.given: Counter[tuple[bytes, bytes]] = Counter()  # (owner token, reply) to SETs
+        # (owner token, reply) to SETs
+        self.given: Counter[tuple[bytes, bytes]] = Counter()
         self.writes: list[list[bytes]] = [[] for _ in range(instances)]
-        self.breaks: set[int] = set()  # sending to these breaks their connection
-        self.backlog = [0] * instances  # bytes their sockets have not taken yet
+        # sending to these breaks their connection
+        self.breaks: set[int] = set()
+        # bytes their sockets have not taken yet
+        self.backlog = [0] * instances
         self.settings = settings or settings_of()
-        self.engine = Engine([f"host:{7000 + index}" for index in range(instances)], self.settings, self._want_flush)
+        self.engine = Engine(
+            [f"host:{7000 + index}" for index in range(instances)], self.settings, self._want_flush
+        )
         for index in range(instances if connect else 0):
             self.attach(index)
 
@@ -91,7 +112,7 @@ class ScriptedFleet:
         if self.at_once:
             self.flush()
 
-    # -- connections --------------------------------------------------------------------------------------------------
+    # -- connections -------------------------------------------------------------------------------
 
     def attach(
         self,
@@ -139,7 +160,8 @@ class ScriptedFleet:
             self.reply(index, *replies)
 
     def drain(self, refused: float = 0) -> None:
-        """Every connected instance answers everything: SETs with OK (but a share with nil), all else with 1."""
+        """Every connected instance answers everything: SETs with OK (but a share with nil), all
+        else with 1."""
         random = Random(1)
         self.flush()
         while any(self.unanswered):
@@ -147,13 +169,17 @@ class ScriptedFleet:
                 if self.engine.pipes[index].is_open and commands:
                     said = [NIL if random.random() < refused else OK for _ in commands]
                     self.reply(
-                        index, *[ok if kind_of(one) == "set" else ONE for ok, one in zip(said, commands, strict=True)]
+                        index,
+                        *[
+                            ok if kind_of(one) == "set" else ONE
+                            for ok, one in zip(said, commands, strict=True)
+                        ],
                     )
                 else:
                     commands.clear()
             self.flush()
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Send what is queued."""
@@ -170,7 +196,7 @@ class ScriptedFleet:
         self.flush()
         return self.engine.next_tick_ns(self.now_ns)
 
-    # -- rounds -------------------------------------------------------------------------------------------------------
+    # -- rounds ------------------------------------------------------------------------------------
 
     def begin(self, resource: str = "stock", ttl_ms: int = TTL_MS) -> SetRound:
         """An attempt, queued."""
@@ -216,7 +242,7 @@ class ScriptedFleet:
         self.flush()
         return round_
 
-    # -- what can be seen ---------------------------------------------------------------------------------------------
+    # -- what can be seen --------------------------------------------------------------------------
 
     def kinds(self, index: int) -> list[str]:
         """The kinds of the commands an instance got, in order."""
@@ -224,15 +250,21 @@ class ScriptedFleet:
 
     def order(self, index: int) -> list[tuple[str, bytes]]:
         """(kind, owner token) of every command an instance got, in order."""
-        return [(kind_of(command), token) for command in self.sent[index] for _, token in claims_of(command)]
+        return [
+            (kind_of(command), token)
+            for command in self.sent[index]
+            for _, token in claims_of(command)
+        ]
 
     def about(self, index: int, round_: SetRound) -> list[str]:
-        """The kinds of the commands about one attempt's owner token that an instance got, in order."""
+        """The kinds of the commands about one attempt's owner token that an instance got, in
+        order."""
         token = token_of(round_)
         return [kind for kind, other in self.order(index) if other == token]
 
     def is_empty(self) -> bool:
-        """Nothing is awaited and nothing remembered: whatever was asked has been answered or given up."""
+        """Nothing is awaited and nothing remembered: whatever was asked has been answered or given
+        up."""
         status = self.engine.status()
         return self.engine.is_idle and not any(one.pending or one.owed_releases for one in status)
 
@@ -248,11 +280,12 @@ def submit(engine: Engine, round_: Round) -> None:
 
 
 def rounds_kept(engine: Engine) -> list[object]:
-    """Every round the engine still holds anywhere, found by following its references: what a leak would be made of.
-    Which leases callers have may be known on purpose (`holders`, bounded)."""
+    """Every round the engine still holds anywhere, found by following its references: what a leak
+    would be made of. Which leases callers have may be known on purpose (`holders`, bounded)."""
     kinds = (SetRound, ReleaseRound, MergedReply, Flight, Ignored, OwedRelease, SentAgain)
     passed = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, Settings)
-    seen, ahead = {id(engine), id(engine.turns.holders)}, gc.get_referents(engine)
+    seen = {id(engine), id(engine.turns.holders)}
+    ahead = gc.get_referents(engine)
     kept: list[object] = []
     while ahead:
         thing = ahead.pop()

@@ -1,4 +1,5 @@
-"""Bytes stay bytes: whatever texts, messages and errors hold, each reply is read as one that is read alone."""
+"""Bytes stay bytes: whatever texts, messages and errors hold, each reply is read as one that is
+read alone."""
 
 from __future__ import annotations
 
@@ -14,17 +15,38 @@ from lockcore.resp import bulk, request
 from lockcore.rounds import Round
 from tests.doubles.keyspace import NIL, OK, ONE, WRONGTYPE, ZERO
 from tests.lockcore.one_reply_at_a_time import PlainReader
-from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, name_of, rounds_kept, settings_of
+from tests.lockcore.scripted import (
+    DELIFEQ,
+    EVALSHA,
+    ScriptedFleet,
+    name_of,
+    rounds_kept,
+    settings_of,
+)
 
 NULL = b"_\r\n"  # RESP3's nil
 INBOX = b"shop:handoff:" + b"p" * 22
-TEXTS = (b"\n_\r", b"_\r\n", b"\r\n", b"+OK\r\n", b":1\r\n", b":0\r\n", b"$-1\r\n", b"*2\r\n", b">", b"x", b"\r", b"\n")
+TEXTS = (
+    b"\n_\r",
+    b"_\r\n",
+    b"\r\n",
+    b"+OK\r\n",
+    b":1\r\n",
+    b":0\r\n",
+    b"$-1\r\n",
+    b"*2\r\n",
+    b">",
+    b"x",
+    b"\r",
+    b"\n",
+)
 HEAD = b">3\r\n$7\r\nmessage\r\n" + bulk(INBOX) + b"$"
 FLUSHED = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
 
 def text(random: Random) -> bytes:
-    """What a user may choose, such as a resource's name, a value or a message: here, much that looks like replies."""
+    """What a user may choose, such as a resource's name, a value or a message: here, much that
+    looks like replies."""
     return b"".join(random.choices(TEXTS, k=random.randrange(12)))
 
 
@@ -38,16 +60,31 @@ def odd(random: Random) -> bytes:
     line = text(random).replace(b"\r", b" ").replace(b"\n", b" ")
     return random.choice(
         (
-            bulk(text(random)), bulk(b"OK"), b"*-1\r\n", b"*0\r\n", b"*2\r\n" + bulk(text(random)) + ONE, b":5\r\n",
-            b"*1\r\n*2\r\n" + NULL + bulk(text(random)), b"~1\r\n" + bulk(text(random)), b"%1\r\n+a\r\n" + ONE,
-            b"-ERR " + line + b"\r\n", b"-MISCONF " + line + b"\r\n", b"+" + line + b"\r\n", b"#t\r\n", b",1.5\r\n",
-            b"=6\r\ntxt:OK\r\n", b"(12\r\n", b"+ok\r\n", b"$0\r\n\r\n",
+            bulk(text(random)),
+            bulk(b"OK"),
+            b"*-1\r\n",
+            b"*0\r\n",
+            b"*2\r\n" + bulk(text(random)) + ONE,
+            b":5\r\n",
+            b"*1\r\n*2\r\n" + NULL + bulk(text(random)),
+            b"~1\r\n" + bulk(text(random)),
+            b"%1\r\n+a\r\n" + ONE,
+            b"-ERR " + line + b"\r\n",
+            b"-MISCONF " + line + b"\r\n",
+            b"+" + line + b"\r\n",
+            b"#t\r\n",
+            b",1.5\r\n",
+            b"=6\r\ntxt:OK\r\n",
+            b"(12\r\n",
+            b"+ok\r\n",
+            b"$0\r\n\r\n",
         )
-    )  # fmt: skip
+    )
 
 
 def answer(command: list[bytes], random: Random, oddness: float, held: set[bytes]) -> bytes:
-    """One instance's reply to one command: mostly what it is asked for; what is held is mostly refused by all."""
+    """One instance's reply to one command: mostly what it is asked for; what is held is mostly
+    refused by all."""
     chance = random.random()
     if chance < oddness:
         return odd(random)
@@ -58,7 +95,10 @@ def answer(command: list[bytes], random: Random, oddness: float, held: set[bytes
     if command[0] == b"ASK":
         return random.choice((bulk(text(random)), NIL, NULL, ONE))
     if command[0] == b"EVALSHA" and int(command[2]) > 1:
-        parts = [WRONGTYPE if random.random() < oddness else random.choice((ONE, ZERO)) for _ in command[3::2]]
+        parts = [
+            WRONGTYPE if random.random() < oddness else random.choice((ONE, ZERO))
+            for _ in command[3::2]
+        ]
         return b"*%d\r\n" % len(parts) + b"".join(parts)
     return ONE if random.random() < 0.8 else ZERO
 
@@ -71,9 +111,13 @@ class Reading:
         instances = self.random.choice((1, 2, 3, 3, 5))
         merge = self.random.random() < 0.3
         settings = settings_of(
-            merge_releases=merge, rejoin=self.random.choice(("trust", "trust-first")), max_ttl_ms=10_000
+            merge_releases=merge,
+            rejoin=self.random.choice(("trust", "trust-first")),
+            max_ttl_ms=10_000,
         )
-        self.fleet = ScriptedFleet(instances, settings=settings, dialect=EVALSHA if merge else DELIFEQ)
+        self.fleet = ScriptedFleet(
+            instances, settings=settings, dialect=EVALSHA if merge else DELIFEQ
+        )
         self.known: list[object] = []
         self.rounds: list[Round] = []
         self.readers = [self._reader(index, plain=plain) for index in range(instances)]
@@ -89,13 +133,23 @@ class Reading:
 
     def _asked(self, reply: object, pipe: Any) -> None:
         plain = type(reply) in {bytes, int, type(None)}
-        self.known.append((pipe.index, f"error {reply}" if isinstance(reply, ReplyError) else reply if plain else "?"))
+        self.known.append(
+            (
+                pipe.index,
+                f"error {reply}" if isinstance(reply, ReplyError) else reply if plain else "?",
+            )
+        )
 
     def ask(self) -> None:
         """Callers acquire, others release; something is asked of single instances in between."""
-        fleet, random = self.fleet, self.random
+        fleet = self.fleet
+        random = self.random
         for number in range(random.choice((1, 2, 4, 5, 20))):
-            won = [round_ for round_ in self.rounds if name_of(round_) == "acquired" and not round_.cleaned]  # type: ignore[union-attr]
+            won = [
+                round_
+                for round_ in self.rounds
+                if name_of(round_) == "acquired" and not round_.cleaned
+            ]  # type: ignore[union-attr]
             if won and random.random() < 0.4:
                 fleet.engine.clean_up(random.choice(won))  # type: ignore[arg-type]
             else:
@@ -106,8 +160,10 @@ class Reading:
         fleet.flush()
 
     def play(self) -> list[object]:
-        """Everything that is asked is answered, in pieces of any size, from all instances by turns."""
-        fleet, random = self.fleet, self.random
+        """Everything that is asked is answered, in pieces of any size, from all instances by
+        turns."""
+        fleet = self.fleet
+        random = self.random
         oddness = random.choice((0.0, 0.03, 0.3))
         held = {b"r%d" % number for number in range(20) if random.random() < 0.3}
         left = [b"" for _ in fleet.unanswered]
@@ -127,9 +183,13 @@ class Reading:
                 if left[index]:
                     self.readers[index](left[index][:size])
                     left[index] = left[index][size:]
-                    self.known.append([(name_of(round_), tuple(round_.tally)) for round_ in self.rounds])
+                    self.known.append(
+                        [(name_of(round_), tuple(round_.tally)) for round_ in self.rounds]
+                    )
                 fleet.flush()
-        self.known.append([(pipe.errors, pipe.awaited, pipe.late_replies) for pipe in fleet.engine.pipes])
+        self.known.append(
+            [(pipe.errors, pipe.awaited, pipe.late_replies) for pipe in fleet.engine.pipes]
+        )
         fleet.tick(60)
         fleet.engine.take_ready()
         if not oddness:
@@ -140,5 +200,6 @@ class Reading:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_any_bytes_in_any_pieces_count_as_one_reply_read_at_a_time(seed: int) -> None:
-    """Names, values and messages that look like replies are none: they grant, refuse and confirm nothing."""
+    """Names, values and messages that look like replies are none: they grant, refuse and confirm
+    nothing."""
     assert Reading(seed, plain=False).play() == Reading(seed, plain=True).play()

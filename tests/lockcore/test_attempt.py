@@ -15,14 +15,15 @@ from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, ZERO
 from tests.lockcore.by_hand import Caller, Run, acquiring
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of, token_of
 
-DRIFT_MS = 102  # of a TTL of 10 s
+# of a TTL of 10 s
+DRIFT_MS = 102
 
 
 def fleet_of(**settings: Any) -> ScriptedFleet:
     return ScriptedFleet(3, settings=settings_of(**settings))
 
 
-# -- acquire ----------------------------------------------------------------------------------------------------------
+# -- acquire ---------------------------------------------------------------------------------------
 
 
 def test_a_lease_is_valid_from_its_start_for_the_ttl_without_drift() -> None:
@@ -33,13 +34,22 @@ def test_a_lease_is_valid_from_its_start_for_the_ttl_without_drift() -> None:
     assert lease.started_ns == started_ns
     assert lease.granted_ns == started_ns + 3 * NS_PER_MS
     assert lease.valid_until_ns == started_ns + (TTL_MS - DRIFT_MS) * NS_PER_MS
-    assert (lease.resource, lease.ttl_ms, lease.attempts, lease.split_votes) == ("stock", TTL_MS, 1, 0)
+    assert (lease.resource, lease.ttl_ms, lease.attempts, lease.split_votes) == (
+        "stock",
+        TTL_MS,
+        1,
+        0,
+    )
     assert lease.outcome is Outcome.ACQUIRED
     assert lease.owner_token == fleet.sent[0][0][2]
 
 
-@pytest.mark.parametrize("left_ns, outcome", [(1, Outcome.ACQUIRED), (0, Outcome.TOO_LATE), (-1, Outcome.TOO_LATE)])
-def test_a_quorum_that_comes_when_the_validity_is_used_up_is_too_late(left_ns: int, outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    "left_ns, outcome", [(1, Outcome.ACQUIRED), (0, Outcome.TOO_LATE), (-1, Outcome.TOO_LATE)]
+)
+def test_a_quorum_that_comes_when_the_validity_is_used_up_is_too_late(
+    left_ns: int, outcome: Outcome
+) -> None:
     fleet = fleet_of()
     run = acquiring(fleet)
     fleet.now_ns += (TTL_MS - DRIFT_MS) * NS_PER_MS - left_ns
@@ -58,7 +68,9 @@ def test_a_quorum_that_comes_when_the_validity_is_used_up_is_too_late(left_ns: i
         ((OK, b"", b""), Outcome.UNREACHABLE),
     ],
 )
-def test_an_acquire_without_a_wait_makes_one_attempt(replies: tuple[bytes, ...], outcome: Outcome) -> None:
+def test_an_acquire_without_a_wait_makes_one_attempt(
+    replies: tuple[bytes, ...], outcome: Outcome
+) -> None:
     run = acquiring(fleet_of())
     started_ns = run.fleet.now_ns
     run.answer(*replies)
@@ -78,9 +90,15 @@ def test_every_attempt_has_its_own_start_and_owner_token() -> None:
     lease = run.result
     assert isinstance(lease, Lease)
     assert (lease.attempts, lease.split_votes) == (3, 1)
-    assert run.waits == [2.5, 2.5]  # half of the window of 5 ms
+    # half of the window of 5 ms
+    assert run.waits == [2.5, 2.5]
     assert len({token_of(round_) for round_ in run.rounds}) == 3
-    assert lease.started_ns == run.rounds[2].started_ns > run.rounds[1].started_ns > run.rounds[0].started_ns
+    assert (
+        lease.started_ns
+        == run.rounds[2].started_ns
+        > run.rounds[1].started_ns
+        > run.rounds[0].started_ns
+    )
     assert lease.owner_token == token_of(run.rounds[2])
 
 
@@ -88,7 +106,8 @@ def test_no_attempt_starts_after_the_wait_is_over() -> None:
     run = acquiring(fleet_of(), wait_ms=10)
     while run.result is None:
         run.answer(NIL, NIL, NIL)
-    assert run.result.attempts == 4  # at 0, 3.5 and 7 ms, and the last one when the wait ends
+    # at 0, 3.5 and 7 ms, and the last one when the wait ends
+    assert run.result.attempts == 4
     assert run.result.ended_ns - run.result.started_ns == 11 * NS_PER_MS
 
 
@@ -132,7 +151,7 @@ def test_a_caller_cancelled_between_two_attempts_has_nothing_to_clean_up() -> No
     assert [fleet.about(index, round_) for index in range(3)] == [["set", "release"]] * 3
 
 
-# -- release ----------------------------------------------------------------------------------------------------------
+# -- release ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,11 +171,13 @@ def test_a_release_says_what_became_of_it(replies: tuple[bytes, ...], outcome: O
     assert run.result.resource == "stock"
 
 
-# -- negative control -------------------------------------------------------------------------------------------------
+# -- negative control ------------------------------------------------------------------------------
 
 
 def test_a_validity_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease | None:
+    def blind(
+        round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0
+    ) -> Lease | None:
         return lease_of(round_, min(now_ns, round_.started_ns), attempts, split_votes)
 
     monkeypatch.setattr(attempt, "lease_of", blind)

@@ -1,4 +1,5 @@
-"""Who is woken, and in what order: one after the other, whether the loop or a caller that parks asks for the next."""
+"""Who is woken, and in what order: one after the other, whether the loop or a caller that parks
+asks for the next."""
 
 from typing import Any
 
@@ -18,12 +19,14 @@ def settled(waiter: object) -> Settled:
 def of(*waiters: object) -> Core:
     """An engine for which something is ready that each of them waits for."""
     engine = Core()
-    engine.ready, engine.woken = list(map(settled, waiters)), 0
+    engine.ready = list(map(settled, waiters))
+    engine.woken = 0
     return engine
 
 
 def test_everybody_is_woken_once_in_order_also_who_comes_meanwhile() -> None:
-    engine, names = of("a", None, "b"), list[str]()
+    engine = of("a", None, "b")
+    names = list[str]()
 
     def wake(name: str) -> None:
         names.append(name)
@@ -35,9 +38,11 @@ def test_everybody_is_woken_once_in_order_also_who_comes_meanwhile() -> None:
 
 
 def test_a_caller_that_parks_hands_over_to_the_next_and_nobody_is_woken_twice() -> None:
-    engine, names = of("a", "b", "c", "d"), list[str]()
+    engine = of("a", "b", "c", "d")
+    names = list[str]()
 
-    def wake(name: str) -> None:  # runs until it parks: then whoever is next runs, in its stead
+    # runs until it parks: then whoever is next runs, in its stead
+    def wake(name: str) -> None:
         names.append(name)
         if name != "c" and (after := next_waiter(engine)) is not None:
             wake(after)
@@ -48,7 +53,8 @@ def test_a_caller_that_parks_hands_over_to_the_next_and_nobody_is_woken_twice() 
 
 
 def test_whoever_comes_behind_an_interrupt_stays_ready() -> None:
-    engine, names = of("a", "b", "c"), list[str]()
+    engine = of("a", "b", "c")
+    names = list[str]()
 
     def wake(name: str) -> None:
         if name == "b":
@@ -82,7 +88,10 @@ def test_a_stand_in_is_stepped_in_its_turn_and_its_caller_woken_only_if_it_says_
 
 def test_a_caller_that_parks_steps_the_stand_ins_before_the_next_caller() -> None:
     steps: list[Any] = []
-    engine = of(*(StandIn(None, lambda number=number: bool(steps.append(number))) for number in range(3)), "a")
+    engine = of(
+        *(StandIn(None, lambda number=number: bool(steps.append(number))) for number in range(3)),
+        "a",
+    )
     assert (next_waiter(engine), steps) == ("a", [0, 1, 2])
     assert next_waiter(engine) is None
 
@@ -91,7 +100,8 @@ def test_whoever_comes_behind_an_interrupted_stand_in_stays_ready() -> None:
     def step() -> bool:
         raise KeyboardInterrupt
 
-    engine, names = of(StandIn("x", step), "a"), list[str]()
+    engine = of(StandIn("x", step), "a")
+    names = list[str]()
     with pytest.raises(KeyboardInterrupt):
         hand_out(engine, names.append)
     hand_out(engine, names.append)

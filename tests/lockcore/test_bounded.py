@@ -13,10 +13,13 @@ from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import ScriptedFleet, name_of, settings_of
 
 
-@pytest.mark.parametrize("resource", ["r", "ä€😀", "x" * 254, "x" * 255, "x" * 256, "ä" * 128, "x" * 131_069])
+@pytest.mark.parametrize(
+    "resource", ["r", "ä€😀", "x" * 254, "x" * 255, "x" * 256, "ä" * 128, "x" * 131_069]
+)
 def test_a_claim_says_key_and_owner_token_with_their_lengths(resource: str) -> None:
     made = claims.Claims(settings_of(key_prefix="lb:"))
-    key, numbers = f"lb:{resource}".encode(), (10**14, 10**14 + 999, 10**14 + 1_000, 10**14 + 7, 10**15 - 1)
+    key = f"lb:{resource}".encode()
+    numbers = (10**14, 10**14 + 999, 10**14 + 1_000, 10**14 + 7, 10**15 - 1)
     for number in numbers:
         expected = b"$%d\r\n%b\r\n$37\r\n%b%d\r\n" % (len(key), key, made.process, number)
         assert made.claim(resource, number) == expected
@@ -48,7 +51,8 @@ def test_the_terms_kept_are_bounded_and_those_forgotten_are_made_again() -> None
 
 
 def test_the_voter_sets_kept_are_bounded() -> None:
-    random, fleet = Random(1), ScriptedFleet(9)
+    random = Random(1)
+    fleet = ScriptedFleet(9)
     for _ in range(1_000):
         index = random.randrange(9)
         if fleet.engine.pipes[index].is_open:
@@ -58,11 +62,12 @@ def test_the_voter_sets_kept_are_bounded() -> None:
     assert 0 < len(fleet.engine._voter_sets) <= engine.VOTER_SETS_KEPT
 
 
-# -- time -----------------------------------------------------------------------------------------------------------
+# -- time ------------------------------------------------------------------------------------------
 
 
 def test_one_short_ttl_changes_no_other_rounds_grace(fleet: ScriptedFleet) -> None:
-    """Held up for 60 ms before it leaves, a round still gets a tenth of its own timeout on the wire."""
+    """Held up for 60 ms before it leaves, a round still gets a tenth of its own timeout on the
+    wire."""
     fleet.ask("brief", ttl_ms=3)
     fleet.tick(60)
     fleet.drain()
@@ -100,27 +105,34 @@ def test_a_grace_shared_by_all_rounds_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("factor, least", [(0.0, 3), (0.01, 3), (0.3, 3), (0.4, 4), (0.5, 5)])
-def test_a_ttl_that_could_never_be_valid_is_refused_and_the_least_one_named(factor: float, least: int) -> None:
+def test_a_ttl_that_could_never_be_valid_is_refused_and_the_least_one_named(
+    factor: float, least: int
+) -> None:
     settings = Settings(drift_factor=factor)
     settings.check_ttl(least)
     for ttl_ms in range(1, least):
-        with pytest.raises(ValueError, match=f"ttl_ms {ttl_ms} could never be valid: .* use at least {least}$"):
+        with pytest.raises(
+            ValueError, match=f"ttl_ms {ttl_ms} could never be valid: .* use at least {least}$"
+        ):
             settings.check_ttl(ttl_ms)
     with pytest.raises(ValueError, match="max_ttl_ms 2 could never be valid"):
         Settings(max_ttl_ms=2, drift_factor=factor)
 
 
-# -- what is due ----------------------------------------------------------------------------------------------------
+# -- what is due -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_timetable_gives_everything_that_is_open_in_order_once(seed: int) -> None:
     """Against a plain list: things are added, moved and closed at random."""
-    random, times, given = Random(seed), {}, []  # type: ignore[var-annotated]
+    random = Random(seed)
+    times = {}
+    given = []  # type: ignore[var-annotated]
     table: Timetable[int] = Timetable(lambda due, thing: times.get(thing) == due)
     for now in range(2_000):
         for _ in range(random.randrange(4)):
-            thing, due = random.randrange(300), now + random.randrange(1, 400)
+            thing = random.randrange(300)
+            due = now + random.randrange(1, 400)
             times[thing] = due
             table.add(due, thing)
         times.pop(random.randrange(300), None)
@@ -142,9 +154,11 @@ def test_parking_again_and_again_keeps_no_more_than_twice_who_is_parked() -> Non
 
 
 def looked_at(callers: int) -> int:
-    """How many parked callers are looked at while the times of 100 of them come, one after the other."""
+    """How many parked callers are looked at while the times of 100 of them come, one after the
+    other."""
     fleet = ScriptedFleet(1)
-    turns, looks = fleet.engine.turns, 0
+    turns = fleet.engine.turns
+    looks = 0
     still_parked = turns.parked._is_open
 
     def counting(due_ns: int, turn: Turn) -> bool:

@@ -49,7 +49,10 @@ def test_an_acquire_is_set_nx_px(resource: str, ttl_ms: int) -> None:
 def test_a_key_is_the_prefix_and_the_resource() -> None:
     one = Attempt("stock", prefix="lockbench:7f:")
     assert one.key == b"lockbench:7f:stock"
-    assert one.claim == b"$18\r\nlockbench:7f:stock\r\n$%d\r\n%b\r\n" % (OWNER_TOKEN_BYTES, one.token)
+    assert one.claim == b"$18\r\nlockbench:7f:stock\r\n$%d\r\n%b\r\n" % (
+        OWNER_TOKEN_BYTES,
+        one.token,
+    )
 
 
 @pytest.mark.parametrize("resource", KEYS)
@@ -73,12 +76,15 @@ def test_an_extension_is_the_cheapest_compare_and_extend(resource: str) -> None:
 @pytest.mark.parametrize("releases", [1, 2, 9, 10, 100])
 def test_a_merged_release_names_all_keys_and_then_all_tokens(releases: int) -> None:
     many = [Attempt(f"r{number}") for number in range(releases)]
-    keys, tokens = [one.key for one in many], [one.token for one in many]
+    keys = [one.key for one in many]
+    tokens = [one.token for one in many]
     expected = packed(b"EVALSHA", COMPARE_AND_DELETE_MANY.sha, b"%d" % releases, *keys, *tokens)
     assert merged_release([one.claim for one in many]) == expected
 
 
-@pytest.mark.parametrize("script", [COMPARE_AND_DELETE, COMPARE_AND_EXTEND, COMPARE_AND_DELETE_MANY])
+@pytest.mark.parametrize(
+    "script", [COMPARE_AND_DELETE, COMPARE_AND_EXTEND, COMPARE_AND_DELETE_MANY]
+)
 def test_a_script_is_known_by_the_sha1_of_its_source_and_asks_for_the_owner(script: Script) -> None:
     assert script.sha == sha1(script.source, usedforsecurity=False).hexdigest().encode()
     assert script.source.startswith(b"-- KEYS[")

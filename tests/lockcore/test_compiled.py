@@ -1,4 +1,5 @@
-"""lockcore as machine code: all of its pure modules or none, and never a build that fails for it."""
+"""lockcore as machine code: all of its pure modules or none, and never a build that fails for
+it."""
 
 import logging
 import os
@@ -40,7 +41,9 @@ def build(tmp_path: Path) -> CompileCore:
     return command
 
 
-def message_of(build: CompileCore, caplog: pytest.LogCaptureFixture, compile_: Callable[[], object]) -> str:
+def message_of(
+    build: CompileCore, caplog: pytest.LogCaptureFixture, compile_: Callable[[], object]
+) -> str:
     """The only warning of a build that cannot compile."""
     build._compile = compile_
     with caplog.at_level(logging.WARNING):
@@ -55,20 +58,24 @@ def message_of(build: CompileCore, caplog: pytest.LogCaptureFixture, compile_: C
     "program, error, why",
     [
         (
-            "print('lockcore/x.py:3: error: Name is not defined'); print('Found 1 error in 1 file')",
+            "print('lockcore/x.py:3: error: Name is not defined'); print('Found 1 error "
+            "in 1 file')",
             SystemExit(1),
             "mypyc ended with exit status 1: lockcore/x.py:3: error: Name is not defined",
         ),
         (
-            "sys.stderr.write('x.c:9: fatal error: Python.h: No such file or directory\\ncompilation terminated.\\n')",
+            "sys.stderr.write('x.c:9: fatal error: Python.h: No such file or "
+            "directory\\ncompilation terminated.\\n')",
             CalledProcessError(4, ["/usr/bin/cc", "-O3"]),
-            "/usr/bin/cc ended with exit status 4: x.c:9: fatal error: Python.h: No such file or directory",
+            "/usr/bin/cc ended with exit status 4: x.c:9: fatal error: Python.h: No such "
+            "file or directory",
         ),
         ("print('Killed')", CalledProcessError(-9, ["cc"]), "cc ended with exit status -9: Killed"),
         (
             "print('x.py:3: warning: slow')",
             FileNotFoundError(2, "No such file or directory", "/no/cc"),
-            "there is no C compiler /no/cc; install gcc or clang, or name one in CC, and build again",
+            "there is no C compiler /no/cc; install gcc or clang, or name one in CC, and "
+            "build again",
         ),
         (
             "pass",
@@ -89,7 +96,8 @@ def test_a_build_that_cannot_compile_says_why_and_leaves_the_source_alone(
     why: str,
 ) -> None:
     def failing() -> None:
-        subprocess.run([sys.executable, "-c", f"import sys; {program}"], check=True)  # as a compiler's child does
+        # as a compiler's child does
+        subprocess.run([sys.executable, "-c", f"import sys; {program}"], check=True)
         raise error
 
     assert message_of(build, caplog, failing) == why
@@ -118,10 +126,14 @@ def test_a_compiler_that_is_not_there_is_named(
     def compiles() -> None:
         subprocess.run([os.environ["CC"], "-c", "x.c"], check=True)
 
-    assert message_of(build, caplog, compiles).startswith("there is no C compiler /no/such/cc; install gcc or clang")
+    assert message_of(build, caplog, compiles).startswith(
+        "there is no C compiler /no/such/cc; install gcc or clang"
+    )
 
 
-def test_who_wants_the_source_gets_it(build: CompileCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_wants_the_source_gets_it(
+    build: CompileCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCKCORE_PURE", "1")
     build.run()
     assert not list(tmp_path.glob("**/*.so"))

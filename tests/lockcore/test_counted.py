@@ -1,4 +1,5 @@
-"""What an application's lock is counted as: exact numbers and durations, few samples, a bounded number of classes."""
+"""What an application's lock is counted as: exact numbers and durations, few samples, a bounded
+number of classes."""
 
 import sys
 import time
@@ -31,7 +32,8 @@ from lockcore.counted import (
 from lockcore.model import Closed, Denied, Lease, Outcome, Tally
 
 SLOW_NS = 100_000_000
-THREADS, CYCLES = 8, 2_000
+THREADS = 8
+CYCLES = 2_000
 
 
 class Told:
@@ -42,7 +44,9 @@ class Told:
         self.releases: list[tuple[str, Outcome]] = []
         self.extensions: list[Outcome] = []
 
-    def acquire(self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool) -> None:
+    def acquire(
+        self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
+    ) -> None:
         self.acquires.append((name, result.outcome, sampled, odd))
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
@@ -52,9 +56,13 @@ class Told:
         self.extensions.append(result.outcome)
 
 
-def lease(resource: str = "r", took_ns: int = 1000, until_ns: int = 0, split_votes: int = 0) -> Lease:
+def lease(
+    resource: str = "r", took_ns: int = 1000, until_ns: int = 0, split_votes: int = 0
+) -> Lease:
     until_ns = until_ns or monotonic_ns() + NS_PER_S
-    return Lease(resource, b"t", 1000, 0, took_ns, until_ns, Closed(Tally(granted=3)), 1, split_votes)
+    return Lease(
+        resource, b"t", 1000, 0, took_ns, until_ns, Closed(Tally(granted=3)), 1, split_votes
+    )
 
 
 def denied(outcome: Outcome) -> Denied:
@@ -62,7 +70,11 @@ def denied(outcome: Outcome) -> Denied:
 
 
 def watch_of(
-    told: Told, class_of=None, every: int = 1, told_every=lambda every: None, contended_is_odd: bool = False
+    told: Told,
+    class_of=None,
+    every: int = 1,
+    told_every=lambda every: None,
+    contended_is_odd: bool = False,
 ) -> Tallied:
     watch = Tallied(told, SLOW_NS, class_of, told_every, contended_is_odd)
     watch.every = every
@@ -92,10 +104,18 @@ def test_what_is_slow_failed_or_lost_is_told_at_once_and_counted() -> None:
         watch.begun()
         watch.ended("r", result, 0)
     assert watch.waiting == 0, "also one that raised"
-    assert told.acquires == [("", Outcome.ACQUIRED, False, True), ("", Outcome.UNREACHABLE, False, True)]
+    assert told.acquires == [
+        ("", Outcome.ACQUIRED, False, True),
+        ("", Outcome.UNREACHABLE, False, True),
+    ]
     watch.released(slow, Outcome.GONE, 0)
     numbers = watch.counts[""].numbers
-    assert (numbers[SLOW], numbers[SPLIT], numbers[GONE], numbers[DENIED, "unreachable"]) == (1, 3, 1, 1)
+    assert (numbers[SLOW], numbers[SPLIT], numbers[GONE], numbers[DENIED, "unreachable"]) == (
+        1,
+        3,
+        1,
+        1,
+    )
     assert told.releases == [("", Outcome.GONE)]
 
 
@@ -108,7 +128,7 @@ def test_an_acquire_that_met_a_held_lock_is_told_only_where_it_is_wanted() -> No
         assert told.acquires == [("", Outcome.CONTENDED, False, True)] * wanted
 
 
-# -- durations ---------------------------------------------------------------------------------------------------------
+# -- durations -------------------------------------------------------------------------------------
 
 
 def test_each_duration_is_counted_in_its_bucket() -> None:
@@ -123,12 +143,17 @@ def test_each_duration_is_counted_in_its_bucket() -> None:
 
 def counted(watch: Tallied, name: str = "") -> dict[tuple[str, str], tuple[int, int]]:
     """Instrument and outcome -> how many values are new, and their sum (ns)."""
-    return {row: (sum(added), added_ns) for row, added, added_ns in watch.counts[name].news() if any(added)}
+    return {
+        row: (sum(added), added_ns)
+        for row, added, added_ns in watch.counts[name].news()
+        if any(added)
+    }
 
 
 @pytest.mark.parametrize("every", [1, 3, 1000])
 def test_what_is_no_sample_is_counted_with_its_duration(every: int) -> None:
-    """So a quiet minute and a busy one weigh what they are: nothing is left out, and nothing is counted twice."""
+    """So a quiet minute and a busy one weigh what they are: nothing is left out, and nothing is
+    counted twice."""
     told = Told()
     watch = watch_of(told, every=every)
     begun_ns = monotonic_ns()
@@ -177,7 +202,8 @@ def test_nothing_is_a_sample_before_somebody_collects() -> None:
 def test_a_sum_whose_count_is_not_there_yet_is_not_lost() -> None:
     durations = Durations()
     durations.add(5)
-    durations.total_ns += 7  # a thread is in the middle of one
+    # a thread is in the middle of one
+    durations.total_ns += 7
     assert durations.news()[1] == 12
     durations.total_ns += 3
     assert durations.news() == ([0] * (len(BOUNDS_NS) + 1), 0)
@@ -252,7 +278,9 @@ class Alone(Told):
         super().__init__()
         self.busy = self.met = 0
 
-    def acquire(self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool) -> None:
+    def acquire(
+        self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
+    ) -> None:
         self.met += self.busy
         self.busy += 1
         time.sleep(0)
@@ -278,7 +306,9 @@ def played_by_threads(watch: Tallied, begin: Callable[[Tallied], None]) -> None:
             won = lease(took_ns=begun_ns)
             watch.ended("r", denied(Outcome.CONTENDED) if number % 10 == 9 else won, begun_ns)
             if number % 10 != 9:
-                watch.released(won, Outcome.GONE if number % 10 == 4 else Outcome.RELEASED, begun_ns)
+                watch.released(
+                    won, Outcome.GONE if number % 10 == 4 else Outcome.RELEASED, begun_ns
+                )
 
     threads = [Thread(target=cycles) for _ in range(THREADS)]
     for thread in threads:
@@ -297,14 +327,20 @@ def torn(watch: Tallied) -> None:
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("begin", [Tallied.begun, torn])
-def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(begin: Callable[[Tallied], None]) -> None:
+def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(
+    begin: Callable[[Tallied], None],
+) -> None:
     told = Told()
-    watch, whole = watch_of(told, every=7).among_threads(RLock()), THREADS * CYCLES
+    watch = watch_of(told, every=7).among_threads(RLock())
+    whole = THREADS * CYCLES
     assert isinstance(watch, Tallied)
     played_by_threads(watch, begin)
     counts = watch.counts[""]
     assert (counts.acquired, counts.released) == (whole * 9 // 10, whole * 8 // 10)
-    assert (counts.numbers[DENIED, "contended"], counts.numbers[SPLIT]) == (whole // 10, whole // 10)
+    assert (counts.numbers[DENIED, "contended"], counts.numbers[SPLIT]) == (
+        whole // 10,
+        whole // 10,
+    )
     assert (counts.numbers[GONE], counts.held) == (whole // 10, {})
     assert (watch.waiting == 0) == (begin is not torn)
     news = counted(watch)
@@ -313,7 +349,9 @@ def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(begin: Ca
     assert news[TRIES, "acquired"][0] + of[Outcome.ACQUIRED] == whole * 9 // 10
     assert news[ACQUIRE, "contended"][0] + of[Outcome.CONTENDED] == whole // 10
     released = sum(outcome is Outcome.RELEASED for _, outcome in told.releases)
-    assert news[RELEASE, "released"][0] + released == news[HOLD, ""][0] + released == whole * 8 // 10
+    assert (
+        news[RELEASE, "released"][0] + released == news[HOLD, ""][0] + released == whole * 8 // 10
+    )
 
 
 @pytest.mark.usefixtures("hasty")
@@ -342,7 +380,8 @@ def test_many_threads_lose_no_duration_and_one_that_is_torn_would_be_seen(is_tor
 
 @pytest.mark.usefixtures("hasty")
 def test_the_sink_is_told_of_one_thing_at_a_time_and_two_would_be_seen() -> None:
-    alone, two = Alone(), Alone()
+    alone = Alone()
+    two = Alone()
     played_by_threads(watch_of(alone, every=7).among_threads(RLock()), Tallied.begun)
     played_by_threads(watch_of(two, every=7), Tallied.begun)
     assert alone.met == 0 < two.met

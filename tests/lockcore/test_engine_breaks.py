@@ -1,11 +1,19 @@
-"""Connections that break in the middle of anything, and replies that cannot be: no reply ever finds another round."""
+"""Connections that break in the middle of anything, and replies that cannot be: no reply ever finds
+another round."""
 
 import pytest
 
 from lockcore.errors import ProtocolError
 from lockcore.rounds import Round, SetRound
 from tests.doubles.keyspace import NIL, NOSCRIPT, OK, ONE
-from tests.lockcore.scripted import EVALSHA, ScriptedFleet, name_of, rounds_kept, settings_of, token_of
+from tests.lockcore.scripted import (
+    EVALSHA,
+    ScriptedFleet,
+    name_of,
+    rounds_kept,
+    settings_of,
+    token_of,
+)
 
 
 def test_a_script_sent_again_that_is_never_answered_still_times_out() -> None:
@@ -22,8 +30,11 @@ def test_a_script_sent_again_that_is_never_answered_still_times_out() -> None:
 
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("broken", [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}])
-def test_a_send_that_breaks_leaves_every_other_connection_in_order(broken: set[int], at_once: bool) -> None:
-    """The break is noticed inside the flush, whose own clean-ups are queued while it still sends."""
+def test_a_send_that_breaks_leaves_every_other_connection_in_order(
+    broken: set[int], at_once: bool
+) -> None:
+    """The break is noticed inside the flush, whose own clean-ups are queued while it still
+    sends."""
     fleet = ScriptedFleet(3, at_once=at_once)
     lease = fleet.won("held")
     under_way = [fleet.ask(f"under way {number}") for number in range(5)]
@@ -37,7 +48,8 @@ def test_a_send_that_breaks_leaves_every_other_connection_in_order(broken: set[i
 
 @pytest.mark.parametrize("what", ["release", "extend"])
 def test_connections_that_break_one_after_the_other_under_one_command(what: str) -> None:
-    """Sending to the first breaks it; its clean-ups break the next, before the command was queued there."""
+    """Sending to the first breaks it; its clean-ups break the next, before the command was queued
+    there."""
     fleet = ScriptedFleet(5, at_once=True)
     lease = fleet.won("held")
     fleet.detach(4)
@@ -68,10 +80,12 @@ def test_a_connection_that_breaks_while_owed_releases_are_sent_keeps_owing_them(
 
 
 def test_a_connection_that_breaks_while_its_replies_are_read_forgets_the_rest() -> None:
-    """An unknown script is answered at once, which breaks the connection between two of its replies."""
+    """An unknown script is answered at once, which breaks the connection between two of its
+    replies."""
     fleet = ScriptedFleet(3, dialect=EVALSHA)
     rounds: list[Round] = [fleet.release(lease) for lease in [fleet.won(name) for name in "abc"]]
-    fleet.at_once, fleet.breaks = True, {0}
+    fleet.at_once = True
+    fleet.breaks = {0}
     fleet.reply(0, NOSCRIPT, ONE, ONE)
     assert fleet.engine.status()[0].pending == 0
     assert fleet.engine.status()[0].owed_releases == 3
@@ -79,8 +93,8 @@ def test_a_connection_that_breaks_while_its_replies_are_read_forgets_the_rest() 
 
 
 def check_all_is_well(fleet: ScriptedFleet, rounds: list[Round]) -> None:
-    """Every vote was counted where it belongs; all are settled, everybody reconnects, nothing is kept, and the next
-    lock is granted by every instance."""
+    """Every vote was counted where it belongs; all are settled, everybody reconnects, nothing is
+    kept, and the next lock is granted by every instance."""
     fleet.breaks = set()
     fleet.drain(refused=0.3)
     for round_ in rounds:
@@ -97,7 +111,9 @@ def check_all_is_well(fleet: ScriptedFleet, rounds: list[Round]) -> None:
     fleet.engine.take_ready()
     assert fleet.is_empty()
     assert rounds_kept(fleet.engine) == []
-    kept = {token_of(one) for one in rounds if isinstance(one, SetRound) and name_of(one) == "acquired"}
+    kept = {
+        token_of(one) for one in rounds if isinstance(one, SetRound) and name_of(one) == "acquired"
+    }
     for index in range(len(fleet.sent)):
         left = {token for kind, token in fleet.order(index) if kind == "set"}
         left -= {token for kind, token in fleet.order(index) if kind == "release"}
@@ -107,8 +123,11 @@ def check_all_is_well(fleet: ScriptedFleet, rounds: list[Round]) -> None:
 
 @pytest.mark.parametrize("company", [0, 5])
 @pytest.mark.parametrize("what", ["set", "release"])
-def test_what_was_queued_for_a_broken_connection_does_not_leave_on_the_next_one(what: str, company: int) -> None:
-    """It is silent or owed by then: sent as well, its answer would be taken for that of another command."""
+def test_what_was_queued_for_a_broken_connection_does_not_leave_on_the_next_one(
+    what: str, company: int
+) -> None:
+    """It is silent or owed by then: sent as well, its answer would be taken for that of another
+    command."""
     fleet = ScriptedFleet(3, settings=settings_of())
     lease = fleet.won("held")
     fleet.detach(2)
@@ -124,7 +143,7 @@ def test_what_was_queued_for_a_broken_connection_does_not_leave_on_the_next_one(
     assert fleet.engine.status()[0].pending == len(fleet.unanswered[0])
 
 
-# -- replies that cannot be -----------------------------------------------------------------------------------------
+# -- replies that cannot be ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("company", [0, 5])

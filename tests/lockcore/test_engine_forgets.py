@@ -1,4 +1,7 @@
-"""A server that forgot its locks while its connection stayed: a replica for a moment, a flush. What it grants then."""
+"""A server that forgot its locks while its connection stayed: a replica for a moment, a flush.
+
+What it grants then.
+"""
 
 from dataclasses import replace
 
@@ -28,12 +31,15 @@ WHOLE_NS = TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)
 HELLO = Hello("run-0", 1_000_000, "redis 7", 1, replid="a" * 40)
 # What their manuals and sources print; no server of either kind ran here.
 DRAGONFLY = {
-    "server": "# Server\r\nredis_version:7.4.0\r\ndragonfly_version:df-v1.40.1\r\nredis_mode:standalone\r\n"
+    "server": "# Server\r\nredis_version:7.4.0\r\ndragonfly_version:df-v1.40.1\r\n"
+    "redis_mode:standalone\r\n"
     "arch_bits:64\r\ntcp_port:6379\r\nuptime_in_seconds:23\r\nuptime_in_days:0\r\n",
-    "replication": f"# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_replid:{'4d' * 20}\r\n",
+    "replication": "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"
+    f"master_replid:{'4d' * 20}\r\n",
 }
 KVROCKS = {
-    "server": "# Server\r\nversion:2.8.0\r\nkvrocks_version:2.8.0\r\nredis_version:4.0.0\r\nredis_mode:standalone\r\n"
+    "server": "# Server\r\nversion:2.8.0\r\nkvrocks_version:2.8.0\r\nredis_version:4.0.0\r\n"
+    "redis_mode:standalone\r\n"
     "process_id:17\r\ntcp_port:6666\r\nuptime_in_seconds:23\r\nuptime_in_days:0\r\n",
     "replication": "# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_repl_offset:0\r\n",
 }
@@ -52,13 +58,16 @@ def told(fleet: ScriptedFleet, index: int, data: bytes) -> None:
     fleet.engine.received(index, data, fleet.now_ns)
 
 
-# -- what is told on the connection -----------------------------------------------------------------------------------
+# -- what is told on the connection ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("rejoin", "state"), [("delay", "abstaining"), ("trust-first", "abstaining"), ("trust", "voting")]
+    ("rejoin", "state"),
+    [("delay", "abstaining"), ("trust-first", "abstaining"), ("trust", "voting")],
 )
-def test_an_instance_that_was_flushed_abstains_like_a_restarted_one(rejoin: str, state: str) -> None:
+def test_an_instance_that_was_flushed_abstains_like_a_restarted_one(
+    rejoin: str, state: str
+) -> None:
     fleet = fleet_of(rejoin=rejoin)
     told(fleet, 0, FLUSHED)
     assert states(fleet) == [state, "voting", "voting"]
@@ -96,7 +105,9 @@ def test_a_vote_before_the_flush_counts_and_so_does_everybody_else_s(rounds: int
     assert {name_of(round_) for round_ in asked} == {"acquired"}
 
 
-def test_flushes_told_in_the_middle_of_replies_and_in_pieces_keep_every_reply_in_its_place() -> None:
+def test_flushes_told_in_the_middle_of_replies_and_in_pieces_keep_every_reply_in_its_place() -> (
+    None
+):
     for cut in range(len(OK * 3 + FLUSHED + OK * 3)):
         fleet = fleet_of()
         asked = [fleet.begin(f"r{number}") for number in range(6)]
@@ -115,7 +126,9 @@ def test_a_flight_is_refused_in_either_protocol(nil: bytes) -> None:
     fleet.flush()
     for index in range(3):
         fleet.engine.received(index, OK * 5 + nil + OK * 6, fleet.now_ns)
-    assert [name_of(round_) for round_ in asked] == ["acquired"] * 5 + ["contended"] + ["acquired"] * 6
+    assert [name_of(round_) for round_ in asked] == ["acquired"] * 5 + ["contended"] + [
+        "acquired"
+    ] * 6
     assert asked[0].flight is None or asked[5].flight is None
 
 
@@ -127,7 +140,7 @@ def test_other_news_and_refusals_are_no_flush() -> None:
     assert states(fleet) == ["voting"] * 3
 
 
-# -- -READONLY --------------------------------------------------------------------------------------------------------
+# -- -READONLY -------------------------------------------------------------------------------------
 
 
 def test_the_first_readonly_is_a_changed_run_id() -> None:
@@ -151,7 +164,7 @@ def test_what_comes_behind_a_readonly_is_not_counted(answer: bytes) -> None:
     assert (second.tally.granted, second.tally.refused, second.tally.silent) == (0, 0, 1)
 
 
-# -- asked, where it does not tell ------------------------------------------------------------------------------------
+# -- asked, where it does not tell -----------------------------------------------------------------
 
 
 def asked_fleet() -> ScriptedFleet:
@@ -194,7 +207,7 @@ def test_an_instance_that_tells_is_not_asked() -> None:
     assert fleet.sent == [[], [], []]
 
 
-# -- databases that were swapped ---------------------------------------------------------------------------------------
+# -- databases that were swapped -------------------------------------------------------------------
 
 
 LOOK = [b"INFO", b"commandstats"]
@@ -212,18 +225,25 @@ def counting_fleet(swaps: int = 4) -> ScriptedFleet:
 
 def stats(swaps: int | None, failed: int = 0) -> bytes:
     """What INFO says of the commands a server was asked for."""
-    text = b"# Commandstats\r\ncmdstat_info:calls=6,usec=27,usec_per_call=4.62,rejected_calls=0,failed_calls=0\r\n"
+    text = (
+        b"# Commandstats\r\n"
+        b"cmdstat_info:calls=6,usec=27,usec_per_call=4.62,rejected_calls=0,failed_calls=0\r\n"
+    )
     if swaps is not None:
-        text += b"cmdstat_swapdb:calls=%d,usec=5,usec_per_call=1.25,rejected_calls=0,failed_calls=%d\r\n" % (
-            swaps + failed,
-            failed,
+        text += (
+            b"cmdstat_swapdb:calls=%d,usec=5,usec_per_call=1.25,rejected_calls=0,failed_calls=%d\r\n"
+            % (
+                swaps + failed,
+                failed,
+            )
         )
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
 @pytest.mark.parametrize("rounds", [1, 8], ids=["one by one", "a flight"])
 def test_a_swap_voids_the_first_sets_that_are_sent_after_it(rounds: int) -> None:
-    """The server counts the swap before it executes them, and they may have found an empty database."""
+    """The server counts the swap before it executes them, and they may have found an empty
+    database."""
     fleet = counting_fleet()
     asked = [fleet.begin(f"r{number}") for number in range(rounds)]
     fleet.flush()
@@ -238,10 +258,14 @@ def test_a_swap_voids_the_first_sets_that_are_sent_after_it(rounds: int) -> None
     assert fleet.is_empty()
 
 
-def test_the_count_of_swaps_is_read_ahead_of_sets_that_others_have_pushed_out_of_the_batch() -> None:
+def test_the_count_of_swaps_is_read_ahead_of_sets_that_others_have_pushed_out_of_the_batch() -> (
+    None
+):
     fleet = counting_fleet(swaps=0)
     first = fleet.begin("first")
-    fleet.engine.unicast(fleet.engine.pipes[0], b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n", Ignored(fleet.now_ns))
+    fleet.engine.unicast(
+        fleet.engine.pipes[0], b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n", Ignored(fleet.now_ns)
+    )
     second = fleet.begin("second")
     fleet.flush()
     assert [command[0] for command in fleet.sent[0]] == [b"INFO", b"SET", b"CLIENT", b"SET"]
@@ -279,20 +303,23 @@ def test_a_watched_set_may_be_the_one_that_the_count_of_swaps_is_read_ahead_of(r
 @pytest.mark.parametrize("tells", [False, True], ids=["RESP2", "RESP3"])
 def test_a_reading_of_swaps_is_no_part_of_what_locks_cost(tells: bool) -> None:
     """It comes by the clock: a slower load would seem to need more commands and bytes a lease."""
-    counted, plain = counting_fleet(), fleet_of()
+    counted = counting_fleet()
+    plain = fleet_of()
     plain.after(1000)
     for member in counted.engine.members:
         assert member.hello is not None
         member.hello = replace(member.hello, tells=tells)
     text = stats(4)
     reply = text.replace(
-        b"$%d\r\n" % (len(text.split(b"\r\n", 1)[1]) - 2), b"=%d\r\ntxt:" % (len(text.split(b"\r\n", 1)[1]) + 2)
+        b"$%d\r\n" % (len(text.split(b"\r\n", 1)[1]) - 2),
+        b"=%d\r\ntxt:" % (len(text.split(b"\r\n", 1)[1]) + 2),
     )
     counted.ask()
     counted.reply(0, reply if tells else text, OK)
     plain.ask()
     plain.reply(0, OK)
-    one, other = counted.engine.status()[0], plain.engine.status()[0]
+    one = counted.engine.status()[0]
+    other = plain.engine.status()[0]
     assert counted.sent[0][0] == LOOK
     assert (one.commands, one.bytes_sent, one.bytes_received) == (
         other.commands,
@@ -327,10 +354,18 @@ def test_swaps_are_counted_four_times_a_second_at_most_and_never_without_a_set()
         (stats(1), "abstaining"),
     ],
     ids=[
-        "none", "failed ones", "reset", "reset, then a failed one", "not allowed", "no statistics", "text", "one",
-        "to and fro", "reset, then one",
+        "none",
+        "failed ones",
+        "reset",
+        "reset, then a failed one",
+        "not allowed",
+        "no statistics",
+        "text",
+        "one",
+        "to and fro",
+        "reset, then one",
     ],
-)  # fmt: skip
+)
 def test_a_swap_is_told_from_what_is_none(answer: bytes, state: str) -> None:
     fleet = counting_fleet()
     fleet.ask()
@@ -377,11 +412,14 @@ def test_a_swap_while_nobody_was_connected_is_a_changed_run_id() -> None:
     known = replace(HELLO, swaps=4)
     whole = {4: 0, 0: 0, NOT_COUNTED: 0, 5: WHOLE_NS, 3: WHOLE_NS}
     for swaps, abstention in whole.items():
-        assert abstention_ns(replace(known, swaps=swaps), known, "trust-first", TTL_MS, 0.01) == abstention
+        assert (
+            abstention_ns(replace(known, swaps=swaps), known, "trust-first", TTL_MS, 0.01)
+            == abstention
+        )
     assert abstention_ns(known, HELLO, "trust-first", TTL_MS, 0.01) == 0
 
 
-# -- the handshake ----------------------------------------------------------------------------------------------------
+# -- the handshake ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -400,15 +438,23 @@ def test_another_replication_id_is_a_changed_run_id(hello: Hello, abstains: bool
 
 def test_a_first_contact_with_a_server_that_was_a_replica_waits_whatever_its_uptime() -> None:
     promoted = replace(HELLO, was_replica=True)
-    assert [abstention_ns(promoted, None, rejoin, TTL_MS, 0.01) for rejoin in ("delay", "trust-first", "trust")] == [
-        WHOLE_NS, 0, 0,
-    ]  # fmt: skip
+    assert [
+        abstention_ns(promoted, None, rejoin, TTL_MS, 0.01)
+        for rejoin in ("delay", "trust-first", "trust")
+    ] == [
+        WHOLE_NS,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
     ("server", "identity"),
     [
-        ({"server": "run_id:abc\r\nprocess_id:1\r\n", "replication": "master_replid:def\r\n"}, IdentityKind.RUN_ID),
+        (
+            {"server": "run_id:abc\r\nprocess_id:1\r\n", "replication": "master_replid:def\r\n"},
+            IdentityKind.RUN_ID,
+        ),
         (DRAGONFLY, IdentityKind.REPLICATION_ID),
         (KVROCKS, IdentityKind.PROCESS),
         ({"server": "run_id:\r\nuptime_in_seconds:3\r\n"}, None),
@@ -416,7 +462,9 @@ def test_a_first_contact_with_a_server_that_was_a_replica_waits_whatever_its_upt
         ({}, None),
     ],
 )
-def test_a_server_is_told_apart_by_the_best_it_offers(server: dict[str, str], identity: IdentityKind | None) -> None:
+def test_a_server_is_told_apart_by_the_best_it_offers(
+    server: dict[str, str], identity: IdentityKind | None
+) -> None:
     found = identity_of(fields_of("".join(server.values())), 1000.0)
     assert (found and found[0]) is identity
 
@@ -425,15 +473,20 @@ def test_a_server_is_told_apart_by_the_best_it_offers(server: dict[str, str], id
     ("process_id", "uptime_s", "now_s", "same"),
     [
         (17, 23, 1000.0, True),
-        (17, 24, 1001.4, True),  # uptime is cut to whole seconds
+        # uptime is cut to whole seconds
+        (17, 24, 1001.4, True),
         (17, 0, 1001.0, False),
         (17, 20, 1000.0, False),
         (18, 23, 1000.0, False),
     ],
 )
-def test_a_process_is_the_same_by_number_and_start(process_id: int, uptime_s: int, now_s: float, same: bool) -> None:
+def test_a_process_is_the_same_by_number_and_start(
+    process_id: int, uptime_s: int, now_s: float, same: bool
+) -> None:
     def hello(process_id: int, uptime_s: int, now_s: float) -> Hello:
-        found = identity_of({"process_id": str(process_id), "uptime_in_seconds": str(uptime_s)}, now_s)
+        found = identity_of(
+            {"process_id": str(process_id), "uptime_in_seconds": str(uptime_s)}, now_s
+        )
         assert found is not None
         return Hello(found[1], uptime_s, "kvrocks", 0, identity=found[0], started_s=found[2])
 
@@ -444,7 +497,8 @@ def test_a_wall_clock_that_is_set_moves_no_start() -> None:
     """Both are of the server's own clock, which NTP may have set between the two."""
     before = {"process_id": "1", "server_time_usec": "1000000000000", "uptime_in_seconds": "10"}
     after = {"process_id": "1", "server_time_usec": "4600000000000", "uptime_in_seconds": "3600010"}
-    first, later = identity_of(before, 0.0), identity_of(after, 5.0)
+    first = identity_of(before, 0.0)
+    later = identity_of(after, 5.0)
     assert first is not None
     assert first == later
 

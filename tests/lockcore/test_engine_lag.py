@@ -1,4 +1,5 @@
-"""The lag cap: an instance that does not keep up is sent no SETs and no extensions, releases always."""
+"""The lag cap: an instance that does not keep up is sent no SETs and no extensions, releases
+always."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from lockcore.settings import LagCap
 from tests.doubles.keyspace import NIL, OK, ONE
 from tests.lockcore.scripted import ScriptedFleet, name_of, settings_of
 
-SLOW = 2  # the instance that does not answer
+# the instance that does not answer
+SLOW = 2
 AGE_MS = 50
 
 
@@ -72,7 +74,8 @@ def test_past_the_cap_no_extension_is_sent_and_a_release_is() -> None:
 def test_it_votes_again_as_soon_as_it_has_answered_everything() -> None:
     fleet = lagging()
     lost = fleet.ask("new")
-    fleet.reply_all(NIL, of=[0, 1])  # contended: cleaned up where it was sent only
+    # contended: cleaned up where it was sent only
+    fleet.reply_all(NIL, of=[0, 1])
     fleet.flush()
     assert fleet.about(SLOW, lost) == []
     fleet.reply(SLOW, OK)
@@ -117,7 +120,8 @@ def test_a_release_counts_its_own_age_not_that_of_its_set(why: str) -> None:
         fleet.ask()
         fleet.reply(0, OK)
         fleet.reply(1, NIL)
-        fleet.tick(AGE_MS)  # a split vote: cleaned up now
+        # a split vote: cleaned up now
+        fleet.tick(AGE_MS)
     else:
         lease = fleet.won()
         fleet.detach(0)
@@ -141,7 +145,9 @@ def test_a_release_counts_its_own_age_not_that_of_its_set(why: str) -> None:
         ({"bytes": 1_000}, "1,001 bytes not taken, more than 1,000"),
     ],
 )
-def test_who_is_over_the_cap_is_left_out_by_the_very_flush_that_finds_it(cap: dict[str, float], reason: str) -> None:
+def test_who_is_over_the_cap_is_left_out_by_the_very_flush_that_finds_it(
+    cap: dict[str, float], reason: str
+) -> None:
     fleet = capped(**cap)
     fleet.backlog[SLOW] = 1_000
     ask_much(fleet, 10)

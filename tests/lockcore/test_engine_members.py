@@ -28,14 +28,15 @@ def test_an_engine_that_nobody_has_any_more_is_freed() -> None:
         gc.collect()
         return sum(type(one) is Engine for one in gc.get_objects())
 
-    before, fleet = engines(), ScriptedFleet(3)
+    before = engines()
+    fleet = ScriptedFleet(3)
     fleet.begin("resource")
     assert engines() == before + 1
     del fleet
     assert engines() == before
 
 
-# -- votes ----------------------------------------------------------------------------------------------------------
+# -- votes -----------------------------------------------------------------------------------------
 
 
 def test_the_voters_are_one_object_as_long_as_they_are_the_same(fleet: ScriptedFleet) -> None:
@@ -60,7 +61,7 @@ def test_a_batch_goes_to_those_who_voted_when_it_was_made() -> None:
     assert [fleet.about(index, late) for index in range(3)] == [["set"]] * 3
 
 
-# -- abstention -----------------------------------------------------------------------------------------------------
+# -- abstention ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rejoin", ["delay", "trust-first"])
@@ -83,7 +84,9 @@ def test_a_restarted_instance_abstains_for_the_whole_max_ttl_and_drift(rejoin: s
     assert len(fleet.ask("b").voters) == 3
 
 
-def test_an_abstaining_instance_gets_no_set_but_extensions_and_releases_and_its_yes_counts() -> None:
+def test_an_abstaining_instance_gets_no_set_but_extensions_and_releases_and_its_yes_counts() -> (
+    None
+):
     """Two of three granted, and both abstain afterwards: one with the key still there."""
     fleet = ScriptedFleet(3, settings=settings_of(rejoin="trust-first"))
     fleet.detach(2)
@@ -124,7 +127,7 @@ def test_an_abstention_goes_on_over_a_broken_connection_and_starts_anew_with_ano
     assert states(fleet)[0] == "voting"
 
 
-# -- what is owed ---------------------------------------------------------------------------------------------------
+# -- what is owed ----------------------------------------------------------------------------------
 
 
 def test_an_owed_release_is_sent_in_the_dialect_of_the_new_connection(fleet: ScriptedFleet) -> None:
@@ -154,7 +157,9 @@ def test_an_owed_release_is_kept_as_long_as_any_lease_may_last(extended: bool) -
         assert fleet.kinds(0).count("release") == expected
 
 
-def test_what_is_owed_to_an_instance_that_stays_down_is_dropped_when_it_has_expired(fleet: ScriptedFleet) -> None:
+def test_what_is_owed_to_an_instance_that_stays_down_is_dropped_when_it_has_expired(
+    fleet: ScriptedFleet,
+) -> None:
     lease = fleet.won()
     fleet.detach(0)
     fleet.release(lease)
@@ -207,10 +212,12 @@ def test_no_connection_is_killed_where_the_old_one_cannot_be_there(why: str) -> 
     assert fleet.sent[0] == []
 
 
-# -- trying again ---------------------------------------------------------------------------------------------------
+# -- trying again ----------------------------------------------------------------------------------
 
 
-def test_a_lost_instance_is_tried_again_after_pauses_that_double_to_two_seconds(fleet: ScriptedFleet) -> None:
+def test_a_lost_instance_is_tried_again_after_pauses_that_double_to_two_seconds(
+    fleet: ScriptedFleet,
+) -> None:
     pauses = []
     for _ in range(9):
         fleet.detach(0, "connection refused")
@@ -220,7 +227,8 @@ def test_a_lost_instance_is_tried_again_after_pauses_that_double_to_two_seconds(
         assert fleet.engine.due_connects(fleet.now_ns) == []
         fleet.now_ns += 1
         assert fleet.engine.due_connects(fleet.now_ns) == [0]
-        assert fleet.engine.due_connects(fleet.now_ns) == []  # asked for once, until attach or detach answers
+        # asked for once, until attach or detach answers
+        assert fleet.engine.due_connects(fleet.now_ns) == []
     assert pauses == [50, 100, 200, 400, 800, 1600, 2000, 2000, 2000]
     fleet.attach(0)
     fleet.detach(0)
@@ -245,14 +253,15 @@ def test_a_refused_instance_says_why_and_is_tried_again(fleet: ScriptedFleet) ->
 
 
 def test_the_same_server_twice_is_found_by_its_run_id(fleet: ScriptedFleet) -> None:
-    members, twin = fleet.engine.members, Hello("run-2", 10, "scripted 1", 1)
+    members = fleet.engine.members
+    twin = Hello("run-2", 10, "scripted 1", 1)
     assert twin_of(members, 0, twin) == 2
     assert twin_of(members, 2, twin) is None
     fleet.detach(2)
     assert twin_of(members, 0, twin) is None
 
 
-# -- what is shown --------------------------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 def test_the_status_shows_an_instance_as_it_stands() -> None:
@@ -272,10 +281,16 @@ def test_the_status_shows_an_instance_as_it_stands() -> None:
 def test_every_engine_has_a_token_prefix_of_its_own_and_every_attempt_a_token() -> None:
     settings = settings_of()
     engines = [Engine(["host:1"], settings, lambda: None) for _ in range(20)]
-    tokens = [token_of(engine.set_round("r", engine.terms(1_000), 1)) for engine in engines for _ in range(1_000)]
+    tokens = [
+        token_of(engine.set_round("r", engine.terms(1_000), 1))
+        for engine in engines
+        for _ in range(1_000)
+    ]
     assert len(set(tokens)) == len(tokens)
     assert len({len(token) for token in tokens}) == 1
     prefixes = {token[:22] for token in tokens}
     assert len(prefixes) == len(engines)
     drawn = set(b"".join(prefixes))
-    assert len(drawn) > 40, "a prefix of 22 characters of 64 possible ones has 132 bits; these have fewer"
+    assert len(drawn) > 40, (
+        "a prefix of 22 characters of 64 possible ones has 132 bits; these have fewer"
+    )

@@ -1,4 +1,5 @@
-"""One order per connection: what is submitted first is sent first, and every reply finds its round, whatever breaks."""
+"""One order per connection: what is submitted first is sent first, and every reply finds its round,
+whatever breaks."""
 
 from random import Random
 
@@ -7,7 +8,15 @@ import pytest
 from lockcore.flight import EARLY, LARGEST
 from lockcore.model import Lease
 from tests.doubles.keyspace import OK
-from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, settings_of, submit, token_of
+from tests.lockcore.scripted import (
+    DELEX,
+    DELIFEQ,
+    EVALSHA,
+    ScriptedFleet,
+    settings_of,
+    submit,
+    token_of,
+)
 
 
 def test_a_batch_leaves_in_one_write_per_instance(fleet: ScriptedFleet) -> None:
@@ -29,8 +38,12 @@ def test_a_flush_is_wanted_once_per_batch(fleet: ScriptedFleet) -> None:
     assert fleet.wanted == 2
 
 
-@pytest.mark.parametrize(("instances", "most"), [(1, EARLY), (2, EARLY), (3, LARGEST), (5, LARGEST)])
-def test_the_first_commands_of_a_large_batch_leave_while_the_others_are_made(instances: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("instances", "most"), [(1, EARLY), (2, EARLY), (3, LARGEST), (5, LARGEST)]
+)
+def test_the_first_commands_of_a_large_batch_leave_while_the_others_are_made(
+    instances: int, most: int
+) -> None:
     fleet = ScriptedFleet(instances)
     wanted_at = []
     for number in range(1, 2 * most + 2):
@@ -69,7 +82,8 @@ def test_a_flush_without_anything_to_send_writes_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_is_mixed_every_connection_keeps_the_order_of_submission(seed: int) -> None:
-    """SETs and releases to all, releases and extensions to some, flushes in between, instances that come and go."""
+    """SETs and releases to all, releases and extensions to some, flushes in between, instances that
+    come and go."""
     random = Random(seed)
     instances = random.randrange(1, 7)
     dialects = [random.choice([DELIFEQ, DELEX, EVALSHA]) for _ in range(instances)]
@@ -106,10 +120,14 @@ def test_whatever_is_mixed_every_connection_keeps_the_order_of_submission(seed: 
             fleet.flush()
     fleet.flush()
     assert [fleet.order(index) for index in range(instances)] == expected
-    assert [status.commands for status in fleet.engine.status()] == [len(commands) for commands in fleet.sent]
+    assert [status.commands for status in fleet.engine.status()] == [
+        len(commands) for commands in fleet.sent
+    ]
 
 
-def submit_owned(fleet: ScriptedFleet, lease: Lease, what: str, expected: list[list[tuple[str, bytes]]]) -> None:
+def submit_owned(
+    fleet: ScriptedFleet, lease: Lease, what: str, expected: list[list[tuple[str, bytes]]]
+) -> None:
     """Queue a release or an extension, and note where it must arrive."""
     engine = fleet.engine
     if what == "release":

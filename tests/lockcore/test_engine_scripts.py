@@ -1,9 +1,19 @@
-"""Releases and extensions by script: merged in one call, and sent again with their source where they are unknown."""
+"""Releases and extensions by script: merged in one call, and sent again with their source where
+they are unknown."""
 
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 from lockcore.rounds import ReleaseRound
 from tests.doubles.keyspace import NOSCRIPT, ONE, ZERO
-from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, claims_of, kind_of, name_of, settings_of, token_of
+from tests.lockcore.scripted import (
+    DELIFEQ,
+    EVALSHA,
+    ScriptedFleet,
+    claims_of,
+    kind_of,
+    name_of,
+    settings_of,
+    token_of,
+)
 
 
 def merging(instances: int = 3) -> ScriptedFleet:
@@ -20,7 +30,9 @@ def test_releases_of_one_turn_are_merged_into_one_script() -> None:
     rounds = merged(fleet, 5)
     (command,) = fleet.unanswered[0]
     assert command[:3] == [b"EVALSHA", COMPARE_AND_DELETE_MANY.sha, b"5"]
-    assert claims_of(command) == [(round_.won.resource.encode(), token_of(round_)) for round_ in rounds]
+    assert claims_of(command) == [
+        (round_.won.resource.encode(), token_of(round_)) for round_ in rounds
+    ]
     for index in range(3):
         fleet.reply(index, b"*5\r\n:1\r\n:0\r\n:1\r\n:0\r\n:1\r\n")
     assert [name_of(round_) for round_ in rounds] == ["released", "gone"] * 2 + ["released"]
@@ -39,11 +51,15 @@ def test_a_set_on_a_key_flushes_its_pending_release_first() -> None:
     leases = [fleet.won(f"r{number}") for number in range(3)]
     for lease in leases:
         fleet.give_back(lease)
-    free, taken = fleet.begin("r9"), fleet.begin("r1")
+    free = fleet.begin("r9")
+    taken = fleet.begin("r1")
     fleet.flush()
     tokens = [token for _, token in fleet.order(0)][3:]
     assert tokens.index(leases[1].owner_token) < tokens.index(token_of(taken))
-    assert set(tokens) == {lease.owner_token for lease in leases} | {token_of(free), token_of(taken)}
+    assert set(tokens) == {lease.owner_token for lease in leases} | {
+        token_of(free),
+        token_of(taken),
+    }
 
 
 def test_releases_are_merged_only_where_all_voters_take_scripts_and_only_if_asked() -> None:
@@ -56,7 +72,7 @@ def test_releases_are_merged_only_where_all_voters_take_scripts_and_only_if_aske
         assert [kind_of(command) for command in fleet.unanswered[0]] == ["release", "release"]
 
 
-# -- scripts that are not known -------------------------------------------------------------------------------------
+# -- scripts that are not known --------------------------------------------------------------------
 
 
 def test_an_unknown_script_is_sent_again_with_its_source() -> None:
@@ -79,7 +95,9 @@ def test_an_extension_with_an_unknown_script_too() -> None:
     round_ = fleet.extend(lease, 9_000)
     fleet.reply(0, NOSCRIPT)
     fleet.flush()
-    assert fleet.unanswered[0] == [[b"EVAL", COMPARE_AND_EXTEND.source, b"1", b"stock", lease.owner_token, b"9000"]]
+    assert fleet.unanswered[0] == [
+        [b"EVAL", COMPARE_AND_EXTEND.source, b"1", b"stock", lease.owner_token, b"9000"]
+    ]
     fleet.reply_all(ONE)
     assert name_of(round_) == "released"
 
@@ -90,7 +108,9 @@ def test_a_merged_release_whose_script_is_unknown_teaches_it_and_releases_one_by
     fleet.reply(0, NOSCRIPT)
     fleet.flush()
     assert fleet.unanswered[0][0] == [b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source]
-    assert [command[:2] for command in fleet.unanswered[0][1:]] == [[b"EVAL", COMPARE_AND_DELETE.source]] * 4
+    assert [command[:2] for command in fleet.unanswered[0][1:]] == [
+        [b"EVAL", COMPARE_AND_DELETE.source]
+    ] * 4
     fleet.reply(0, b"+sha\r\n", ONE, ONE, ZERO, ONE)
     for index in (1, 2):
         fleet.reply(index, b"*4\r\n:1\r\n:1\r\n:0\r\n:1\r\n")

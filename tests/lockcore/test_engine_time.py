@@ -1,4 +1,5 @@
-"""Time is an argument: timeouts fall exactly on their deadline, and the engine says when it wants to be asked next."""
+"""Time is an argument: timeouts fall exactly on their deadline, and the engine says when it wants
+to be asked next."""
 
 from random import Random
 
@@ -11,7 +12,9 @@ from tests.lockcore.scripted import ScriptedFleet, name_of, rounds_kept
 
 
 @pytest.mark.parametrize("company", [0, 5])
-@pytest.mark.parametrize("ttl_ms, timeout_ms", [(10_000, 50), (200, 50), (100, 25), (4, 1), (3, 0.75)])
+@pytest.mark.parametrize(
+    "ttl_ms, timeout_ms", [(10_000, 50), (200, 50), (100, 25), (4, 1), (3, 0.75)]
+)
 def test_a_silent_round_is_settled_at_its_timeout_and_not_a_nanosecond_before(
     fleet: ScriptedFleet, ttl_ms: int, timeout_ms: float, company: int
 ) -> None:
@@ -20,7 +23,8 @@ def test_a_silent_round_is_settled_at_its_timeout_and_not_a_nanosecond_before(
     for number in range(company):
         fleet.begin(f"r{number}", ttl_ms)
     fleet.after(timeout_ms / 2)
-    fleet.flush()  # a batch that waits is paid for
+    # a batch that waits is paid for
+    fleet.flush()
     fleet.now_ns = round_.started_ns + int(timeout_ms * NS_PER_MS) - 1
     fleet.tick()
     assert name_of(round_) is None
@@ -64,7 +68,10 @@ def test_a_shell_that_asks_only_when_told_to_misses_no_deadline(seed: int) -> No
     fleet = ScriptedFleet(random.randrange(1, 6))
     rounds: list[Round] = []
     for number in range(40):
-        rounds += [fleet.begin(f"{number}-{one}", random.choice([20, 100, 1000])) for one in range(random.randrange(7))]
+        rounds += [
+            fleet.begin(f"{number}-{one}", random.choice([20, 100, 1000]))
+            for one in range(random.randrange(7))
+        ]
         fleet.flush()
         until_ns = fleet.now_ns + random.randrange(30) * NS_PER_MS
         while (next_ns := fleet.engine.next_tick_ns(fleet.now_ns)) <= until_ns:
@@ -93,7 +100,11 @@ def test_with_nothing_under_way_no_tick_is_wanted(fleet: ScriptedFleet) -> None:
 
 def test_a_tick_says_when_the_next_one_is_wanted(fleet: ScriptedFleet) -> None:
     fleet.ask()
-    assert fleet.engine.tick(fleet.now_ns) == fleet.engine.next_tick_ns(fleet.now_ns) == fleet.now_ns + 50 * NS_PER_MS
+    assert (
+        fleet.engine.tick(fleet.now_ns)
+        == fleet.engine.next_tick_ns(fleet.now_ns)
+        == fleet.now_ns + 50 * NS_PER_MS
+    )
 
 
 def test_a_timeout_is_counted_on_the_instances_that_did_not_answer(fleet: ScriptedFleet) -> None:
@@ -105,7 +116,9 @@ def test_a_timeout_is_counted_on_the_instances_that_did_not_answer(fleet: Script
 
 
 @pytest.mark.parametrize("company", [0, 1, 5])
-def test_under_load_only_what_is_under_way_is_kept_and_no_tick_is_needed_for_it(company: int) -> None:
+def test_under_load_only_what_is_under_way_is_kept_and_no_tick_is_needed_for_it(
+    company: int,
+) -> None:
     fleet = ScriptedFleet(5)
     for _ in range(50):
         rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
@@ -117,7 +130,9 @@ def test_under_load_only_what_is_under_way_is_kept_and_no_tick_is_needed_for_it(
 
 
 @pytest.mark.parametrize("company", [0, 5])
-def test_answers_that_come_after_the_timeout_leave_nothing_behind_either(fleet: ScriptedFleet, company: int) -> None:
+def test_answers_that_come_after_the_timeout_leave_nothing_behind_either(
+    fleet: ScriptedFleet, company: int
+) -> None:
     rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
     fleet.flush()
     fleet.tick(50)
@@ -143,7 +158,9 @@ def test_late_answers_to_releases_and_extensions_are_counted(fleet: ScriptedFlee
 
 
 @pytest.mark.parametrize("company", [0, 2])
-@pytest.mark.parametrize("reply, name", [(OK, "acquired"), (NIL, "contended"), (b"-MISCONF full\r\n", "unreachable")])
+@pytest.mark.parametrize(
+    "reply, name", [(OK, "acquired"), (NIL, "contended"), (b"-MISCONF full\r\n", "unreachable")]
+)
 def test_a_vote_whose_judgement_was_interrupted_is_judged_at_the_timeout(
     reply: bytes, name: str, company: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

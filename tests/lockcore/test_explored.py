@@ -1,4 +1,5 @@
-"""lockcore in simulated schedules: none breaks it, and each planted fault is found and made small."""
+"""lockcore in simulated schedules: none breaks it, and each planted fault is found and made
+small."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -24,26 +25,37 @@ from lockcore.turns import Turns
 from tests.lockcore.scripted import rounds_kept
 
 REDLOCK = setting_of("redlock", RedlockRecipe.about)
-ANSWERS, REPLY = Flight.answers, SetRound.reply
+ANSWERS = Flight.answers
+REPLY = SetRound.reply
 MOST = 4_000  # schedules: 8 s
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def test_no_schedule_breaks_lockcore_and_many_ask_for_a_lock_that_is_held() -> None:
-    tested, what = 0, Counter[str]()
+    tested = 0
+    what = Counter[str]()
     for number in range(500):
         _, played = numbered(REDLOCK, number, 7)
         assert (played.broken, played.raised) == ("", ""), number
         tested += played.tested
         what.update(event[1] for event in played.seen)
     assert tested > 150
-    assert min(what[name] for name in ("pause", "late", "lose", "cut", "kill", "restart", "stop", "flush", "full")) > 10
+    assert (
+        min(
+            what[name]
+            for name in ("pause", "late", "lose", "cut", "kill", "restart", "stop", "flush", "full")
+        )
+        > 10
+    )
     assert min(what[name] for name in ("granted", "extended", "gives back")) > 100
 
 
-def test_a_schedule_is_the_same_whatever_its_process_has_played_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_schedule_is_the_same_whatever_its_process_has_played_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = []
-    for first in (4, 6):  # the one holds for a whole TTL
+    # the one holds for a whole TTL
+    for first in (4, 6):
         monkeypatch.setattr(search, "_USUAL", {})
         numbered(REDLOCK, first, 7)
         found.append([numbered(REDLOCK, number, 7)[0] for number in range(8, 40, 2)])
@@ -58,7 +70,8 @@ def test_nor_with_other_numbers_of_instances(instances: int) -> None:
 
 def test_when_all_is_answered_the_engines_remember_nothing() -> None:
     """Callers killed, connections broken, instances stopped: many callers at once."""
-    setting, calm = replace(REDLOCK, callers=6, resources=4, rounds=2), 0
+    setting = replace(REDLOCK, callers=6, resources=4, rounds=2)
+    calm = 0
     for number in range(60):
         one = Play(setting, at_random(setting, Random(number), {}))
         assert one.run().broken == ""
@@ -80,9 +93,13 @@ def test_a_turn_that_is_not_passed_on_is_remembered(monkeypatch: pytest.MonkeyPa
 
 
 def _blind(round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0) -> Lease:
-    token, until_ns = round_.claim.split(b"\r\n")[-2], round_.started_ns + round_.terms.usable_ns
-    ttl_ms, started_ns = round_.terms.ttl_ms, round_.started_ns
-    return Lease(round_.resource, token, ttl_ms, started_ns, now_ns, until_ns, round_, attempts, split_votes)
+    token = round_.claim.split(b"\r\n")[-2]
+    until_ns = round_.started_ns + round_.terms.usable_ns
+    ttl_ms = round_.terms.ttl_ms
+    started_ns = round_.started_ns
+    return Lease(
+        round_.resource, token, ttl_ms, started_ns, now_ns, until_ns, round_, attempts, split_votes
+    )
 
 
 def _twice(self: SetRound, reply: object, pipe: Any) -> None:
@@ -104,23 +121,41 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "a quorum off by one": (engine, "quorum_of", lambda instances: instances // 2, "a lease was"),
     "votes counted twice": (SetRound, "reply", _twice, "a lease was"),
     "a refusal of a batch given to the next round": (
-        Flight, "answers", _misread(lambda refused: [index + 1 for index in refused][:-1]), "a lease was",
+        Flight,
+        "answers",
+        _misread(lambda refused: [index + 1 for index in refused][:-1]),
+        "a lease was",
     ),
-    "one refusal of a batch kept": (Flight, "answers", _misread(lambda refused: refused[:1]), "a lease was"),
+    "one refusal of a batch kept": (
+        Flight,
+        "answers",
+        _misread(lambda refused: refused[:1]),
+        "a lease was",
+    ),
     "an ignored drift": (claims, "drift_ns", lambda ttl_ms, factor: 0, "two leases valid"),
     "an ignored validity": (attempt, "lease_of", _blind, "a lease was"),
     "a skipped clean-up": (Engine, "clean_up", lambda self, round_: None, "a key was"),
     "a killed caller that is not cleaned up": (SetRound, "abandon", lambda self: None, "a key was"),
-    "an owed release that is forgotten": (Engine, "owe", lambda self, pipe, round_: None, "a key was"),
+    "an owed release that is forgotten": (
+        Engine,
+        "owe",
+        lambda self, pipe, round_: None,
+        "a key was",
+    ),
     "a skipped abstention": (engine, "abstention_ns", lambda *_: 0, "two leases valid"),
     "a release without owner check": (
-        Dialect, "encode_release", property(lambda self: (b"*3\r\n$3\r\nDEL\r\n").__add__), "two leases valid",
+        Dialect,
+        "encode_release",
+        property(lambda self: (b"*3\r\n$3\r\nDEL\r\n").__add__),
+        "two leases valid",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_found_and_shown_in_few_steps(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_found_and_shown_in_few_steps(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, name, planted, rule = PLANTED[fault]
     monkeypatch.setattr(place, name, planted)
     total = Hunt()

@@ -1,4 +1,5 @@
-"""Turns passed between processes in simulated schedules: no schedule breaks the lock, and nobody waits in vain."""
+"""Turns passed between processes in simulated schedules: no schedule breaks the lock, and nobody
+waits in vain."""
 
 from collections import Counter
 from dataclasses import replace
@@ -30,8 +31,14 @@ EXECUTE = SimulatedServer.execute
 
 def deliver(server: SimulatedServer, channel: bytes, word: bytes) -> int:
     """To every connection whose inbox that is, behind the replies it has been sent."""
-    heard = [link for link in server.links.values() if getattr(link, "inbox", b"") == channel and link.is_open]
-    push = b">3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"message", channel, word))
+    heard = [
+        link
+        for link in server.links.values()
+        if getattr(link, "inbox", b"") == channel and link.is_open
+    ]
+    push = b">3\r\n" + b"".join(
+        b"$%d\r\n%b\r\n" % (len(part), part) for part in (b"message", channel, word)
+    )
     for link in heard:
         link._returns_ns = due_ns = max(link._returns_ns, link.world.now_ns + LATENCY_NS)
         link.world.at(due_ns, partial(link._tell, link.heard, push))
@@ -39,14 +46,19 @@ def deliver(server: SimulatedServer, channel: bytes, word: bytes) -> int:
 
 
 def execute(server: SimulatedServer, command: list[bytes]) -> bytes:
-    return b":%d\r\n" % deliver(server, *command[1:]) if command[0] == b"PUBLISH" else EXECUTE(server, command)
+    return (
+        b":%d\r\n" % deliver(server, *command[1:])
+        if command[0] == b"PUBLISH"
+        else EXECUTE(server, command)
+    )
 
 
 @pytest.fixture(autouse=True)
 def words_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client pushes, and hears on every connection it makes."""
     settings = replace(engine_client.SETTINGS, retry=replace(engine_client.RETRY, policy="push"))
-    connect, attach = EngineClient._connect, Engine.attach
+    connect = EngineClient._connect
+    attach = Engine.attach
 
     def hearing(self: EngineClient, index: int) -> None:
         connect(self, index)
@@ -72,18 +84,21 @@ def broken(number: int) -> tuple[str, str, int, Counter[bytes]]:
 
 @needs_source
 def test_no_schedule_breaks_it() -> None:
-    tested, calls = 0, Counter[bytes]()
+    tested = 0
+    calls = Counter[bytes]()
     for number in range(400):
         wrong, raised, found, called = broken(number)
         assert (wrong, raised) == ("", ""), number
-        tested, calls = tested + found, calls + called
+        tested = tested + found
+        calls = calls + called
     assert tested > 150
     assert calls[b"PUBLISH"] > 1_000
 
 
 @needs_source
 def test_when_all_is_answered_nothing_is_kept() -> None:
-    calm, setting = 0, structs.replace(REDLOCK, callers=6, resources=2, rounds=2)
+    calm = 0
+    setting = structs.replace(REDLOCK, callers=6, resources=2, rounds=2)
     for number in range(40):
         one = Play(setting, at_random(setting, Random(number), {}))
         assert one.run().broken == ""
@@ -106,7 +121,8 @@ def _believed(self: Handoff, message: object, index: int) -> None:
                 part.carried()
 
 
-HEARD, SUBMIT = Handoff.heard, Engine.submit
+HEARD = Handoff.heard
+SUBMIT = Engine.submit
 
 
 @needs_source

@@ -1,4 +1,5 @@
-"""Extensions: sent only inside the validity, never shortening it, believed only on a quorum that came in time."""
+"""Extensions: sent only inside the validity, never shortening it, believed only on a quorum that
+came in time."""
 
 import pytest
 
@@ -30,11 +31,20 @@ def test_an_extended_lease_is_the_same_lock_with_a_later_end() -> None:
     asked_ns = fleet.now_ns
     extended = extending(fleet, lease).answer(OK, OK, OK, after_ms=2).result
     assert isinstance(extended, Lease)
-    assert extended.valid_until_ns == asked_ns + USABLE_NS  # from before it was sent
+    # from before it was sent
+    assert extended.valid_until_ns == asked_ns + USABLE_NS
     assert (extended.started_ns, extended.granted_ns) == (asked_ns, asked_ns + 2 * NS_PER_MS)
     assert (extended.resource, extended.owner_token) == (lease.resource, lease.owner_token)
     assert lease.valid_until_ns < extended.valid_until_ns
-    assert fleet.sent[0][-1] == [b"SET", b"stock", lease.owner_token, b"IFEQ", lease.owner_token, b"PX", b"10000"]
+    assert fleet.sent[0][-1] == [
+        b"SET",
+        b"stock",
+        lease.owner_token,
+        b"IFEQ",
+        lease.owner_token,
+        b"PX",
+        b"10000",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +105,9 @@ def test_an_answer_after_the_new_end_comes_too_late() -> None:
 def test_an_extension_that_would_shorten_the_lease_is_refused(ttl_ms: int) -> None:
     fleet, lease = leased()
     fleet.after(1_000)
-    with pytest.raises(ValueError, match=f"extending 'stock' by {ttl_ms} ms would end it before its present end"):
+    with pytest.raises(
+        ValueError, match=f"extending 'stock' by {ttl_ms} ms would end it before its present end"
+    ):
         extending(fleet, lease, ttl_ms)
     assert fleet.kinds(0) == ["set"]
 
@@ -105,7 +117,9 @@ def test_an_extension_that_would_shorten_one_on_its_way_is_refused() -> None:
     fleet, lease = leased(ttl_ms=1_000)
     fleet.after(500)
     longer = extending(fleet, lease, ttl_ms=5_000)
-    with pytest.raises(ValueError, match="extending 'stock' by 2000 ms would end it before its present end"):
+    with pytest.raises(
+        ValueError, match="extending 'stock' by 2000 ms would end it before its present end"
+    ):
         extending(fleet, lease, ttl_ms=2_000)
     assert fleet.kinds(0) == ["set", "extend"]
     assert isinstance(longer.answer(OK, OK, OK).result, Lease)
@@ -119,7 +133,8 @@ def test_an_old_lease_cannot_shorten_what_it_has_been_extended_to() -> None:
     with pytest.raises(ValueError, match="would end it before its present end"):
         extending(fleet, first, ttl_ms=1_000)
     assert fleet.kinds(0) == ["set", "extend"]
-    fleet.now_ns = newest.valid_until_ns - NS_PER_MS  # long after the end of the first
+    # long after the end of the first
+    fleet.now_ns = newest.valid_until_ns - NS_PER_MS
     assert isinstance(extending(fleet, first).answer(OK, OK, OK, after_ms=0.5).result, Lease)
 
 
@@ -131,10 +146,12 @@ def test_a_cancelled_caller_is_not_woken_by_its_extension_later() -> None:
     with pytest.raises(KeyboardInterrupt):
         run.steps.throw(KeyboardInterrupt())
     fleet.reply_all(OK)
-    assert [round_.waiter for round_ in fleet.engine.take_ready() if isinstance(round_, ExtendRound)] == [None]
+    assert [
+        round_.waiter for round_ in fleet.engine.take_ready() if isinstance(round_, ExtendRound)
+    ] == [None]
 
 
-# -- negative controls ------------------------------------------------------------------------------------------------
+# -- negative controls -----------------------------------------------------------------------------
 
 
 def test_an_extension_after_its_own_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Turns passed between processes: in which order, for how many commands, and what lost words cost."""
+"""Turns passed between processes: in which order, for how many commands, and what lost words
+cost."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +34,12 @@ from tests.lockcore.town import House, Town
 
 def holder(town: Town) -> tuple[House, Caller]:
     """Who holds it: one, exactly."""
-    holders = [(house, caller) for house in town.houses for caller in house.callers if isinstance(caller.result, Lease)]
+    holders = [
+        (house, caller)
+        for house in town.houses
+        for caller in house.callers
+        if isinstance(caller.result, Lease)
+    ]
     assert len(holders) == 1
     return holders[0]
 
@@ -53,7 +59,8 @@ def served(town: Town, times: int, again: bool = False) -> list[int]:
 def test_a_waiter_elsewhere_gets_it_at_the_release_without_any_time_passing() -> None:
     town = Town()
     here, there = town.houses
-    first, second = here.asks(), there.asks()
+    first = here.asks()
+    second = there.asks()
     assert second.result is None
     here.gives_back(first)
     assert isinstance(second.result, Lease)
@@ -85,7 +92,8 @@ def test_a_process_first_serves_those_who_stood_in_its_line() -> None:
     town = Town(2)
     for house in (*town.houses, *town.houses, *town.houses):
         house.asks()
-    assert served(town, 6) == [0, 1, 1, 1, 0, 0]  # the others of the first came when somebody waited elsewhere
+    # the others of the first came when somebody waited elsewhere
+    assert served(town, 6) == [0, 1, 1, 1, 0, 0]
     assert served(town_of_lines(3, 3), 12, again=True) == [0, 0, 0, 1, 1, 1] * 2
 
 
@@ -130,9 +138,11 @@ def test_what_was_released_before_the_message_came_is_found_free_at_once() -> No
     assert isinstance(first.result, Lease)
     assert late is not None
     for server in town.servers:
-        server.drop(b"shop:stock")  # as if released, and the message had missed it
+        # as if released, and the message had missed it
+        server.drop(b"shop:stock")
     town.commands.clear()
-    late.looked("stock", [first_of(here) + b"8" * 15] * 2)  # as it was a moment ago
+    # as it was a moment ago
+    late.looked("stock", [first_of(here) + b"8" * 15] * 2)
     town.run()
     assert isinstance(waiting.result, Lease)
     assert town.commands == {"PUBLISH": 6, "GETRANGE": 3, "SET": 3}
@@ -172,9 +182,12 @@ def test_lost_words_cost_a_second_at_most() -> None:
     assert isinstance(second.result, Lease)
 
 
-@pytest.mark.parametrize(("mute", "wait_polls"), [(set(), False), ({2}, False), ({1, 2}, True), ({0, 1, 2}, True)])
+@pytest.mark.parametrize(
+    ("mute", "wait_polls"), [(set(), False), ({2}, False), ({1, 2}, True), ({0, 1, 2}, True)]
+)
 def test_who_gets_no_answer_polls_for_a_while(mute: set[int], wait_polls: bool) -> None:
-    """Else who is not heard would wait for as long as others come: they never hear that they are waited for."""
+    """Else who is not heard would wait for as long as others come: they never hear that they are
+    waited for."""
     town = Town()
     town.mute = mute
     town.houses[0].asks()
@@ -190,7 +203,8 @@ def test_who_gets_no_answer_polls_for_a_while(mute: set[int], wait_polls: bool) 
 def test_words_that_one_of_three_loses_are_heard() -> None:
     for mute, is_heard in (({2}, True), ({1, 2}, False)):
         town = Town()
-        first, second = town.houses[0].asks(), town.houses[1].asks()
+        first = town.houses[0].asks()
+        second = town.houses[1].asks()
         town.mute = mute
         town.houses[0].gives_back(first)
         assert isinstance(second.result, Lease) == is_heard
@@ -221,7 +235,8 @@ def test_a_long_hold_costs_few_commands() -> None:
 def test_a_word_that_was_forgotten_is_said_again() -> None:
     """Else a process that always has callers would never yield."""
     town = Town()
-    first, second = town.houses[0].asks(), town.houses[1].asks()
+    first = town.houses[0].asks()
+    second = town.houses[1].asks()
     handoff = town.houses[0].engine.handoff
     assert handoff is not None
     handoff.crowds.clear()
@@ -250,7 +265,8 @@ def test_what_is_torn_between_the_dead_is_not_asked_for_again_and_again() -> Non
 
 def test_where_nothing_is_heard_it_polls() -> None:
     town = Town(hears=False)
-    first, second = town.houses[0].asks(), town.houses[1].asks()
+    first = town.houses[0].asks()
+    second = town.houses[1].asks()
     town.run(after_ms=3)
     town.houses[0].gives_back(first)
     for _ in range(3):
@@ -262,7 +278,9 @@ def test_where_nothing_is_heard_it_polls() -> None:
 def test_among_clients_with_another_policy_it_polls() -> None:
     """They hear nothing: no word of theirs would ever come."""
     town = Town(1)
-    others = House(town, settings_of(retry=RetryPolicy("fixed", 60_000), key_prefix="shop:"), hears=False)
+    others = House(
+        town, settings_of(retry=RetryPolicy("fixed", 60_000), key_prefix="shop:"), hears=False
+    )
     town.houses.append(others)
     for house in (others, others, town.houses[0]):
         house.asks(wait_ms=3_600_000)
@@ -286,17 +304,32 @@ STOCK = blake2s(b"shop:stock", digest_size=16).hexdigest().encode()
 
 
 def message(
-    kind: bytes, number: int = 1, others: bytes = b"", digest: bytes = STOCK, process: bytes = b"x" * 22
+    kind: bytes,
+    number: int = 1,
+    others: bytes = b"",
+    digest: bytes = STOCK,
+    process: bytes = b"x" * 22,
 ) -> bytes:
     """As another process publishes it."""
     return b"2:%b:%b%015d:%b:%b" % (kind, process, number, digest, others)
 
 
 NO_MESSAGES = [
-    b"", b"turn", b"turn " + b"x" * 23 + b"  stock", b"waits " + b"x" * 23 + b"  stock", None, 3, [b"turn"],
-    message(b"nothing"), message(b"turn")[1:], b"3" + message(b"turn")[1:], message(b"turn", digest=b"stock"),
-    message(b"turn", process=b"x" * 21), message(b"turn") + b":", message(b"turn", others=b"y" * 10_000),
-]  # fmt: skip
+    b"",
+    b"turn",
+    b"turn " + b"x" * 23 + b"  stock",
+    b"waits " + b"x" * 23 + b"  stock",
+    None,
+    3,
+    [b"turn"],
+    message(b"nothing"),
+    message(b"turn")[1:],
+    b"3" + message(b"turn")[1:],
+    message(b"turn", digest=b"stock"),
+    message(b"turn", process=b"x" * 21),
+    message(b"turn") + b":",
+    message(b"turn", others=b"y" * 10_000),
+]
 
 
 @pytest.mark.parametrize("word", NO_MESSAGES)
@@ -342,7 +375,9 @@ def test_a_turn_counts_when_a_quorum_has_brought_it_and_once() -> None:
 
 
 @pytest.mark.parametrize("numbers", [[1] * 9, range(9), [1, 1, 2, 2, 1, 3]])
-def test_one_instance_gives_no_turn_however_often_it_brings_messages(numbers: Sequence[int]) -> None:
+def test_one_instance_gives_no_turn_however_often_it_brings_messages(
+    numbers: Sequence[int],
+) -> None:
     town = Town(1)
     handoff = handoff_in(town)
     for number in numbers:
@@ -394,7 +429,9 @@ def flood(town: Town, messages: int, within_ms: float, digests: int) -> Handoff:
     for number in range(messages):
         town.now_ns = START_NS + int(number * within_ms * 1e6 / messages)
         engine.now_ns = town.now_ns
-        word = message(b"waits", number, digest=b"%032d" % (number % digests), process=b"%022d" % number)
+        word = message(
+            b"waits", number, digest=b"%032d" % (number % digests), process=b"%022d" % number
+        )
         for index in range(2):
             handoff.heard(word, index)
         if number % 100 == 0:
@@ -405,7 +442,8 @@ def flood(town: Town, messages: int, within_ms: float, digests: int) -> Handoff:
 
 @pytest.mark.parametrize(("digests", "most"), [(1, MOST_OF_ONE), (20_000, MOST_PER_WINDOW)])
 def test_a_flood_from_a_quorum_causes_a_bounded_number_of_commands(digests: int, most: int) -> None:
-    """Each message that anything is done for costs an answer to three instances; the others cost nothing."""
+    """Each message that anything is done for costs an answer to three instances; the others cost
+    nothing."""
     town = Town(1)
     flood(town, 20_000, within_ms=1_000, digests=digests)
     assert 0 < town.commands["PUBLISH"] <= 3 * most * (1_000 * NS_PER_MS // WINDOW_NS)
@@ -429,12 +467,16 @@ def test_processes_that_nobody_hears_of_are_forgotten_at_once() -> None:
 def test_whatever_is_heard_is_kept_boundedly(digests: int) -> None:
     town = Town(1)
     for server in range(3):
-        town.houses[0].engine.pipes[server].transmit = lambda _: 0  # nobody says that nobody listens
+        # nobody says that nobody listens
+        town.houses[0].engine.pipes[server].transmit = lambda _: 0
     handoff = flood(town, 20_000, within_ms=20_000, digests=digests)
     crowds = handoff.crowds.values()
     assert len(crowds) <= MOST_KEPT
     assert max(len(crowd.others) for crowd in crowds) <= MOST_OTHERS
-    assert sum(len(crowd.others) for crowd in crowds) <= FEW_CROWDS * MOST_OTHERS + MOST_KEPT * FEWER_OTHERS
+    assert (
+        sum(len(crowd.others) for crowd in crowds)
+        <= FEW_CROWDS * MOST_OTHERS + MOST_KEPT * FEWER_OTHERS
+    )
     assert all(len(one) == PROCESS_BYTES for crowd in crowds for one in crowd.others)
     assert len(handoff._arrivals) <= 2 * MOST_ARRIVALS * (3 + 1)
 
@@ -456,8 +498,11 @@ def test_messages_have_one_length_and_hold_nothing_of_the_resources_name(name: s
     assert served(town, 3) == [0, 1, 2]
     assert len(town.published) > 10
     for word in town.published:
-        fixed, others = word[: word.rindex(b":")], word[word.rindex(b":") + 1 :]
-        assert len(fixed) - len(fixed.split(b":")[1]) == len(b"2::%b:%b" % (b"n" * NUMBER_BYTES, STOCK))
+        fixed = word[: word.rindex(b":")]
+        others = word[word.rindex(b":") + 1 :]
+        assert len(fixed) - len(fixed.split(b":")[1]) == len(
+            b"2::%b:%b" % (b"n" * NUMBER_BYTES, STOCK)
+        )
         assert all(len(one) in {0, PROCESS_BYTES} for one in others.split(b","))
         assert name.encode() not in word
 
@@ -474,7 +519,8 @@ def test_a_value_that_is_no_owner_token_costs_what_a_held_lock_costs(value: byte
     for _ in range(300):
         town.run(after_ms=10)
     assert waiting.result is None
-    looks, instances = 3_000 // 190, 3
+    looks = 3_000 // 190
+    instances = 3
     assert town.commands["SET"] <= (0 if value else looks * (SOON_FREE + 1) * instances)
     assert town.houses[0].engine.status()[0].bytes_received - received < 10_000
     for server in town.servers:
@@ -499,7 +545,8 @@ def test_when_all_have_been_served_nothing_is_kept() -> None:
 
 def test_closing_passes_the_turn_on() -> None:
     town = Town(2)
-    first, second = town.houses[0].asks(), town.houses[1].asks()
+    first = town.houses[0].asks()
+    second = town.houses[1].asks()
     town.houses[0].engine.retire()
     town.houses[0].gives_back(first)
     assert isinstance(second.result, Lease)

@@ -1,4 +1,5 @@
-"""With `wait_for_own`: while somebody of the same Redlock has the key, or asks for it, nobody else asks."""
+"""With `wait_for_own`: while somebody of the same Redlock has the key, or asks for it, nobody else
+asks."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -67,8 +68,13 @@ def test_who_came_behind_an_attempt_that_is_lost_tries_by_itself(reply: bytes) -
     assert isinstance(behind.result, Lease)
 
 
-def test_who_came_behind_an_attempt_that_is_won_and_never_given_back_asks_at_the_leases_end() -> None:
-    """The holder lets its lease end. Who came while its SET was on its way waits for that end, not for its own."""
+def test_who_came_behind_an_attempt_that_is_won_and_never_given_back_asks_at_the_leases_end() -> (
+    None
+):
+    """The holder lets its lease end.
+
+    Who came while its SET was on its way waits for that end, not for its own.
+    """
     line = held(0)
     line.fleet.release(line.lease)
     asked = line.fleet.ask()
@@ -84,7 +90,11 @@ def test_one_that_waits_for_its_own_deadline_is_noticed(monkeypatch: pytest.Monk
 
     def forever(self: Turns, resource: str) -> int:
         holder = self.holders.get(resource)
-        return FAR_FUTURE_NS if holder is not None and holder.outcome is None else honest(self, resource)
+        return (
+            FAR_FUTURE_NS
+            if holder is not None and holder.outcome is None
+            else honest(self, resource)
+        )
 
     monkeypatch.setattr(Turns, "held_until_ns", forever)
     with pytest.raises(AssertionError):
@@ -123,7 +133,9 @@ def test_an_order_by_who_was_refused_first_is_noticed(monkeypatch: pytest.Monkey
 
 
 def extended(line: Line) -> Lease:
-    steps = Caller(line.fleet, extend_steps(line.fleet.engine, line.lease, TTL_MS, line.fleet.now_ns))
+    steps = Caller(
+        line.fleet, extend_steps(line.fleet.engine, line.lease, TTL_MS, line.fleet.now_ns)
+    )
     line.fleet.flush()
     line.fleet.reply_all(OK)
     steps.go_on()
@@ -183,7 +195,8 @@ def test_holders_are_few_and_nothing_depends_on_them() -> None:
         kept.cleaned = False
         line.fleet.engine.turns.sent(kept)
         assert len(line.fleet.engine.turns.holders) <= 2 * HOLDERS_KEPT + FEWEST + 1
-    line.join()  # its lease is forgotten: what is asked is refused
+    # its lease is forgotten: what is asked is refused
+    line.join()
     line.later(2.5)
     assert line.trying == [0]
     line.fleet.give_back(line.lease)

@@ -1,4 +1,5 @@
-"""A lease kept alive in the background: when it is extended, how often, and how its holder learns that it is gone."""
+"""A lease kept alive in the background: when it is extended, how often, and how its holder learns
+that it is gone."""
 
 import asyncio
 
@@ -45,9 +46,10 @@ def test_it_is_extended_every_so_often_from_the_start_of_the_last_extension() ->
     for _ in range(3):
         kept.run.answer(OK, OK, OK, after_ms=7)
     starts = [round_.started_ns for round_ in kept.run.rounds]
-    assert [later - earlier for earlier, later in zip([kept.lease.started_ns, *starts], starts, strict=False)] == [
-        EVERY_MS * NS_PER_MS
-    ] * 4
+    assert [
+        later - earlier
+        for earlier, later in zip([kept.lease.started_ns, *starts], starts, strict=False)
+    ] == [EVERY_MS * NS_PER_MS] * 4
     assert [lease.started_ns for lease in kept.renewed] == starts[:3]
     assert kept.renewed[-1].valid_until_ns > kept.lease.valid_until_ns
 
@@ -57,7 +59,8 @@ def test_extensions_are_bounded_in_number() -> None:
     kept.run.answer(OK, OK, OK)
     kept.run.answer(OK, OK, OK)
     assert (len(kept.renewed), kept.sent()) == (2, 2)
-    assert kept.run.wanted is None  # it only waits for the end, and says it then
+    # it only waits for the end, and says it then
+    assert kept.run.wanted is None
     assert kept.run.result.outcome is Outcome.GONE
     assert kept.run.result.ended_ns == kept.renewed[-1].valid_until_ns
 
@@ -77,7 +80,8 @@ def test_too_few_answers_are_tried_again_after_a_tenth_of_the_period() -> None:
     kept.run.answer(OK, MISCONF, MISCONF)
     kept.run.answer(OK, OK, OK)
     first, second, third, _ = kept.run.rounds
-    assert second.started_ns - first.started_ns == (EVERY_MS // 10 + 1) * NS_PER_MS  # answered after 1 ms
+    # answered after 1 ms
+    assert second.started_ns - first.started_ns == (EVERY_MS // 10 + 1) * NS_PER_MS
     assert third.started_ns - second.started_ns == (EVERY_MS // 10 + 1) * NS_PER_MS
     assert len(kept.renewed) == 1
 
@@ -104,12 +108,17 @@ def test_a_keeper_that_was_held_up_beyond_the_end_sends_nothing(fleet: ScriptedF
 
 
 def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened(fleet: ScriptedFleet) -> None:
-    """A lease of 1 s, kept alive, is extended to 10 s by its holder: the keeper goes on where that ends."""
+    """A lease of 1 s, kept alive, is extended to 10 s by its holder: the keeper goes on where that
+    ends."""
     lease = fleet.won(ttl_ms=1_000)
     steps = keeper_steps(KeepAlive(lease, 300, 10, None), fleet.engine)
     assert next(steps) == lease.started_ns + 300 * NS_PER_MS
     fleet.after(100)
-    by_hand = Run(fleet, extend_steps(fleet.engine, lease, TTL_MS, fleet.now_ns)).answer(OK, OK, OK).result
+    by_hand = (
+        Run(fleet, extend_steps(fleet.engine, lease, TTL_MS, fleet.now_ns))
+        .answer(OK, OK, OK)
+        .result
+    )
     due_ns = steps.send(lease.started_ns + 300 * NS_PER_MS)
     assert isinstance(due_ns, int)
     assert due_ns == by_hand.valid_until_ns - (1_000 - 12) * NS_PER_MS + 1
@@ -120,7 +129,8 @@ def test_an_extension_by_hand_moves_its_plan_and_is_never_shortened(fleet: Scrip
 
 
 def test_an_extension_on_its_way_that_ends_later_is_waited_for(fleet: ScriptedFleet) -> None:
-    """The holder's extension to 10 s has not been answered when the keeper's turn comes: it sends nothing shorter."""
+    """The holder's extension to 10 s has not been answered when the keeper's turn comes: it sends
+    nothing shorter."""
     lease = fleet.won(ttl_ms=1_000)
     steps = keeper_steps(KeepAlive(lease, 300, 10, None), fleet.engine)
     due_ns = next(steps)
@@ -131,10 +141,12 @@ def test_an_extension_on_its_way_that_ends_later_is_waited_for(fleet: ScriptedFl
     assert fleet.kinds(0) == ["set", "extend"]
 
 
-# -- the handle -------------------------------------------------------------------------------------------------------
+# -- the handle ------------------------------------------------------------------------------------
 
 
-def handle(extensions: int = 10, every_ms: float | None = None) -> tuple[ScriptedFleet, KeepAlive, list[Denied]]:
+def handle(
+    extensions: int = 10, every_ms: float | None = None
+) -> tuple[ScriptedFleet, KeepAlive, list[Denied]]:
     fleet = ScriptedFleet(3)
     told: list[Denied] = []
     return fleet, KeepAlive(fleet.won(), every_ms, extensions, told.append), told
@@ -182,7 +194,11 @@ def test_a_holder_hears_of_its_end_before_the_observer_does_also_where_it_raises
 def test_its_lease_is_the_newest_one_after_an_extension_by_hand() -> None:
     fleet, keeper, _ = handle()
     fleet.after(100)
-    by_hand = Run(fleet, extend_steps(fleet.engine, keeper.lease, TTL_MS, fleet.now_ns)).answer(OK, OK, OK).result
+    by_hand = (
+        Run(fleet, extend_steps(fleet.engine, keeper.lease, TTL_MS, fleet.now_ns))
+        .answer(OK, OK, OK)
+        .result
+    )
     assert keeper.lease is by_hand
 
 
@@ -196,12 +212,13 @@ def test_the_copy_in_a_forked_child_is_over_and_calls_nobody() -> None:
     assert (keeper.stopped, keeper.gone, told) == (True, denied, [])
     assert isinstance(keeper.error, ForeignProcessError)
     with pytest.raises(KeyboardInterrupt):
-        steps.throw(KeyboardInterrupt())  # its greenlet or task is ended
+        # its greenlet or task is ended
+        steps.throw(KeyboardInterrupt())
     assert (keeper.gone, told) == (denied, [])
     assert isinstance(keeper.error, ForeignProcessError)
 
 
-# -- an extension that nobody answers ---------------------------------------------------------------------------------
+# -- an extension that nobody answers --------------------------------------------------------------
 
 
 def silent(timeout_ms: float, before_end_ms: float) -> tuple[ScriptedFleet, Lease, Caller]:
@@ -223,7 +240,9 @@ def test_an_extension_under_way_ends_with_the_lease_and_is_cleaned_up() -> None:
     assert caller.result is not None
     assert (caller.result.outcome, caller.result.ended_ns) == (Outcome.GONE, lease.valid_until_ns)
     fleet.flush()
-    assert fleet.kinds(0) == ["set", "extend", "release"], "what is executed later gives nobody a key"
+    assert fleet.kinds(0) == ["set", "extend", "release"], (
+        "what is executed later gives nobody a key"
+    )
 
 
 def test_an_extension_whose_timeout_comes_first_ends_with_that() -> None:
@@ -279,8 +298,12 @@ def test_a_holder_may_stop_the_keeper_that_is_telling_him(fleet: ScriptedFleet) 
     assert keeper.gone is not None
 
 
-@pytest.mark.parametrize("error", [ForeignProcessError(), ValueError("a fault of ours"), ZeroDivisionError()])
-def test_whatever_goes_wrong_in_its_steps_ends_it_with_a_loss_that_is_told(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [ForeignProcessError(), ValueError("a fault of ours"), ZeroDivisionError()]
+)
+def test_whatever_goes_wrong_in_its_steps_ends_it_with_a_loss_that_is_told(
+    error: Exception,
+) -> None:
     fleet, keeper, told = handle()
     steps = keeper_steps(keeper, fleet.engine)
     next(steps)
@@ -305,7 +328,8 @@ def test_a_cancelled_keeper_tells_its_holder_and_stays_cancelled() -> None:
 
 @pytest.mark.parametrize("early_ns", [1, 400_000, 999_999])
 def test_a_timer_that_comes_early_is_waited_for_again(fleet: ScriptedFleet, early_ns: int) -> None:
-    """After an extension by hand, the keeper's own would end before it if it were sent a moment early."""
+    """After an extension by hand, the keeper's own would end before it if it were sent a moment
+    early."""
     lease = fleet.won(ttl_ms=1_000)
     steps = keeper_steps(KeepAlive(lease, 300, 10, None), fleet.engine)
     assert next(steps) == lease.started_ns + 300 * NS_PER_MS
@@ -328,6 +352,8 @@ def test_a_timer_that_comes_early_is_waited_for_again(fleet: ScriptedFleet, earl
         (1, float("nan"), "every_ms"),
     ],
 )
-def test_a_handle_that_makes_no_sense_is_refused(extensions: int, every_ms: float | None, words: str) -> None:
+def test_a_handle_that_makes_no_sense_is_refused(
+    extensions: int, every_ms: float | None, words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         handle(extensions, every_ms)

@@ -6,7 +6,8 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.membership import Hello, Membership, Rejoin, State, abstention_ns
 
 MAX_TTL_MS = 10_000
-WHOLE_NS = (10_000 + 100 + 2) * NS_PER_MS  # max_ttl + drift of 1 % + 2 ms
+# max_ttl + drift of 1 % + 2 ms
+WHOLE_NS = (10_000 + 100 + 2) * NS_PER_MS
 
 
 def abstains_ns(rejoin: Rejoin, known: str | None, uptime_s: int, run_id: str = "now") -> int:
@@ -15,7 +16,9 @@ def abstains_ns(rejoin: Rejoin, known: str | None, uptime_s: int, run_id: str = 
 
 
 @pytest.mark.parametrize("uptime_s", [0, 5, 1_000_000])
-@pytest.mark.parametrize("rejoin, expected_ns", [("delay", WHOLE_NS), ("trust-first", WHOLE_NS), ("trust", 0)])
+@pytest.mark.parametrize(
+    "rejoin, expected_ns", [("delay", WHOLE_NS), ("trust-first", WHOLE_NS), ("trust", 0)]
+)
 def test_a_changed_run_id_abstains_for_the_whole_time_whatever_its_uptime(
     rejoin: Rejoin, expected_ns: int, uptime_s: int
 ) -> None:
@@ -31,15 +34,19 @@ def test_the_same_run_id_does_not_abstain(rejoin: Rejoin) -> None:
     "uptime_s, expected_ns",
     [
         (0, WHOLE_NS),
-        (1, WHOLE_NS),  # uptime counts whole seconds: 1 may mean a moment
+        # uptime counts whole seconds: 1 may mean a moment
+        (1, WHOLE_NS),
         (2, WHOLE_NS - NS_PER_S),
         (11, WHOLE_NS - 10 * NS_PER_S),
         (12, 0),
         (1_000_000, 0),
-        (-5, WHOLE_NS),  # a clock that was set back
+        # a clock that was set back
+        (-5, WHOLE_NS),
     ],
 )
-def test_a_first_contact_abstains_for_what_its_uptime_does_not_cover(uptime_s: int, expected_ns: int) -> None:
+def test_a_first_contact_abstains_for_what_its_uptime_does_not_cover(
+    uptime_s: int, expected_ns: int
+) -> None:
     assert abstains_ns("delay", None, uptime_s) == expected_ns
 
 
@@ -49,7 +56,8 @@ def test_a_first_contact_counts_at_once_where_it_is_trusted(rejoin: Rejoin) -> N
 
 
 def test_a_member_goes_through_its_states() -> None:
-    member, seen = Membership(), []
+    member = Membership()
+    seen = []
     hello = Hello("a", 1, "redis 7", 1)
     seen.append(member.state)
     member.joined(hello, 10, now_ns=100)
@@ -65,11 +73,19 @@ def test_a_member_goes_through_its_states() -> None:
     seen.append(member.state)
     member.lost("a replica", 300, refused=True)
     seen.append(member.state)
-    assert seen == [State.DOWN, State.ABSTAINING, State.VOTING, State.LAGGING, State.DOWN, State.REFUSED]
+    assert seen == [
+        State.DOWN,
+        State.ABSTAINING,
+        State.VOTING,
+        State.LAGGING,
+        State.DOWN,
+        State.REFUSED,
+    ]
 
 
 def test_only_a_voting_member_can_lag_and_only_a_lagging_one_catches_up() -> None:
-    member, seen = Membership(), []
+    member = Membership()
+    seen = []
     member.joined(Hello("a", 1, "redis 7", 1), 10, now_ns=100)
     member.lagged("slow")
     seen.append(member.state)

@@ -24,16 +24,24 @@ LEASE = Lease("stock", b"secret-token", 10_000, 1, 2, 3, Closed(Tally(granted=3)
 REFUSED = Tally(refused=3)
 
 
-def denied_of(outcome: Outcome = Outcome.CONTENDED, tally: Tally = REFUSED, attempts: int = 1) -> Denied:
+def denied_of(
+    outcome: Outcome = Outcome.CONTENDED, tally: Tally = REFUSED, attempts: int = 1
+) -> Denied:
     return Denied("stock", outcome, tally, attempts, 0, 10, 20)
 
 
 @pytest.mark.parametrize("outcome, kind", NAMES.items())
-def test_every_denial_has_its_error_with_its_data(outcome: Outcome, kind: type[AcquireError]) -> None:
+def test_every_denial_has_its_error_with_its_data(
+    outcome: Outcome, kind: type[AcquireError]
+) -> None:
     error = error_of(denied_of(outcome, Tally(granted=1, refused=2), attempts=4))
     assert type(error) is kind
     assert isinstance(error, AcquireError)
-    assert (error.resource, error.tally, error.attempts) == ("stock", Tally(granted=1, refused=2), 4)
+    assert (error.resource, error.tally, error.attempts) == (
+        "stock",
+        Tally(granted=1, refused=2),
+        4,
+    )
     assert str(error) == f"'stock': {kind.reason} (1 granted, 2 refused after 4 attempts)"
 
 
@@ -58,7 +66,9 @@ def test_a_lease_that_is_gone_has_an_error_of_its_own() -> None:
         (Tally(refused=2, undecided=1), False),
     ],
 )
-def test_a_failure_is_definite_when_no_instance_can_have_changed(tally: Tally, definite: bool) -> None:
+def test_a_failure_is_definite_when_no_instance_can_have_changed(
+    tally: Tally, definite: bool
+) -> None:
     assert error_of(denied_of(Outcome.CONTENDED, tally)).definite is definite
 
 
@@ -71,7 +81,9 @@ def test_a_failure_is_definite_when_no_instance_can_have_changed(tally: Tally, d
         (errors.InstanceRefusedError, "host:1: cannot take part: after 1 s"),
     ],
 )
-def test_an_instance_error_names_the_instance_and_what_happened(kind: type[InstanceError], text: str) -> None:
+def test_an_instance_error_names_the_instance_and_what_happened(
+    kind: type[InstanceError], text: str
+) -> None:
     error = kind("host:1", "after 1 s")
     assert str(error) == text
     assert (error.instance, error.detail) == ("host:1", "after 1 s")
@@ -79,7 +91,8 @@ def test_an_instance_error_names_the_instance_and_what_happened(kind: type[Insta
 
 
 @pytest.mark.parametrize(
-    "error", [error_of(denied_of(Outcome.SPLIT_VOTE)), errors.InstanceClosedError("host:1", "reset")]
+    "error",
+    [error_of(denied_of(Outcome.SPLIT_VOTE)), errors.InstanceClosedError("host:1", "reset")],
 )
 def test_an_error_survives_a_copy(error: Exception) -> None:
     """Between processes errors travel as copies."""
@@ -88,9 +101,15 @@ def test_an_error_survives_a_copy(error: Exception) -> None:
 
 
 def test_all_errors_have_one_parent_and_end_in_error() -> None:
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
     assert len(kinds) >= 13
-    assert all(issubclass(kind, LockcoreError) and kind.__name__.endswith("Error") for kind in kinds)
+    assert all(
+        issubclass(kind, LockcoreError) and kind.__name__.endswith("Error") for kind in kinds
+    )
 
 
 def test_no_text_of_an_error_holds_an_owner_token() -> None:
@@ -98,14 +117,21 @@ def test_no_text_of_an_error_holds_an_owner_token() -> None:
     assert "secret" not in repr(LeaseGoneError(LEASE, Tally()))
 
 
-# -- the facts of a lock ----------------------------------------------------------------------------------------------
+# -- the facts of a lock ---------------------------------------------------------------------------
 
 
 def test_the_words_are_those_of_the_vocabulary() -> None:
     assert [vote.value for vote in Vote] == ["granted", "refused", "errored", "silent", "absent"]
     assert {outcome.value for outcome in Outcome} == {
-        "acquired", "contended", "split_vote", "unreachable", "too_late", "extended", "released", "gone",
-    }  # fmt: skip
+        "acquired",
+        "contended",
+        "split_vote",
+        "unreachable",
+        "too_late",
+        "extended",
+        "released",
+        "gone",
+    }
     assert Tally._fields == ("granted", "refused", "errored", "silent", "absent", "undecided")
 
 
@@ -153,7 +179,9 @@ def test_a_lease_shows_what_it_is_but_not_its_owner_token() -> None:
     assert repr(lease) == "Lease('stock', ttl_ms=10000, valid_until_ns=3, 1 granted)"
 
 
-@pytest.mark.parametrize("fact, name", [(denied_of(), "tally"), (InstanceStatus(0, "host:1", "voting"), "state")])
+@pytest.mark.parametrize(
+    "fact, name", [(denied_of(), "tally"), (InstanceStatus(0, "host:1", "voting"), "state")]
+)
 def test_facts_cannot_be_changed(fact: object, name: str) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(fact, name, None)

@@ -1,4 +1,5 @@
-"""What one instance says, or does not say, concerns that instance only, and only what it was said to."""
+"""What one instance says, or does not say, concerns that instance only, and only what it was said
+to."""
 
 import pytest
 
@@ -10,14 +11,39 @@ from lockcore.resp import UNEXPECTED, error_kind
 from lockcore.rounds import ReleaseRound
 from lockcore.settings import LagCap
 from tests.doubles.keyspace import NIL, NOSCRIPT, OK, ONE, WRONGTYPE, ZERO, Command
-from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, claims_of, name_of, settings_of, token_of
+from tests.lockcore.scripted import (
+    DELIFEQ,
+    EVALSHA,
+    ScriptedFleet,
+    claims_of,
+    name_of,
+    settings_of,
+    token_of,
+)
 
 NOPERM = b"-NOPERM No permissions to access a key\r\n"
 NO_ANSWERS = [
-    b":1\r\n", b":0\r\n", b":2\r\n", b"#t\r\n", b"#f\r\n", b",1.0\r\n", b",1\r\n", b"(1\r\n", b"*-1\r\n",
-    b"+ok\r\n", b"+OK \r\n", b"+QUEUED\r\n", b"$2\r\nOK\r\n", b"=6\r\ntxt:OK\r\n", b"*1\r\n+OK\r\n", b"*1\r\n:1\r\n",
-    b"*0\r\n", b"%0\r\n", b"~1\r\n+OK\r\n", b"$0\r\n\r\n",
-]  # fmt: skip
+    b":1\r\n",
+    b":0\r\n",
+    b":2\r\n",
+    b"#t\r\n",
+    b"#f\r\n",
+    b",1.0\r\n",
+    b",1\r\n",
+    b"(1\r\n",
+    b"*-1\r\n",
+    b"+ok\r\n",
+    b"+OK \r\n",
+    b"+QUEUED\r\n",
+    b"$2\r\nOK\r\n",
+    b"=6\r\ntxt:OK\r\n",
+    b"*1\r\n+OK\r\n",
+    b"*1\r\n:1\r\n",
+    b"*0\r\n",
+    b"%0\r\n",
+    b"~1\r\n+OK\r\n",
+    b"$0\r\n\r\n",
+]
 FEEDS = ["at once", "byte by byte"]
 
 
@@ -36,26 +62,33 @@ def feed(fleet: ScriptedFleet, data: bytes, step: int) -> None:
         fleet.engine.received(0, data[at : at + step], fleet.now_ns)
 
 
-# -- only the documented answer grants ------------------------------------------------------------------------------
+# -- only the documented answer grants -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", FEEDS)
 @pytest.mark.parametrize("company", [0, 5])
 @pytest.mark.parametrize("answer", NO_ANSWERS)
-def test_only_ok_grants_a_set_and_only_nil_refuses_it(answer: bytes, company: int, how: str) -> None:
-    """Alone it is read line by line, in company it was expected byte for byte; the answers behind it stay in place."""
+def test_only_ok_grants_a_set_and_only_nil_refuses_it(
+    answer: bytes, company: int, how: str
+) -> None:
+    """Alone it is read line by line, in company it was expected byte for byte; the answers behind
+    it stay in place."""
     fleet = ScriptedFleet(3)
     rounds = [fleet.begin(f"r{number}") for number in range(company + 2)]
     fleet.flush()
     hear(fleet, answer + OK * company + NIL, how)
-    assert [name_of(one) for one in rounds] == ["unreachable"] + ["acquired"] * company + ["contended"]
+    assert [name_of(one) for one in rounds] == ["unreachable"] + ["acquired"] * company + [
+        "contended"
+    ]
     assert rounds[0].tally == (0, 0, 3, 0, 0, 0)
     assert fleet.engine.status()[0].errors == {"UNEXPECTED": 1}
 
 
 @pytest.mark.parametrize("dialect", [DELIFEQ, EVALSHA], ids=["native", "script"])
 @pytest.mark.parametrize("answer", [*NO_ANSWERS, OK, NIL])
-def test_only_one_confirms_a_release_and_only_zero_says_gone(answer: bytes, dialect: Dialect) -> None:
+def test_only_one_confirms_a_release_and_only_zero_says_gone(
+    answer: bytes, dialect: Dialect
+) -> None:
     fleet = ScriptedFleet(3, dialect=dialect)
     expected = {ONE: "released", ZERO: "gone"}.get(answer, "unreachable")
     round_ = fleet.release(fleet.won())
@@ -63,7 +96,9 @@ def test_only_one_confirms_a_release_and_only_zero_says_gone(answer: bytes, dial
     assert name_of(round_) == expected
 
 
-@pytest.mark.parametrize("dialect, yes, no", [(DELIFEQ, OK, NIL), (EVALSHA, ONE, ZERO)], ids=["native", "script"])
+@pytest.mark.parametrize(
+    "dialect, yes, no", [(DELIFEQ, OK, NIL), (EVALSHA, ONE, ZERO)], ids=["native", "script"]
+)
 @pytest.mark.parametrize("answer", [*NO_ANSWERS, OK, NIL])
 def test_an_extension_is_confirmed_by_the_answer_of_its_own_form_only(
     answer: bytes, dialect: Dialect, yes: bytes, no: bytes
@@ -87,7 +122,7 @@ def test_votes_by_equality_alone_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
             test_only_ok_grants_a_set_and_only_nil_refuses_it(answer, 0, "at once")
 
 
-# -- nonsense -------------------------------------------------------------------------------------------------------
+# -- nonsense --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", FEEDS)
@@ -122,7 +157,9 @@ def test_an_error_while_an_answer_is_handled_is_that_instances_too(
     round_ = fleet.release(fleet.won())
     with monkeypatch.context() as struck:
         struck.setattr(ReleaseRound, "judge", lambda self: next(iter(())))
-        with pytest.raises(ProtocolError, match=r"host:7000 sent what could not be read \(StopIteration"):
+        with pytest.raises(
+            ProtocolError, match=r"host:7000 sent what could not be read \(StopIteration"
+        ):
             fleet.reply(0, ZERO)
     fleet.detach(0)
     fleet.reply_all(ONE, of=[1, 2])
@@ -142,7 +179,9 @@ def test_the_kinds_of_errors_kept_are_few_whatever_a_server_makes_up() -> None:
     assert errors["OTHER"] == len(words) - pipeline.MOST_KINDS
 
 
-@pytest.mark.parametrize("reply", [b"-\r\n", b"-secret:1234 no\r\n", b"-S3CRET\r\n", b"-" + b"X" * 99 + b"\r\n"])
+@pytest.mark.parametrize(
+    "reply", [b"-\r\n", b"-secret:1234 no\r\n", b"-S3CRET\r\n", b"-" + b"X" * 99 + b"\r\n"]
+)
 def test_the_first_word_of_an_error_is_a_kind_only_if_it_looks_like_one(reply: bytes) -> None:
     fleet = ScriptedFleet(1)
     fleet.ask()
@@ -151,7 +190,7 @@ def test_the_first_word_of_an_error_is_a_kind_only_if_it_looks_like_one(reply: b
     assert error_kind(b"OK") is UNEXPECTED
 
 
-# -- merged releases ------------------------------------------------------------------------------------------------
+# -- merged releases -------------------------------------------------------------------------------
 
 
 def merged(releases: int) -> tuple[ScriptedFleet, list[ReleaseRound]]:
@@ -164,7 +203,9 @@ def merged(releases: int) -> tuple[ScriptedFleet, list[ReleaseRound]]:
 
 @pytest.mark.parametrize("how", FEEDS)
 @pytest.mark.parametrize("releases", [2, 3, 4, 9])
-def test_the_error_of_one_part_of_a_merged_release_is_that_parts_alone(releases: int, how: str) -> None:
+def test_the_error_of_one_part_of_a_merged_release_is_that_parts_alone(
+    releases: int, how: str
+) -> None:
     for wrong in range(releases):
         fleet, rounds = merged(releases)
         lines = [ONE] * releases
@@ -177,18 +218,25 @@ def test_the_error_of_one_part_of_a_merged_release_is_that_parts_alone(releases:
 
 
 @pytest.mark.parametrize("releases", [2, 3, 4, 9])
-@pytest.mark.parametrize("whole", [NOPERM, b"-ERR no\r\n", WRONGTYPE, b":1\r\n", OK, b"*1\r\n:1\r\n", b"#t\r\n"])
+@pytest.mark.parametrize(
+    "whole", [NOPERM, b"-ERR no\r\n", WRONGTYPE, b":1\r\n", OK, b"*1\r\n:1\r\n", b"#t\r\n"]
+)
 def test_what_is_said_to_a_whole_merged_release_answers_no_part_and_each_is_sent_alone(
     whole: bytes, releases: int
 ) -> None:
-    """An ACL denies a call for one of its keys: who may not touch its own is told, the others are released."""
+    """An ACL denies a call for one of its keys: who may not touch its own is told, the others are
+    released."""
     fleet, rounds = merged(releases)
     hear(fleet, whole)
     assert {name_of(round_) for round_ in rounds} == {None}
     fleet.flush()
     for commands in fleet.unanswered:
-        assert [command[:3] for command in commands] == [[b"EVALSHA", COMPARE_AND_DELETE.sha, b"1"]] * releases
-        assert [claims_of(command)[0][1] for command in commands] == [token_of(round_) for round_ in rounds]
+        assert [command[:3] for command in commands] == [
+            [b"EVALSHA", COMPARE_AND_DELETE.sha, b"1"]
+        ] * releases
+        assert [claims_of(command)[0][1] for command in commands] == [
+            token_of(round_) for round_ in rounds
+        ]
     hear(fleet, NOPERM + ONE * (releases - 1))
     assert [name_of(round_) for round_ in rounds] == ["unreachable"] + ["released"] * (releases - 1)
     fleet.flush()
@@ -207,11 +255,12 @@ def test_a_part_that_is_sent_alone_and_never_answered_times_out() -> None:
 
 
 def test_the_script_of_merged_releases_stops_at_no_key() -> None:
-    """`redis.call` raises and ends the script; `redis.pcall` gives the error as that key's answer."""
+    """`redis.call` raises and ends the script; `redis.pcall` gives the error as that key's
+    answer."""
     assert b"redis.call" not in COMPARE_AND_DELETE_MANY.source
 
 
-# -- scripts that stay unknown --------------------------------------------------------------------------------------
+# -- scripts that stay unknown ---------------------------------------------------------------------
 
 
 def scripts_sent(fleet: ScriptedFleet, rounds: int = 20) -> list[Command]:
@@ -219,15 +268,20 @@ def scripts_sent(fleet: ScriptedFleet, rounds: int = 20) -> list[Command]:
     sent = len(fleet.sent[0])
     for _ in range(rounds):
         fleet.flush()
-        hear(fleet, NOSCRIPT * max(map(len, fleet.unanswered), default=0)) if any(fleet.unanswered) else None
+        hear(fleet, NOSCRIPT * max(map(len, fleet.unanswered), default=0)) if any(
+            fleet.unanswered
+        ) else None
     return fleet.sent[0][sent:]
 
 
 @pytest.mark.parametrize("what", ["release", "extend", "merged", "owed"])
-def test_a_script_that_is_unknown_with_its_source_too_is_an_error_and_not_sent_again(what: str) -> None:
+def test_a_script_that_is_unknown_with_its_source_too_is_an_error_and_not_sent_again(
+    what: str,
+) -> None:
     if what == "merged":
         fleet, rounds = merged(3)
-        assert len(scripts_sent(fleet)) == 4  # SCRIPT LOAD, and each part once with its source
+        # SCRIPT LOAD, and each part once with its source
+        assert len(scripts_sent(fleet)) == 4
         assert {name_of(round_) for round_ in rounds} == {"unreachable"}
         return
     fleet = ScriptedFleet(3, dialect=EVALSHA)
@@ -248,10 +302,12 @@ def test_a_script_that_is_unknown_with_its_source_too_is_an_error_and_not_sent_a
     assert fleet.is_empty()
 
 
-# -- silence --------------------------------------------------------------------------------------------------------
+# -- silence ---------------------------------------------------------------------------------------
 
 
-def test_an_instance_that_answers_nothing_is_given_up_after_two_seconds_and_not_before(fleet: ScriptedFleet) -> None:
+def test_an_instance_that_answers_nothing_is_given_up_after_two_seconds_and_not_before(
+    fleet: ScriptedFleet,
+) -> None:
     fleet.ask()
     fleet.reply_all(OK, of=[1, 2])
     silent_ms = 0
@@ -297,7 +353,9 @@ def test_bytes_that_complete_no_answer_are_silence() -> None:
     fleet = ScriptedFleet(1)
     fleet.ask()
     drip = iter(b"$1000\r\n" + b"x" * 900)
-    assert look_for(fleet, 5_000, lambda: fleet.engine.received(0, bytes([next(drip)]), fleet.now_ns))
+    assert look_for(
+        fleet, 5_000, lambda: fleet.engine.received(0, bytes([next(drip)]), fleet.now_ns)
+    )
 
 
 def test_a_quiet_hour_is_no_silence_when_nothing_was_asked() -> None:
@@ -310,7 +368,9 @@ def test_a_quiet_hour_is_no_silence_when_nothing_was_asked() -> None:
     assert look_for(fleet, 1_500) == []
 
 
-@pytest.mark.parametrize("settings", [{"lag_cap": LagCap(age_ms=3_000)}, {"instance_timeout_ms": 2_500.0}])
+@pytest.mark.parametrize(
+    "settings", [{"lag_cap": LagCap(age_ms=3_000)}, {"instance_timeout_ms": 2_500.0}]
+)
 def test_who_was_given_more_time_is_given_up_later(settings: dict[str, object]) -> None:
     limit_ns = settings_of(**settings).silence_ns
     assert limit_ns in (6_000 * NS_PER_MS, 5_000 * NS_PER_MS)

@@ -1,4 +1,5 @@
-"""Many values recorded at once are what they would be one by one, for each kind of reader and view."""
+"""Many values recorded at once are what they would be one by one, for each kind of reader and
+view."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +26,9 @@ TOTAL = sum(value * number for value, number in COUNTS.items())
 ATTRIBUTES = {"redlock.outcome": "acquired", "redlock.resource.class": "stock"}
 VIEWS = {
     "none": [],
-    "explicit": [View(instrument_name="x", aggregation=ExplicitBucketHistogramAggregation((0.001, 1.0)))],
+    "explicit": [
+        View(instrument_name="x", aggregation=ExplicitBucketHistogramAggregation((0.001, 1.0)))
+    ],
     "exponential": [View(instrument_name="x", aggregation=ExponentialBucketHistogramAggregation())],
     "fewer attributes": [View(instrument_name="x", attribute_keys={"redlock.outcome"})],
     "two": [View(instrument_name="x"), View(instrument_name="x", name="y", attribute_keys=set())],
@@ -39,25 +42,36 @@ class Recorded:
     """A histogram with one reader of each temporality."""
 
     def __init__(self, views: Sequence[View]) -> None:
-        self.readers = [InMemoryMetricReader(preferred_temporality={Histogram: one}) for one in TEMPORALITIES]
+        self.readers = [
+            InMemoryMetricReader(preferred_temporality={Histogram: one}) for one in TEMPORALITIES
+        ]
         provider = MeterProvider(metric_readers=self.readers, views=views)
-        self.histogram = provider.get_meter("m").create_histogram("x", explicit_bucket_boundaries_advisory=BOUNDS)
+        self.histogram = provider.get_meter("m").create_histogram(
+            "x", explicit_bucket_boundaries_advisory=BOUNDS
+        )
 
     def points(self) -> list[tuple[Any, ...]]:
-        """Everything that a reader gets, but for what is only guessed: the smallest, the largest, and the sum's end."""
+        """Everything that a reader gets, but for what is only guessed: the smallest, the largest,
+        and the sum's end."""
         found = list[tuple[Any, ...]]()
         for reader in self.readers:
             data = reader.get_metrics_data()
             for metric in data.resource_metrics[0].scope_metrics[0].metrics if data else ():
                 for point in metric.data.data_points:
-                    form = getattr(point, "bucket_counts", None) or str(getattr(point, "positive", None))
+                    form = getattr(point, "bucket_counts", None) or str(
+                        getattr(point, "positive", None)
+                    )
                     total = point.sum if hasattr(point, "sum") else point.value
                     number = getattr(point, "count", None)
-                    found.append((metric.name, dict(point.attributes), number, form, pytest.approx(total)))
+                    found.append(
+                        (metric.name, dict(point.attributes), number, form, pytest.approx(total))
+                    )
         return found
 
 
-def record_one_by_one(histogram: AnyHistogram, counts: dict[float, int], attributes: dict[str, str]) -> None:
+def record_one_by_one(
+    histogram: AnyHistogram, counts: dict[float, int], attributes: dict[str, str]
+) -> None:
     for value, number in counts.items():
         for _ in range(number):
             histogram.record(value, attributes)
@@ -65,9 +79,16 @@ def record_one_by_one(histogram: AnyHistogram, counts: dict[float, int], attribu
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_at_once_is_the_same_as_one_by_one(view: str) -> None:
-    at_once, single = Recorded(VIEWS[view]), Recorded(VIEWS[view])
-    for counts in (COUNTS, {0.5: 7}):  # the second time the series is there
-        record_all(at_once.histogram, counts, sum(value * number for value, number in counts.items()), ATTRIBUTES)
+    at_once = Recorded(VIEWS[view])
+    single = Recorded(VIEWS[view])
+    # the second time the series is there
+    for counts in (COUNTS, {0.5: 7}):
+        record_all(
+            at_once.histogram,
+            counts,
+            sum(value * number for value, number in counts.items()),
+            ATTRIBUTES,
+        )
         record_one_by_one(single.histogram, counts, ATTRIBUTES)
         points = at_once.points()
         assert points == single.points()
@@ -81,7 +102,11 @@ def test_the_sum_is_what_is_said_and_not_what_the_values_add_up_to() -> None:
 
 
 def test_beyond_the_sdks_limit_all_is_in_the_series_that_takes_the_rest() -> None:
-    recorded = Recorded([View(instrument_name="x", aggregation_cardinality_limit=1)]) if _limits() else None
+    recorded = (
+        Recorded([View(instrument_name="x", aggregation_cardinality_limit=1)])
+        if _limits()
+        else None
+    )
     if recorded is None:
         pytest.skip("this SDK has no limit that a view can set")
     for name in ("a", "b", "c"):

@@ -1,4 +1,5 @@
-"""Releases that an instance did not take: owed until the key has expired, asked for politely, counted for nobody."""
+"""Releases that an instance did not take: owed until the key has expired, asked for politely,
+counted for nobody."""
 
 from types import SimpleNamespace
 
@@ -11,21 +12,41 @@ from lockcore.owed import LONGEST_PAUSE_NS
 from lockcore.resp import TRANSIENT
 from lockcore.shells.connections import GRACE_NS, STILL_NS, Drain
 from tests.doubles.keyspace import OK, ONE, WRONGTYPE, ZERO
-from tests.lockcore.scripted import DELIFEQ, EVALSHA, ScriptedFleet, claims_of, name_of, rounds_kept, settings_of
+from tests.lockcore.scripted import (
+    DELIFEQ,
+    EVALSHA,
+    ScriptedFleet,
+    claims_of,
+    name_of,
+    rounds_kept,
+    settings_of,
+)
 
 MAX_TTL_MS = 10_000
-LASTS_MS = MAX_TTL_MS + 102  # and the drift over it
-ILL = 2  # the instance that is unwell
+# and the drift over it
+LASTS_MS = MAX_TTL_MS + 102
+# the instance that is unwell
+ILL = 2
 
 
 KINDS = [
     *sorted(TRANSIENT),
-    *["NOPERM", "WRONGPASS", "DENIED", "MOVED 42 10.0.0.9:6379", "ASK 42 10.0.0.9:6379", "CROSSSLOT", "EXECABORT"],
+    *[
+        "NOPERM",
+        "WRONGPASS",
+        "DENIED",
+        "MOVED 42 10.0.0.9:6379",
+        "ASK 42 10.0.0.9:6379",
+        "CROSSSLOT",
+        "EXECABORT",
+    ],
     *["ERR upstream failure", "ERR unknown command 'DELIFEQ'", "SOMETHINGNEW", "no word of ours"],
 ]
 
 
-def fleet_of(leases: int, dialect: object = DELIFEQ, *, merge: bool = False) -> tuple[ScriptedFleet, list[Lease]]:
+def fleet_of(
+    leases: int, dialect: object = DELIFEQ, *, merge: bool = False
+) -> tuple[ScriptedFleet, list[Lease]]:
     fleet = ScriptedFleet(3, dialect=dialect, settings=settings_of(merge_releases=merge))  # type: ignore[arg-type]
     return fleet, [fleet.won(f"r{number}") for number in range(leases)]
 
@@ -45,10 +66,15 @@ def owes(fleet: ScriptedFleet) -> int:
 
 
 def until_asked(fleet: ScriptedFleet, reply: bytes = b"", limit_ms: int = 60_000) -> list[float]:
-    """Go from one wanted tick to the next, answering `reply` each time; returns when it was asked (ms from now)."""
-    start_ns, asked = fleet.now_ns, []
+    """Go from one wanted tick to the next, answering `reply` each time; returns when it was asked
+    (ms from now)."""
+    start_ns = fleet.now_ns
+    asked = []
     while fleet.now_ns < start_ns + limit_ms * NS_PER_MS:
-        fleet.now_ns = min(max(fleet.engine.next_tick_ns(fleet.now_ns), fleet.now_ns + 1), start_ns + limit_ms * 10**6)
+        fleet.now_ns = min(
+            max(fleet.engine.next_tick_ns(fleet.now_ns), fleet.now_ns + 1),
+            start_ns + limit_ms * 10**6,
+        )
         fleet.tick()
         if fleet.unanswered[ILL]:
             asked.append((fleet.now_ns - start_ns) / NS_PER_MS)
@@ -61,7 +87,9 @@ def until_asked(fleet: ScriptedFleet, reply: bytes = b"", limit_ms: int = 60_000
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dialect", [DELIFEQ, EVALSHA], ids=["native", "script"])
-def test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does(kind: str, dialect: object) -> None:
+def test_a_release_that_an_instance_cannot_take_now_is_sent_again_until_it_does(
+    kind: str, dialect: object
+) -> None:
     fleet, leases = fleet_of(1, dialect)
     (round_,) = released(fleet, leases, b"-%b not now\r\n" % kind.encode())
     assert name_of(round_) == "released"
@@ -84,7 +112,7 @@ def test_a_release_that_will_never_be_taken_is_not_sent_again(reply: bytes) -> N
     assert fleet.is_empty()
 
 
-def test_an_instance_that_stays_unwell_is_asked_for_one_release_per_pause_until_the_keys_have_expired() -> None:
+def test_an_unwell_instance_is_asked_for_one_release_per_pause_until_keys_expire() -> None:
     fleet, leases = fleet_of(500)
     start = len(fleet.sent[ILL])
     released(fleet, leases, b"-BUSY script\r\n")
@@ -103,11 +131,13 @@ def test_an_instance_that_stays_unwell_is_asked_for_one_release_per_pause_until_
 def test_what_left_long_after_it_was_asked_for_is_owed_as_long_as_its_key_may_last() -> None:
     fleet = ScriptedFleet(3, settings=settings_of())
     round_ = fleet.begin()
-    fleet.after(MAX_TTL_MS)  # the process stood still between asking and sending, and nobody waits any more
+    # the process stood still between asking and sending, and nobody waits any more
+    fleet.after(MAX_TTL_MS)
     round_.abandon()
     fleet.flush()
     fleet.detach(ILL)
-    fleet.after(MAX_TTL_MS / 2)  # its SET is not half through its TTL
+    # its SET is not half through its TTL
+    fleet.after(MAX_TTL_MS / 2)
     fleet.attach(ILL)
     fleet.flush()
     assert fleet.about(ILL, round_) == ["set", "release", "release"]
@@ -128,10 +158,12 @@ def test_when_one_is_taken_the_others_follow_at_once() -> None:
 def test_an_instance_that_takes_one_and_no_more_is_asked_ever_less_often() -> None:
     fleet, leases = fleet_of(40)
     released(fleet, leases, b"-MISCONF\r\n")
-    before, waves = len(fleet.sent[ILL]), 0
+    before = len(fleet.sent[ILL])
+    waves = 0
     for _ in range(30):
         until_asked(fleet, limit_ms=3_000)
-        for _ in range(2):  # the one that asks, then the others
+        # the one that asks, then the others
+        for _ in range(2):
             commands = len(fleet.unanswered[ILL])
             if commands:
                 fleet.reply(ILL, *([ONE] if commands == 1 else [b"-MISCONF\r\n"] * commands))
@@ -155,7 +187,8 @@ def test_a_whole_merged_release_that_is_not_taken_is_owed_part_by_part(merge: bo
 
 
 def test_what_was_never_set_is_not_owed(fleet: ScriptedFleet) -> None:
-    """An instance that answers every SET with an error holds nothing of ours, however long that lasts."""
+    """An instance that answers every SET with an error holds nothing of ours, however long that
+    lasts."""
     for number in range(50):
         fleet.ask(f"r{number}")
         fleet.reply_all(b"-MISCONF\r\n")
@@ -164,7 +197,9 @@ def test_what_was_never_set_is_not_owed(fleet: ScriptedFleet) -> None:
     assert [status.owed_releases for status in fleet.engine.status()] == [0, 0, 0]
 
 
-def test_what_was_set_before_it_became_unwell_is_owed_when_its_attempt_is_lost(fleet: ScriptedFleet) -> None:
+def test_what_was_set_before_it_became_unwell_is_owed_when_its_attempt_is_lost(
+    fleet: ScriptedFleet,
+) -> None:
     fleet.ask()
     fleet.reply(ILL, OK)
     fleet.reply_all(b"-MISCONF\r\n", of=[0, 1])
@@ -173,7 +208,9 @@ def test_what_was_set_before_it_became_unwell_is_owed_when_its_attempt_is_lost(f
     assert [status.owed_releases for status in fleet.engine.status()] == [0, 0, 1]
 
 
-def test_an_owed_release_is_not_owed_for_longer_because_its_connection_breaks_again_and_again() -> None:
+def test_an_owed_release_is_not_owed_for_longer_because_its_connection_breaks_again_and_again() -> (
+    None
+):
     fleet, leases = fleet_of(1)
     fleet.detach(ILL)
     released(fleet, leases, b"")
@@ -219,7 +256,8 @@ def test_a_release_given_up_at_an_error_that_was_once_forgotten_is_noticed(
 
 
 def test_one_key_that_is_forbidden_is_owed_and_delays_no_other() -> None:
-    """A whole merged release is refused for the sake of one key: all are sent alone, one is owed."""
+    """A whole merged release is refused for the sake of one key: all are sent alone, one is
+    owed."""
     fleet, leases = fleet_of(5, EVALSHA, merge=True)
     released(fleet, leases, b"-NOPERM one of the keys\r\n")
     fleet.flush()
@@ -230,7 +268,7 @@ def test_one_key_that_is_forbidden_is_owed_and_delays_no_other() -> None:
     assert claims_of(fleet.unanswered[ILL][0]) == [(b"r2", leases[2].owner_token)]
 
 
-# -- closing -----------------------------------------------------------------------------------------------------------
+# -- closing ---------------------------------------------------------------------------------------
 
 
 def test_time_in_which_a_process_stood_still_is_none_for_its_holders_to_give_back_in() -> None:

@@ -1,4 +1,5 @@
-"""One connection's order: however its bytes are cut, every reply reaches the round that awaits it."""
+"""One connection's order: however its bytes are cut, every reply reaches the round that awaits
+it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from lockcore.model import AttemptRecord, Outcome
 from lockcore.pipeline import MOST_UNASKED
 from lockcore.rounds import Round
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, WRONGTYPE, ZERO
-from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, ScriptedFleet, kind_of, name_of, rounds_kept, settings_of
+from tests.lockcore.scripted import (
+    DELEX,
+    DELIFEQ,
+    EVALSHA,
+    ScriptedFleet,
+    kind_of,
+    name_of,
+    rounds_kept,
+    settings_of,
+)
 
 Feed = Callable[[ScriptedFleet, int, bytes], None]
 INSTANCES = 5
@@ -35,7 +45,9 @@ def in_pieces(fleet: ScriptedFleet, index: int, data: bytes) -> None:
         data = data[cut:]
 
 
-def story(feed: Feed, seed: int, rounds: int, merge: bool) -> list[tuple[str | None, tuple[int, ...]]]:
+def story(
+    feed: Feed, seed: int, rounds: int, merge: bool
+) -> list[tuple[str | None, tuple[int, ...]]]:
     """The same attempts, releases and answers, fed in one way or another: their names and votes."""
     random = Random(seed)
     dialect = random.choice([DELIFEQ, DELEX, EVALSHA])
@@ -80,7 +92,9 @@ def answer(command: list[bytes], random: Random, chance: float) -> bytes:
 @pytest.mark.parametrize("merge", [False, True])
 @pytest.mark.parametrize("rounds", [1, 3, 4, 20])
 @pytest.mark.parametrize("seed", range(6))
-def test_fed_byte_by_byte_or_in_pieces_the_votes_are_those_fed_at_once(seed: int, rounds: int, merge: bool) -> None:
+def test_fed_byte_by_byte_or_in_pieces_the_votes_are_those_fed_at_once(
+    seed: int, rounds: int, merge: bool
+) -> None:
     """Small batches are parsed, large ones compared with what is expected: both count alike."""
     expected = story(at_once, seed, rounds, merge)
     assert story(byte_by_byte, seed, rounds, merge) == expected
@@ -91,8 +105,11 @@ def test_fed_byte_by_byte_or_in_pieces_the_votes_are_those_fed_at_once(seed: int
     "answers", [(OK, OK, NIL), (OK, OK, OK, OK, NIL, MISCONF)], ids=["refused", "refused-or-failed"]
 )
 @pytest.mark.parametrize("seed", range(12))
-def test_a_large_batch_is_counted_like_its_rounds_one_by_one(seed: int, answers: Sequence[bytes]) -> None:
-    """The same answers to the same attempts, batched or each flushed alone, in the same order and the same pieces."""
+def test_a_large_batch_is_counted_like_its_rounds_one_by_one(
+    seed: int, answers: Sequence[bytes]
+) -> None:
+    """The same answers to the same attempts, batched or each flushed alone, in the same order and
+    the same pieces."""
     outcomes = []
     for batched in (True, False):
         random = Random(seed)
@@ -105,7 +122,9 @@ def test_a_large_batch_is_counted_like_its_rounds_one_by_one(seed: int, answers:
         fleet.flush()
         for _ in range(80):
             index = random.randrange(INSTANCES)
-            replies = random.choices(answers, k=random.randint(1, 5))[: len(fleet.unanswered[index])]
+            replies = random.choices(answers, k=random.randint(1, 5))[
+                : len(fleet.unanswered[index])
+            ]
             if replies:
                 fleet.reply(index, *replies)
         outcomes.append([(name_of(round_), round_.tally, round_.cleaned) for round_ in rounds])
@@ -119,8 +138,10 @@ class Seen(list[AttemptRecord]):
 
 
 def told_alike(seed: int, instances: int, *, batched: bool) -> list[object]:
-    """Instances that mostly agree, about which keys are held too: what is known of every round after every piece."""
-    random, seen = Random(seed), Seen()
+    """Instances that mostly agree, about which keys are held too: what is known of every round
+    after every piece."""
+    random = Random(seed)
+    seen = Seen()
     fleet = ScriptedFleet(instances, settings=settings_of(observer=seen, observe_every=5))
 
     def play(begin: Callable[[int], Round], yes: bytes, no: bytes) -> list[object]:
@@ -150,8 +171,10 @@ def answered_in_pieces(
     """Connections break and callers go away meanwhile; in the end all is answered, or given up."""
     known = list[object]()
     for _ in range(40):
-        index, event = random.randrange(len(left)), random.random()
-        piece, left[index][:] = left[index][: (size := random.randint(1, 12))], left[index][size:]
+        index = random.randrange(len(left))
+        event = random.random()
+        piece = left[index][: (size := random.randint(1, 12))]
+        left[index][:] = left[index][size:]
         if event < 0.02:
             fleet.detach(index)
         elif event < 0.04:
@@ -172,7 +195,9 @@ def answered_in_pieces(
 @pytest.mark.parametrize("instances", [1, 2, 3, 4, 5, 6])
 def test_what_all_say_alike_is_counted_together_like_one_by_one(instances: int) -> None:
     for seed in range(60):
-        assert told_alike(seed, instances, batched=True) == told_alike(seed, instances, batched=False), seed
+        assert told_alike(seed, instances, batched=True) == told_alike(
+            seed, instances, batched=False
+        ), seed
 
 
 def test_a_batch_in_flight_shows_the_votes_it_has_so_far(fleet: ScriptedFleet) -> None:
@@ -180,7 +205,9 @@ def test_a_batch_in_flight_shows_the_votes_it_has_so_far(fleet: ScriptedFleet) -
     fleet.flush()
     fleet.reply(0, *[OK] * 6)
     fleet.reply(1, *[OK] * 3)
-    assert [round_.tally for round_ in rounds] == [(2, 0, 0, 0, 0, 1)] * 3 + [(1, 0, 0, 0, 0, 2)] * 3
+    assert [round_.tally for round_ in rounds] == [(2, 0, 0, 0, 0, 1)] * 3 + [
+        (1, 0, 0, 0, 0, 2)
+    ] * 3
     assert [name_of(round_) for round_ in rounds] == ["acquired"] * 3 + [None] * 3
     assert [status.pending for status in fleet.engine.status()] == [0, 3, 6]
 
@@ -196,7 +223,9 @@ def test_a_settled_round_is_reported_once() -> None:
     assert fleet.engine.take_ready() == []
 
 
-def test_a_caller_gone_in_the_middle_of_a_batch_is_cleaned_up_and_the_others_are_not(fleet: ScriptedFleet) -> None:
+def test_a_caller_gone_in_the_middle_of_a_batch_is_cleaned_up_and_the_others_are_not(
+    fleet: ScriptedFleet,
+) -> None:
     rounds = [fleet.begin(f"r{number}") for number in range(6)]
     fleet.flush()
     fleet.reply(0, *[OK] * 4)
@@ -211,14 +240,21 @@ def test_a_caller_gone_in_the_middle_of_a_batch_is_cleaned_up_and_the_others_are
     assert rounds_kept(fleet.engine) == []
 
 
-@pytest.mark.parametrize("push", [b">0\r\n", b">1\r\n_\r\n", b">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n"])
-def test_a_flood_of_pushes_that_must_be_parsed_ends_its_connection_and_no_vote_of_others(push: bytes) -> None:
+@pytest.mark.parametrize(
+    "push", [b">0\r\n", b">1\r\n_\r\n", b">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n"]
+)
+def test_a_flood_of_pushes_that_must_be_parsed_ends_its_connection_and_no_vote_of_others(
+    push: bytes,
+) -> None:
     fleet = ScriptedFleet(3)
     round_ = fleet.ask()
     some = push * MOST_UNASKED
-    for _ in range(2):  # so many in each piece of data are read: a client that was held up may find some
+    # so many in each piece of data are read: a client that was held up may find some
+    for _ in range(2):
         at_once(fleet, 0, some)
-    with pytest.raises(ProtocolError, match=r"host:7000 sent more than 256 pushes at once that nobody asked for"):
+    with pytest.raises(
+        ProtocolError, match=r"host:7000 sent more than 256 pushes at once that nobody asked for"
+    ):
         at_once(fleet, 0, some + push)
     fleet.detach(0, "protocol error")
     fleet.reply_all(OK, of=[1, 2])

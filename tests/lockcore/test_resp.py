@@ -72,8 +72,13 @@ def test_a_reply_that_is_no_error_is_unexpected_where_errors_are_counted(reply: 
 
 
 def test_fed_byte_by_byte_equals_fed_at_once() -> None:
-    at_once, one_by_one = Replies(), Replies()
-    pieces = [reply for index in range(len(EVERYTHING)) for reply in one_by_one.all(EVERYTHING[index : index + 1])]
+    at_once = Replies()
+    one_by_one = Replies()
+    pieces = [
+        reply
+        for index in range(len(EVERYTHING))
+        for reply in one_by_one.all(EVERYTHING[index : index + 1])
+    ]
     assert shown(pieces) == shown(at_once.all(EVERYTHING))
     assert len(pieces) == len(REPLIES) + len(ERRORS)
 
@@ -82,13 +87,16 @@ def test_fed_byte_by_byte_equals_fed_at_once() -> None:
 def test_fed_in_any_pieces_equals_fed_at_once(seed: int) -> None:
     random = Random(seed)
     cuts = sorted(random.choices(range(len(EVERYTHING)), k=random.randrange(1, 30)))
-    replies, parsed = Replies(), []
+    replies = Replies()
+    parsed = []
     for start, end in zip([0, *cuts], [*cuts, len(EVERYTHING)], strict=True):
         parsed += replies.all(EVERYTHING[start:end])
     assert shown(parsed) == shown(Replies().all(EVERYTHING))
 
 
-@pytest.mark.parametrize("data", [b"HTTP/1.1 200\r\n", b"\x16\x03\x01\x02", b"+OK\r\nhello\r\n", b":one\r\n"])
+@pytest.mark.parametrize(
+    "data", [b"HTTP/1.1 200\r\n", b"\x16\x03\x01\x02", b"+OK\r\nhello\r\n", b":one\r\n"]
+)
 def test_bytes_that_are_no_replies_are_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         Replies().all(data)
@@ -97,5 +105,8 @@ def test_bytes_that_are_no_replies_are_a_protocol_error(data: bytes) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_request_is_what_redis_py_would_send(seed: int) -> None:
     random = Random(seed)
-    arguments = [random.randbytes(random.choice([0, 1, 9, 10, 99, 100, 5000])) for _ in range(random.randrange(12))]
+    arguments = [
+        random.randbytes(random.choice([0, 1, 9, 10, 99, 100, 5000]))
+        for _ in range(random.randrange(12))
+    ]
     assert request(b"SET", *arguments) == packed(b"SET", *arguments)

@@ -13,7 +13,9 @@ NOW_NS = 5_000 * NS_PER_MS
 LATER_NS = NOW_NS + 1_000 * NS_PER_MS
 
 
-def wait_ms(policy: RetryPolicy, random: float, outcome: Outcome = Outcome.CONTENDED) -> float | None:
+def wait_ms(
+    policy: RetryPolicy, random: float, outcome: Outcome = Outcome.CONTENDED
+) -> float | None:
     start_ns = policy.next_start_ns(outcome, 1, NOW_NS, LATER_NS, random)
     return None if start_ns is None else (start_ns - NOW_NS) / NS_PER_MS
 
@@ -41,7 +43,11 @@ def test_full_jitter_waits_uniformly_from_nothing_to_the_window() -> None:
 
 def test_fixed_waits_the_window_and_a_quarter_more_or_less() -> None:
     policy = RetryPolicy("fixed", window_ms=8)
-    assert [wait_ms(policy, share) for share in (0.0, 0.5, 0.999999)] == [6, 8, pytest.approx(10, abs=0.001)]
+    assert [wait_ms(policy, share) for share in (0.0, 0.5, 0.999999)] == [
+        6,
+        8,
+        pytest.approx(10, abs=0.001),
+    ]
 
 
 def test_none_never_tries_again() -> None:
@@ -50,22 +56,33 @@ def test_none_never_tries_again() -> None:
 
 def test_the_last_attempt_is_the_last() -> None:
     policy = RetryPolicy(attempts=3)
-    starts = [policy.next_start_ns(Outcome.CONTENDED, made, NOW_NS, LATER_NS, 0.0) for made in (1, 2, 3, 4)]
+    starts = [
+        policy.next_start_ns(Outcome.CONTENDED, made, NOW_NS, LATER_NS, 0.0)
+        for made in (1, 2, 3, 4)
+    ]
     assert starts == [NOW_NS, NOW_NS, None, None]
 
 
-def test_the_last_jittered_attempt_is_made_when_the_wait_ends_and_without_one_there_is_none() -> None:
+def test_the_last_jittered_attempt_is_made_when_the_wait_ends_and_without_one_there_is_none() -> (
+    None
+):
     policy = RetryPolicy(window_ms=5)
     deadline_ns = NOW_NS + NS_PER_MS
-    assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns, 0.1) == NOW_NS + NS_PER_MS // 2
+    assert (
+        policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns, 0.1)
+        == NOW_NS + NS_PER_MS // 2
+    )
     assert policy.next_start_ns(Outcome.CONTENDED, 1, NOW_NS, deadline_ns, 0.9) == deadline_ns
     assert policy.next_start_ns(Outcome.CONTENDED, 1, deadline_ns, deadline_ns, 0.0) is None
 
 
 @pytest.mark.parametrize("policy", ["full-jitter", "poll", "push", "fixed"])
 @pytest.mark.parametrize("window_ms", [0, 5.0, 3_600_000])
-def test_no_policy_gives_up_before_the_wait_ends_nor_starts_after_it(policy: Any, window_ms: float) -> None:
-    retry, deadline_ns = RetryPolicy(policy, window_ms), NOW_NS + 4 * NS_PER_MS
+def test_no_policy_gives_up_before_the_wait_ends_nor_starts_after_it(
+    policy: Any, window_ms: float
+) -> None:
+    retry = RetryPolicy(policy, window_ms)
+    deadline_ns = NOW_NS + 4 * NS_PER_MS
     for attempts in (1, 1_000, 1_000_000):
         for random in (0.0, 0.5, 0.999999):
             start_ns = retry.next_start_ns(Outcome.CONTENDED, attempts, NOW_NS, deadline_ns, random)
@@ -82,15 +99,23 @@ def longest_ms(policy: RetryPolicy, attempts: int) -> float:
 
 
 def test_the_window_grows_after_200_attempts_and_up_to_250_ms() -> None:
-    windows = [longest_ms(RetryPolicy(), attempts) for attempts in (1, 200, 201, 300, 445, 446, 10**6)]
+    windows = [
+        longest_ms(RetryPolicy(), attempts) for attempts in (1, 200, 201, 300, 445, 446, 10**6)
+    ]
     assert windows == [5, 5, 6, 105, 250, 250, 250]
-    assert [longest_ms(RetryPolicy(window_ms=0), attempts) for attempts in (1, 200, 300)] == [0, 0, 100]
+    assert [longest_ms(RetryPolicy(window_ms=0), attempts) for attempts in (1, 200, 300)] == [
+        0,
+        0,
+        100,
+    ]
     assert longest_ms(RetryPolicy("fixed"), 300) == 105 * 1.25
 
 
 @pytest.mark.parametrize("window_ms", [250, 700])
 def test_a_window_that_is_long_already_stays_as_it_is(window_ms: float) -> None:
-    assert {longest_ms(RetryPolicy(window_ms=window_ms), attempts) for attempts in (1, 201, 10**6)} == {window_ms}
+    assert {
+        longest_ms(RetryPolicy(window_ms=window_ms), attempts) for attempts in (1, 201, 10**6)
+    } == {window_ms}
 
 
 def test_what_is_allowed_at_the_edges_is_taken() -> None:
@@ -111,7 +136,9 @@ def test_what_is_allowed_at_the_edges_is_taken() -> None:
         ({"attempts": 0}, "attempts must be 1 … "),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused_with_its_range(arguments: dict[str, object], words: str) -> None:
+def test_a_policy_that_makes_no_sense_is_refused_with_its_range(
+    arguments: dict[str, object], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         RetryPolicy(**arguments)  # type: ignore[arg-type]
 
@@ -120,8 +147,14 @@ def test_a_policy_that_makes_no_sense_is_refused_with_its_range(arguments: dict[
 def test_who_waits_longer_tries_sooner(policy: Any) -> None:
     ages_ms = (0, 100, 300, 3_000)
     starts = [
-        RetryPolicy(policy, 5.0).next_start_ns(Outcome.CONTENDED, 1, 0, 10**12, 0.5, age * NS_PER_MS) for age in ages_ms
+        RetryPolicy(policy, 5.0).next_start_ns(
+            Outcome.CONTENDED, 1, 0, 10**12, 0.5, age * NS_PER_MS
+        )
+        for age in ages_ms
     ]
     assert starts == [2_500_000, 1_250_000, 625_000, 80_645]
-    same = {RetryPolicy().next_start_ns(Outcome.CONTENDED, 1, 0, 10**12, 0.5, age * NS_PER_MS) for age in ages_ms}
+    same = {
+        RetryPolicy().next_start_ns(Outcome.CONTENDED, 1, 0, 10**12, 0.5, age * NS_PER_MS)
+        for age in ages_ms
+    }
     assert same == {2_500_000}

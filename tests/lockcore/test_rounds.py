@@ -1,4 +1,5 @@
-"""A round of SETs while its votes come in: every arrival order, through the real engine, against a naive reading."""
+"""A round of SETs while its votes come in: every arrival order, through the real engine, against a
+naive reading."""
 
 from collections.abc import Iterator
 from itertools import permutations, product
@@ -13,7 +14,8 @@ from tests.lockcore import reading
 from tests.lockcore.reading import ABSENT, ERRORED, GRANTED, REFUSED, SILENT
 from tests.lockcore.scripted import ScriptedFleet, name_of, rounds_kept
 
-BROKEN = "broken"  # the connection breaks before the reply: SILENT, but known at once
+# the connection breaks before the reply: SILENT, but known at once
+BROKEN = "broken"
 REPLIES = {GRANTED: OK, REFUSED: NIL, ERRORED: MISCONF}
 EVENTS = (GRANTED, REFUSED, ERRORED, BROKEN, SILENT, ABSENT)
 TIMEOUT_MS = 50
@@ -32,7 +34,10 @@ def vote_of(fate: str) -> str:
 
 
 class Play:
-    """One attempt through all its events, checked after each. `company`: others in the same batch, all granted."""
+    """One attempt through all its events, checked after each.
+
+    `company`: others in the same batch, all granted.
+    """
 
     def __init__(self, fates: Fate, company: int = 0) -> None:
         self.fates = fates
@@ -64,7 +69,8 @@ class Play:
         return tuple(sorted(vote_of(self.fates[index]) for index in self.heard))
 
     def check(self) -> None:
-        """Settled exactly when no completion changes the name; cleaned up exactly when no quorum is possible."""
+        """Settled exactly when no completion changes the name; cleaned up exactly when no quorum is
+        possible."""
         undecided = len(self.fates) - len(self.heard)
         names = reading.set_names(self.known, undecided)
         assert name_of(self.round) == (next(iter(names)) if len(names) == 1 else None)
@@ -77,8 +83,10 @@ class Play:
             assert self.fleet.about(index, self.round) == expected, f"instance {index}"
 
     def check_end(self) -> None:
-        """After the timeout: the full round's name and votes, one clean-up everywhere it was sent, nothing kept."""
-        fleet, votes = self.fleet, [vote_of(fate) for fate in self.fates]
+        """After the timeout: the full round's name and votes, one clean-up everywhere it was sent,
+        nothing kept."""
+        fleet = self.fleet
+        votes = [vote_of(fate) for fate in self.fates]
         fleet.tick(TIMEOUT_MS)
         assert name_of(self.round) == reading.set_name(votes)
         assert self.round.tally == (*map(votes.count, reading.VOTES), 0)
@@ -88,7 +96,8 @@ class Play:
         fleet.drain()
         lost = name_of(self.round) != "acquired"
         for index, fate in enumerate(self.fates):
-            times = 2 if index in self.lost_before_break else 1  # the reply was lost: sent again
+            # the reply was lost: sent again
+            times = 2 if index in self.lost_before_break else 1
             released = ["release"] * times if lost else []
             assert fleet.about(index, self.round) == (["set", *released] if fate != ABSENT else [])
         for other in self.before + self.behind:
@@ -130,11 +139,13 @@ def all_orders(instances: int) -> Iterator[tuple[Fate, Order]]:
 
 
 def distinct_orders(instances: int, random: Random) -> Iterator[tuple[Fate, Order]]:
-    """Every distinct order of votes, with every number of silent and absent ones, on instances drawn at random."""
+    """Every distinct order of votes, with every number of silent and absent ones, on instances
+    drawn at random."""
     for fates in product(EVENTS, repeat=instances):
         never = [fate for fate in fates if fate in (SILENT, ABSENT)]
         if list(fates[instances - len(never) :]) != sorted(never):
-            continue  # the same order as another
+            # the same order as another
+            continue
         seating = random.sample(range(instances), instances)
         seated = [""] * instances
         for seat, fate in zip(seating, fates, strict=True):
@@ -143,7 +154,9 @@ def distinct_orders(instances: int, random: Random) -> Iterator[tuple[Fate, Orde
 
 
 @pytest.mark.parametrize("instances", [1, 2, 3])
-def test_in_every_arrival_order_a_round_is_settled_in_time_and_cleaned_up_once(instances: int) -> None:
+def test_in_every_arrival_order_a_round_is_settled_in_time_and_cleaned_up_once(
+    instances: int,
+) -> None:
     for fates, order in all_orders(instances):
         play(fates, order)
 
@@ -155,7 +168,9 @@ def test_in_every_distinct_order_of_more_votes_too(instances: int) -> None:
 
 
 @pytest.mark.parametrize("instances", [2, 3])
-def test_in_many_arrival_orders_a_round_in_company_is_counted_like_one_alone(instances: int) -> None:
+def test_in_many_arrival_orders_a_round_in_company_is_counted_like_one_alone(
+    instances: int,
+) -> None:
     plays = list(all_orders(instances))
     for fates, order in plays if instances < 3 else Random(1).sample(plays, 250):
         play(fates, order, company=2)
@@ -180,7 +195,7 @@ def test_a_late_reply_is_read_counted_and_changes_nothing(fleet: ScriptedFleet) 
     assert fleet.about(2, round_) == ["set", "release"]
 
 
-# -- negative controls ----------------------------------------------------------------------------------------------
+# -- negative controls -----------------------------------------------------------------------------
 
 
 def breaks_somewhere(instances: int = 3) -> bool:
@@ -199,7 +214,9 @@ def test_a_clean_up_that_is_skipped_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_clean_up_at_the_end_only_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "is_lost", lambda granted, undecided, quorum: undecided == 0 and granted < quorum)
+    monkeypatch.setattr(
+        rounds, "is_lost", lambda granted, undecided, quorum: undecided == 0 and granted < quorum
+    )
     assert breaks_somewhere()
 
 

@@ -1,4 +1,5 @@
-"""Releases and extensions while their answers come in: every table, in every order, against a naive reading."""
+"""Releases and extensions while their answers come in: every table, in every order, against a naive
+reading."""
 
 from collections.abc import Iterator
 from itertools import permutations, product
@@ -16,10 +17,14 @@ from tests.lockcore.reading import ERRORED, NOT_OURS, OURS
 from tests.lockcore.scripted import EVALSHA, ScriptedFleet, name_of, rounds_kept
 
 SILENT = "silent"
-BROKEN = "broken"  # the connection breaks before the answer
-DOWN = "down"  # it was sent the SET, and is not connected now
-NEVER = "never"  # it was not sent the SET, and is not connected
-LATE = "late"  # it was not sent the SET, but is connected now
+# the connection breaks before the answer
+BROKEN = "broken"
+# it was sent the SET, and is not connected now
+DOWN = "down"
+# it was not sent the SET, and is not connected
+NEVER = "never"
+# it was not sent the SET, but is connected now
+LATE = "late"
 FATES = (OURS, NOT_OURS, ERRORED, SILENT, BROKEN, DOWN, NEVER, LATE)
 WITHOUT_SET = (NEVER, LATE)
 TIMEOUT_MS = 50
@@ -87,7 +92,9 @@ class Play:
         full = [self.reading_of(index) or ERRORED for index in range(len(self.fates))]
         assert name_of(self.round) == reading.owned_name(full)
         assert sum(self.round.tally) == len(self.fates)
-        said_no = self.fates.count(NOT_OURS) + (self.fates.count(LATE) if isinstance(self, Extension) else 0)
+        said_no = self.fates.count(NOT_OURS) + (
+            self.fates.count(LATE) if isinstance(self, Extension) else 0
+        )
         assert self.round.tally[:3] == (self.fates.count(OURS), said_no, self.fates.count(ERRORED))
         assert self.round.tally.silent == self.fates.count(SILENT) + self.fates.count(BROKEN)
         assert self.round.tally.undecided == 0
@@ -113,12 +120,19 @@ class Release(Play):
         return NOT_OURS if fate in WITHOUT_SET else ERRORED if fate == DOWN else None
 
     def arrivals(self) -> list[int]:
-        return [index for index, fate in enumerate(self.fates) if fate in (OURS, NOT_OURS, ERRORED, BROKEN)]
+        return [
+            index
+            for index, fate in enumerate(self.fates)
+            if fate in (OURS, NOT_OURS, ERRORED, BROKEN)
+        ]
 
     def check_sent(self) -> None:
-        """Once to every instance that was sent the SET; to one that was not connected, as soon as it is."""
+        """Once to every instance that was sent the SET; to one that was not connected, as soon as
+        it is."""
         for index, fate in enumerate(self.fates):
-            expected = [] if fate in WITHOUT_SET else ["set"] if fate == DOWN else ["set", "release"]
+            expected = (
+                [] if fate in WITHOUT_SET else ["set"] if fate == DOWN else ["set", "release"]
+            )
             assert self.fleet.about(index, self.round.won) == expected
             if fate in (DOWN, BROKEN):
                 self.fleet.attach(index)
@@ -137,7 +151,11 @@ class Extension(Play):
         return ERRORED if fate in (DOWN, NEVER) else None
 
     def arrivals(self) -> list[int]:
-        return [index for index, fate in enumerate(self.fates) if fate in (OURS, NOT_OURS, ERRORED, BROKEN, LATE)]
+        return [
+            index
+            for index, fate in enumerate(self.fates)
+            if fate in (OURS, NOT_OURS, ERRORED, BROKEN, LATE)
+        ]
 
     def check_sent(self) -> None:
         """Once to every connected instance, also to one that was not sent the SET; never again."""
@@ -179,7 +197,9 @@ def play_sample(kind: type[Play], instances: int, plays: int, seed: int, company
 
 @pytest.mark.parametrize("kind", [Release, Extension])
 @pytest.mark.parametrize("instances", [1, 2, 3])
-def test_in_every_order_of_answers_it_is_settled_in_time_and_sent_once(kind: type[Play], instances: int) -> None:
+def test_in_every_order_of_answers_it_is_settled_in_time_and_sent_once(
+    kind: type[Play], instances: int
+) -> None:
     for fates in tables(instances):
         play(kind, fates)
 
@@ -196,7 +216,10 @@ def test_a_release_among_others_of_its_batch_is_counted_like_one_alone(instances
 
 
 def test_an_extension_counts_an_instance_that_never_had_the_key_once() -> None:
-    """Two of five were not there for the SET. They answer "not ours" first; the three that granted it decide."""
+    """Two of five were not there for the SET.
+
+    They answer "not ours" first; the three that granted it decide.
+    """
     fleet = ScriptedFleet(5, connect=False)
     for index in (0, 1, 2):
         fleet.attach(index)
@@ -210,7 +233,7 @@ def test_an_extension_counts_an_instance_that_never_had_the_key_once() -> None:
     assert name_of(round_) == "released"
 
 
-# -- negative controls ----------------------------------------------------------------------------------------------
+# -- negative controls -----------------------------------------------------------------------------
 
 
 def breaks_somewhere(kind: type[Play]) -> bool:
@@ -242,6 +265,8 @@ def test_gone_on_a_single_no_is_noticed(kind: type[Play], monkeypatch: pytest.Mo
     assert breaks_somewhere(kind)
 
 
-def test_a_release_that_is_not_owed_to_a_broken_connection_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_is_not_owed_to_a_broken_connection_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ReleaseRound, "put_off", lambda self, pipe: None)
     assert breaks_somewhere(Release)

@@ -23,7 +23,9 @@ from lockcore.settings import Settings
         ({"instance_timeout_ms": 2_501}, "instance_timeout_ms"),
     ],
 )
-def test_a_value_out_of_range_is_refused_with_its_name_and_range(arguments: dict[str, Any], words: str) -> None:
+def test_a_value_out_of_range_is_refused_with_its_name_and_range(
+    arguments: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         Settings(**arguments)
 
@@ -37,13 +39,19 @@ def test_what_is_not_said_is_what_the_readme_says() -> None:
     default = Settings()
     assert (default.max_ttl_ms, default.rejoin, default.drift_factor) == (10_000, "delay", 0.01)
     assert (default.observe_every, default.merge_releases, default.key_prefix) == (1, True, "")
-    assert (default.lag_cap.operations, default.lag_cap.bytes, default.lag_cap.age_ms) == (20_000, 8 << 20, 50)
+    assert (default.lag_cap.operations, default.lag_cap.bytes, default.lag_cap.age_ms) == (
+        20_000,
+        8 << 20,
+        50,
+    )
 
 
 def test_an_instance_timeout_above_a_quarter_of_the_ttl_is_refused() -> None:
     settings = Settings(instance_timeout_ms=100)
     assert settings.timeout_ns(400) == 100 * NS_PER_MS
-    with pytest.raises(ValueError, match=r"instance_timeout_ms 100 is above a quarter of the TTL \(399 ms\)"):
+    with pytest.raises(
+        ValueError, match=r"instance_timeout_ms 100 is above a quarter of the TTL \(399 ms\)"
+    ):
         settings.timeout_ns(399)
 
 
@@ -54,7 +62,10 @@ def test_a_ttl_above_that_of_the_fleet_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "ttl_ms, factor, expected_ms", [(10_000, 0.01, 102), (100, 0.01, 3), (1, 0.0, 2), (500, 0.1, 52)]
+    "ttl_ms, factor, expected_ms",
+    [(10_000, 0.01, 102), (100, 0.01, 3), (1, 0.0, 2), (500, 0.1, 52)],
 )
-def test_drift_is_a_share_of_the_ttl_and_two_ms(ttl_ms: int, factor: float, expected_ms: float) -> None:
+def test_drift_is_a_share_of_the_ttl_and_two_ms(
+    ttl_ms: int, factor: float, expected_ms: float
+) -> None:
     assert drift_ns(ttl_ms, factor) == expected_ms * NS_PER_MS

@@ -3,8 +3,8 @@
     pytest tests/lockcore/test_speed.py --benchmark-only --benchmark-autosave
     pytest tests/lockcore/test_speed.py --benchmark-only --benchmark-compare
 
-A figure is for `ROUNDS` attempts on five instances, as a loop turn under load has them; one test bounds the whole
-cycle.
+A figure is for `ROUNDS` attempts on five instances, as a loop turn under load has them; one test
+bounds the whole cycle.
 """
 
 import time
@@ -21,14 +21,17 @@ from lockcore.rounds import SetRound
 from tests.doubles.keyspace import NIL, OK, ONE, ZERO
 from tests.lockcore.scripted import DELIFEQ, START_NS, settings_of
 
-INSTANCES, ROUNDS = 5, 64
+INSTANCES = 5
+ROUNDS = 64
 TTL_MS = 10_000
 NAMES = [f"r{number}" for number in range(ROUNDS)]
 
 
 def engine_of(**settings: Any) -> Engine:
     """An engine whose instances take everything and say nothing."""
-    engine = Engine([f"host:{index}" for index in range(INSTANCES)], settings_of(**settings), lambda: None)
+    engine = Engine(
+        [f"host:{index}" for index in range(INSTANCES)], settings_of(**settings), lambda: None
+    )
     for index in range(INSTANCES):
         engine.attach(index, Hello(f"run {index}", 1, "none", 0), DELIFEQ, lambda data: 0, START_NS)
     return engine
@@ -76,8 +79,10 @@ def test_speed_of_whole_cycles(benchmark: Callable[..., Any], observed: str) -> 
 
 
 def test_a_cycle_of_acquire_and_release_costs_few_microseconds() -> None:
-    """All that is decided, encoded, counted: 3 µs when nothing else runs; the margin is for shared machines."""
-    engine, best = engine_of(), float("inf")
+    """All that is decided, encoded, counted: 3 µs when nothing else runs; the margin is for shared
+    machines."""
+    engine = engine_of()
+    best = float("inf")
     for _ in range(30):
         before = time.thread_time()
         cycle(engine)
@@ -86,10 +91,13 @@ def test_a_cycle_of_acquire_and_release_costs_few_microseconds() -> None:
 
 
 def test_refusals_cost_the_same_each_however_many_a_batch_holds() -> None:
-    """Six times the rounds, a tenth of them refused: six times the time, thirty-six if each looked at all others."""
+    """Six times the rounds, a tenth of them refused: six times the time, thirty-six if each looked
+    at all others."""
 
     def seconds(rounds: int) -> float:
-        engine, best, terms = engine_of(), float("inf"), settings_of().max_ttl_ms
+        engine = engine_of()
+        best = float("inf")
+        terms = settings_of().max_ttl_ms
         for _ in range(7):
             for number in range(rounds):
                 engine.submit(engine.set_round(f"r{number}", engine.terms(terms), START_NS))

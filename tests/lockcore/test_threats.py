@@ -1,4 +1,5 @@
-"""The page on threats stays honest: its tests and files exist, and every private part we lean on has a line."""
+"""The page on threats stays honest: its tests and files exist, and every private part we lean on
+has a line."""
 
 import ast
 import re
@@ -13,7 +14,8 @@ from tests.lockcore.scripted import ScriptedFleet, name_of
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "lockcore" / "THREATS.md").read_text("utf-8")
 MOST_LINES = 80
-DOCUMENTED = {"_asdict"}  # of named tuples: it begins with an underscore, and the manual lists it
+# of named tuples: it begins with an underscore, and the manual lists it
+DOCUMENTED = {"_asdict"}
 PRIVATE = re.compile(r"_[a-z]\w*")
 
 
@@ -40,7 +42,8 @@ def names_of_ours() -> set[str]:
 
 
 def private_parts() -> set[str]:
-    """Every private attribute that lockcore reads or sets and does not name itself, and every private import."""
+    """Every private attribute that lockcore reads or sets and does not name itself, and every
+    private import."""
     used: set[str] = set()
     for node in (node for module in modules() for node in ast.walk(module)):
         if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
@@ -53,7 +56,11 @@ def private_parts() -> set[str]:
 def names_of_tests() -> set[str]:
     """The names of all tests of lockcore."""
     texts = [path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))]
-    return {name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE)}
+    return {
+        name
+        for text in texts
+        for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE)
+    }
 
 
 def missing_tests(page: str) -> set[str]:
@@ -63,7 +70,9 @@ def missing_tests(page: str) -> set[str]:
 
 def missing_files(page: str) -> set[str]:
     """The files that a page names and that do not exist, below lockcore or tests."""
-    named = set(re.findall(r"`([\w/.-]+\.(?:py|md|lua))`", page)) | set(re.findall(r"\]\(([\w/.-]+)\)", page))
+    named = set(re.findall(r"`([\w/.-]+\.(?:py|md|lua))`", page)) | set(
+        re.findall(r"\]\(([\w/.-]+)\)", page)
+    )
     folders = (ROOT / "lockcore", ROOT / "tests")
     there = {str(path.relative_to(folder)) for folder in folders for path in folder.rglob("*.*")}
     known = there | {Path(path).name for path in there}
@@ -72,7 +81,8 @@ def missing_files(page: str) -> set[str]:
 
 def test_one_liar_among_three_can_let_two_callers_in() -> None:
     """It grants to everybody. Each of the honest instances has granted to one of the two."""
-    here, there = ScriptedFleet(3), ScriptedFleet(3)
+    here = ScriptedFleet(3)
+    there = ScriptedFleet(3)
     liar = 2
     first = here.ask()
     second = there.ask()
@@ -102,7 +112,11 @@ def test_every_file_that_the_page_names_exists() -> None:
 def unlisted_parts(page: str) -> set[str]:
     """The private parts of other libraries that have no row on a page."""
     rows = [line for line in page.splitlines() if line.startswith("|")]
-    return {part for part in private_parts() if not any(f"`{part}`" in row or f".{part}`" in row for row in rows)}
+    return {
+        part
+        for part in private_parts()
+        if not any(f"`{part}`" in row or f".{part}`" in row for row in rows)
+    }
 
 
 def test_every_private_part_of_another_library_has_a_row() -> None:

@@ -1,4 +1,5 @@
-"""Callers of one Redlock on one resource: who tries when, what is sent for whom, and that nobody is left behind."""
+"""Callers of one Redlock on one resource: who tries when, what is sent for whom, and that nobody is
+left behind."""
 
 import gc
 import sys
@@ -42,7 +43,9 @@ class Line:
         """Every instance answers everything, SETs with `reply`; who is settled runs on."""
         self.fleet.flush()
         for index, commands in enumerate(self.fleet.unanswered):
-            self.fleet.reply(index, *[reply if command[0] == b"SET" else ONE for command in commands])
+            self.fleet.reply(
+                index, *[reply if command[0] == b"SET" else ONE for command in commands]
+            )
         self.run()
 
     def run(self) -> None:
@@ -58,7 +61,11 @@ class Line:
     @property
     def trying(self) -> list[int]:
         """Whose SET is on its way."""
-        return [number for number, caller in enumerate(self.callers) if isinstance(caller.wanted, SetRound)]
+        return [
+            number
+            for number, caller in enumerate(self.callers)
+            if isinstance(caller.wanted, SetRound)
+        ]
 
     def sets(self) -> int:
         return sum(kind == "set" for kind in self.fleet.kinds(0))
@@ -76,7 +83,8 @@ def test_who_comes_behind_others_sends_nothing_until_it_is_his_turn() -> None:
 
 def test_a_line_is_served_first_come_first_served_each_time_at_the_release() -> None:
     line = Line(4)
-    served, lease = [], line.lease
+    served = []
+    lease = line.lease
     for _ in range(4):
         line.fleet.release(lease)
         line.run()
@@ -90,8 +98,12 @@ def test_a_line_is_served_first_come_first_served_each_time_at_the_release() -> 
 
 @pytest.mark.parametrize("dialect", [None, EVALSHA])
 @pytest.mark.parametrize("merged", [False, True])
-def test_the_set_of_the_head_goes_right_behind_the_release_on_every_connection(dialect: Any, merged: bool) -> None:
-    line = Line(2, settings=settings_of(merge_releases=merged), **({"dialect": dialect} if dialect else {}))
+def test_the_set_of_the_head_goes_right_behind_the_release_on_every_connection(
+    dialect: Any, merged: bool
+) -> None:
+    line = Line(
+        2, settings=settings_of(merge_releases=merged), **({"dialect": dialect} if dialect else {})
+    )
     sent = len(line.fleet.sent[0])
     line.fleet.give_back(line.lease)
     line.run()
@@ -102,7 +114,8 @@ def test_a_poked_head_that_is_refused_tries_again_after_its_jitter() -> None:
     line = Line(1)
     line.fleet.release(line.lease)
     line.run()
-    line.answer(NIL)  # somebody else was quicker
+    # somebody else was quicker
+    line.answer(NIL)
     assert line.trying == []
     line.later(2.5)
     assert line.trying == [0]
@@ -112,7 +125,8 @@ def test_a_release_while_the_head_is_on_its_way_is_not_missed() -> None:
     line = Line(1)
     line.later(2.5)
     line.fleet.release(line.lease)
-    line.answer(NIL)  # its SET came before the release
+    # its SET came before the release
+    line.answer(NIL)
     assert line.trying == [0]
 
 
@@ -134,7 +148,9 @@ def test_a_head_that_is_killed_passes_the_turn_on(when: str) -> None:
     assert line.trying == [1]
 
 
-def test_an_interrupt_while_the_turn_is_passed_on_gives_the_lease_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_the_turn_is_passed_on_gives_the_lease_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     line = Line(1)
     line.fleet.release(line.lease)
     line.run()
@@ -155,7 +171,8 @@ def test_an_interrupt_while_the_turn_is_passed_on_gives_the_lease_back(monkeypat
 def interrupted(at: int) -> Iterator[Interrupt]:
     """KeyboardInterrupt at the `at`-th moment of who waits in line."""
     interrupt = Interrupt(at, "attempt.py", "turns.py")
-    gc.disable()  # the end of no other line is interrupted
+    # the end of no other line is interrupted
+    gc.disable()
     sys.settrace(interrupt.trace)
     try:
         with suppress(KeyboardInterrupt):
@@ -179,13 +196,16 @@ def serve(line: Line) -> list[Lease]:
 
 
 def interrupt_one_of(line: Line, victim: Caller, reply: bytes, moment: int) -> str:
-    """Where `victim` was interrupted on the way to, through and out of its attempt; empty when it was not."""
+    """Where `victim` was interrupted on the way to, through and out of its attempt; empty when it
+    was not."""
     line.fleet.tick(2.5)
     with interrupted(moment) as interrupt:
         victim.go_on()
         line.fleet.flush()
         for index, commands in enumerate(line.fleet.unanswered):
-            line.fleet.reply(index, *[reply if command[0] == b"SET" else ONE for command in commands])
+            line.fleet.reply(
+                index, *[reply if command[0] == b"SET" else ONE for command in commands]
+            )
         victim.go_on()
     if interrupt.where:
         victim.steps.close()
@@ -193,7 +213,8 @@ def interrupt_one_of(line: Line, victim: Caller, reply: bytes, moment: int) -> s
     return interrupt.where
 
 
-@needs_source  # a moment is a line of it
+# a moment is a line of it
+@needs_source
 @pytest.mark.parametrize("reply", [OK, NIL, MISCONF])
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(number: int, reply: bytes) -> None:
@@ -212,8 +233,11 @@ def test_an_interrupt_at_any_moment_of_who_waits_holds_nobody_up(number: int, re
     assert moment > 15
 
 
-def test_a_turn_that_an_interrupt_does_not_pass_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave, left = Acquisition._leave, set()
+def test_a_turn_that_an_interrupt_does_not_pass_on_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leave = Acquisition._leave
+    left = set()
 
     def once(self: Acquisition) -> None:
         if self not in left:
@@ -261,7 +285,11 @@ def test_at_his_deadline_who_never_had_a_turn_makes_one_attempt() -> None:
     assert line.trying == [0, 1]
     line.answer(NIL)
     denied = waiting.result
-    assert (denied.outcome, denied.attempts, denied.tally) == (Outcome.CONTENDED, 1, (0, 3, 0, 0, 0, 0))
+    assert (denied.outcome, denied.attempts, denied.tally) == (
+        Outcome.CONTENDED,
+        1,
+        (0, 3, 0, 0, 0, 0),
+    )
     assert denied.ended_ns - denied.started_ns == 10 * NS_PER_MS
     assert len(line.fleet.engine.turns.lines["stock"]) == 1
 

@@ -1,4 +1,5 @@
-"""`wait_ms` is what bounds a wait: on a scripted clock the lock is free after 8 s, and its caller may wait for 20 s."""
+"""`wait_ms` is what bounds a wait: on a scripted clock the lock is free after 8 s, and its caller
+may wait for 20 s."""
 
 from random import Random
 from typing import Any
@@ -15,10 +16,13 @@ from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of
 from tests.lockcore.town import Town
 
 POLICIES = ["full-jitter", "poll", "push", "fixed"]
-FREE_MS, WAIT_MS = 8_000, 20_000
-SOON_MS = 320  # the longest window, a quarter more
+FREE_MS = 8_000
+WAIT_MS = 20_000
+# the longest window, a quarter more
+SOON_MS = 320
 MOST_ATTEMPTS = 600
-ROUND_MS = 0.3  # the quicker a round is, the more attempts a wait has room for
+# the quicker a round is, the more attempts a wait has room for
+ROUND_MS = 0.3
 
 
 def waiting(retry: RetryPolicy, wait_ms: float = WAIT_MS) -> Run:
@@ -63,14 +67,20 @@ def test_a_policy_that_is_out_of_attempts_before_its_time_is_noticed(
 
     monkeypatch.setattr(RetryPolicy, "next_start_ns", bounded)
     with pytest.raises(AssertionError):
-        test_a_lock_that_is_free_after_8_s_is_got_soon_after_in_a_bounded_number_of_attempts(policy, 5.0)
+        test_a_lock_that_is_free_after_8_s_is_got_soon_after_in_a_bounded_number_of_attempts(
+            policy, 5.0
+        )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_window_that_does_not_grow_is_noticed(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_does_not_grow_is_noticed(
+    policy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lockcore.settings.GROWTH_NS", 0)
     with pytest.raises(AssertionError):
-        test_a_lock_that_is_free_after_8_s_is_got_soon_after_in_a_bounded_number_of_attempts(policy, 5.0)
+        test_a_lock_that_is_free_after_8_s_is_got_soon_after_in_a_bounded_number_of_attempts(
+            policy, 5.0
+        )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -87,7 +97,8 @@ def test_the_first_retries_are_as_fast_as_ever() -> None:
     run = waiting(RetryPolicy(), wait_ms=400)
     denied = ended(run, 10 * WAIT_MS)
     assert isinstance(denied, Denied)
-    assert denied.attempts >= 110  # a round and half a window of 5 ms each
+    # a round and half a window of 5 ms each
+    assert denied.attempts >= 110
 
 
 def test_none_never_retries_however_long_it_may_wait() -> None:
@@ -103,7 +114,8 @@ def test_attempts_that_were_asked_for_are_a_bound(policy: Any) -> None:
 
 @pytest.mark.parametrize("gives_back", [True, False])
 def test_who_hears_of_releases_gets_it_after_8_s_too(gives_back: bool) -> None:
-    """`push` between two processes; the holder releases after 8 s, or dies and its key expires after 10."""
+    """`push` between two processes; the holder releases after 8 s, or dies and its key expires
+    after 10."""
     town = Town(2)
     holder = town.houses[0].asks()
     waiter = town.houses[1].asks(WAIT_MS)

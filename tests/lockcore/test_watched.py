@@ -1,4 +1,5 @@
-"""An observed attempt: one record when its round has closed and its caller has decided, with every vote and time."""
+"""An observed attempt: one record when its round has closed and its caller has decided, with every
+vote and time."""
 
 import warnings
 
@@ -177,7 +178,8 @@ def test_an_attempt_without_a_quorum_of_voters_is_reported_too() -> None:
     fleet.detach(0)
     fleet.detach(1)
     fleet.after(10)
-    acquiring(fleet, run=Caller)  # nothing was batched, so no shell has flushed
+    # nothing was batched, so no shell has flushed
+    acquiring(fleet, run=Caller)
     (record,) = records
     assert record.outcome is Outcome.UNREACHABLE
     assert record.votes == (ABSENT,) * 3
@@ -237,7 +239,9 @@ def test_an_observer_that_raises_costs_no_vote_and_is_told_of() -> None:
             raise RuntimeError("a bug of the user's")
 
     fleet = ScriptedFleet(3, settings=settings_of(observer=Broken()))
-    with pytest.warns(RuntimeWarning, match=r"the observer raised RuntimeError\(\"a bug of the user's\"\)"):
+    with pytest.warns(
+        RuntimeWarning, match=r"the observer raised RuntimeError\(\"a bug of the user's\"\)"
+    ):
         run = acquiring(fleet).answer(OK, OK, OK)
     assert isinstance(run.result, Lease)
     assert [status.state for status in fleet.engine.status()] == ["voting"] * 3
@@ -251,7 +255,9 @@ def test_an_observer_that_raises_costs_no_vote_where_warnings_are_errors(
             raise ValueError("a bug of the user's")
 
     texts: list[str] = []
-    monkeypatch.setattr("sys.unraisablehook", lambda args: texts.append(f"{args.exc_value} {args.object!r}"))
+    monkeypatch.setattr(
+        "sys.unraisablehook", lambda args: texts.append(f"{args.exc_value} {args.object!r}")
+    )
     fleet = ScriptedFleet(3, settings=settings_of(observer=Broken()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,6 +1,8 @@
-"""Several engines on the same servers, by hand: *who asks what, when bytes move → who is woken, what it cost*.
+"""Several engines on the same servers, by hand: *who asks what, when bytes move → who is woken,
+what it cost*.
 
-Servers execute what they get at once, and pass words on (SUBSCRIBE, PUBLISH) as a real one does: between the replies.
+Servers execute what they get at once, and pass words on (SUBSCRIBE, PUBLISH) as a real one does:
+between the replies.
 """
 
 from collections import Counter
@@ -24,7 +26,9 @@ from tests.lockcore.scripted import DELIFEQ, START_NS, TTL_MS, settings_of, subm
 class Town:
     """`mute`: servers that lose every word. `commands`: how many of each kind were executed."""
 
-    def __init__(self, processes: int = 2, instances: int = 3, *, hears: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, processes: int = 2, instances: int = 3, *, hears: bool = True, **settings: Any
+    ) -> None:
         self.now_ns = START_NS
         self.resource = "stock"
         self.servers = [Keyspace("delifeq", lambda: self.now_ns) for _ in range(instances)]
@@ -52,7 +56,9 @@ class Town:
                 heard += 1
                 if index not in self.mute:
                     parts = (b"message", channel, word)
-                    house.replies[index] += b">3\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+                    house.replies[index] += b">3\r\n" + b"".join(
+                        b"$%d\r\n%b\r\n" % (len(part), part) for part in parts
+                    )
         return heard
 
 
@@ -60,8 +66,11 @@ class House:
     """One process: an engine, and callers who all want the same."""
 
     def __init__(self, town: Town, settings: Any, *, hears: bool) -> None:
-        self.town, self.lives = town, True
-        self.engine = Engine([f"host:{index}" for index in range(len(town.servers))], settings, lambda: None)
+        self.town = town
+        self.lives = True
+        self.engine = Engine(
+            [f"host:{index}" for index in range(len(town.servers))], settings, lambda: None
+        )
         self.inbox = self.engine.handoff.inbox if self.engine.handoff and hears else b""
         self.replies = [b"" for _ in town.servers]
         self.callers: list[Caller] = []
@@ -85,19 +94,23 @@ class House:
         self.engine.attach(index, hello, DELIFEQ, transmit, self.now_ns)
 
     def _execute(self, index: int, command: list[bytes]) -> bytes:
-        town, kind = self.town, command[0].decode()
+        town = self.town
+        kind = command[0].decode()
         town.commands[kind] += 1
         if kind == "PUBLISH":
             return b":%d\r\n" % town.publish(index, *command[1:])
         if kind == "GETRANGE":
-            start, end = int(command[2]), int(command[3])
+            start = int(command[2])
+            end = int(command[3])
             return bulk((town.servers[index].get(command[1]) or b"")[start : end + 1])
         return town.servers[index].run(command)
 
     def asks(self, wait_ms: float = 60_000) -> Caller:
         """One more caller wants it."""
         engine = self.engine
-        acquire = Acquisition(engine, self.town.resource, engine.terms(TTL_MS), wait_ms, self.now_ns, NoChance())
+        acquire = Acquisition(
+            engine, self.town.resource, engine.terms(TTL_MS), wait_ms, self.now_ns, NoChance()
+        )
         self.callers.append(Caller(self, acquire.steps(self.now_ns)))  # type: ignore[arg-type]
         self.town.run()
         return self.callers[-1]
@@ -117,7 +130,8 @@ class House:
         moved = False
         for index, data in enumerate(self.replies):
             if data:
-                moved, self.replies[index] = True, b""
+                moved = True
+                self.replies[index] = b""
                 self.engine.received(index, data, self.now_ns)
         if self.engine.take_ready():
             moved = True

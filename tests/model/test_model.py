@@ -1,13 +1,19 @@
-"""The model of Redlock: small settings hold whole, and without an assumption a course breaks them."""
+"""The model of Redlock: small settings hold whole, and without an assumption a course breaks
+them."""
 
 import pytest
 
 from tests.model.checker import ALIKE, HOLD, LONG, REMOVED, check, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-QUICK = ("a quorum is a majority", "a restarted instance abstains", "who gives up cleans up behind late SETs")
+QUICK = (
+    "a quorum is a majority",
+    "a restarted instance abstains",
+    "who gives up cleans up behind late SETs",
+)
 
-UNLIKE = {"OwnerCheck", "CleanLate", "FromSending"}  # what View builds on
+# what View builds on
+UNLIKE = {"OwnerCheck", "CleanLate", "FromSending"}
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -26,13 +32,16 @@ def test_a_small_model_holds_whole() -> None:
 
 @pytest.mark.parametrize("name", QUICK[:2])
 def test_of_states_that_are_alike_one_is_enough_to_break_it(name: str) -> None:
-    whole, found = check(REMOVED[name], workers=1), check({**REMOVED[name], **ALIKE}, workers=1)
+    whole = check(REMOVED[name], workers=1)
+    found = check({**REMOVED[name], **ALIKE}, workers=1)
     assert (found.broken, len(found.course)) == (whole.broken, len(whole.course))
     assert found.states < whole.states
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, changes in REMOVED.items() if not UNLIKE & changes.keys()])
+@pytest.mark.parametrize(
+    "name", [name for name, changes in REMOVED.items() if not UNLIKE & changes.keys()]
+)
 def test_alike_states_break_alike_without_each_assumption_that_they_allow_for(name: str) -> None:
     assert check({**REMOVED[name], **ALIKE}).broken == check(REMOVED[name]).broken
 

@@ -1,6 +1,8 @@
-"""Every assumption of the model is one of lockcore: without it `explore` plays the course that the model predicts.
+"""Every assumption of the model is one of lockcore: without it `explore` plays the course that the
+model predicts.
 
-The removal is planted into lockcore where its code keeps the assumption, else into what the simulator may do.
+The removal is planted into lockcore where its code keeps the assumption, else into what the
+simulator may do.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +24,8 @@ from tests.model.checker import REMOVED
 
 REDLOCK = setting_of("redlock", RedlockRecipe.about)
 MOST = 4_000  # schedules: 8 s
-LONG = 3  # of the client with a longer TTL
+# of the client with a longer TTL
+LONG = 3
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -30,7 +33,9 @@ def _set(place: object, name: str, planted: object) -> Plant:
     return lambda monkeypatch: monkeypatch.setattr(place, name, planted)
 
 
-def _extension_from_its_reply(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Iterator[Any]:
+def _extension_from_its_reply(
+    engine: Engine, lease: Lease, ttl_ms: int, now_ns: int
+) -> Iterator[Any]:
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
     now_ns = yield from attempt._settled(round_)
@@ -42,16 +47,27 @@ def _extension_from_its_reply(engine: Engine, lease: Lease, ttl_ms: int, now_ns:
 def replace_end(lease: Lease, now_ns: int, until_ns: int) -> Lease:
     """The lease, granted now, until then."""
     return Lease(
-        lease.resource, lease.owner_token, lease.ttl_ms, lease.started_ns, now_ns, until_ns, lease.round,
-        lease.attempts, lease.split_votes,
-    )  # fmt: skip
+        lease.resource,
+        lease.owner_token,
+        lease.ttl_ms,
+        lease.started_ns,
+        now_ns,
+        until_ns,
+        lease.round,
+        lease.attempts,
+        lease.split_votes,
+    )
 
 
 def _one_longer_ttl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 1 of 2 locks for longer than what the other takes for the longest of all."""
     longer = replace(engine_client.SETTINGS, max_ttl_ms=LONG * TTL_MS)
-    settings, made, acquire = cycle((longer, engine_client.SETTINGS)), Engine, engine_client.EngineClient.acquire
-    monkeypatch.setattr(engine_client, "Engine", lambda names, _, flush: made(names, next(settings), flush))
+    settings = cycle((longer, engine_client.SETTINGS))
+    made = Engine
+    acquire = engine_client.EngineClient.acquire
+    monkeypatch.setattr(
+        engine_client, "Engine", lambda names, _, flush: made(names, next(settings), flush)
+    )
 
     def longer_by(client: Any, resource: str, ttl_ms: int, wait_ms: int) -> Lease | Denied:
         return acquire(client, resource, ttl_ms * (1 if client._process.number else LONG), wait_ms)
@@ -68,16 +84,22 @@ PLANTED: dict[str, Plant] = {
         Dialect, "encode_release", property(lambda self: (b"*3\r\n$3\r\nDEL\r\n").__add__)
     ),
     "who gives up cleans up behind late SETs": _set(Engine, "clean_up", lambda self, round_: None),
-    "an extension counts from its sending": _set(engine_client, "extend_steps", _extension_from_its_reply),
+    "an extension counts from its sending": _set(
+        engine_client, "extend_steps", _extension_from_its_reply
+    ),
     "nobody forgets without a restart": lambda _monkeypatch: None,
 }
 PAUSES = {"step": ("pause",), "start": ("late",)}
 RESTARTS = structs.replace(REDLOCK, may={**PAUSES, "serve": ("restart",)})
 SETTINGS = {
     "a restarted instance abstains": RESTARTS,
-    "no client has a longer TTL than instances abstain": structs.replace(RESTARTS, hold_ms=2 * TTL_MS),
+    "no client has a longer TTL than instances abstain": structs.replace(
+        RESTARTS, hold_ms=2 * TTL_MS
+    ),
     "an extension counts from its sending": structs.replace(REDLOCK, may=PAUSES),
-    "nobody forgets without a restart": structs.replace(REDLOCK, may={**PAUSES, "serve": ("forget",)}),
+    "nobody forgets without a restart": structs.replace(
+        REDLOCK, may={**PAUSES, "serve": ("forget",)}
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""What lockcore does in the simulator is what the model says, and what it does with a planted fault is not."""
+"""What lockcore does in the simulator is what the model says, and what it does with a planted fault
+is not."""
 
 from itertools import islice
 
@@ -28,11 +29,15 @@ def test_a_course_with_one_step_changed_is_not(kind: str) -> None:
     usual = taken(1)[0]
     number, step = next((number, step) for number, step in enumerate(usual) if step.do == kind)
     changed = step._replace(end=step.end + 1) if kind == "grant" else step._replace(ok=not step.ok)
-    assert accepted([usual, [*usual[:number], changed, *usual[number + 1 :]]]).refused == (1, number)
+    assert accepted([usual, [*usual[:number], changed, *usual[number + 1 :]]]).refused == (
+        1,
+        number,
+    )
 
 
 def test_a_grant_by_too_few_votes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control, planted into lockcore: a schedule soon shows a grant that the model does not take."""
+    """Negative control, planted into lockcore: a schedule soon shows a grant that the model does
+    not take."""
     monkeypatch.setattr(engine, "quorum_of", lambda instances: instances // 2)
     traces = taken(60)
     which, where = accepted(traces).refused

@@ -1,4 +1,5 @@
-"""Validity with clocks of any rate within the drift: proved, and disproved without what it stands on."""
+"""Validity with clocks of any rate within the drift: proved, and disproved without what it stands
+on."""
 
 import pytest
 

@@ -1,10 +1,13 @@
-"""What lockcore did in the simulator, in the words of the model: *a schedule as it was played → steps of Redlock.tla*.
+"""What lockcore did in the simulator, in the words of the model: *a schedule as it was played →
+steps of Redlock.tla*.
 
-    python -m tests.model.traces [N]         # N schedules (1,000) of `lockbench explore`, each step asked of TLC
+    python -m tests.model.traces [N]   # N schedules (1,000) of `lockbench explore`, each step
+                                       # asked of TLC
 
-Rules: every step has its time (µs) and its effect. Commands of a client reach an instance in their order; those that
-never did are lost before the next one that did. A script that the server did not know is no step; nor is an
-extension sent once more for that, which found nothing. One caller in a client, one resource.
+Rules: every step has its time (µs) and its effect. Commands of a client reach an instance in their
+order; those that never did are lost before the next one that did. A script that the server did not
+know is no step; nor is an extension sent once more for that, which found nothing. One caller in a
+client, one resource.
 """
 
 import sys
@@ -23,20 +26,36 @@ from tests.model.checker import run_tlc
 
 NS_PER_TICK = 1000
 TTL = TTL_MS * 1000
-ALLOWANCE = TTL // 100 + 2000  # as lockcore's validity: 1 % and 2 ms
+# as lockcore's validity: 1 % and 2 ms
+ALLOWANCE = TTL // 100 + 2000
 MANY = 1_000_000
 FAR = 1 << 62
 CONSTANTS = {
-    "Horizon": "0", "Attempts": f"{MANY}", "Crashes": f"{MANY}", "Losses": f"{MANY}", "Owed": f"{MANY}", "Forgets": "0",
-    "Skew": f"{TTL // 100}", "Ttl": f"{TTL}", "LongTtl": f"{TTL}", "LongOnes": "{}", "Allowance": f"{ALLOWANCE}",
-    "Trust": "FALSE", "OwnerCheck": "TRUE", "CleanLate": "TRUE", "FromSending": "TRUE",
-}  # fmt: skip
-ORDER = ("acquire", "grant", "extend", "extended", "release", "give up")  # of one attempt, at one time
+    "Horizon": "0",
+    "Attempts": f"{MANY}",
+    "Crashes": f"{MANY}",
+    "Losses": f"{MANY}",
+    "Owed": f"{MANY}",
+    "Forgets": "0",
+    "Skew": f"{TTL // 100}",
+    "Ttl": f"{TTL}",
+    "LongTtl": f"{TTL}",
+    "LongOnes": "{}",
+    "Allowance": f"{ALLOWANCE}",
+    "Trust": "FALSE",
+    "OwnerCheck": "TRUE",
+    "CleanLate": "TRUE",
+    "FromSending": "TRUE",
+}
+# of one attempt, at one time
+ORDER = ("acquire", "grant", "extend", "extended", "release", "give up")
 
-NAMES = {"granted": "grant", "extended": "extended"}  # of what was seen
+# of what was seen
+NAMES = {"granted": "grant", "extended": "extended"}
 SENDS = {"acquire": "set", "extend": "ext", "release": "del", "give up": "del", "again": "del"}
 
-Order = tuple[int, ...]  # when, and what comes first then
+# when, and what comes first then
+Order = tuple[int, ...]
 
 
 class TraceStep(NamedTuple):
@@ -52,7 +71,8 @@ class TraceStep(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """`traces`, `steps`: asked; `refused`: which of them (from 0) and its step that the model does not take, or −1."""
+    """`traces`, `steps`: asked; `refused`: which of them (from 0) and its step that the model does
+    not take, or −1."""
 
     traces: int
     steps: int
@@ -70,7 +90,8 @@ class _Call(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """An attempt of a client: its number, when it began, until when it was granted (0: not), when it was over."""
+    """An attempt of a client: its number, when it began, until when it was granted (0: not), when
+    it was over."""
 
     client: int
     number: int
@@ -94,8 +115,12 @@ def _tick(time_ns: int) -> int:
 def _call(event: Event) -> _Call | None:
     if event[1] != "call":
         return None
-    words, reply = event[5], event[6]
-    name, sent, ok, known = words[0], _tick(event[4]), reply in (b"+OK\r\n", b":1\r\n"), not reply.startswith(b"-")
+    words = event[5]
+    reply = event[6]
+    name = words[0]
+    sent = _tick(event[4])
+    ok = reply in (b"+OK\r\n", b":1\r\n")
+    known = not reply.startswith(b"-")
     if name == b"SET":
         return _Call("set" if b"NX" in words else "ext", words[2], sent, ok, known)
     if name in (b"EVAL", b"EVALSHA"):
@@ -109,7 +134,9 @@ def _attempts(seen: Sequence[Event], calls: Sequence[tuple[Event, _Call]]) -> di
     for client in {event[2] for event, _ in calls}:
         mine = [call for event, call in calls if event[2] == client]
         first = {
-            call.token: min(one.sent for one in mine if one.token == call.token) for call in mine if call.do == "set"
+            call.token: min(one.sent for one in mine if one.token == call.token)
+            for call in mine
+            if call.do == "set"
         }
         tokens = sorted(first, key=lambda token: first[token])
         own = [event for event in seen if event[1] in (*NAMES, "gives back") and event[2] == client]
@@ -133,9 +160,12 @@ def _of_clients(seen: Sequence[Event], attempts: Mapping[bytes, _Attempt]) -> It
             yield TraceStep(over, "release" if until else "give up", client, n=number)
     for event in seen:
         if event[1] in NAMES:
-            at, client = _tick(event[0]), event[2] + 1
+            at = _tick(event[0])
+            client = event[2] + 1
             number = max(
-                one.number for one in attempts.values() if one.client == client and one.until and one.began <= at
+                one.number
+                for one in attempts.values()
+                if one.client == client and one.until and one.began <= at
             )
             end = _tick(event[3])
             yield TraceStep(at, NAMES[event[1]], client, n=number, end=end)
@@ -146,8 +176,10 @@ def _of_clients(seen: Sequence[Event], attempts: Mapping[bytes, _Attempt]) -> It
 def _of_instances(
     seen: Sequence[Event], attempts: Mapping[bytes, _Attempt], clients: Sequence[TraceStep]
 ) -> Iterator[tuple[Order, TraceStep]]:
-    """What instances do, and what was sent to them later than when the model's clients send; each with its order."""
-    last: dict[tuple[int, int], Order] = {}  # of what each connection brought last, when that was sent
+    """What instances do, and what was sent to them later than when the model's clients send; each
+    with its order."""
+    # of what each connection brought last, when that was sent
+    last: dict[tuple[int, int], Order] = {}
     asked = {(step.c, step.n) for step in clients if step.do == "extend"}
     for number, event in enumerate(seen):
         if event[1] == "restart":
@@ -164,14 +196,16 @@ def _of_instances(
             before = last.get((client, step.i), (0,))
             order = (*(before if before[0] == call.sent else order), number)
             yield order, TraceStep(call.sent, "again", client, step.i, attempt)
-        if call.do == "ext" and (client, attempt) not in asked:  # one that came to nothing
+        # one that came to nothing
+        if call.do == "ext" and (client, attempt) not in asked:
             asked.add((client, attempt))
             yield order, TraceStep(call.sent, "extend", client, n=attempt)
         last[client, step.i] = order
 
 
 def _order(step: TraceStep) -> Order:
-    """When a client does something: of one time, behind what instances do, as that was sent before."""
+    """When a client does something: of one time, behind what instances do, as that was sent
+    before."""
     return step.at, step.n, ORDER.index(step.do)
 
 
@@ -187,7 +221,8 @@ def _with_losses(steps: Sequence[TraceStep], rate: float) -> Iterator[TraceStep]
                 if instance == step.i:
                     links[client, instance] = []
         elif step.i:
-            link, wanted = links.get((step.c, step.i), []), (step.do, step.n)
+            link = links.get((step.c, step.i), [])
+            wanted = (step.do, step.n)
             if step.do == "ext" and not step.ok and wanted not in link:
                 continue
             while link and wanted in link and link[0] != wanted:
@@ -199,7 +234,10 @@ def _with_losses(steps: Sequence[TraceStep], rate: float) -> Iterator[TraceStep]
 
 
 def accepted(traces: Sequence[Sequence[TraceStep]], quorum: int = 2) -> Accepted:
-    """Ask TLC for a course of the model for each trace. Raises RuntimeError when it did not get to its end."""
+    """Ask TLC for a course of the model for each trace.
+
+    Raises RuntimeError when it did not get to its end.
+    """
     text = ",\n".join("<<" + ", ".join(map(_record, trace)) + ">>" for trace in traces)
     module = f"---- MODULE Traces ----\nTraces == <<\n{text}\n>>\n====\n"
     constants = {**CONSTANTS, "Clients": "{1, 2}", "Instances": "{1, 2, 3}", "Quorum": f"{quorum}"}
@@ -221,7 +259,8 @@ def _record(step: TraceStep) -> str:
 
 
 def played(first: int = 0) -> Iterator[tuple[Setting, list[TraceStep]]]:
-    """The schedules of `lockbench explore --recipe redlock --seed 1` that the model can say: one caller, one lock."""
+    """The schedules of `lockbench explore --recipe redlock --seed 1` that the model can say: one
+    caller, one lock."""
     setting = setting_of(ENGINE, find_recipe(ENGINE).about)
     for number in count(first):
         schedule, found = numbered(setting, number, 1)
@@ -231,16 +270,23 @@ def played(first: int = 0) -> Iterator[tuple[Setting, list[TraceStep]]]:
 
 def main(wanted: int) -> int:
     """Play so many schedules and have them accepted; 1 when one is refused."""
-    begun_s, traces = time.monotonic(), [trace for _, trace in islice(played(), wanted)]
+    begun_s = time.monotonic()
+    traces = [trace for _, trace in islice(played(), wanted)]
     found = accepted(traces)
     which, where = found.refused
     took = f"{time.monotonic() - begun_s:.0f} s"
     if which >= 0:
         print(
-            f"REFUSED: course {which} of lockcore, at its step {where}; {took}", *traces[which][: where + 1], sep="\n  "
+            f"REFUSED: course {which} of lockcore, at its step {where}; {took}",
+            *traces[which][: where + 1],
+            sep="\n  ",
         )
         return 1
-    print(f"{found.traces:,} courses of lockcore, {found.steps:,} steps, are courses of the model; {took}", flush=True)
+    print(
+        f"{found.traces:,} courses of lockcore, {found.steps:,} steps, are courses of "
+        f"the model; {took}",
+        flush=True,
+    )
     return 0
 
 

@@ -1,5 +1,5 @@
-"""Courses of events whose figure is more than two leases at once, which `lockbench explore` finds by itself: *a stage →
-figures by name, their units in the names*.
+"""Courses of events whose figure is more than two leases at once, which `lockbench explore` finds
+by itself: *a stage → figures by name, their units in the names*.
 
 Source of the index of fairness: R. Jain, "A quantitative measure of fairness", 1984.
 """
@@ -64,38 +64,66 @@ def takeover_together(stage: Stage) -> Figures:
 
 @course(*TIMESTAMPS, "set-nx-lua")
 def skewed_clock(stage: Stage) -> Figures:
-    """A lock is held; clients whose clocks are ahead by nothing, half a TTL and twice a TTL ask for it."""
+    """A lock is held; clients whose clocks are ahead by nothing, half a TTL and twice a TTL ask for
+    it."""
     stage.client().acquire()
     ahead = (0, LONG_MS // 2, 2 * LONG_MS)
-    return {f"steals_at_{ms}_ms": int(isinstance(stage.client(skew_ms=ms).acquire(), Lease)) for ms in ahead}
+    return {
+        f"steals_at_{ms}_ms": int(isinstance(stage.client(skew_ms=ms).acquire(), Lease))
+        for ms in ahead
+    }
 
 
 @course(
-    "set-nx-fixed", "setnx-expire", "company-2013", "set-nx-lua", "set-nx-get-del", "timestamp-getset", "multi-write",
-    "backoff", *QUORUMS,
-)  # fmt: skip
+    "set-nx-fixed",
+    "setnx-expire",
+    "company-2013",
+    "set-nx-lua",
+    "set-nx-get-del",
+    "timestamp-getset",
+    "multi-write",
+    "backoff",
+    *QUORUMS,
+)
 def overslept_holder(stage: Stage) -> Figures:
-    """A holder outlives its TTL, another is granted, the first gives back: and so on, as far as it goes (5)."""
-    first, holding = stage.client(), stage.client()
+    """A holder outlives its TTL, another is granted, the first gives back: and so on, as far as it
+    goes (5)."""
+    first = stage.client()
+    holding = stage.client()
     first.acquire(SHORT_MS)
     stage.until_ended(first.lease)
     holding.acquire()
-    chain, leaving = 0, first
+    chain = 0
+    leaving = first
     while chain < 5:
-        time.sleep(0.001)  # it works on beside its successor
+        # it works on beside its successor
+        time.sleep(0.001)
         leaving.release()
         following = stage.client()
         if not isinstance(following.acquire(), Lease):
             break
-        chain, leaving, holding = chain + 1, holding, following
+        chain = chain + 1
+        leaving = holding
+        holding = following
     report = stage.report()
-    return {"chain": chain, "foreign_deletes": report.foreign_deletes, "overstays": report.client_overstays}
+    return {
+        "chain": chain,
+        "foreign_deletes": report.foreign_deletes,
+        "overstays": report.client_overstays,
+    }
 
 
-@course("set-nx-get-del", "set-nx-fixed", "setnx-expire", *TIMESTAMPS, "set-nx-lua", "backoff", *QUORUMS)
+@course(
+    "set-nx-get-del", "set-nx-fixed", "setnx-expire", *TIMESTAMPS, "set-nx-lua", "backoff", *QUORUMS
+)
 def gap_in_release(stage: Stage) -> Figures:
-    """A release stalls at its last pause point until the key has expired and another is granted; then a third asks."""
-    gap = next(point for point in ("after-check", "after-get", "before-release") if point in stage.about.all_points)
+    """A release stalls at its last pause point until the key has expired and another is granted;
+    then a third asks."""
+    gap = next(
+        point
+        for point in ("after-check", "after-get", "before-release")
+        if point in stage.about.all_points
+    )
     first = stage.client(gap, 2 * SHORT_MS)
     first.acquire(SHORT_MS)
     finish = stage.start(first.release)
@@ -113,15 +141,18 @@ def killed_holder(stage: Stage) -> Figures:
     time.sleep(0.01)
     died_ns = monotonic_ns()
     for client in stage.clients if "watchdog" in stage.recipe else ():
-        client.recipe.close()  # it dies with its process
-    stuck, found = stage.ttls_ms.count(-1), stage.client().acquire(SHORT_MS, LONG_MS)
+        # it dies with its process
+        client.recipe.close()
+    stuck = stage.ttls_ms.count(-1)
+    found = stage.client().acquire(SHORT_MS, LONG_MS)
     recovered = (found.granted_ns - died_ns) / NS_PER_MS if isinstance(found, Lease) else None
     return {"keys_without_end": stuck, "recovery_ms": recovered}
 
 
 @course("setnx-expire", "set-nx-lua")
 def killed_between(stage: Stage) -> Figures:
-    """A client dies between its SETNX and its EXPIRE, or once it is granted if it has no such gap."""
+    """A client dies between its SETNX and its EXPIRE, or once it is granted if it has no such
+    gap."""
     point = "after-setnx" if "after-setnx" in stage.about.points else "after-grant"
     stage.start(partial(stage.client(point).acquire, SHORT_MS))
     time.sleep(0.01)
@@ -130,8 +161,10 @@ def killed_between(stage: Stage) -> Figures:
 
 @course("backoff", "set-nx-lua")
 def raise_in_body(stage: Stage) -> Figures:
-    """The work under the lock raises; a `backoff` is used as its description says, without try/finally."""
-    client, bodies = stage.client(), list[Lease]()
+    """The work under the lock raises; a `backoff` is used as its description says, without
+    try/finally."""
+    client = stage.client()
+    bodies = list[Lease]()
 
     def body() -> None:
         bodies.append(client.lease)
@@ -152,8 +185,10 @@ def raise_in_body(stage: Stage) -> Figures:
 
 @course("watchdog-naive", "watchdog")
 def paused_watchdog(stage: Stage) -> Figures:
-    """A client is paused, watchdog and all, until its lock is another's; then its renewal goes out."""
-    first, second = stage.client("before-renew", 2 * SHORT_MS), stage.client()
+    """A client is paused, watchdog and all, until its lock is another's; then its renewal goes
+    out."""
+    first = stage.client("before-renew", 2 * SHORT_MS)
+    second = stage.client()
     first.acquire(SHORT_MS)
     stage.until_ended(first.lease)
     second.acquire()
@@ -169,11 +204,14 @@ def paused_watchdog(stage: Stage) -> Figures:
 
 @course("backoff", "set-nx-lua")
 def same_time_start(stage: Stage) -> Figures:
-    """Six are refused together; the lock is given back: how long does it stand free (median of three)? Then all contend
-    for it: the longest of the waits, Jain's index over the clients' leases (1: even; 1/6: one has them all)."""
-    holder, crowd = stage.client(), [stage.client() for _ in range(6)]
+    """Six are refused together; the lock is given back: how long does it stand free (median of
+    three)? Then all contend for it: the longest of the waits, Jain's index over the clients' leases
+    (1: even; 1/6: one has them all)."""
+    holder = stage.client()
+    crowd = [stage.client() for _ in range(6)]
     idle_ms = median(_stands_free_ms(stage, holder, crowd) for _ in range(3))
-    first, until_ns = [len(client.operations) for client in crowd], monotonic_ns() + 600 * NS_PER_MS
+    first = [len(client.operations) for client in crowd]
+    until_ns = monotonic_ns() + 600 * NS_PER_MS
 
     def contend(client: Client) -> None:
         while monotonic_ns() < until_ns:
@@ -181,7 +219,9 @@ def same_time_start(stage: Stage) -> Figures:
 
     stage.start(*(partial(contend, client) for client in crowd))()
     mine = [client.operations[skip:] for client, skip in zip(crowd, first, strict=True)]
-    waits_ms = sorted((one.ended_ns - one.start_ns) / NS_PER_MS for operations in mine for one in operations)
+    waits_ms = sorted(
+        (one.ended_ns - one.start_ns) / NS_PER_MS for operations in mine for one in operations
+    )
     leases = [sum(one.sent_ns > 0 for one in operations) for operations in mine]
     jain = sum(leases) ** 2 / (len(leases) * sum(number**2 for number in leases))
     return {"idle_ms": idle_ms, "longest_wait_ms": waits_ms[-1], "jain_index": jain}
@@ -205,23 +245,31 @@ def _once(client: Client, wait_ms: int) -> None:
 
 @course("multi-write", "multi-write-unique-index", "redlock-sequential")
 def slow_copy(stage: Stage) -> Figures:
-    """C1 is granted on the first instance and its copies are slow; C2 cannot reach the first instance."""
-    first, second = stage.client("before-copy", 50), stage.client(urls=stage.without_first)
+    """C1 is granted on the first instance and its copies are slow; C2 cannot reach the first
+    instance."""
+    first = stage.client("before-copy", 50)
+    second = stage.client(urls=stage.without_first)
     finish = stage.start(first.acquire)
     time.sleep(0.01)
     second.acquire()
     finish()
     caught = sum(client.recipe.figures.get("caught_double_grants", 0) for client in stage.clients)
-    return {"double_grants_per_link_fault": stage.report().service_faults, "caught_double_grants": caught}
+    return {
+        "double_grants_per_link_fault": stage.report().service_faults,
+        "caught_double_grants": caught,
+    }
 
 
 @course(*QUORUMS)
 def left_over_minority(stage: Stage) -> Figures:
-    """A lock is given back; the next client, which cannot reach the first instance, tries until it gets it."""
-    first, second = stage.client(), stage.client(urls=stage.without_first)
+    """A lock is given back; the next client, which cannot reach the first instance, tries until it
+    gets it."""
+    first = stage.client()
+    second = stage.client(urls=stage.without_first)
     first.acquire(SHORT_MS)
     first.release()
-    left_over, asked_ns = sum(ttl_ms > 0 for ttl_ms in stage.ttls_ms), monotonic_ns()
+    left_over = sum(ttl_ms > 0 for ttl_ms in stage.ttls_ms)
+    asked_ns = monotonic_ns()
     second.acquire(SHORT_MS, 3 * SHORT_MS)
     blocked = (second.lease.granted_ns - asked_ns) / NS_PER_MS / SHORT_MS
     return {"left_over_keys": left_over, "blocked_per_ttl": blocked}
@@ -229,8 +277,9 @@ def left_over_minority(stage: Stage) -> Figures:
 
 @course("set-nx-lua", "redlock-sequential")
 def stale_write(stage: Stage) -> Figures:
-    """A holder is paused until another has the lock and has written; then it writes. Without fencing tokens a second
-    time, with the pause before the holder marks the register: what an owner's mark cannot catch."""
+    """A holder is paused until another has the lock and has written; then it writes. Without
+    fencing tokens a second time, with the pause before the holder marks the register: what an
+    owner's mark cannot catch."""
     early = stage.client(fencing=True)
     early.acquire(SHORT_MS)
     stage.until_ended(early.lease)
@@ -253,7 +302,7 @@ def _rejected(stage: Stage, stale: Client, finish: Callable[[], None]) -> float:
     return float(rejected)
 
 
-# -- in a process of its own -------------------------------------------------------------------------------------------
+# -- in a process of its own -----------------------------------------------------------------------
 
 
 def _nobody(*_arguments: object) -> tuple[Any, Any]:
@@ -279,6 +328,11 @@ def main() -> None:
         kept = [(place, name, getattr(place, name)) for place, name, _ in PLANTED.values()]
         if fault:
             setattr(*PLANTED[fault])
-        say({name: {one: Stage(one).play(play) for one in recipes} for name, (play, recipes) in COURSES.items()})
+        say(
+            {
+                name: {one: Stage(one).play(play) for one in recipes}
+                for name, (play, recipes) in COURSES.items()
+            }
+        )
         for whole in kept:
             setattr(*whole)

@@ -1,4 +1,5 @@
-"""The process in which courses of events are played: *a planted fault, or none → figures, by course and recipe*.
+"""The process in which courses of events are played: *a planted fault, or none → figures, by course
+and recipe*.
 
 Its time is virtual from before its first import of a recipe on.
 """

@@ -1,8 +1,10 @@
-"""Where a course of events is played: *a recipe → its clients in virtual time, and a judged record of what they did*.
+"""Where a course of events is played: *a recipe → its clients in virtual time, and a judged record
+of what they did*.
 
-Servers and time are those of `lockbench explore` (only in a process that `sockets.take_over` made one for simulations);
-what clients do is recorded as the load records it, and judged by the same oracle. Nobody waits for real: what takes ten
-seconds is over at once, and comes out the same every time.
+Servers and time are those of `lockbench explore` (only in a process that `sockets.take_over` made
+one for simulations); what clients do is recorded as the load records it, and judged by the same
+oracle. Nobody waits for real: what takes ten seconds is over at once, and comes out the same every
+time.
 """
 
 import os
@@ -28,7 +30,8 @@ from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
 
 RESOURCE = "r0"
 LONG_MS = 10_000  # outlives every course
-SHORT_MS = 240  # waited for, where a lock must expire
+# waited for, where a lock must expire
+SHORT_MS = 240
 INSTANCES = 3
 Figures = dict[str, float | None]
 Course = Callable[["Stage"], Figures]
@@ -48,29 +51,49 @@ class Operation:
 
     def facts(self, caller: int) -> OperationFacts:
         """As the load records it; a lease that was not given back is still worked under."""
-        found, release = self.result, self.release.value if self.release else "none"
+        found = self.result
+        release = self.release.value if self.release else "none"
         attempt_ns = granted_ns = valid_until_ns = work_end_ns = 0
         if isinstance(found, Lease):
-            attempt_ns, granted_ns, valid_until_ns = found.started_ns, found.granted_ns, found.valid_until_ns
+            attempt_ns = found.started_ns
+            granted_ns = found.granted_ns
+            valid_until_ns = found.valid_until_ns
             work_end_ns = self.sent_ns or monotonic_ns()
         elif found.lost_ns:
             attempt_ns = found.lost_ns[-1]
         return OperationFacts(
-            intended_ns=self.start_ns, start_ns=self.start_ns, attempt_ns=attempt_ns, granted_ns=granted_ns,
-            valid_until_ns=valid_until_ns, work_end_ns=work_end_ns, release_sent_ns=self.sent_ns,
-            release_replied_ns=self.replied_ns, ended_ns=self.ended_ns, resource=0, caller=caller,
-            outcome=found.outcome.value, sequence=1, release_outcome=release,
-        )  # fmt: skip
+            intended_ns=self.start_ns,
+            start_ns=self.start_ns,
+            attempt_ns=attempt_ns,
+            granted_ns=granted_ns,
+            valid_until_ns=valid_until_ns,
+            work_end_ns=work_end_ns,
+            release_sent_ns=self.sent_ns,
+            release_replied_ns=self.replied_ns,
+            ended_ns=self.ended_ns,
+            resource=0,
+            caller=caller,
+            outcome=found.outcome.value,
+            sequence=1,
+            release_outcome=release,
+        )
 
 
 class Client:
     """One client of a recipe, held up for `pause_ms` (None: for ever) where it comes to `point`."""
 
-    def __init__(self, stage: "Stage", point: str, pause_ms: float | None, urls: Sequence[str], **told: Any) -> None:
-        self._point, self._pause_ms = point, pause_ms
-        self._stalls = point == "after-grant"  # the pause is the holder's, and the acquire over, as in the load
+    def __init__(
+        self, stage: "Stage", point: str, pause_ms: float | None, urls: Sequence[str], **told: Any
+    ) -> None:
+        self._point = point
+        self._pause_ms = pause_ms
+        # the pause is the holder's, and the acquire over, as in the load
+        self._stalls = point == "after-grant"
         settings = RecipeSettings(
-            key_prefix=stage.prefix, retry=RetryPolicy("full-jitter", 2.0, 100_000), gate=self._gate, **told
+            key_prefix=stage.prefix,
+            retry=RetryPolicy("full-jitter", 2.0, 100_000),
+            gate=self._gate,
+            **told,
         )
         self.recipe: Any = find_recipe(stage.recipe).connect(urls, settings)
         self.operations: list[Operation] = []
@@ -78,7 +101,11 @@ class Client:
     def _gate(self, point: str) -> None:
         if point == self._point:
             self._point = ""
-            until_ns = FAR_FUTURE_NS if self._pause_ms is None else monotonic_ns() + int(self._pause_ms * NS_PER_MS)
+            until_ns = (
+                FAR_FUTURE_NS
+                if self._pause_ms is None
+                else monotonic_ns() + int(self._pause_ms * NS_PER_MS)
+            )
             here().wait(until_ns)
 
     def acquire(self, ttl_ms: int = LONG_MS, wait_ms: int = 0) -> Lease | Denied:
@@ -86,7 +113,9 @@ class Client:
         start_ns = monotonic_ns()
         found: Lease | Denied = self.recipe.acquire(RESOURCE, ttl_ms, wait_ms)
         stalled = self._stalls and isinstance(found, Lease)
-        self.operations.append(Operation(start_ns, found, found.granted_ns if stalled else monotonic_ns()))
+        self.operations.append(
+            Operation(start_ns, found, found.granted_ns if stalled else monotonic_ns())
+        )
         return found
 
     def release(self) -> Outcome:
@@ -111,10 +140,12 @@ class Client:
 
 
 class Stage:
-    """Clients of `recipe` on simulated servers, one of which is down; everything happens in one course."""
+    """Clients of `recipe` on simulated servers, one of which is down; everything happens in one
+    course."""
 
     def __init__(self, recipe: str) -> None:
-        self.recipe, self.about = recipe, find_recipe(recipe).about
+        self.recipe = recipe
+        self.about = find_recipe(recipe).about
         self.prefix = f"stage-{os.getpid()}-{next(_STAGES)}:"
         self.clients: list[Client] = []
         self.world = World(lambda _place: None)
@@ -124,13 +155,15 @@ class Stage:
 
     def play(self, course: Course) -> Figures:
         """What came of a course."""
-        found, busy = Figures(), [course]
+        found = Figures()
+        busy = [course]
 
         def work() -> None:
             found.update(course(self))
             busy.clear()
 
-        Scene.servers, Scene.worlds = tuple(self.servers), Scene.worlds + 1
+        Scene.servers = tuple(self.servers)
+        Scene.worlds = Scene.worlds + 1
         seed(1)
         Process(self.world, 0).start(work)
         self.world.run(self.world.now_ns + 100 * LONG_MS * NS_PER_MS, busy)
@@ -140,7 +173,12 @@ class Stage:
         return found
 
     def client(
-        self, point: str = "", pause_ms: float | None = None, *, urls: Sequence[str] = (), **told: Any
+        self,
+        point: str = "",
+        pause_ms: float | None = None,
+        *,
+        urls: Sequence[str] = (),
+        **told: Any,
     ) -> Client:
         """Connect one more."""
         self.clients.append(Client(self, point, pause_ms, urls or self.urls, **told))
@@ -165,7 +203,10 @@ class Stage:
 
     def until_ended(self, lease: Lease) -> None:
         """Return when the TTL of `lease` has passed on every server and every clock."""
-        time.sleep(max(lease.started_ns / NS_PER_MS + lease.ttl_ms + 5 - monotonic_ns() / NS_PER_MS, 0) / 1000)
+        time.sleep(
+            max(lease.started_ns / NS_PER_MS + lease.ttl_ms + 5 - monotonic_ns() / NS_PER_MS, 0)
+            / 1000
+        )
 
     @property
     def held(self) -> list[Mapping[bytes, Any]]:
@@ -179,6 +220,10 @@ class Stage:
 
     def report(self) -> SafetyReport:
         """What the oracle says of all that was done so far."""
-        operations = [done.facts(number) for number, client in enumerate(self.clients) for done in client.operations]
+        operations = [
+            done.facts(number)
+            for number, client in enumerate(self.clients)
+            for done in client.operations
+        ]
         flaw = None if self.about.safe else self.about.flaw
         return judge(history_of(operations), LONG_MS, Circumstances(unsafe_recipe=flaw))

@@ -1,4 +1,5 @@
-"""`lockbench audit`: *options → lock libraries under the same schedules, judged*; unknown names are refused at once."""
+"""`lockbench audit`: *options → lock libraries under the same schedules, judged*; unknown names are
+refused at once."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +9,8 @@ import click
 from bench.cli.experiment import carry_out, experiment_options
 from bench.cli.options import Grouped, Offered
 
-HELD, REPEATS = 3, 10
+HELD = 3
+REPEATS = 10
 
 
 def _schedules() -> Iterable[str]:
@@ -19,27 +21,39 @@ def _schedules() -> Iterable[str]:
 
 @click.command(
     cls=Grouped,
-    epilog="Libraries are installed below .peers, each in an environment of its own; that takes minutes, once. "
+    epilog="Libraries are installed below .peers, each in an environment of its own; that takes "
+    "minutes, once. "
     "Servers are started on loopback and stopped; --quick takes five minutes or more.",
 )
 @click.option(
-    "--library", "libraries", metavar="L", multiple=True, help="only those with this in their name (repeatable)"
+    "--library",
+    "libraries",
+    metavar="L",
+    multiple=True,
+    help="only those with this in their name (repeatable)",
 )
 @click.option(
-    *("--schedule", "schedules"), metavar="S", type=Offered(_schedules), multiple=True,
+    *("--schedule", "schedules"),
+    metavar="S",
+    type=Offered(_schedules),
+    multiple=True,
     help="only this one (repeatable); a wrong name lists them",
-)  # fmt: skip
+)
 @click.option("--quick", is_flag=True, help="each schedule once")
 @experiment_options("audit")
 def audit(**values: Any) -> int:
     """Which lock libraries hold? The same schedules for all, every fault with what happened.
 
-    lockcore is a library like any other, and locks with one planted fault each must be found. Exit code 5: lockcore
-    was broken; 4: a planted fault was not found. What others do decides nothing.
+    lockcore is a library like any other, and locks with one planted fault each must be found. Exit
+    code 5: lockcore was broken; 4: a planted fault was not found. What others do decides nothing.
     """
     from bench.experiments.audit.experiment import AuditPlan, chosen, known, run_audit
     from bench.experiments.audit.result import AuditConditions
 
-    plays = AuditConditions(held=1, repeats=1) if values["quick"] else AuditConditions(held=HELD, repeats=REPEATS)
+    plays = (
+        AuditConditions(held=1, repeats=1)
+        if values["quick"]
+        else AuditConditions(held=HELD, repeats=REPEATS)
+    )
     plan = AuditPlan(known(values["libraries"]), chosen(values["schedules"]), plays, values["seed"])
     return carry_out("audit", plan, values, run_audit)

@@ -1,10 +1,12 @@
-"""The audit: *libraries × schedules → cells → a verdict*, several libraries at once, each on servers of its own.
+"""The audit: *libraries × schedules → cells → a verdict*, several libraries at once, each on
+servers of its own.
 
-Rules: the same schedules for all. lockcore is a library like any other, but what it breaks is a violation. A control is
-Redlock by hand with the fault that one schedule must find; one without a fault must pass all. Other libraries' cells
-are told and decide nothing. What holds is played `held` times, and what went wrong once, `repeats` times. What is not
-known is played again, and once more when nobody else plays. Ctrl-C ends every wait within a moment. The schedules that
-are under way are dropped then.
+Rules: the same schedules for all. lockcore is a library like any other, but what it breaks is a
+violation. A control is Redlock by hand with the fault that one schedule must find; one without a
+fault must pass all. Other libraries' cells are told and decide nothing. What holds is played `held`
+times, and what went wrong once, `repeats` times. What is not known is played again, and once more
+when nobody else plays. Ctrl-C ends every wait within a moment. The schedules that are under way are
+dropped then.
 """
 
 import os
@@ -20,7 +22,14 @@ from redis.exceptions import RedisError
 from bench.errors import BenchError, UsageError
 from bench.experiments.audit.judge import judge_cells
 from bench.experiments.audit.party import HangsError, NotApplicableError, promise_of
-from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditConditions, AuditResult, Cell, CellWord
+from bench.experiments.audit.result import (
+    CONTROL,
+    NO_FAULT,
+    AuditConditions,
+    AuditResult,
+    Cell,
+    CellWord,
+)
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule, UnmetError
 from bench.experiments.audit.stage import Stage
 from bench.experiments.contest.installed import PEERS, Contestant, install, ours
@@ -30,16 +39,22 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known
 from bench.topology.server import find_server
 
-CACHE = Path(".peers")  # where the environments are
+# where the environments are
+CACHE = Path(".peers")
 INSTANCES = 3
-TRIES = 3  # of what did not come about, before it is played alone
-AT_ONCE = 6  # libraries per core: they wait, for ends of keys and for time-outs, more than they work
+# of what did not come about, before it is played alone
+TRIES = 3
+# libraries per core: they wait, for ends of keys and for time-outs, more than they work
+AT_ONCE = 6
 SLOW = ("java", "node")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """What to play, with its controls, and how often. `libraries`: words of their names; none = all."""
+    """What to play, with its controls, and how often.
+
+    `libraries`: words of their names; none = all.
+    """
 
     libraries: Sequence[str]
     schedules: Sequence[AuditSchedule]
@@ -64,15 +79,24 @@ def known(words: Sequence[str]) -> Sequence[str]:
 
 
 def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult]:
-    """Play all schedules of `order`. Raises BenchError, or KeyboardInterrupt before the first library is through."""
-    plan, server = order.plan, find_server(order.server)
+    """Play all schedules of `order`.
+
+    Raises BenchError, or KeyboardInterrupt before the first library is through.
+    """
+    plan = order.plan
+    server = find_server(order.server)
     with Experiment(order) as experiment:
         found: list[Contestant | Missing] = []
         cells: list[Cell] = []
         with experiment.cuttable():
-            controls = (ours(CONTROL + name) for name in (NO_FAULT, *(one.told.name for one in plan.schedules)))
+            controls = (
+                ours(CONTROL + name)
+                for name in (NO_FAULT, *(one.told.name for one in plan.schedules))
+            )
             found += [*controls, *install(CACHE.resolve(), plan.libraries, show)]
-            _Playing(plan, server, show).run([one for one in found if isinstance(one, Contestant)], cells)
+            _Playing(plan, server, show).run(
+                [one for one in found if isinstance(one, Contestant)], cells
+            )
         experiment.require(cells)
         result = AuditResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
@@ -91,11 +115,14 @@ class _Playing:
     """The work of all libraries; `_stop` ends every wait, and drops the schedules under way."""
 
     def __init__(self, plan: AuditPlan, server: ServerBinary, show: Show) -> None:
-        self._plan, self._server, self._show = plan, server, show
+        self._plan = plan
+        self._server = server
+        self._show = show
         self._stop = Event()
 
     def run(self, contestants: Sequence[Contestant], cells: list[Cell]) -> None:
-        """Add a cell per contestant and schedule to `cells`, in order; what Ctrl-C cuts is left out."""
+        """Add a cell per contestant and schedule to `cells`, in order; what Ctrl-C cuts is left
+        out."""
         by_name = {one.peer.name: one for one in contestants}
         slow_first = sorted(contestants, key=lambda one: one.peer.kind not in SLOW)
         with ThreadPoolExecutor(AT_ONCE * len(os.sched_getaffinity(0))) as pool:
@@ -110,7 +137,8 @@ class _Playing:
                 cells.sort(key=lambda cell: list(by_name).index(cell.library))
         self._stop.clear()
         for index, cell in enumerate(cells):
-            if cell.verdict == "not known":  # a schedule may not come about among others
+            # a schedule may not come about among others
+            if cell.verdict == "not known":
                 self._show(f"again, alone: {cell.library}, {cell.schedule}")
                 with self._stage(by_name[cell.library]) as stage:
                     cells[index] = self._cell(stage, SCHEDULES[cell.schedule])
@@ -126,11 +154,16 @@ class _Playing:
                     cells.append(self._cell(stage, one))
 
     def _stage(self, contestant: Contestant) -> Stage:
-        return Stage(contestant, min(INSTANCES, max(contestant.peer.instances)), self._server, self._stop)
+        return Stage(
+            contestant, min(INSTANCES, max(contestant.peer.instances)), self._server, self._stop
+        )
 
     def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
         """Play `one` until it is known what comes of it, and again as often as the plan says."""
-        seen, of, unknown, plays = 0, 0, 0, self._plan.conditions
+        seen = 0
+        of = 0
+        unknown = 0
+        plays = self._plan.conditions
         while True:
             again = play(stage, one)
             if not of or again.verdict == "does not":

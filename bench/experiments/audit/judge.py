@@ -1,7 +1,8 @@
 """The verdict over an audit: *a cell per library and schedule → one word*. Pure.
 
-Rules: controls must be caught, lockcore must hold, the cells of others are told and decide nothing. `earned` judges a
-stored audit anew: a cell that does not hold was seen so at least once, a cell that holds was played and never was.
+Rules: controls must be caught, lockcore must hold, the cells of others are told and decide nothing.
+`earned` judges a stored audit anew: a cell that does not hold was seen so at least once, a cell
+that holds was played and never was.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,21 @@ from bench.measure.verdict import Verdict
 def judge_cells(cells: Sequence[Cell], *, interrupted: bool = False) -> Verdict:
     """Return what the audit itself ends with."""
     rows = [
-        (_row_word(cell), ": ".join(filter(None, (f"{cell.library}, {cell.schedule}", cell.verdict, cell.happened))))
+        (
+            _row_word(cell),
+            ": ".join(
+                filter(None, (f"{cell.library}, {cell.schedule}", cell.verdict, cell.happened))
+            ),
+        )
         for cell in cells
     ]
-    if not any(cell.verdict in ("holds", "does not") and not cell.library.startswith(CONTROL) for cell in cells):
-        rows.append((NOT_KNOWN, "no library was played to an end: see absent and what is not known"))
+    if not any(
+        cell.verdict in ("holds", "does not") and not cell.library.startswith(CONTROL)
+        for cell in cells
+    ):
+        rows.append(
+            (NOT_KNOWN, "no library was played to an end: see absent and what is not known")
+        )
     cut = f"interrupted after {len(cells)} cells" if interrupted else ""
     return conclude_rows(rows, tested="cells as expected", interrupted=cut)
 
@@ -44,7 +55,15 @@ def _row_word(cell: Cell) -> str:
     """What a cell is for the audit itself; "told": it decides nothing."""
     if cell.library.startswith(CONTROL):
         must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
-        return AS_EXPECTED if cell.verdict == must else NOT_KNOWN if cell.verdict == "not known" else NOT_SHOWN
+        return (
+            AS_EXPECTED
+            if cell.verdict == must
+            else NOT_KNOWN
+            if cell.verdict == "not known"
+            else NOT_SHOWN
+        )
     if cell.library.startswith("lockcore"):
-        return {"holds": AS_EXPECTED, "does not": VIOLATED, "not known": NOT_KNOWN}.get(cell.verdict, "told")
+        return {"holds": AS_EXPECTED, "does not": VIOLATED, "not known": NOT_KNOWN}.get(
+            cell.verdict, "told"
+        )
     return "told"

@@ -1,9 +1,10 @@
 """One client of a library: *told by a line → it answers by a line*, at whatever time it likes.
 
-Rules: a process of its own; nobody is waited for longer than `PATIENCE_S`. What it was granted is recorded as a load's
-operations: a lease ends when the library says so at the grant, else a TTL after its acquire was begun. Every step is
-noted in its library's own words: its calls as its README writes them, with what was asked for in `$ttl_ms`, `$ttl_s`
-and `$wait_s`. `libraries.toml` says nothing that the drivers do not do.
+Rules: a process of its own; nobody is waited for longer than `PATIENCE_S`. What it was granted is
+recorded as a load's operations: a lease ends when the library says so at the grant, else a TTL
+after its acquire was begun. Every step is noted in its library's own words: its calls as its README
+writes them, with what was asked for in `$ttl_ms`, `$ttl_s` and `$wait_s`. `libraries.toml` says
+nothing that the drivers do not do.
 """
 
 import select
@@ -30,18 +31,28 @@ from bench.topology.child import Child
 from bench.topology.fleet import wait_until
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-PATIENCE_S = 8.0  # a client that says nothing for so long hangs
-READY_S = 30.0  # a client is started and connected
+# a client that says nothing for so long hangs
+PATIENCE_S = 8.0
+# a client is started and connected
+READY_S = 30.0
 RESOURCE = "audit-r"
-LONG_MS, SHORT_MS = 10_000, 1000  # outlives a schedule; is outlived. python-redis-lock counts in whole seconds
+# outlives a schedule; is outlived. python-redis-lock counts in whole seconds
+LONG_MS = 10_000
+SHORT_MS = 1000
 WAIT_MS = 500
-BRIEF_S = 0.04  # below the time-outs that clients give a server: lockcore's of 50 ms is the shortest
-LOOK_S = 0.1  # between two looks at whether the audit was cut
-_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # for want of memory, too: what ends a client so is not its library
+# below the time-outs that clients give a server: lockcore's of 50 ms is the shortest
+BRIEF_S = 0.04
+# between two looks at whether the audit was cut
+LOOK_S = 0.1
+# for want of memory, too: what ends a client so is not its library
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class LibraryWords(msgspec.Struct, frozen=True):
-    """The code of each step. `promise`: what its documentation says, and where; `promises`: nearer, by schedule."""
+    """The code of each step.
+
+    `promise`: what its documentation says, and where; `promises`: nearer, by schedule.
+    """
 
     connect: str = "connects"
     acquire: str = "acquire, for $ttl_ms ms"
@@ -56,12 +67,15 @@ class LibraryWords(msgspec.Struct, frozen=True):
     def call(self, do: str, ttl_ms: int, wait_ms: int) -> str:
         """The code of a step."""
         text: str = getattr(self, do)
-        return Template(text).substitute(ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}")
+        return Template(text).substitute(
+            ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}"
+        )
 
 
 def promise_of(name: str, schedule: str) -> str:
     """What the documentation of a library says to a schedule; "" if nothing was found."""
-    own, algorithm = words_of(name), words_of("algorithm").promises.get(schedule)
+    own = words_of(name)
+    algorithm = words_of("algorithm").promises.get(schedule)
     page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
     return own.promises.get(schedule) or "; ".join(filter(None, (own.promise, page)))
 
@@ -78,7 +92,9 @@ def history_of(operations: Iterable[OperationFacts]) -> History:
     rows = []
     for one in operations:
         code = OUTCOME_CODES[one.outcome] | OUTCOME_CODES[one.release_outcome] << 8
-        rows.append(tuple(code if name == "outcome" else getattr(one, name) for name in RECORD_FIELDS))
+        rows.append(
+            tuple(code if name == "outcome" else getattr(one, name) for name in RECORD_FIELDS)
+        )
     return History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
 
 
@@ -107,7 +123,10 @@ Message = TypeVar("Message")
 
 
 class Party(Child):
-    """One client: a driver's process, connected. `operations`: what it was granted and refused so far."""
+    """One client: a driver's process, connected.
+
+    `operations`: what it was granted and refused so far.
+    """
 
     def __init__(
         self,
@@ -117,16 +136,24 @@ class Party(Child):
         folder: Path,
         cut: Event | None = None,
     ) -> None:
-        """Start and connect it. `cut`: once it is set, nobody waits for the client. Raises EnvironmentNotReadyError,
-        CutError."""
+        """Start and connect it. `cut`: once it is set, nobody waits for the client. Raises
+        EnvironmentNotReadyError, CutError."""
         self._cut = cut or Event()
-        super().__init__(f"a client of {order.name}", [*contestant.command, "steps"], environ=environ, folder=folder)
+        super().__init__(
+            f"a client of {order.name}",
+            [*contestant.command, "steps"],
+            environ=environ,
+            folder=folder,
+        )
         self.operations: list[OperationFacts] = []
         self.note: Callable[[str], None] = lambda _step: None
         self._words = words_of(order.name)
-        self._asked_ns, self._ttl_ms = 0, 0
-        self.until_ns = 0  # when the keys of its last lock end
-        self.idle_ns = 0  # until when it is known to have asked no frozen server
+        self._asked_ns = 0
+        self._ttl_ms = 0
+        # when the keys of its last lock end
+        self.until_ns = 0
+        # until when it is known to have asked no frozen server
+        self.idle_ns = 0
         self.late = False
         try:
             self.tell(order)
@@ -136,9 +163,14 @@ class Party(Child):
             raise
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
-        """Return what it says next, as `Child.hear`. Raises CutError as soon as the audit is cut."""
+        """Return what it says next, as `Child.hear`.
+
+        Raises CutError as soon as the audit is cut.
+        """
         deadline_s = time.monotonic() + (READY_S if patience_s is None else patience_s)
-        while not select.select([self._stdout], [], [], LOOK_S)[0] and time.monotonic() < deadline_s:
+        while (
+            not select.select([self._stdout], [], [], LOOK_S)[0] and time.monotonic() < deadline_s
+        ):
             if self._cut.is_set():
                 raise CutError
         return super().hear(kind, max(0.0, deadline_s - time.monotonic()))
@@ -166,7 +198,10 @@ class Party(Child):
         return said
 
     def ask(self, do: str, **words: object) -> Said:
-        """Tell it a step and return its answer. Raises HangsError; NotApplicableError for what it does not have."""
+        """Tell it a step and return its answer.
+
+        Raises HangsError; NotApplicableError for what it does not have.
+        """
         self.begin(do, **words)
         said = self.answer()
         if said.absent:
@@ -179,15 +214,22 @@ class Party(Child):
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
         """What came of that; it is recorded."""
-        said, now_ns = self.answer(patience_s), monotonic_ns()
+        said = self.answer(patience_s)
+        now_ns = monotonic_ns()
         self.until_ns = end_ns = self._asked_ns + self._ttl_ms * NS_PER_MS
         if said.valid_ms is not None:
             end_ns = now_ns + int(said.valid_ms * NS_PER_MS)
         done = OperationFacts(
-            start_ns=self._asked_ns, attempt_ns=self._asked_ns, ended_ns=now_ns, resource=0, caller=0, sequence=1,
-            outcome="acquired" if said.ok else "contended", granted_ns=now_ns if said.ok else 0,
+            start_ns=self._asked_ns,
+            attempt_ns=self._asked_ns,
+            ended_ns=now_ns,
+            resource=0,
+            caller=0,
+            sequence=1,
+            outcome="acquired" if said.ok else "contended",
+            granted_ns=now_ns if said.ok else 0,
             valid_until_ns=end_ns if said.ok else 0,
-        )  # fmt: skip
+        )
         self.operations.append(done)
         return said
 
@@ -198,22 +240,31 @@ class Party(Child):
 
     def release(self) -> Said:
         """Have it give back what it locked last; what came of it."""
-        self.operations[-1] = sent = structs.replace(self.operations[-1], release_sent_ns=monotonic_ns())
+        self.operations[-1] = sent = structs.replace(
+            self.operations[-1], release_sent_ns=monotonic_ns()
+        )
         said = self.ask("release")
         outcome = "released" if said.ok else "gone"
-        self.operations[-1] = structs.replace(sent, release_replied_ns=monotonic_ns(), release_outcome=outcome)
+        self.operations[-1] = structs.replace(
+            sent, release_replied_ns=monotonic_ns(), release_outcome=outcome
+        )
         return said
 
     def pause(self) -> None:
         """Freeze it; returns when it stands still."""
         self.process.send_signal(signal.SIGSTOP)
         state = Path(f"/proc/{self.process.pid}/stat")
-        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", PATIENCE_S, "it did not stand still")
+        wait_until(
+            lambda: state.read_text().rpartition(")")[2].split()[0] == "T",
+            PATIENCE_S,
+            "it did not stand still",
+        )
         self.caught()
         self.note("frozen (SIGSTOP)")
 
     def caught(self) -> None:
-        """What it had asked is cut short now; `late`: after so long that it may have timed out before."""
+        """What it had asked is cut short now; `late`: after so long that it may have timed out
+        before."""
         self.late = monotonic_ns() - self.idle_ns > BRIEF_S * NS_PER_S
 
     def resume(self) -> None:

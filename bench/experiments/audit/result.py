@@ -1,4 +1,5 @@
-"""What `lockbench audit` stores: *a cell per library and schedule, each with what happened → a typed result*."""
+"""What `lockbench audit` stores: *a cell per library and schedule, each with what happened → a
+typed result*."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +9,8 @@ from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, says
 
 CellWord = Literal["holds", "does not", "not applicable", "not known"]
-CONTROL = "control: "  # and the planted fault
+# and the planted fault
+CONTROL = "control: "
 NO_FAULT = "none"
 
 
@@ -17,7 +19,9 @@ class CourseStep(Section, frozen=True):
 
     after_ms: Annotated[Amount, says("since the servers were empty")]
     who: Annotated[str, says("a client, by its letter; empty: the servers")]
-    what: Annotated[str, says("a call in the library's own words, what came of it, or what was done to it")]
+    what: Annotated[
+        str, says("a call in the library's own words, what came of it, or what was done to it")
+    ]
 
 
 class Cell(Section, frozen=True, kw_only=True):
@@ -25,12 +29,19 @@ class Cell(Section, frozen=True, kw_only=True):
 
     library: Annotated[str, says("as in libraries")]
     schedule: Annotated[str, says("as in schedules")]
-    verdict: Annotated[CellWord, says("does not: seen at least once; not known: what it rests on did not come about")]
+    verdict: Annotated[
+        CellWord,
+        says("does not: seen at least once; not known: what it rests on did not come about"),
+    ]
     happened: Annotated[str, says("what went wrong; why it is not applicable or not known")] = ""
     seen: Annotated[Count, says("how often it went wrong")] = 0
     of: Annotated[Count, says("how often it was played")] = 0
-    promise: Annotated[str, says("what its documentation says to that, and where, if it does not hold")] = ""
-    course: Annotated[tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")] = ()
+    promise: Annotated[
+        str, says("what its documentation says to that, and where, if it does not hold")
+    ] = ""
+    course: Annotated[
+        tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")
+    ] = ()
 
 
 class AuditedSchedule(Section, frozen=True):
@@ -50,12 +61,15 @@ class AuditConditions(Section, frozen=True, kw_only=True):
 
 
 class AuditResult(Document, frozen=True, kw_only=True):
-    """Lock libraries under schedules that are the same for all, and controls with one planted fault each."""
+    """Lock libraries under schedules that are the same for all, and controls with one planted fault
+    each."""
 
     kind: Annotated[Literal["audit"], says("the command that made it")] = "audit"
     fleet: Annotated[OwnFleet, says("the servers")]
     conditions: Annotated[AuditConditions, says("under which all was played")]
     schedules: Annotated[tuple[AuditedSchedule, ...], says("what was played")]
-    libraries: Annotated[tuple[Peer, ...], says("who was there, lockcore and the controls included")]
+    libraries: Annotated[
+        tuple[Peer, ...], says("who was there, lockcore and the controls included")
+    ]
     absent: Annotated[tuple[Missing, ...], says("who could not be had, and why")]
     cells: Annotated[tuple[Cell, ...], says("what came of it")]

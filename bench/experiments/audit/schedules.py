@@ -1,8 +1,10 @@
-"""The schedules of the audit: *a stage → what happened*, each a paragraph with its source and one fault it looks for.
+"""The schedules of the audit: *a stage → what happened*, each a paragraph with its source and one
+fault it looks for.
 
-Rules: a schedule returns what went wrong in words, "" for nothing; what it rests on is asserted by `need`, and without
-it nothing is known. Frozen servers, frozen clients and what waits on a socket order the steps; only an end that must
-come is waited for by the clock. `documented` settings are the library's own: its README's example with our TTL.
+Rules: a schedule returns what went wrong in words, "" for nothing; what it rests on is asserted by
+`need`, and without it nothing is known. Frozen servers, frozen clients and what waits on a socket
+order the steps; only an end that must come is waited for by the clock. `documented` settings are
+the library's own: its README's example with our TTL.
 """
 
 import time
@@ -27,7 +29,8 @@ REDLOCK = "Redis, Distributed Locks"
 KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
 SANFILIPPO = "S. Sanfilippo, Is Redlock safe? (2016)"
 KEPT = "keys of a lock that nobody has stay for the rest of the TTL"
-CLEAN_S = 2.0  # within which nothing may be left of a lock that nobody has; a TTL is five times that
+# within which nothing may be left of a lock that nobody has; a TTL is five times that
+CLEAN_S = 2.0
 DOWN_S = 25.0
 STEPS = 5
 CLOCK_S = 60
@@ -53,11 +56,15 @@ SCHEDULES: dict[str, AuditSchedule] = {}
 
 
 def schedule(looks_for: str, source: str, least: int = 1) -> Callable[[Course], Course]:
-    """Make the function below a schedule: its name is the function's, its course what the function says."""
+    """Make the function below a schedule: its name is the function's, its course what the function
+    says."""
 
     def decorate(play: Course) -> Course:
-        name, about = play.__name__.replace("_", "-"), " ".join((play.__doc__ or "").split())
-        SCHEDULES[name] = AuditSchedule(AuditedSchedule(name, looks_for, about, source), play, least)
+        name = play.__name__.replace("_", "-")
+        about = " ".join((play.__doc__ or "").split())
+        SCHEDULES[name] = AuditSchedule(
+            AuditedSchedule(name, looks_for, about, source), play, least
+        )
         return play
 
     return decorate
@@ -76,7 +83,8 @@ def _kept(stage: Stage, fault: str) -> str:
 
 @schedule("a stopped minority stops everybody", REDLOCK, least=3)
 def one_stopped(stage: Stage) -> str:
-    """A minority of the instances stands still; a client locks, gives back; they go on: nothing may be left."""
+    """A minority of the instances stands still; a client locks, gives back; they go on: nothing may
+    be left."""
     client = stage.party()
     stage.stop(stage.minority)
     return _without_a_minority(stage, client, "stopped")
@@ -84,7 +92,8 @@ def one_stopped(stage: Stage) -> str:
 
 @schedule("a dead minority stops everybody", REDLOCK, least=3)
 def one_killed(stage: Stage) -> str:
-    """A minority of the instances is killed; a client locks and gives back: nothing may be left on the others."""
+    """A minority of the instances is killed; a client locks and gives back: nothing may be left on
+    the others."""
     client = stage.party()
     stage.kill(stage.minority)
     return _without_a_minority(stage, client, "dead")
@@ -95,24 +104,32 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
     if not said.ok:
         kept = sum(map(bool, stage.keys()[: stage.minority.start]))
         left = f", and leaves its key on {kept} instances for the rest of the TTL" if kept else ""
-        return f"with one of {stage.instances} {how} nobody gets the lock: {said.error or 'it gave up'}{left}"
+        return (
+            f"with one of {stage.instances} {how} nobody gets the lock: "
+            f"{said.error or 'it gave up'}{left}"
+        )
     said = client.release()
     stage.cont([index for index in stage.minority if how == "stopped"])
     if not said.ok:
-        return f"with one of {stage.instances} {how} a release fails: {said.error or 'it says it was not ours'}"
+        return (
+            f"with one of {stage.instances} {how} a release fails: "
+            f"{said.error or 'it says it was not ours'}"
+        )
     return _kept(stage, "keys stay behind after the release, for the rest of the TTL")
 
 
 @schedule("a grant whose TTL has passed", REDLOCK)
 def paused_in_acquire(stage: Stage) -> str:
-    """A client's SETs are under way to instances that stand still; the client is frozen, the instances go on, the keys
-    end, another client is granted; then the first one goes on and reads its replies: too late."""
+    """A client's SETs are under way to instances that stand still; the client is frozen, the
+    instances go on, the keys end, another client is granted; then the first one goes on and reads
+    its replies: too late."""
     return _late_replies(stage, stage.party(), lambda: None)
 
 
 @schedule("validity measured by a clock that was set back", SANFILIPPO)
 def clock_back(stage: Stage) -> str:
-    """The same, and the frozen client's wall clock is set back by a minute meanwhile, as NTP or an operator may."""
+    """The same, and the frozen client's wall clock is set back by a minute meanwhile, as NTP or an
+    operator may."""
     client = stage.party_by_clock()
     return _late_replies(stage, client, lambda: stage.shift_clock(client, -CLOCK_S))
 
@@ -134,8 +151,9 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
 
 
 def _until_set(stage: Stage, client: Party) -> int:
-    """Have `client` lock for a short time, and freeze it when its SET is done and the reply unread: how many times it
-    asked the instances of a quorum until then (one that reads before it writes asks twice)."""
+    """Have `client` lock for a short time, and freeze it when its SET is done and the reply unread:
+    how many times it asked the instances of a quorum until then (one that reads before it writes
+    asks twice)."""
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
     for step in range(1, STEPS + 1):
@@ -150,7 +168,8 @@ def _until_set(stage: Stage, client: Party) -> int:
 
 
 def _steps_to_set(stage: Stage) -> int:
-    """How many times a client asks a quorum until its SET is under way; 1 if it gave up before that could be seen."""
+    """How many times a client asks a quorum until its SET is under way; 1 if it gave up before that
+    could be seen."""
     probe = stage.party()
     try:
         steps = _until_set(stage, probe)
@@ -167,7 +186,8 @@ def _steps_to_set(stage: Stage) -> int:
 
 @schedule("a SET that arrives after its client gave up", KLEPPMANN)
 def late_set(stage: Stage) -> str:
-    """The instances of a quorum stand still until the client has given up, then do what had been sent to them."""
+    """The instances of a quorum stand still until the client has given up, then do what had been
+    sent to them."""
     client = stage.party()
     stage.stop(stage.majority)
     client.begin_acquire()
@@ -185,7 +205,8 @@ def late_set(stage: Stage) -> str:
 
 
 def _expired(stage: Stage) -> Party:
-    """A client whose lock has ended while it was frozen, so that none that extends by itself could."""
+    """A client whose lock has ended while it was frozen, so that none that extends by itself
+    could."""
     client = _granted(stage, SHORT_MS)
     client.pause()
     need(stage.until_free(), "its keys ended")
@@ -193,8 +214,10 @@ def _expired(stage: Stage) -> Party:
 
 
 def _succeeded(stage: Stage) -> tuple[Party, Party, list[str | None]]:
-    """A client whose lock has ended, and that goes on; the next holder; what the servers held before."""
-    client, holder = _expired(stage), _granted(stage)
+    """A client whose lock has ended, and that goes on; the next holder; what the servers held
+    before."""
+    client = _expired(stage)
+    holder = _granted(stage)
     before = stage.keys()
     client.resume()
     return client, holder, before
@@ -208,7 +231,8 @@ def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
 
 
 def _taken(stage: Stage, before: Sequence[str | None], holder: Party, fault: str) -> str:
-    """`fault` if a key that was there `before` is another's now, or gone; one that came later was under way."""
+    """`fault` if a key that was there `before` is another's now, or gone; one that came later was
+    under way."""
     if all(was in (None, now) for was, now in zip(before, stage.keys(), strict=True)):
         return ""
     _need_held(holder)
@@ -247,21 +271,30 @@ def extend_after_expiry(stage: Stage) -> str:
         return "it says that a lock is extended that another client holds"
     if taken := _taken(stage, before, holder, "its extension changes the lock of the next holder"):
         return taken
-    return "it says that a lock is extended that had ended: somebody may have held it in between" if again else ""
+    return (
+        "it says that a lock is extended that had ended: somebody may have held it in between"
+        if again
+        else ""
+    )
 
 
 @schedule("an extension by fewer than a quorum", REDLOCK, least=3)
 def extend_by_minority(stage: Stage) -> str:
-    """All instances but a minority forget the lock, as after a restart without persistence; its client extends it."""
+    """All instances but a minority forget the lock, as after a restart without persistence; its
+    client extends it."""
     client = _granted(stage)
     stage.forget(range(stage.instances // 2 + 1))
-    return "it says that a lock is extended that a minority has" if client.ask("extend", ttl_ms=LONG_MS).ok else ""
+    return (
+        "it says that a lock is extended that a minority has"
+        if client.ask("extend", ttl_ms=LONG_MS).ok
+        else ""
+    )
 
 
 @schedule("a holder that was paused and does not notice", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
-    """A holder is frozen until its lock has ended and another client has it; then it asks whether it still holds the
-    lock, where the library can be asked, and gives it back."""
+    """A holder is frozen until its lock has ended and another client has it; then it asks whether
+    it still holds the lock, where the library can be asked, and gives it back."""
     client, holder, before = _succeeded(stage)
     try:
         believes = client.ask("held").ok
@@ -273,7 +306,11 @@ def paused_holder(stage: Stage) -> str:
     if believes:
         _need_held(holder)
         return "asked whether it holds the lock, it says yes while another client does"
-    return "it cannot be asked, and its release reports nothing" if believes is None and said.ok else ""
+    return (
+        "it cannot be asked, and its release reports nothing"
+        if believes is None and said.ok
+        else ""
+    )
 
 
 @schedule("scripts that a server has forgotten", "Redis, EVALSHA and SCRIPT FLUSH")
@@ -285,12 +322,15 @@ def script_flush(stage: Stage) -> str:
     if not said.ok or not stage.until_lockable(CLEAN_S):
         return f"after SCRIPT FLUSH a release fails: {said.error or 'its keys stay'}"
     said = client.acquire()
-    return "" if said.ok else f"after SCRIPT FLUSH nobody gets the lock: {said.error or 'it gave up'}"
+    return (
+        "" if said.ok else f"after SCRIPT FLUSH nobody gets the lock: {said.error or 'it gave up'}"
+    )
 
 
 @schedule("a clock that is ahead steals a lock", SANFILIPPO)
 def clock_ahead(stage: Stage) -> str:
-    """A client holds a lock; one whose wall clock is ahead by a minute asks for it; then it is given back."""
+    """A client holds a lock; one whose wall clock is ahead by a minute asks for it; then it is
+    given back."""
     other = stage.party_by_clock()
     client = _granted(stage)
     stage.shift_clock(other, CLOCK_S)
@@ -303,7 +343,8 @@ def clock_ahead(stage: Stage) -> str:
 
 @schedule("Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation")
 def interrupted_acquire(stage: Stage) -> str:
-    """A client is interrupted while its SETs are under way: SIGINT in a thread, the task's cancellation in asyncio."""
+    """A client is interrupted while its SETs are under way: SIGINT in a thread, the task's
+    cancellation in asyncio."""
     client = stage.party_to_interrupt()
     steps = _steps_to_set(stage)
     stage.stop(stage.majority)
@@ -343,19 +384,24 @@ def interrupted_release(stage: Stage) -> str:
 def exception_in_body(stage: Stage) -> str:
     """The body under the library's context manager raises."""
     client = stage.party()
-    need(client.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS, raises=True).ok, "the body ran")
+    need(
+        client.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS, raises=True).ok,
+        "the body ran",
+    )
     return _kept(stage, "an exception in the body leaves the lock held for the rest of the TTL")
 
 
 @schedule("the body runs without the lock", "Python, PEP 343")
 def body_without_lock(stage: Stage) -> str:
-    """A client holds the lock; another runs a body under the library's context manager, if it is let."""
+    """A client holds the lock; another runs a body under the library's context manager, if it is
+    let."""
     other = stage.party()
     holder = _granted(stage)
     try:
         said = other.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS // 5, wait_ms=WAIT_MS)
     except HangsError:
-        return ""  # it waits for the lock
+        # it waits for the lock
+        return ""
     if not said.ok:
         return ""
     _need_held(holder)
@@ -364,7 +410,8 @@ def body_without_lock(stage: Stage) -> str:
 
 @schedule("without a quorum it waits for long, or is granted", REDLOCK)
 def majority_down(stage: Stage) -> str:
-    """So many instances stand still that no quorum is left; a client asks, and is to be told within a TTL of 10 s."""
+    """So many instances stand still that no quorum is left; a client asks, and is to be told within
+    a TTL of 10 s."""
     client = stage.party()
     stage.stop(stage.majority)
     begun_s = time.monotonic()
@@ -387,4 +434,8 @@ def forked(stage: Stage) -> str:
     if taken := _taken(stage, before, client, "the child's end removes its parent's lock"):
         return taken
     said = client.release()
-    return "" if said.ok and stage.until_lockable(CLEAN_S) else f"the parent cannot release afterwards: {said.error}"
+    return (
+        ""
+        if said.ok and stage.until_lockable(CLEAN_S)
+        else f"the parent cannot release afterwards: {said.error}"
+    )

@@ -1,7 +1,8 @@
-"""Where a schedule is played: *a library and N servers → clients that do step by step what they are told*.
+"""Where a schedule is played: *a library and N servers → clients that do step by step what they are
+told*.
 
-Rules: servers are ours, private and empty before each schedule. What clients were granted is judged by the oracle of
-every run. Every step is noted. Source: proc(5), /proc/net/tcp.
+Rules: servers are ours, private and empty before each schedule. What clients were granted is judged
+by the oracle of every run. Every step is noted. Source: proc(5), /proc/net/tcp.
 """
 
 import os
@@ -39,17 +40,27 @@ from bench.topology.shim import Control, Preload
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 WARM = "audit-warm"
-LOOK_S = 0.02  # between looks at keys: each asks all servers, beside plays that must not be held up
-_BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}  # half the CPU to start; only timing differs
+# between looks at keys: each asks all servers, beside plays that must not be held up
+LOOK_S = 0.02
+# half the CPU to start; only timing differs
+_BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class Stage:
-    """N servers, one library's clients; a `minority` of servers may fail, without `majority` there is no quorum."""
+    """N servers, one library's clients; a `minority` of servers may fail, without `majority` there
+    is no quorum."""
 
-    def __init__(self, contestant: Contestant, instances: int, server: Any = None, cut: Event | None = None) -> None:
-        """Start the servers. `cut`: once it is set, every wait ends by CutError. Raises EnvironmentNotReadyError."""
+    def __init__(
+        self, contestant: Contestant, instances: int, server: Any = None, cut: Event | None = None
+    ) -> None:
+        """Start the servers.
+
+        `cut`: once it is set, every wait ends by CutError. Raises EnvironmentNotReadyError.
+        """
         self._cut = cut or Event()
-        self.contestant, self.name, self.instances = contestant, contestant.peer.name, instances
+        self.contestant = contestant
+        self.name = contestant.peer.name
+        self.instances = instances
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
         self.fleet: Fleet = start_fleet(instances, "none", server=server)
@@ -58,11 +69,13 @@ class Stage:
         self._begun_ns = monotonic_ns()
         self._clocks: dict[Party, Control] = {}
         self._servers = [Redis.from_url(url, socket_timeout=PATIENCE_S) for url in self.fleet.urls]
-        self._stopped, self._killed = set[int](), set[int]()
+        self._stopped = set[int]()
+        self._killed = set[int]()
         self._places = ExitStack()
 
     def party(self) -> Party:
-        """One more client, whose connections are there: it has locked and released something else."""
+        """One more client, whose connections are there: it has locked and released something
+        else."""
         return self._party({}, ROOT)
 
     def party_to_interrupt(self) -> Party:
@@ -72,17 +85,27 @@ class Stage:
         return self.party()
 
     def interrupt(self, party: Party) -> None:
-        """Ctrl-C in a thread, a cancellation in asyncio, the context's in Go; returns when the client has taken it."""
+        """Ctrl-C in a thread, a cancellation in asyncio, the context's in Go; returns when the
+        client has taken it."""
         party.note("interrupted (SIGINT; a task is cancelled)")
         party.process.send_signal(signal.SIGINT)
         status = Path(f"/proc/{party.process.pid}/status")
-        wait_until(lambda: not _awaits(signal.SIGINT, status.read_text()), PATIENCE_S, "it was not interrupted")
+        wait_until(
+            lambda: not _awaits(signal.SIGINT, status.read_text()),
+            PATIENCE_S,
+            "it was not interrupted",
+        )
         party.caught()
 
     def party_by_clock(self) -> Party:
-        """One more client, whose wall clock can be set. Raises NotApplicableError where that is out of reach."""
+        """One more client, whose wall clock can be set.
+
+        Raises NotApplicableError where that is out of reach.
+        """
         if self.contestant.peer.kind in ("go", "rust"):
-            raise NotApplicableError("its wall clock cannot be set here: it does not ask the C library")
+            raise NotApplicableError(
+                "its wall clock cannot be set here: it does not ask the C library"
+            )
         folder = self.fleet.folder / f"clock-{len(self.parties)}-{monotonic_ns()}"
         folder.mkdir()
         shim = Preload()
@@ -99,14 +122,32 @@ class Stage:
 
     def _party(self, preload: Mapping[str, str], folder: Path) -> Party:
         order = ClientOrder(
-            self.name, list(self.fleet.urls), [], 0.0, 0.0, 0, own=True, hold_s=0.0, ttl_ms=LONG_MS, wait_ms=WAIT_MS
+            self.name,
+            list(self.fleet.urls),
+            [],
+            0.0,
+            0.0,
+            0,
+            own=True,
+            hold_s=0.0,
+            ttl_ms=LONG_MS,
+            wait_ms=WAIT_MS,
         )
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), **_BRIEF, **self.contestant.environment, **preload}
+        environ = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            **_BRIEF,
+            **self.contestant.environment,
+            **preload,
+        }
         number = len(self.parties)
         party = Party(self.contestant, order, environ, folder, self._cut)
         self.parties.append(party)
         self.fleet.adopt(party.process.pid)
-        for do, words in (("acquire", {"resource": WARM, "ttl_ms": LONG_MS, "wait_ms": WAIT_MS}), ("release", {})):
+        for do, words in (
+            ("acquire", {"resource": WARM, "ttl_ms": LONG_MS, "wait_ms": WAIT_MS}),
+            ("release", {}),
+        ):
             party.begin(do, **words)
             if not party.hear(Said, READY_S).ok:
                 raise EnvironmentNotReadyError(f"{self.name} did not {do} a free resource")
@@ -118,7 +159,7 @@ class Stage:
         """Add a step to the course. `who` does it: a client; "" = the servers."""
         self.course.append(CourseStep((monotonic_ns() - self._begun_ns) / NS_PER_MS, who, step))
 
-    # -- the servers ---------------------------------------------------------------------------------------------------
+    # -- the servers -------------------------------------------------------------------------------
 
     def stop(self, which: Sequence[int]) -> None:
         """Freeze these instances."""
@@ -145,10 +186,14 @@ class Stage:
 
     def _note_servers(self, what: str, which: Sequence[int]) -> None:
         if which:
-            self.note(f"{'servers' if len(which) > 1 else 'server'} {', '.join(str(one + 1) for one in which)}: {what}")
+            self.note(
+                f"{'servers' if len(which) > 1 else 'server'} "
+                f"{', '.join(str(one + 1) for one in which)}: {what}"
+            )
 
     def keys(self) -> list[str | None]:
-        """Who holds the resource on each instance, None for nobody; what is dead or frozen is left out."""
+        """Who holds the resource on each instance, None for nobody; what is dead or frozen is left
+        out."""
         found: list[str | None] = []
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
@@ -170,16 +215,20 @@ class Stage:
         self.note("all servers: SCRIPT FLUSH")
 
     def until_asked(self, which: Sequence[int], party: Party) -> bool:
-        """Return when one of these frozen instances has a request of the client to read; False: none in time."""
+        """Return when one of these frozen instances has a request of the client to read; False:
+        none in time."""
         ports = {self.fleet.instances[index].port for index in which}
 
         def asked() -> bool:
-            looked_ns, found = monotonic_ns(), bool(ports & _asked_ports())
+            looked_ns = monotonic_ns()
+            found = bool(ports & _asked_ports())
             party.idle_ns = party.idle_ns if found else looked_ns
             return found
 
         came = self._within(PATIENCE_S / 4, asked)
-        self.note("a request waits to be read at a frozen server" if came else "no request has come")
+        self.note(
+            "a request waits to be read at a frozen server" if came else "no request has come"
+        )
         return came
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
@@ -189,15 +238,21 @@ class Stage:
         return free
 
     def until_lockable(self, patience_s: float) -> bool:
-        """Return when the resource's keys on the instances that live keep nobody from a quorum (False: they do)."""
+        """Return when the resource's keys on the instances that live keep nobody from a quorum
+        (False: they do)."""
         quorum = self.instances // 2 + 1
         lockable = self._within(patience_s, lambda: self.keys().count(None) >= quorum, LOOK_S)
         if not lockable:
-            self.note(f"after {patience_s:.0f} s there are keys on {sum(map(bool, self.keys()))} servers")
+            self.note(
+                f"after {patience_s:.0f} s there are keys on {sum(map(bool, self.keys()))} servers"
+            )
         return lockable
 
     def _within(self, patience_s: float, met: Callable[[], bool], look_s: float = 0.002) -> bool:
-        """Return when it is so, looking every `look_s`; False: it was not in time. Raises CutError."""
+        """Return when it is so, looking every `look_s`; False: it was not in time.
+
+        Raises CutError.
+        """
         deadline_s = time.monotonic() + patience_s
         while not (found := met()) and time.monotonic() < deadline_s:
             if self._cut.wait(look_s):
@@ -210,11 +265,15 @@ class Stage:
             if code is not None and index not in self._killed:
                 raise EnvironmentNotReadyError(f"server {index + 1} ended with exit code {code}")
 
-    # -- its end -------------------------------------------------------------------------------------------------------
+    # -- its end -----------------------------------------------------------------------------------
 
     def broken(self) -> str:
         """What of exclusion was broken, in words, "" if nothing was."""
-        done = [replace(one, caller=number) for number, party in enumerate(self.parties) for one in party.operations]
+        done = [
+            replace(one, caller=number)
+            for number, party in enumerate(self.parties)
+            for one in party.operations
+        ]
         if not done:
             return ""
         report = judge(history_of(done), LONG_MS)
@@ -234,7 +293,8 @@ class Stage:
         self._killed.clear()
         for server in self._servers:
             server.flushall()
-        self.course, self._begun_ns = [], monotonic_ns()
+        self.course = []
+        self._begun_ns = monotonic_ns()
 
     def end_parties(self) -> None:
         """End the clients."""
@@ -256,7 +316,9 @@ class Stage:
 
 def _awaits(number: signal.Signals, status: str) -> bool:
     """Whether a process has yet to take a signal, by its status in /proc."""
-    pending = (line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd")))
+    pending = (
+        line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))
+    )
     return any(int(mask, 16) >> (number - 1) & 1 for mask in pending)
 
 

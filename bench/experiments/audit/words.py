@@ -1,4 +1,5 @@
-"""What `lockbench audit` says: *its result → who holds where, and every fault with what happened*, verdict first."""
+"""What `lockbench audit` says: *its result → who holds where, and every fault with what happened*,
+verdict first."""
 
 import shlex
 from collections import Counter
@@ -19,8 +20,10 @@ _STYLES |= {_SIGNS[word]: style for word, style in _STYLES.items()}
 
 def sheet(result: AuditResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
-    server, conditions = result.fleet.server, result.conditions
-    held, repeats = counted(conditions.held, "time"), counted(conditions.repeats, "time")
+    server = result.fleet.server
+    conditions = result.conditions
+    held = counted(conditions.held, "time")
+    repeats = counted(conditions.repeats, "time")
     often = percent(1 - UNSEEN ** (1 / conditions.held), 0)
     bound = f"played {held}: a fault that comes in {often} of plays is missed with a chance of 5 %"
     lines = [*(("absent", f"{one.name}: {one.reason}") for one in result.absent), ("holds", bound)]
@@ -30,25 +33,39 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
         *made(result),
     )
     return sheet_of(
-        result, place, kind="audit", headline=_headline(result), conditions=about, parts=_parts(result), lines=lines,
+        result,
+        place,
+        kind="audit",
+        headline=_headline(result),
+        conditions=about,
+        parts=_parts(result),
+        lines=lines,
         tables_first=True,
-    )  # fmt: skip
+    )
 
 
 def _parts(result: AuditResult) -> Iterator[Part]:
     own = [cell for cell in result.cells if not _is_control(cell)]
     signs = {(cell.library, cell.schedule): _SIGNS[cell.verdict] for cell in own}
     schedules = [one.name for one in result.schedules]
-    rows = tuple((name, *(signs.get((name, one), "–") for one in schedules)) for name in _libraries(result))
+    rows = tuple(
+        (name, *(signs.get((name, one), "–") for one in schedules)) for name in _libraries(result)
+    )
     if rows:
         head = ("library", *(name.replace("-", "\u2010\n") for name in schedules))
         about = " · ".join(f"{sign} {word}" for word, sign in _SIGNS.items())
         yield Part("who holds", about, head, rows, frozenset(range(len(head))), styles=_STYLES)
-    yield from _happened("what went wrong", "", (cell for cell in own if cell.verdict == "does not"))
+    yield from _happened(
+        "what went wrong", "", (cell for cell in own if cell.verdict == "does not")
+    )
     yield from _happened("controls", "one planted fault each", filter(_is_control, result.cells))
     yield from _happened("not known", "", (cell for cell in own if cell.verdict == "not known"))
-    courses = tuple((one.name, f"{one.looks_for}: {one.about} ({one.source})") for one in result.schedules)
-    yield Part("schedules", "", ("schedule", "what it looks for"), courses, frozenset(range(2)), below=1)
+    courses = tuple(
+        (one.name, f"{one.looks_for}: {one.about} ({one.source})") for one in result.schedules
+    )
+    yield Part(
+        "schedules", "", ("schedule", "what it looks for"), courses, frozenset(range(2)), below=1
+    )
 
 
 def _happened(name: str, about: str, cells: Iterable[Cell]) -> Iterator[Part]:
@@ -60,19 +77,26 @@ def _happened(name: str, about: str, cells: Iterable[Cell]) -> Iterator[Part]:
 def evidence(result: AuditResult) -> tuple[Part, ...]:
     """Every fault of a library, and what is not known, step by step: how it is seen again."""
     return tuple(
-        _course(cell) for cell in result.cells if cell.course and (cell.verdict == "not known" or not _is_control(cell))
+        _course(cell)
+        for cell in result.cells
+        if cell.course and (cell.verdict == "not known" or not _is_control(cell))
     )
 
 
 def _course(cell: Cell) -> Part:
     times = f": {_seen(cell)}" if cell.of else ""
     promised = f"Promised: {cell.promise}. " if cell.promise else ""
-    again = shlex.join(("lockbench", "audit", "--library", cell.library, "--schedule", cell.schedule))
+    again = shlex.join(
+        ("lockbench", "audit", "--library", cell.library, "--schedule", cell.schedule)
+    )
     rows = tuple((f"{step.after_ms:,.0f}", step.who, step.what) for step in cell.course)
     return Part(
-        f"{cell.library}, {cell.schedule}{times}", f"{cell.happened}. {promised}Again: {again}",
-        ("after ms", "client", "what"), rows, frozenset({1, 2}),
-    )  # fmt: skip
+        f"{cell.library}, {cell.schedule}{times}",
+        f"{cell.happened}. {promised}Again: {again}",
+        ("after ms", "client", "what"),
+        rows,
+        frozenset({1, 2}),
+    )
 
 
 def _is_control(cell: Cell) -> bool:
@@ -84,20 +108,37 @@ def _libraries(result: AuditResult) -> list[str]:
 
 
 def _seen(cell: Cell) -> str:
-    """How often it went wrong, with the interval of its rate where that was not each time; else its verdict."""
-    rate, often = wilson(cell.seen, cell.of), f"{cell.seen} of {cell.of}"
+    """How often it went wrong, with the interval of its rate where that was not each time; else its
+    verdict."""
+    rate = wilson(cell.seen, cell.of)
+    often = f"{cell.seen} of {cell.of}"
     if cell.verdict != "does not":
         return cell.verdict
-    return often if cell.seen == cell.of else f"{often} (95 %: {percent(rate.low, 0)} to {percent(rate.high, 0)})"
+    return (
+        often
+        if cell.seen == cell.of
+        else f"{often} (95 %: {percent(rate.low, 0)} to {percent(rate.high, 0)})"
+    )
 
 
 def _headline(result: AuditResult) -> str:
     counts = Counter[str](cell.verdict for cell in result.cells if not _is_control(cell))
-    planted = [cell.verdict for cell in result.cells if _is_control(cell) and cell.library != CONTROL + NO_FAULT]
-    told = " · ".join(f"{counts[word]} {_PLURALS.get(word, word)}" for word in _SIGNS if counts[word])
-    faults = f"; {planted.count('does not')} of {len(planted)} planted faults found" if planted else ""
+    planted = [
+        cell.verdict
+        for cell in result.cells
+        if _is_control(cell) and cell.library != CONTROL + NO_FAULT
+    ]
+    told = " · ".join(
+        f"{counts[word]} {_PLURALS.get(word, word)}" for word in _SIGNS if counts[word]
+    )
+    faults = (
+        f"; {planted.count('does not')} of {len(planted)} planted faults found" if planted else ""
+    )
     cut = ", then interrupted" if result.interrupted else ""
-    played = f"{counted(len(_libraries(result)), 'lock')}, {counted(len(result.schedules), 'schedule')}{cut}"
+    played = (
+        f"{counted(len(_libraries(result)), 'lock')}, "
+        f"{counted(len(result.schedules), 'schedule')}{cut}"
+    )
     return f"{played}: {told or 'no cell'}{faults}"
 
 

@@ -1,7 +1,7 @@
 """`lockbench capacity`: *options → the rate up to which an SLO is kept, and what limits it*.
 
-Rules: what is wrong in the options is refused before anything starts; progress goes to stderr, stdout holds the tables,
-or with --json the result and nothing else.
+Rules: what is wrong in the options is refused before anything starts; progress goes to stderr,
+stdout holds the tables, or with --json the result and nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 FULL = {"duration": "8s", "warmup": "2s"}
 QUICK = {"duration": "2s", "warmup": "500ms"}
-FULL_BUDGET, QUICK_BUDGET = "6m", "2m"
+FULL_BUDGET = "6m"
+QUICK_BUDGET = "2m"
 SEARCHED = {
     "rate": "capacity searches the rate",
     "faults": "capacity is measured without faults",
@@ -48,26 +49,37 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
-_SLO, _OVER = "like 'acquire.p99 < 10ms' (repeatable)", "a table over these values (repeatable)"
+_SLO = "like 'acquire.p99 < 10ms' (repeatable)"
+_OVER = "a table over these values (repeatable)"
 _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
 
 
 @click.command(cls=Grouped, epilog="Servers are started and stopped.")
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help=_SLO)
-@click.option("--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="to plan for")
+@click.option(
+    "--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="to plan for"
+)
 @click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help=_OVER)
-@click.option("--budget", metavar="DURATION", type=BUDGET, help=f"of a point  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]")
+@click.option(
+    "--budget",
+    metavar="DURATION",
+    type=BUDGET,
+    help=f"of a point  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
+)
 @click.option("--quick", is_flag=True, help="a glance: short probes, also of a scenario")
 @hosts_options
-@scenario_options(refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL})
+@scenario_options(
+    refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL}
+)
 @experiment_options("capacity", seed=None)
 def capacity(scenario: Path | None, **values: Any) -> int:
-    """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it next.
+    """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it
+    next.
 
-    Open-loop probes where a model of all of them is least sure, until the interval is within ±10 % or time is up. Exit
-    code 4: the load generator gave out first (the capacity is "at least"), or the interval is wider than ±25 %; 1: no
-    rate keeps the SLO.
+    Open-loop probes where a model of all of them is least sure, until the interval is within ±10 %
+    or time is up. Exit code 4: the load generator gave out first (the capacity is "at least"), or
+    the interval is wider than ±25 %; 1: no rate keeps the SLO.
     """
     from bench.experiments.capacity.experiment import run_capacity
 
@@ -81,16 +93,20 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
 
     slo = read_slo(values["slo"])
     given = given_options(values)
-    _load(path, given, open_loop="rate" not in given)  # says what is wrong with it, and where
+    # says what is wrong with it, and where
+    _load(path, given, open_loop="rate" not in given)
     written = {*given, *(document_of(path) if path else ())}
     for name, why in SEARCHED.items():
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
-    usual, said = (QUICK, {*given}) if values["quick"] else (FULL, written)  # a scenario's duration is of a whole run
+    # a scenario's duration is of a whole run
+    usual, said = (QUICK, {*given}) if values["quick"] else (FULL, written)
     given = {**{name: text for name, text in usual.items() if name not in said}, **given}
     choices = swept("--sweep", values["sweeps"], NOT_SWEPT)
     scenarios, bind = led([_load(path, {**given, **choice}) for choice in choices], values)
-    points = tuple(SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True))
+    points = tuple(
+        SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True)
+    )
     spend_s = values["budget"] or budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET)
     _require_time(spend_s, scenarios)
     fixed = "users" in written or any("users" in choice for choice in choices)
@@ -98,21 +114,25 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
 
 
 def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
-    """Raise UsageError where not even the first probe would be over in time: the answer would be none, after a wait."""
+    """Raise UsageError where not even the first probe would be over in time: the answer would be
+    none, after a wait."""
     from bench.experiments.capacity.experiment import FIRST_OVERHEAD_S, RESERVE
 
     probe_ms = max(one.warmup_ms + one.duration_ms for one in scenarios)
     least_s = math.ceil((probe_ms / 1000 + FIRST_OVERHEAD_S) / (1 - RESERVE))
     if spend_s < least_s:
         raise UsageError(
-            f"option --budget: {duration_text(spend_s * 1000)} is too short for one probe. A probe takes "
-            f"{duration_text(probe_ms)} with its warm-up; give {least_s}s for one probe and more for an answer, or "
+            f"option --budget: {duration_text(spend_s * 1000)} is too short for one "
+            "probe. A probe takes "
+            f"{duration_text(probe_ms)} with its warm-up; give {least_s}s for one probe "
+            "and more for an answer, or "
             "shorten --duration and --warmup (--quick does)"
         )
 
 
 def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
-    """The scenario, whose rate is the search's: with some rate, so that it is judged as an open loop's."""
+    """The scenario, whose rate is the search's: with some rate, so that it is judged as an open
+    loop's."""
     from bench.recipes.registry import find_recipe
 
     some_rate = {"rate": "1"} if open_loop else {}

@@ -1,13 +1,16 @@
-"""How much a fleet can take: *scenario, SLO → closed loops and probes on one fleet → interval, limit, headroom*.
+"""How much a fleet can take: *scenario, SLO → closed loops and probes on one fleet → interval,
+limit, headroom*.
 
     target     open-loop probes at the rate that is planned for, if one is named: does it hold?
     start      closed loop with 4, 16, … callers, each short: about what the fleet bears
-    search     open-loop probes where the model is least sure (model.py), drained in between; each fourth one is
-               another at the target, and so are the last ones, until it is known whether it holds
+    search     open-loop probes where the model is least sure (model.py), drained in between; each
+               fourth one is another at the target, and so are the last ones, until it is known
+               whether it holds
 
-Rules: each probe is a whole run, with arrivals of its own, judged and stored below probes/. All runs of a point share
-one Locust (bench.workloads.launch.LocustSeries), or each has its own where workers join from other hosts. A safety
-violation ends everything; Ctrl-C and the end of a point's time keep the probes that were finished.
+Rules: each probe is a whole run, with arrivals of its own, judged and stored below probes/. All
+runs of a point share one Locust (bench.workloads.launch.LocustSeries), or each has its own where
+workers join from other hosts. A safety violation ends everything; Ctrl-C and the end of a point's
+time keep the probes that were finished.
 """
 
 import contextlib
@@ -19,7 +22,14 @@ from statistics import mean
 import psutil
 
 from bench.errors import BenchError, InconclusiveError
-from bench.experiments.capacity.judge import CapacityPlan, Findings, judge_capacity, next_probe, point_of, target_holds
+from bench.experiments.capacity.judge import (
+    CapacityPlan,
+    Findings,
+    judge_capacity,
+    next_probe,
+    point_of,
+    target_holds,
+)
 from bench.experiments.capacity.model import RateInterval
 from bench.experiments.capacity.probe import callers_for, judge_probe
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop, point_name
@@ -37,24 +47,33 @@ from bench.topology.probe import info_snapshot
 from bench.workloads.launch import LocustSeries
 
 START_CALLERS = (4, 16, 64, 256)
-SHORT = 0.5  # of a probe's time: a closed loop's
-GROWS = 1.15  # more callers are tried while they make so many times more
+# of a probe's time: a closed loop's
+SHORT = 0.5
+# more callers are tried while they make so many times more
+GROWS = 1.15
 TARGET_PROBES = 3  # before the search
-TARGET_EVERY = 4  # probes of the search
+# probes of the search
+TARGET_EVERY = 4
 MOST_TARGET_PROBES = 12
 DRAIN_S = 10.0
 FIRST_OVERHEAD_S = 2.0
-RESERVE = 0.1  # of the budget: for the end of a run that is cut, and the pages
-STRETCH = 3  # a probe may last so many times longer to get samples enough
+# of the budget: for the end of a run that is cut, and the pages
+RESERVE = 0.1
+# a probe may last so many times longer to get samples enough
+STRETCH = 3
 
 
 def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[CapacityResult]:
-    """Measure `order`; its result is written by then. Raises BenchError, KeyboardInterrupt before the first probe."""
+    """Measure `order`; its result is written by then.
+
+    Raises BenchError, KeyboardInterrupt before the first probe.
+    """
     plan = order.plan
     with Experiment(order) as experiment:
         seeker = _Seeker(order, experiment, show)
         points = seeker.points()
-        experiment.raising = False  # what was measured is stored first
+        # what was measured is stored first
+        experiment.raising = False
         result = CapacityResult(
             **experiment.header(seed=plan.points[0].scenario.seed, interrupted=experiment.cut),
             slo=tuple(threshold.expression for threshold in plan.slo.thresholds),
@@ -72,11 +91,14 @@ class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less f
 
 
 class Budget:
-    """The time of a point: `wanted_s` from now on, kept by a look each second at the run that is made. `awaits`: the
-    first run begins when other hosts have come, which takes none of it. `cut`: 1 once a run was asked to end."""
+    """The time of a point: `wanted_s` from now on, kept by a look each second at the run that is
+    made. `awaits`: the first run begins when other hosts have come, which takes none of it. `cut`:
+    1 once a run was asked to end."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
-        self._experiment, self._wanted_s, self._awaits = experiment, wanted_s, awaits
+        self._experiment = experiment
+        self._wanted_s = wanted_s
+        self._awaits = awaits
         self._overhead_s = FIRST_OVERHEAD_S
         self._restart()
 
@@ -97,21 +119,27 @@ class Budget:
         """This run begins, unless it will not be over in time. Raises OutOfTime."""
         if self.lasts_s(scenario) > self.left_s:
             raise OutOfTime
-        self._began_s, self.cut, self._busy = time.monotonic(), 0, list[float]()
+        self._began_s = time.monotonic()
+        self.cut = 0
+        self._busy = list[float]()
 
     def __call__(self, progress: Progress) -> None:
         """One look; once time is up it wishes the run's end, as Ctrl-C does."""
         if progress.phase == "starting" and self._awaits:
             self._restart()
         if progress.phase == "measuring":
-            self._busy.append(psutil.cpu_percent() / 100)  # since the look before
+            # since the look before
+            self._busy.append(psutil.cpu_percent() / 100)
         if not self.left_s and not self.cut:
             self.cut = 1
             self._experiment.count += 1
 
     def ended(self, scenario: Scenario) -> float | None:
-        """The run is over: what share of this machine's CPU time was used while it was measured, by whomever."""
-        self._overhead_s = (self._overhead_s + time.monotonic() - self._began_s - _asked_s(scenario)) / 2
+        """The run is over: what share of this machine's CPU time was used while it was measured, by
+        whomever."""
+        self._overhead_s = (
+            self._overhead_s + time.monotonic() - self._began_s - _asked_s(scenario)
+        ) / 2
         self._awaits = False
         return mean(self._busy[1:]) if len(self._busy) > 1 else None
 
@@ -129,41 +157,60 @@ class _Seeker:
     _findings: Findings
     _series: LocustSeries | None = None
 
-    def __init__(self, order: ExperimentOrder[CapacityPlan], experiment: Experiment, show: Show) -> None:
-        self._order, self._plan, self._experiment, self._show = order, order.plan, experiment, show
+    def __init__(
+        self, order: ExperimentOrder[CapacityPlan], experiment: Experiment, show: Show
+    ) -> None:
+        self._order = order
+        self._plan = order.plan
+        self._experiment = experiment
+        self._show = show
         self._runs = 0
         self._prefix = ""
         self.stopped = ""
         self.warnings: list[str] = []
 
     def points(self) -> list[CapacityPoint]:
-        """Measure every point, as far as it gets. Raises BenchError and KeyboardInterrupt before the first probe."""
+        """Measure every point, as far as it gets.
+
+        Raises BenchError and KeyboardInterrupt before the first probe.
+        """
         found: list[CapacityPoint] = []
         for number, point in enumerate(self._plan.points, 1):
             self._prefix = f"point {number}/{len(self._plan.points)}: " if point.variables else ""
-            self._scenario, self._findings = point.scenario, Findings()
+            self._scenario = point.scenario
+            self._findings = Findings()
             try:
                 self._seek()
             except (BenchError, KeyboardInterrupt) as error:
                 if not self._runs:
-                    raise  # else what is finished counts
+                    # else what is finished counts
+                    raise
                 self._experiment.cut = isinstance(error, KeyboardInterrupt)
                 self.stopped = "" if self._experiment.cut else str(error)
             found.append(point_of(point, self._findings, self._plan))
             name = f"{point_name(point.variables)}: " if point.variables else ""
-            self.warnings += [f"{name}{told}" for told in self._findings.unmeasured if told not in found[-1].reasons]
+            self.warnings += [
+                f"{name}{told}"
+                for told in self._findings.unmeasured
+                if told not in found[-1].reasons
+            ]
             if self._experiment.cut or self.stopped or self._findings.violated:
                 break
         return found
 
     def _seek(self) -> None:
         plan = self._plan
-        self._budget = Budget(self._experiment, plan.budget_s, awaits=plan.bind is not None and not self._runs)
+        self._budget = Budget(
+            self._experiment, plan.budget_s, awaits=plan.bind is not None and not self._runs
+        )
         with (
-            open_servers(self._scenario, server=self._order.server, allow_missing=False) as self._servers,
+            open_servers(
+                self._scenario, server=self._order.server, allow_missing=False
+            ) as self._servers,
             contextlib.ExitStack() as stack,
         ):
-            if plan.bind is None:  # workers of other hosts join anew for each run
+            # workers of other hosts join anew for each run
+            if plan.bind is None:
                 self._series = stack.enter_context(contextlib.closing(LocustSeries()))
             self._experiment.raising = False
             self._findings.fleet = self._servers.section()
@@ -174,19 +221,27 @@ class _Seeker:
                     self._start()
                 self._search()
             except OutOfTime:
-                budget, each = duration_text(plan.budget_s * 1000), duration_text(self._scenario.duration_ms)
+                budget = duration_text(plan.budget_s * 1000)
+                each = duration_text(self._scenario.duration_ms)
                 made = f"{counted(len(self._findings.probes), 'probe')} of {each} (--duration)"
-                self._findings.unmeasured.append(f"the time of {budget} (--budget) was over after {made}")
+                self._findings.unmeasured.append(
+                    f"the time of {budget} (--budget) was over after {made}"
+                )
 
     def _start(self) -> None:
-        """Closed loops of more and more callers, as far as the scenario allows, until more of them make no more."""
-        scenario, best = self._scenario, 0.0
+        """Closed loops of more and more callers, as far as the scenario allows, until more of them
+        make no more."""
+        scenario = self._scenario
+        best = 0.0
         most = scenario.users if self._plan.fixed_users else START_CALLERS[-1]
         most = min(most, scenario.resources) if scenario.skew.kind == "own" else most
         for users in sorted({max(min(users, most), scenario.processes) for users in START_CALLERS}):
             self._show(f"{self._prefix}start: {users} callers in closed loop")
-            duration_ms, warmup_ms = SHORT * scenario.duration_ms, SHORT * scenario.warmup_ms
-            result, _ = self._run(replace(scenario, users=users, duration_ms=duration_ms, warmup_ms=warmup_ms))
+            duration_ms = SHORT * scenario.duration_ms
+            warmup_ms = SHORT * scenario.warmup_ms
+            result, _ = self._run(
+                replace(scenario, users=users, duration_ms=duration_ms, warmup_ms=warmup_ms)
+            )
             loop = ClosedLoop(
                 users=users,
                 achieved_per_s=result.rate.achieved_per_s,
@@ -200,7 +255,8 @@ class _Seeker:
             best = made
 
     def _search(self) -> None:
-        findings, since_target = self._findings, 0
+        findings = self._findings
+        since_target = 0
         while not findings.violated:
             found, rate = next_probe(findings, self._plan.slo)
             if rate is None:
@@ -222,7 +278,8 @@ class _Seeker:
 
     def _is_target_open(self) -> bool:
         """Whether more probes may tell if the target holds."""
-        findings, target = self._findings, self._plan.target_rate_per_s
+        findings = self._findings
+        target = self._plan.target_rate_per_s
         made = sum(probe.rate_per_s == target for probe in findings.probes)
         is_known = findings.violated or target_holds(findings, target) is not None
         return target is not None and not is_known and made < MOST_TARGET_PROBES
@@ -241,12 +298,14 @@ class _Seeker:
 
     def _probe(self, step: str, rate: float, wanted: Scenario) -> None:
         result, busy = self._run(wanted)
-        busy = None if self._plan.bind else busy  # this machine makes no load for other hosts' probes
+        # this machine makes no load for other hosts' probes
+        busy = None if self._plan.bind else busy
         self._findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
     def _progress(self, wanted: Scenario, found: RateInterval) -> str:
         """The line that is seen while a probe is made."""
-        left_s, lasts_s = self._budget.left_s, self._budget.lasts_s(wanted)
+        left_s = self._budget.left_s
+        lasts_s = self._budget.lasts_s(wanted)
         done = len(self._findings.probes)
         more = max(min(int(left_s / lasts_s), found.probes_left(done)), 1)
         count = f"probe {done + 1} of about {done + more}"
@@ -255,22 +314,31 @@ class _Seeker:
         return f"{self._prefix}{count} at {rate_text(wanted.rate_per_s)}/s, so far {so_far}, {left}"
 
     def _open_loop(self, rate: float) -> Scenario:
-        scenario, slo = self._scenario, self._plan.slo
+        scenario = self._scenario
+        slo = self._plan.slo
         samples_ms = slo.least_operations / rate * 1000
         duration_ms = max(scenario.duration_ms, min(samples_ms, STRETCH * scenario.duration_ms))
         users = scenario.users if self._plan.fixed_users else callers_for(rate, scenario, slo)
-        seed = scenario.seed + self._runs  # else chance would be the same in every probe of a rate
+        # else chance would be the same in every probe of a rate
+        seed = scenario.seed + self._runs
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
-        """One run on the drained servers, and how busy this machine was. Raises OutOfTime where its time was up."""
-        experiment, budget, bind = self._experiment, self._budget, self._plan.bind
+        """One run on the drained servers, and how busy this machine was.
+
+        Raises OutOfTime where its time was up.
+        """
+        experiment = self._experiment
+        budget = self._budget
+        bind = self._plan.bind
         if experiment.is_over:
             raise KeyboardInterrupt
         budget.begin(scenario)
         _drain(self._servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
-        order = Order(scenario, run_id, self._order.command, None, self._order.server, bind=bind, more=True)
+        order = Order(
+            scenario, run_id, self._order.command, None, self._order.server, bind=bind, more=True
+        )
         result = None
         try:
             result = run_on(self._servers, order, experiment, budget, series=self._series).result
@@ -289,15 +357,20 @@ class _Seeker:
         return result, busy
 
     def _keep(self, result: RunResult) -> None:
-        """Store a run's whole result; note what it warns of. Raises BenchError for one that says nothing."""
-        verdict, rate = result.verdict, result.scenario.rate_per_s
+        """Store a run's whole result; note what it warns of.
+
+        Raises BenchError for one that says nothing.
+        """
+        verdict = result.verdict
+        rate = result.scenario.rate_per_s
         if verdict.status == "violated":
             where = f"at {rate:,.0f}/s" if rate else f"closed loop, {result.scenario.users} callers"
             self._findings.violated = f"{where}: {'; '.join(verdict.reasons)}"
         write_result(result, self._order.folder / "probes" / f"{self._runs:02d}")
         if verdict.status == "invalid" and result.generator.verdict == "VALID":
             raise InconclusiveError(f"a probe did not run to its end: {verdict.reasons[0]}")
-        self.warnings += self._servers.warnings()  # each is told once
+        # each is told once
+        self.warnings += self._servers.warnings()
 
 
 def _drain(urls: Sequence[str]) -> None:
@@ -307,4 +380,5 @@ def _drain(urls: Sequence[str]) -> None:
         values = [snapshot.values or {} for snapshot in info_snapshot(urls)]
         if not any(value.get("aof_pending_bio_fsync") for value in values):
             return
-        time.sleep(0.05)  # nobody tells when a background fsync ends
+        # nobody tells when a background fsync ends
+        time.sleep(0.05)

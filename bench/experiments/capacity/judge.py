@@ -1,11 +1,13 @@
-"""What the probes of a point come to: *rates that held and missed, closed loops → interval, limit, headroom, word*.
+"""What the probes of a point come to: *rates that held and missed, closed loops → interval, limit,
+headroom, word*.
 
-- The answer is an interval by all probes together (model.py). A probe that the generator spoilt bounds the search like
-  a miss; of the servers it says nothing, so the answer leaves it out; where only with such probes it would be narrow,
-  they bound it. An end that fewer than two probes near it bear out is not known, and none lies beyond all of them.
-- A closed loop that kept the SLO must agree with it, or a sentence says why not: callers who wait for each other never
-  queue, arrivals at random do. One that kept it at twice the rate contradicts it: with a limit of ten service times or
-  more an M/M/1 server keeps half of its rate.
+- The answer is an interval by all probes together (model.py). A probe that the generator spoilt
+  bounds the search like a miss; of the servers it says nothing, so the answer leaves it out; where
+  only with such probes it would be narrow, they bound it. An end that fewer than two probes near it
+  bear out is not known, and none lies beyond all of them.
+- A closed loop that kept the SLO must agree with it, or a sentence says why not: callers who wait
+  for each other never queue, arrivals at random do. One that kept it at twice the rate contradicts
+  it: with a limit of ten service times or more an M/M/1 server keeps half of its rate.
 
 Source: p99 of M/M/1 is ln 100 ÷ (μ − λ); Student's t for the latency at the target. Pure.
 """
@@ -40,17 +42,29 @@ from bench.measure.verdict import Evidence, Verdict, Word, conclude
 from bench.report.figures import counted, latency, percent
 from bench.scenario import Scenario
 
-LEAST_PROBES, MOST_PROBES = 8, 40
-MIDDLE = (0.4, 0.6, 0.8)  # of what the fastest closed loop made
-HIGHER = 1.1  # times the rate that the model proposes, for each probe in a row that told nothing
-LEAST_TARGET = 4  # probes at the target, all of which held: with fewer it may as well hold half of the time
-NEAR, LEAST_NEAR = 1.25, 2  # an end is borne out by so many probes, no further than this factor beyond it
-MORE_BY = 2.0  # a closed loop may be so many times faster than what random arrivals leave room for
-_SAY = (Seen.HELD, Seen.MISSED)  # something of the servers
-Loop = tuple[float, int]  # what a closed loop made, leases/s, with so many callers
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # t, 97.5 %, by the number of values
-NORMAL = 1.96  # the same of the normal distribution
-LOWEST = 2 * LEAST_RATE  # the rate of the probes that show that no rate holds, operations/s
+LEAST_PROBES = 8
+MOST_PROBES = 40
+# of what the fastest closed loop made
+MIDDLE = (0.4, 0.6, 0.8)
+# times the rate that the model proposes, for each probe in a row that told nothing
+HIGHER = 1.1
+# probes at the target, all of which held: with fewer it may as well hold half of the time
+LEAST_TARGET = 4
+# an end is borne out by so many probes, no further than this factor beyond it
+NEAR = 1.25
+LEAST_NEAR = 2
+# a closed loop may be so many times faster than what random arrivals leave room for
+MORE_BY = 2.0
+# something of the servers
+_SAY = (Seen.HELD, Seen.MISSED)
+# what a closed loop made, leases/s, with so many callers
+Loop = tuple[float, int]
+# t, 97.5 %, by the number of values
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
+# the same of the normal distribution
+NORMAL = 1.96
+# the rate of the probes that show that no rate holds, operations/s
+LOWEST = 2 * LEAST_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,10 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """What is asked. `fixed_users`: callers are a cap; `budget_s`: of each point; `bind`: where hosts join."""
+    """What is asked.
+
+    `fixed_users`: callers are a cap; `budget_s`: of each point; `bind`: where hosts join.
+    """
 
     points: tuple[SweepPoint, ...]
     slo: Slo
@@ -81,19 +98,23 @@ class Findings:
     callers: list[ClosedLoop] = field(default_factory=list)
     fleet: FleetFacts | None = None
     violated: str = ""
-    unmeasured: list[str] = field(default_factory=list)  # for want of time
+    # for want of time
+    unmeasured: list[str] = field(default_factory=list)
 
 
 def reached_by(findings: Findings, slo: Slo) -> Reached:
-    """Return what the closed loops made; where none kept the SLO, the slowest is what is believed in."""
+    """Return what the closed loops made; where none kept the SLO, the slowest is what is believed
+    in."""
     rates = [max(loop.achieved_per_s or 0.0, LEAST_RATE) for loop in findings.callers]
     kept = [max(rate, LEAST_RATE) for rate, _ in loops_within(findings, slo)]
     return max(kept, default=min(rates, default=1.0)), max(rates, default=1.0)
 
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
-    """Return what is believed so far, whoever is to blame for a miss, and the rate to probe; None: sure enough."""
-    reached, looks = reached_by(findings, slo), _looks(findings.probes, _of_search(findings))
+    """Return what is believed so far, whoever is to blame for a miss, and the rate to probe; None:
+    sure enough."""
+    reached = reached_by(findings, slo)
+    looks = _looks(findings.probes, _of_search(findings))
     found = model.interval_of(reached, looks)
     if (rate := _rate_against_hope(findings, slo)) is not None:
         return found, rate
@@ -107,11 +128,13 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
 
 
 def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
-    """The rate of the next probe where no closed loop kept the SLO, and nothing has held yet; None: as the model says.
+    """The rate of the next probe where no closed loop kept the SLO, and nothing has held yet; None:
+    as the model says.
 
-    A server that never answers in time misses at every rate. Two probes at the lowest rate and one at each of `MIDDLE`
-    show that in seconds. The model alone would go down step by step, and a short budget would end first. The lowest
-    rate alone shows nothing: a server that is slow after each rest may keep every higher one.
+    A server that never answers in time misses at every rate. Two probes at the lowest rate and one
+    at each of `MIDDLE` show that in seconds. The model alone would go down step by step, and a
+    short budget would end first. The lowest rate alone shows nothing: a server that is slow after
+    each rest may keep every higher one.
     """
     if loops_within(findings, slo) or any(probe.seen is Seen.HELD for probe in findings.probes):
         return None
@@ -124,7 +147,8 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
 
 
 def _against_hope(findings: Findings) -> list[tuple[float, int]]:
-    """The rates (operations/s) whose misses show that none holds, and how many misses each takes."""
+    """The rates (operations/s) whose misses show that none holds, and how many misses each
+    takes."""
     fastest = max((loop.achieved_per_s or 0.0 for loop in findings.callers), default=0.0)
     middle = [(float(f"{share * fastest:.3g}"), 1) for share in MIDDLE if share * fastest > LOWEST]
     return [(LOWEST, LEAST_NEAR), *middle]
@@ -134,7 +158,9 @@ def _holds_nowhere(findings: Findings) -> bool:
     """Whether rates next to none missed, and those in the middle, and none held."""
     is_any_held = any(probe.seen is Seen.HELD for probe in findings.probes)
     wanted = _against_hope(findings)
-    return not is_any_held and all(_around(findings, rate).count(Seen.MISSED) >= least for rate, least in wanted)
+    return not is_any_held and all(
+        _around(findings, rate).count(Seen.MISSED) >= least for rate, least in wanted
+    )
 
 
 def _around(findings: Findings, rate: float) -> list[Seen]:
@@ -162,8 +188,9 @@ def capacity_of(findings: Findings, slo: Slo) -> Capacity:
 
 
 def says(findings: Findings) -> tuple[Seen, ...]:
-    """What tells of the capacity. Where the servers run on this machine and most probes met pauses of it, these are
-    misses: the capacity is then that of the machine as it is now. Servers elsewhere have no part in such a miss."""
+    """What tells of the capacity. Where the servers run on this machine and most probes met pauses
+    of it, these are misses: the capacity is then that of the machine as it is now. Servers
+    elsewhere have no part in such a miss."""
     is_here = findings.fleet is not None and findings.fleet.started
     return (*_SAY, Seen.PAUSED) if is_here and _is_mostly_paused(findings) else _SAY
 
@@ -174,9 +201,10 @@ def _of_search(findings: Findings) -> tuple[Seen, ...]:
 
 
 def _paused_last(findings: Findings) -> int:
-    """How many probes in a row told nothing just now. The next one is made at a higher rate: what holds there holds,
-    and only a clear miss shows through the pauses of a busy machine."""
-    speaking, number = says(findings), 0
+    """How many probes in a row told nothing just now. The next one is made at a higher rate: what
+    holds there holds, and only a clear miss shows through the pauses of a busy machine."""
+    speaking = says(findings)
+    number = 0
     for probe in reversed(findings.probes):
         if probe.seen is not Seen.PAUSED or probe.seen in speaking:
             break
@@ -200,7 +228,8 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     near = at_capacity(findings.probes, capacity)
     kept = loops_within(findings, plan.slo)
     held = any(probe.seen is Seen.HELD for probe in findings.probes)
-    is_silent = held and capacity.low is None and capacity.high is None  # too few probes for either end
+    # too few probes for either end
+    is_silent = held and capacity.low is None and capacity.high is None
     agrees, contradicted = (None, False) if is_silent else agreement(capacity, kept)
     contradictions = [agrees] if agrees and contradicted and not capacity.at_least else []
     contradictions += _probes_against(told.probes, capacity, plan.target_rate_per_s)
@@ -214,7 +243,9 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         capacity=capacity,
         knee=_knee(findings.probes, capacity),
         headroom=_headroom(told, capacity, plan, is_contradicted=bool(contradictions)),
-        next_limit=next_limit(near.uses if near else (), _gave_out(findings) if capacity.high is None else ""),
+        next_limit=next_limit(
+            near.uses if near else (), _gave_out(findings) if capacity.high is None else ""
+        ),
         probes=tuple(findings.probes),
         callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
         agreement=agrees,
@@ -225,7 +256,10 @@ def _as_told(findings: Findings) -> Findings:
     """The findings whose paused probes are misses, where they tell of the machine as it is now."""
     if Seen.PAUSED not in says(findings):
         return findings
-    probes = [replace(probe, seen=Seen.MISSED) if probe.seen is Seen.PAUSED else probe for probe in findings.probes]
+    probes = [
+        replace(probe, seen=Seen.MISSED) if probe.seen is Seen.PAUSED else probe
+        for probe in findings.probes
+    ]
     return dataclasses.replace(findings, probes=probes)
 
 
@@ -235,12 +269,15 @@ def _gave_out(findings: Findings) -> str:
     if not spoilt:
         return ""
     first = min(spoilt, key=lambda probe: probe.rate_per_s)
-    health, late = first.generator, f"its timer woke {latency(first.generator.late_s)} late"
+    health = first.generator
+    late = f"its timer woke {latency(first.generator.late_s)} late"
     how = f"{percent(health.cpu_ratio, 0)} of a core" if is_busy(health.cpu_ratio) else late
     return f"{how} at {first.rate_per_s:,.0f}/s"
 
 
-def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan, reasons: list[str]) -> tuple[Word, list[str]]:
+def _word(
+    findings: Findings, capacity: Capacity, plan: CapacityPlan, reasons: list[str]
+) -> tuple[Word, list[str]]:
     """`reasons`: what contradicts the capacity."""
     if findings.violated:
         return words.VIOLATED, [findings.violated]
@@ -250,37 +287,52 @@ def _word(findings: Findings, capacity: Capacity, plan: CapacityPlan, reasons: l
         return words.FOUND, []
     if capacity.low is None and not reasons:
         return _none_held(findings)
-    if not reasons and (missed := _target_missed(findings.probes, capacity, plan.target_rate_per_s)):
+    if not reasons and (
+        missed := _target_missed(findings.probes, capacity, plan.target_rate_per_s)
+    ):
         word, reason = missed
         return word, [reason]
     if capacity.low and capacity.high is None:
         gave_out = _gave_out(findings)
-        why = f"the generator gave out first ({gave_out})" if gave_out else "too few probes above it missed"
+        why = (
+            f"the generator gave out first ({gave_out})"
+            if gave_out
+            else "too few probes above it missed"
+        )
         why += _paused_text(findings.probes)
         reasons.append(f"the capacity is at least {capacity.low:,.0f}/s: {why}")
     elif capacity.low and capacity.width > USABLE:
         reasons.append(
-            f"the interval is ±{percent(capacity.width, 0)}, and an answer takes ±{percent(USABLE, 0)}: "
+            f"the interval is ±{percent(capacity.width, 0)}, and an answer takes "
+            f"±{percent(USABLE, 0)}: "
             "repeat it on a quieter machine, or with a longer --budget"
         )
     return (words.INCONCLUSIVE, [*reasons, *findings.unmeasured]) if reasons else (words.FOUND, [])
 
 
 def _none_held(findings: Findings) -> tuple[Word, list[str]]:
-    """What to say where too few probes held: no rate does only where rates next to none missed, and none held."""
+    """What to say where too few probes held: no rate does only where rates next to none missed, and
+    none held."""
     lowest = min(findings.probes, key=lambda probe: probe.rate_per_s)
     if lowest.seen is Seen.SATURATED:
         spoilt = f"the generator was saturated at {lowest.rate_per_s:,.2f}/s, the lowest rate tried"
         return words.INCONCLUSIVE, [spoilt, *findings.unmeasured]
     if _holds_nowhere(findings):
         fastest = max(probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED)
-        return words.NOT_KEPT, [f"no rate holds the SLO: neither {lowest.rate_per_s:,.2f}/s nor {fastest:,.0f}/s did"]
+        return words.NOT_KEPT, [
+            f"no rate holds the SLO: neither {lowest.rate_per_s:,.2f}/s nor {fastest:,.0f}/s did"
+        ]
     held = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.HELD]
     missed = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED]
-    known = [f"{counted(len(held), 'probe')} held, the fastest at {max(held):,.2f}/s"] if held else []
+    known = (
+        [f"{counted(len(held), 'probe')} held, the fastest at {max(held):,.2f}/s"] if held else []
+    )
     known += [f"{min(missed):,.2f}/s did not"] if missed else []
     paused = _paused_text(findings.probes)
-    reason = f"no rate that was tried surely holds the SLO: {', and '.join(known) or 'no probe tells'}{paused}"
+    reason = (
+        "no rate that was tried surely holds the SLO: "
+        f"{', and '.join(known) or 'no probe tells'}{paused}"
+    )
     return words.INCONCLUSIVE, [f"{reason}; too few lower ones were tried", *findings.unmeasured]
 
 
@@ -289,15 +341,17 @@ def _paused_text(probes: Sequence[Probe]) -> str:
     return (
         ""
         if not paused
-        else f"; {paused} of {counted(len(probes), 'probe')} tell nothing, as this machine did not run the load in time"
+        else f"; {paused} of {counted(len(probes), 'probe')} tell nothing, as this machine "
+        "did not run the load in time"
     )
 
 
 def _probes_against(probes: Sequence[Probe], capacity: Capacity, target: float | None) -> list[str]:
-    """What contradicts the interval: rates clearly below it that mostly missed, or clearly above it that mostly held.
+    """What contradicts the interval: rates clearly below it that mostly missed, or clearly above it
+    that mostly held.
 
-    The model assumes that a fleet which keeps a rate keeps every lower one. Where that is not so, or where the machine
-    changed during the search, the interval answers nothing.
+    The model assumes that a fleet which keeps a rate keeps every lower one. Where that is not so,
+    or where the machine changed during the search, the interval answers nothing.
     """
     speaking = [probe for probe in probes if probe.seen in _SAY]
     below = [one for one in speaking if capacity.low and one.rate_per_s * NEAR < capacity.low]
@@ -318,37 +372,53 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, count: int) -> str:
     ends = f"{rates[0]:,.0f}" if len(rates) == 1 else f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
     side = "below" if wrong is Seen.MISSED else "above"
     return (
-        f"{count} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the interval: the fleet does not keep "
-        "every rate below one that it keeps, or the machine changed during the search; repeat it with a longer --budget"
+        f"{count} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the "
+        "interval: the fleet does not keep "
+        "every rate below one that it keeps, or the machine changed during the search; "
+        "repeat it with a longer --budget"
     )
 
 
 def target_holds(findings: Findings, target: float | None) -> bool | None:
-    """Whether the rate that is planned for holds: the 95 % interval (Wilson) of the share of probes there that held
-    lies above one half, or below it. None: neither, or no target."""
+    """Whether the rate that is planned for holds: the 95 % interval (Wilson) of the share of probes
+    there that held lies above one half, or below it. None: neither, or no target."""
     speaking = says(findings)
-    seen = [probe.seen for probe in findings.probes if probe.rate_per_s == target and probe.seen in speaking]
+    seen = [
+        probe.seen
+        for probe in findings.probes
+        if probe.rate_per_s == target and probe.seen in speaking
+    ]
     held = wilson(seen.count(Seen.HELD), len(seen))
     if held.low is None or held.high is None:
         return None
     return True if held.low > 0.5 else False if held.high < 0.5 else None
 
 
-def _target_missed(probes: Sequence[Probe], capacity: Capacity, target: float | None) -> tuple[Word, str] | None:
-    """The word and the sentence for a target whose probes mostly missed; None where they did not, or none tells."""
+def _target_missed(
+    probes: Sequence[Probe], capacity: Capacity, target: float | None
+) -> tuple[Word, str] | None:
+    """The word and the sentence for a target whose probes mostly missed; None where they did not,
+    or none tells."""
     seen = [probe.seen for probe in probes if probe.rate_per_s == target and probe.seen in _SAY]
     missed = seen.count(Seen.MISSED)
     if target is None or not missed or 2 * missed < len(seen):
         return None
     text = f"{missed} of {len(seen)} probes missed at the target of {target:,.0f}/s"
     if capacity.high is None or target <= capacity.high:
-        return words.INCONCLUSIVE, f"{text}, which does not lie beyond the interval: whether it holds is not known"
+        return (
+            words.INCONCLUSIVE,
+            f"{text}, which does not lie beyond the interval: whether it holds is not known",
+        )
     return words.NOT_KEPT, f"{text}: the fleet bears at most {capacity.high:,.0f}/s"
 
 
 def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
     """The closed loops that kept the SLO's limits on acquires, as far as they have them."""
-    limits = [(one.metric.path[-1], one.limit) for one in slo.thresholds if one.metric.path[0] == "latency_s"]
+    limits = [
+        (one.metric.path[-1], one.limit)
+        for one in slo.thresholds
+        if one.metric.path[0] == "latency_s"
+    ]
     kept = []
     for loop in findings.callers:
         values = [(getattr(loop.acquire_s, figure, None), limit) for figure, limit in limits]
@@ -358,47 +428,61 @@ def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
 
 
 def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
-    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among those that held, up to
-    the interval: what held within it or above may not hold again."""
+    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among
+    those that held, up to the interval: what held within it or above may not hold again."""
     held = [probe for probe in probes if probe.seen is Seen.HELD and probe.acquire_s.mean]
     sure = [probe for probe in held if probe.rate_per_s <= (capacity.low or 0.0)]
-    knee = max(sure, key=lambda probe: probe.rate_per_s / (probe.acquire_s.mean or math.inf), default=None)
+    knee = max(
+        sure, key=lambda probe: probe.rate_per_s / (probe.acquire_s.mean or math.inf), default=None
+    )
     return Knee(rate_per_s=knee.rate_per_s, acquire_s=knee.acquire_s) if knee else None
 
 
-def _headroom(findings: Findings, capacity: Capacity, plan: CapacityPlan, *, is_contradicted: bool) -> Headroom | None:
+def _headroom(
+    findings: Findings, capacity: Capacity, plan: CapacityPlan, *, is_contradicted: bool
+) -> Headroom | None:
     if (target := plan.target_rate_per_s) is None:
         return None
     bears = None if is_contradicted else capacity.likely or capacity.low
-    seen = [getattr(probe.acquire_s, plan.slo.figure) for probe in findings.probes if probe.rate_per_s == target]
+    seen = [
+        getattr(probe.acquire_s, plan.slo.figure)
+        for probe in findings.probes
+        if probe.rate_per_s == target
+    ]
     latency_s = mean_latency([value for value in seen if value])
     holds = target_holds(findings, target)
     return Headroom(ratio=bears / target - 1 if bears else None, acquire_s=latency_s, holds=holds)
 
 
 def mean_latency(values: Sequence[float]) -> Estimate | None:
-    """Return the geometric mean of a probe's percentile (s) over two probes or more, with its 95 % interval."""
+    """Return the geometric mean of a probe's percentile (s) over two probes or more, with its 95 %
+    interval."""
     if len(values) < 2:
         return None
     logs = np.log(values)
-    middle, error = float(logs.mean()), _student(len(values)) * float(logs.std(ddof=1)) / math.sqrt(len(values))
+    middle = float(logs.mean())
+    error = _student(len(values)) * float(logs.std(ddof=1)) / math.sqrt(len(values))
     return Estimate(*map(math.exp, (middle, middle - error, middle + error)))
 
 
 def _student(values: int) -> float:
-    """Student's t, 97.5 %, for a mean of so many values: beyond the table by the first terms of its expansion, which is
-    0.5 % too low at most (Abramowitz and Stegun 26.7.5)."""
+    """Student's t, 97.5 %, for a mean of so many values: beyond the table by the first terms of its
+    expansion, which is 0.5 % too low at most (Abramowitz and Stegun 26.7.5)."""
     if values in STUDENT:
         return STUDENT[values]
-    freedom, z = values - 1, NORMAL
+    freedom = values - 1
+    z = NORMAL
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def agreement(capacity: Capacity, kept: Sequence[Loop]) -> tuple[str | None, bool]:
-    """Return what the fastest closed loop within the SLO says of the capacity, and whether it contradicts that."""
+    """Return what the fastest closed loop within the SLO says of the capacity, and whether it
+    contradicts that."""
     if not kept:
         return None, False
-    (rate, users), low, limit = max(kept), capacity.low, capacity.high or capacity.low
+    (rate, users) = max(kept)
+    low = capacity.low
+    limit = capacity.high or capacity.low
     made = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO"
     if limit is None:
         return f"{made}, yet no rate held", True
@@ -408,22 +492,39 @@ def agreement(capacity: Capacity, kept: Sequence[Loop]) -> tuple[str | None, boo
     if low is None:
         return None, False
     if rate < low:
-        return f"{made}, fewer than open loop: each waits for its reply, and more callers missed it", False
+        return (
+            f"{made}, fewer than open loop: each waits for its reply, and more callers missed it",
+            False,
+        )
     if capacity.high is None or rate <= capacity.high:
         return f"{made}: they agree", False
-    return f"{made}, more: they wait for each other and never queue; arrivals at random, and late ones, do", False
+    return (
+        f"{made}, more: they wait for each other and never queue; arrivals at random, "
+        "and late ones, do",
+        False,
+    )
 
 
-def judge_capacity(points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False) -> Verdict:
+def judge_capacity(
+    points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False
+) -> Verdict:
     """Return the verdict over all points."""
-    found: dict[Word, list[str]] = {word: [] for word in (words.VIOLATED, words.NOT_KEPT, words.INCONCLUSIVE)}
+    found: dict[Word, list[str]] = {
+        word: [] for word in (words.VIOLATED, words.NOT_KEPT, words.INCONCLUSIVE)
+    }
     for point in points:
         for word in found:
             found[word] += point.reasons if point.status == word.status else ()
     found[words.INCONCLUSIVE] += [stopped] if stopped else []
-    cut = {words.INTERRUPTED: ["interrupted: what was not probed is missing"]} if interrupted else {}
+    cut = (
+        {words.INTERRUPTED: ["interrupted: what was not probed is missing"]} if interrupted else {}
+    )
     evidence = [
-        Evidence("probes that held or missed", sum(one.seen in _SAY for one in point.probes), _least(point))
+        Evidence(
+            "probes that held or missed",
+            sum(one.seen in _SAY for one in point.probes),
+            _least(point),
+        )
         for point in points
     ]
     return conclude(words.FOUND, evidence, {**found, **cut}, thin=words.INCONCLUSIVE)
@@ -435,13 +536,14 @@ def _least(point: CapacityPoint) -> int:
 
 
 def earned(result: CapacityResult) -> CapacityResult:
-    """Return `result` with the points and the verdict that its probes and closed loops earn. Raises UsageError for an
-    SLO that this version does not know."""
+    """Return `result` with the points and the verdict that its probes and closed loops earn. Raises
+    UsageError for an SLO that this version does not know."""
     slo = read_slo(result.slo)
     plan = CapacityPlan((), slo, result.target_rate_per_s, fixed_users=False, budget_s=0.0)
     points = tuple(_earned_point(point, plan) for point in result.points)
     stopped = result.stopped
-    if stopped is None:  # before 2026-11-27 only the reasons told
+    # before 2026-11-27 only the reasons told
+    if stopped is None:
         known = {reason for point in points for reason in point.reasons}
         unknown = [reason for reason in result.verdict.reasons if reason not in known]
         stopped = "; ".join(unknown) if result.verdict.word == words.INCONCLUSIVE.text else ""
@@ -450,8 +552,8 @@ def earned(result: CapacityResult) -> CapacityResult:
 
 
 def _earned_point(point: CapacityPoint, plan: CapacityPlan) -> CapacityPoint:
-    """Return a stored point as its probes and loops earn it. That a run was violated is certain, and only the point's
-    own word tells."""
+    """Return a stored point as its probes and loops earn it. That a run was violated is certain,
+    and only the point's own word tells."""
     is_violated = point.status == words.VIOLATED.status
     findings = Findings(
         probes=[*point.probes],
@@ -460,5 +562,7 @@ def _earned_point(point: CapacityPoint, plan: CapacityPlan) -> CapacityPoint:
         violated="; ".join(point.reasons) if is_violated else "",
     )
     made = point_of(SweepPoint(point.scenario, point.variables), findings, plan)
-    also = [reason for reason in point.reasons if reason not in made.reasons] if made.reasons else []
+    also = (
+        [reason for reason in point.reasons if reason not in made.reasons] if made.reasons else []
+    )
     return replace(made, reasons=(*made.reasons, *also))

@@ -1,20 +1,23 @@
-"""How sure a capacity is: *what every probe showed → a 95 % interval, and the rate that tells most next*. Pure.
+"""How sure a capacity is: *what every probe showed → a 95 % interval, and the rate that tells most
+next*. Pure.
 
     P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
 
-c: the capacity, the rate that half of the probes hold that meet no bad moment; s: how wide the change from held to
-missed is, in log rate (a probe's own noise); ε: the share of probes that a bad moment of the machine spoils at any
-rate; δ: of those that hold by luck. s and ε are not known either: all three are weighed on a grid.
+c: the capacity, the rate that half of the probes hold that meet no bad moment; s: how wide the
+change from held to missed is, in log rate (a probe's own noise); ε: the share of probes that a bad
+moment of the machine spoils at any rate; δ: of those that hold by luck. s and ε are not known
+either: all three are weighed on a grid.
 
 Rules
-- c is first believed to lie around what the closed loop reached, within a factor of 2.6 (95 %), but may lie anywhere
-  from half an operation per second to four times the most it made. s ≥ 2 % and ε > 0: one probe never makes sure.
-- A rate that held *and* missed is explained by a larger s or ε. Should that move the interval away from where it was,
-  it reaches over both: a contradiction widens it, never narrows it.
+- c is first believed to lie around what the closed loop reached, within a factor of 2.6 (95 %), but
+  may lie anywhere from half an operation per second to four times the most it made. s ≥ 2 % and ε >
+  0: one probe never makes sure.
+- A rate that held *and* missed is explained by a larger s or ε. Should that move the interval away
+  from where it was, it reaches over both: a contradiction widens it, never narrows it.
 - The next rate is the one whose outcome tells most of c: the mutual information of the two.
 
-Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice (Kontsevich and Tyler
-1999, the Ψ method).
+Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice
+(Kontsevich and Tyler 1999, the Ψ method).
 """
 
 from collections.abc import Sequence
@@ -24,25 +27,37 @@ from math import exp, log, log2
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_RATE = 0.5  # below one operation in two seconds there is no rate to speak of
+# below one operation in two seconds there is no rate to speak of
+LEAST_RATE = 0.5
 SURE = 0.95
-ENOUGH, USABLE = 0.10, 0.25  # half the width of an interval: a search stops at the first, the second is an answer
+# half the width of an interval: a search stops at the first, the second is an answer
+ENOUGH = 0.10
+USABLE = 0.25
 MOST_OVER = 4.0
-_STEP = 0.03  # of the grid, in log rate
-_AROUND = 0.7  # of what the closed loop made: open loop bears less
-_WITHIN, _ANYWHERE = 0.5, 0.02  # standard deviation, in log rate; weight of far rates
+# of the grid, in log rate
+_STEP = 0.03
+# of what the closed loop made: open loop bears less
+_AROUND = 0.7
+# standard deviation, in log rate; weight of far rates
+_WITHIN = 0.5
+_ANYWHERE = 0.02
 _WIDTHS = np.geomspace(0.02, 0.3, 5)
-_SPOILT, _RARER, _LUCKY = np.array([0.03, 0.1, 0.3]), np.array([4.0, 2.0, 1.0]), 0.01
+_SPOILT = np.array([0.03, 0.1, 0.3])
+_RARER = np.array([4.0, 2.0, 1.0])
+_LUCKY = 0.01
 _CANDIDATES = 15
 
 Floats = NDArray[np.float64]
-Look = tuple[float, bool]  # the rate of a probe (operations/s), and whether it held
-Reached = tuple[float, float]  # what closed loops made within the SLO, and at most, operations/s (> 0)
+# the rate of a probe (operations/s), and whether it held
+Look = tuple[float, bool]
+# what closed loops made within the SLO, and at most, operations/s (> 0)
+Reached = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class RateInterval:
-    """Where the capacity is believed to lie, operations/s: 95 % between `low` and `high`, half below `likely`."""
+    """Where the capacity is believed to lie, operations/s: 95 % between `low` and `high`, half
+    below `likely`."""
 
     low: float
     likely: float
@@ -54,7 +69,8 @@ class RateInterval:
         return float((self.high / self.low) ** 0.5) - 1
 
     def probes_left(self, done: int) -> int:
-        """About how many more make it narrow enough: each halving takes three, at last of noise 1 ÷ √n is left."""
+        """About how many more make it narrow enough: each halving takes three, at last of noise 1 ÷
+        √n is left."""
         halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
         settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
         return max(round(max(halving, settling)), 1)
@@ -76,13 +92,16 @@ class Model:
 
     def interval(self) -> RateInterval:
         """The 95 % interval of the capacity, and its middle."""
-        return RateInterval(*(exp(each) for each in self._quantiles((1 - SURE) / 2, 0.5, (1 + SURE) / 2)))
+        return RateInterval(
+            *(exp(each) for each in self._quantiles((1 - SURE) / 2, 0.5, (1 + SURE) / 2))
+        )
 
     def next_rate(self) -> float:
         """The rate (operations/s) whose probe tells most of the capacity."""
         low, high = self._quantiles(0.01, 0.99)
         candidates = np.linspace(low, high, _CANDIDATES)
-        believed, shape = self._believed(), self._weights.shape
+        believed = self._believed()
+        shape = self._weights.shape
         within = (self._weights / self._weights.sum((1, 2), keepdims=True)).reshape(shape[0], -1)
         holds = self._holds(candidates).reshape(_CANDIDATES, *within.shape)
         each = np.einsum("rck,ck->rc", holds, within)
@@ -104,10 +123,12 @@ class Model:
 
 
 def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
-    """Return the interval after these looks; over rates that held and missed it reaches as far as it did before."""
+    """Return the interval after these looks; over rates that held and missed it reaches as far as
+    it did before."""
     first: dict[float, bool] = {}
     agreeing = [(rate, held) for rate, held in looks if held is first.setdefault(rate, held)]
-    found, before = Model(reached, looks).interval(), Model(reached, agreeing).interval()
+    found = Model(reached, looks).interval()
+    before = Model(reached, agreeing).interval()
     return RateInterval(min(found.low, before.low), found.likely, max(found.high, before.high))
 
 

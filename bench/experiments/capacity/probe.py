@@ -1,12 +1,14 @@
-"""One probe of a capacity search: *a run's result and the SLO → held, missed, saturated or paused, and what it used*.
+"""One probe of a capacity search: *a run's result and the SLO → held, missed, saturated or paused,
+and what it used*.
 
-Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed in time. What held,
-held whatever the generator and the machine did. A miss is the servers', with two exceptions:
-- SATURATED: the generator used 0.9 of a core, or there is no miss without the operations that its timer began so late
-  that not even a median acquire would have been in time.
-- PAUSED: the machine kept the load process from running. Acquires that touch a pause of a quarter of the SLO's limit or
-  more are left out, hits and misses, and the rest are too few to tell. If more than half are left out, only a clear
-  miss is one: most of the rest are late.
+Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed
+in time. What held, held whatever the generator and the machine did. A miss is the servers', with
+two exceptions:
+- SATURATED: the generator used 0.9 of a core, or there is no miss without the operations that its
+  timer began so late that not even a median acquire would have been in time.
+- PAUSED: the machine kept the load process from running. Acquires that touch a pause of a quarter
+  of the SLO's limit or more are left out, hits and misses, and the rest are too few to tell. If
+  more than half are left out, only a clear miss is one: most of the rest are late.
 """
 
 from collections.abc import Sequence
@@ -35,26 +37,41 @@ from bench.measure.workers import BUSY_CORE
 from bench.report.figures import percent
 from bench.scenario import Scenario
 
-LEAST_USERS, MOST_USERS = 64, 2048
-MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}  # what may be later
-BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")  # figures that load makes worse
-SERVER, GENERATOR, MACHINE = "server CPU of one instance", "the generator's CPU", "this machine's cores"
-HOT_KEY, CALLERS, FSYNC, NETWORK = "the hot key r0", "callers", "fsync", "the network"
+LEAST_USERS = 64
+MOST_USERS = 2048
+# what may be later
+MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}
+# figures that load makes worse
+BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")
+SERVER = "server CPU of one instance"
+GENERATOR = "the generator's CPU"
+MACHINE = "this machine's cores"
+HOT_KEY = "the hot key r0"
+CALLERS = "callers"
+FSYNC = "fsync"
+NETWORK = "the network"
 NEAR = 0.7
-NEARLY_FULL = 0.5  # a use from here on tells the rate that takes all of it: no more than twice that of the probe
+# a use from here on tells the rate that takes all of it: no more than twice that of the probe
+NEARLY_FULL = 0.5
 MOST_LEFT_OUT = 0.5  # of the acquires
-# Beyond its capacity a server has a queue that grows, so most acquires are late. What a pause leaves behind, and one of
-# the servers' processes that nobody sees, makes some of them late. Of six probes at 0.7 to 0.9 of a known capacity, of
-# which 80 % was left out, three would have been called misses by 7 to 12 % late acquires (p99, load average 30).
+# Beyond its capacity a server has a queue that grows, so most acquires are late. What a pause
+# leaves behind, and one of the servers' processes that nobody sees, makes some of them late. Of six
+# probes at 0.7 to 0.9 of a known capacity, of which 80 % was left out, three would have been called
+# misses by 7 to 12 % late acquires (p99, load average 30).
 CLEARLY_LATE = 0.5
-PAUSE_SHARE = 0.25  # of the SLO's limit: a shorter pause makes no miss of an acquire that the servers answered in time
-LEAST_LEFT = 3.0  # acquires ÷ what may be late: so many without a miss are 95 % sure to be within it (rule of three)
-OTHERS = 0.25  # of this machine's CPU time: what others take from there on is worth a word
+# of the SLO's limit: a shorter pause makes no miss of an acquire that the servers answered in time
+PAUSE_SHARE = 0.25
+# acquires ÷ what may be late: so many without a miss are 95 % sure to be within it (rule of three)
+LEAST_LEFT = 3.0
+# of this machine's CPU time: what others take from there on is worth a word
+OTHERS = 0.25
 GAVE_OUT = "not reached: the generator gave out first ({}); use --processes or more hosts"
-FULL = 0.9  # of this machine's cores
+# of this machine's cores
+FULL = 0.9
 ELSEWHERE = "more load takes other hosts (--expect-workers), or cores that other work leaves free"
 HERE = ("127.", "localhost", "[::1]", "/")  # no network between
-FSYNC_REPLY = 1.5  # a reply waits half an fsync that is under way, on average, and one of its own
+# a reply waits half an fsync that is under way, on average, and one of its own
+FSYNC_REPLY = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +83,9 @@ class Slo:
     @property
     def acquire_limit(self) -> Threshold | None:
         """The first upper limit on a percentile of acquire, which attainment is about."""
-        return next((threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None)
+        return next(
+            (threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None
+        )
 
     @property
     def figure(self) -> str:
@@ -81,10 +100,14 @@ class Slo:
 
 
 def read_slo(texts: Sequence[str]) -> Slo:
-    """The SLO written in `texts`. Raises UsageError for a wrong form, or a figure that a rate cannot be searched by."""
+    """The SLO written in `texts`.
+
+    Raises UsageError for a wrong form, or a figure that a rate cannot be searched by.
+    """
     thresholds = read_thresholds(texts)
     for threshold in thresholds:
-        metric, sign = threshold.metric, ">" if threshold.metric.higher_is_better else "<"
+        metric = threshold.metric
+        sign = ">" if threshold.metric.higher_is_better else "<"
         if metric.path[0] not in BOUNDED:
             raise UsageError(
                 f"option --slo: {metric.name} is nothing that more load makes worse; "
@@ -92,14 +115,20 @@ def read_slo(texts: Sequence[str]) -> Slo:
             )
         if threshold.operator not in (sign, f"{sign}="):
             raise UsageError(
-                f"option --slo: {threshold.expression!r} is not broken by more load; an SLO on {metric.name} is "
+                f"option --slo: {threshold.expression!r} is not broken by more load; an "
+                f"SLO on {metric.name} is "
                 f"written with {sign}="
             )
     return Slo(thresholds)
 
 
-def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None) -> Probe:
-    """Judge a run that was offered `rate` (operations/s). `busy`: the share of this machine's CPU that was used."""
+def judge_probe(
+    rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None
+) -> Probe:
+    """Judge a run that was offered `rate` (operations/s).
+
+    `busy`: the share of this machine's CPU that was used.
+    """
     return Probe(
         rate_per_s=rate,
         step=step,
@@ -121,10 +150,16 @@ def judge_probe(rate: float, step: str, result: RunResult, slo: Slo, busy: float
 
 
 def _seen(result: RunResult, slo: Slo) -> Seen:
-    limit, is_sustained = slo.acquire_limit, result.rate.sustained is not False
-    if is_sustained and all(_kept(threshold, result, left_out=False) for threshold in slo.thresholds):
+    limit = slo.acquire_limit
+    is_sustained = result.rate.sustained is not False
+    if is_sustained and all(
+        _kept(threshold, result, left_out=False) for threshold in slo.thresholds
+    ):
         return Seen.HELD
-    if result.generator.verdict == "INVALID" and result.generator.gap_s > MOST_SHARE * result.duration_s:
+    if (
+        result.generator.verdict == "INVALID"
+        and result.generator.gap_s > MOST_SHARE * result.duration_s
+    ):
         return Seen.PAUSED
     if limit is None or not _paused(limit, result).count:
         return Seen.SATURATED if _is_saturated(result, slo) else Seen.MISSED
@@ -132,10 +167,13 @@ def _seen(result: RunResult, slo: Slo) -> Seen:
     share = MISS_SHARES[slo.figure]
     is_enough = due * share >= LEAST_LEFT
     least_late = CLEARLY_LATE if due < MOST_LEFT_OUT * result.outcomes.total else share
-    # whether the rate was sustained is left out, too: what a pause at its end held up returned after the window
+    # whether the rate was sustained is left out, too: what a pause at its end held up returned
+    # after the window
     if all(_kept(threshold, result) for threshold in slo.thresholds):
         return Seen.HELD if is_enough else Seen.PAUSED
-    if (least_late > share or not is_enough) and (wilson(due - within, due).low or 0.0) <= least_late:
+    if (least_late > share or not is_enough) and (
+        wilson(due - within, due).low or 0.0
+    ) <= least_late:
         return Seen.PAUSED
     return Seen.SATURATED if _is_saturated(result, slo) else Seen.MISSED
 
@@ -144,11 +182,14 @@ def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
     if (threshold := slo.acquire_limit) is None:
         return None
     within, due = _within(threshold, result)
-    return Attainment(within=within, operations=due, limit_s=threshold.limit, **asdict(wilson(within, due)))
+    return Attainment(
+        within=within, operations=due, limit_s=threshold.limit, **asdict(wilson(within, due))
+    )
 
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
-    """How many callers keep `rate` going while acquires take twice their limit (Little's law), a power of two."""
+    """How many callers keep `rate` going while acquires take twice their limit (Little's law), a
+    power of two."""
     limit = slo.acquire_limit
     busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
     users = LEAST_USERS
@@ -159,7 +200,8 @@ def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
 
 
 def _is_saturated(result: RunResult, slo: Slo) -> bool:
-    threshold, usual = slo.acquire_limit, result.latency_s.acquire_service.p50
+    threshold = slo.acquire_limit
+    usual = result.latency_s.acquire_service.p50
     if is_busy(result.generator.cpu_ratio):
         return True
     late = _histogram("timer_lateness", result)
@@ -169,7 +211,10 @@ def _is_saturated(result: RunResult, slo: Slo) -> bool:
     paused = _paused(threshold, result)
     left_out = paused.count - _up_to(paused, threshold.limit)
     beyond = max(late.count - _up_to(late, threshold.limit - usual) - left_out, 0)
-    return due - within - beyond <= MISS_SHARES[slo.figure] * due and result.rate.sustained is not False
+    return (
+        due - within - beyond <= MISS_SHARES[slo.figure] * due
+        and result.rate.sustained is not False
+    )
 
 
 def is_busy(cpu_ratio: float | None) -> bool:
@@ -178,7 +223,8 @@ def is_busy(cpu_ratio: float | None) -> bool:
 
 
 def _kept(threshold: Threshold, result: RunResult, *, left_out: bool = True) -> bool:
-    """Whether an expression is true; with `left_out` acquires that touch a pause of the machine are none."""
+    """Whether an expression is true; with `left_out` acquires that touch a pause of the machine are
+    none."""
     if not _is_acquire_limit(threshold):
         return threshold.judge(result).status == "pass"
     within, due = _within(threshold, result) if left_out else _of_all(threshold, result)
@@ -187,11 +233,16 @@ def _kept(threshold: Threshold, result: RunResult, *, left_out: bool = True) -> 
 
 def _is_acquire_limit(threshold: Threshold) -> bool:
     path = threshold.metric.path
-    return path[:2] == ("latency_s", "acquire_all") and path[-1] in MISS_SHARES and threshold.operator in ("<", "<=")
+    return (
+        path[:2] == ("latency_s", "acquire_all")
+        and path[-1] in MISS_SHARES
+        and threshold.operator in ("<", "<=")
+    )
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Operations of the window that got their lease within the limit, and all of them, but for those left out."""
+    """Operations of the window that got their lease within the limit, and all of them, but for
+    those left out."""
     within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
     return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)
@@ -207,7 +258,9 @@ def _paused(threshold: Threshold | None, result: RunResult) -> Histogram:
         return Histogram()
     least_ms = max(PAUSES_MS[0], PAUSE_SHARE * threshold.limit * 1000)
     shortest = max(one for one in PAUSES_MS if one <= least_ms)
-    return Histogram.merged(_histogram(f"paused_{one}", result) for one in PAUSES_MS if one >= shortest)
+    return Histogram.merged(
+        _histogram(f"paused_{one}", result) for one in PAUSES_MS if one >= shortest
+    )
 
 
 def _histogram(name: str, result: RunResult) -> Histogram:
@@ -241,10 +294,15 @@ def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Use
 
 
 def next_limit(uses: Sequence[Use], gave_out: str = "") -> Use:
-    """What limits the rate next. `gave_out`: how the generator did before any of `uses` did, "" = it did not."""
+    """What limits the rate next.
+
+    `gave_out`: how the generator did before any of `uses` did, "" = it did not.
+    """
     machine = next((use for use in uses if use.name == MACHINE), None)
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
-        return structs.replace(machine, text=f"{machine.text}; the generator gave out first ({gave_out}): {ELSEWHERE}")
+        return structs.replace(
+            machine, text=f"{machine.text}; the generator gave out first ({gave_out}): {ELSEWHERE}"
+        )
     if gave_out:
         return Use(GENERATOR, GAVE_OUT.format(gave_out))
     first = max(uses, key=lambda use: use.ratio or 0.0, default=None)
@@ -257,13 +315,15 @@ def next_limit(uses: Sequence[Use], gave_out: str = "") -> Use:
 def _server_use(instance: InstanceReport, result: RunResult) -> float | None:
     """The share of a core that one instance used while the load ran: CPU per lease × leases/s."""
     cpu_s = instance.info.cpu_s if instance.info else None
-    leases, rate = result.totals.acquired, result.rate.achieved_per_s
+    leases = result.totals.acquired
+    rate = result.rate.achieved_per_s
     return None if cpu_s is None or not leases or rate is None else cpu_s / leases * rate
 
 
 def hot_share(scenario: Scenario) -> float:
     """The share of all operations that want the most wanted resource (0…1)."""
-    resources, skew = scenario.resources, scenario.skew
+    resources = scenario.resources
+    skew = scenario.skew
     if skew.kind == "hot":
         return skew.value if resources > 1 else 1.0
     if skew.kind == "zipf":
@@ -272,7 +332,10 @@ def hot_share(scenario: Scenario) -> float:
 
 
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> Use:
-    """A use that grows with the rate. Near enough to full it has the rate that would take all of it."""
+    """A use that grows with the rate.
+
+    Near enough to full it has the rate that would take all of it.
+    """
     rate = result.rate.achieved_per_s
     return Use(name, text, ratio, rate / ratio if rate and ratio >= NEARLY_FULL else None)
 
@@ -280,7 +343,11 @@ def _grows(name: str, ratio: float, text: str, result: RunResult) -> Use:
 def _server(result: RunResult) -> Use | None:
     seen = [(_server_use(instance, result), instance.index) for instance in result.instances]
     use, index = max(((use, index) for use, index in seen if use is not None), default=(None, 0))
-    return None if use is None else _grows(SERVER, use, f"#{index}: {percent(use, 0)} of a core", result)
+    return (
+        None
+        if use is None
+        else _grows(SERVER, use, f"#{index}: {percent(use, 0)} of a core", result)
+    )
 
 
 def _generator(result: RunResult) -> Use | None:
@@ -289,10 +356,14 @@ def _generator(result: RunResult) -> Use | None:
 
 
 def _own(result: RunResult) -> tuple[float | None, str]:
-    """The share of this machine's CPU time that generator and servers used, as far as these are here; who that is."""
-    cores, cost, rate = result.environment.usable_cores, result.cost, result.rate.achieved_per_s
+    """The share of this machine's CPU time that generator and servers used, as far as these are
+    here; who that is."""
+    cores = result.environment.usable_cores
+    cost = result.cost
+    rate = result.rate.achieved_per_s
     are_here = result.fleet.started or all(one.address.startswith(HERE) for one in result.instances)
-    client, servers = cost.client_cpu_us_per_cycle, cost.server_cpu_us_per_cycle if are_here else None
+    client = cost.client_cpu_us_per_cycle
+    servers = cost.server_cpu_us_per_cycle if are_here else None
     if not cores or client is None or rate is None or (result.fleet.started and servers is None):
         return None, ""
     who = "the generator" if servers is None else "generator and servers"
@@ -310,35 +381,48 @@ def _machine(result: RunResult, busy: float | None) -> Use | None:
         return None
     cores = f"{result.environment.usable_cores:g}"
     if busy is not None and busy - own > OTHERS:
-        return Use(MACHINE, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with {who}", busy)
+        return Use(
+            MACHINE, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with {who}", busy
+        )
     return _grows(MACHINE, own, f"{percent(own, 0)} of {cores}, with {who}", result)
 
 
 def _network(result: RunResult, slo: Slo) -> Use | None:
-    far = [one.reply_s for one in result.instances if one.reply_s and not one.address.startswith(HERE)]
+    far = [
+        one.reply_s for one in result.instances if one.reply_s and not one.address.startswith(HERE)
+    ]
     replies = [reply.p50 for reply in far if reply.p50]
     if not replies or slo.acquire_limit is None:
         return None
-    reply_s, limit_s = float(np.median(replies)), slo.acquire_limit.limit
+    reply_s = float(np.median(replies))
+    limit_s = slo.acquire_limit.limit
     text = f"a reply takes {reply_s * 1e3:.2f} ms (p50) of the {limit_s * 1e3:g} ms"
     return Use(NETWORK, text, reply_s / limit_s)
 
 
 def _hot_key(result: RunResult) -> Use | None:
-    scenario, rate, latency = result.scenario, result.rate.achieved_per_s, result.latency_s
+    scenario = result.scenario
+    rate = result.rate.achieved_per_s
+    latency = result.latency_s
     hold_s = max(mean_of(scenario.hold) / 1000, latency.hold.mean or 0.0)
     turn_s = latency.handoff.p50 or latency.acquire_service.p50
     if turn_s is None or rate is None:
         return None
-    share, ceiling = hot_share(scenario), 1 / (hold_s + turn_s)
+    share = hot_share(scenario)
+    ceiling = 1 / (hold_s + turn_s)
     use = share * rate / ceiling
     times = f"hold {hold_s * 1e3:.2f} ms + hand-off {turn_s * 1e3:.2f} ms"
-    text = f"{percent(use, 0)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), {share * 100:.3g} % want it"
+    text = (
+        f"{percent(use, 0)} of its ceiling {ceiling:,.0f}/s = 1 ÷ ({times}), "
+        f"{share * 100:.3g} % want it"
+    )
     return _grows(HOT_KEY, use, text, result)
 
 
 def _callers(result: RunResult) -> Use | None:
-    latency, users, rate = result.latency_s, result.scenario.users, result.rate.achieved_per_s
+    latency = result.latency_s
+    users = result.scenario.users
+    rate = result.rate.achieved_per_s
     times = [latency.acquire_service.mean, latency.hold.mean, latency.release.mean]
     if rate is None or times[0] is None:
         return None
@@ -354,9 +438,14 @@ def _fsync(result: RunResult) -> Use | None:
     slowest = max(replies, default=0.0)
     if policy == "always" and disk and slowest:
         use = min(1.0, FSYNC_REPLY * disk.p50_s / slowest)
-        return Use(FSYNC, f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each", use)
+        return Use(
+            FSYNC,
+            f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each",
+            use,
+        )
     if delayed:
         return Use(FSYNC, f"{delayed} AOF writes waited for a slow one", 1.0)
-    if policy in (None, "always"):  # the counter is of everysec alone
+    # the counter is of everysec alone
+    if policy in (None, "always"):
         return None
     return Use(FSYNC, "no write waited for it", 0.0)

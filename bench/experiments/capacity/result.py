@@ -1,6 +1,8 @@
-"""The result of `capacity`: *probes and closed loops, one fleet per point → what each bears, and what limits it*.
+"""The result of `capacity`: *probes and closed loops, one fleet per point → what each bears, and
+what limits it*.
 
-Rules: those of `bench.measure.section`; a rate is one of operations. The whole result of every run lies below probes/.
+Rules: those of `bench.measure.section`; a rate is one of operations. The whole result of every run
+lies below probes/.
 """
 
 import math
@@ -15,7 +17,8 @@ from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
 from bench.scenario import Scenario
 
-NEAR_BY = 2.0  # times the capacity or less: a probe that tells what limits it
+# times the capacity or less: a probe that tells what limits it
+NEAR_BY = 2.0
 
 
 class Seen(Enum):
@@ -23,13 +26,16 @@ class Seen(Enum):
 
     HELD = "held"
     MISSED = "missed"
-    CLEARLY_MISSED = "missed by far"  # only in results of before 2026-11-23
+    # only in results of before 2026-11-23
+    CLEARLY_MISSED = "missed by far"
     SATURATED = "saturated"  # the generator
-    PAUSED = "paused"  # the machine kept the load process from running
+    # the machine kept the load process from running
+    PAUSED = "paused"
 
 
 class Attainment(Section, frozen=True, kw_only=True):
-    """Acquires that got their lease within the SLO's limit, of all; the share with its 95 % Wilson interval."""
+    """Acquires that got their lease within the SLO's limit, of all; the share with its 95 % Wilson
+    interval."""
 
     within: Annotated[Count, says("acquires that did")]
     operations: Annotated[Count, says("all of them")]
@@ -45,7 +51,9 @@ class Use(Section, frozen=True):
     name: Annotated[str | None, says("the resource; null: nobody told what was used")]
     text: Annotated[str, says("what that means")]
     ratio: Annotated[Amount | None, says("1 = all of it; null: not known")] = None
-    full_per_s: Annotated[Amount | None, says("the rate that takes all of it; null: not known")] = None
+    full_per_s: Annotated[Amount | None, says("the rate that takes all of it; null: not known")] = (
+        None
+    )
 
 
 class ProbedInstance(Section, frozen=True, kw_only=True):
@@ -64,7 +72,9 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
     """Of the section `generator` of the probe's run."""
 
     cpu_ratio: Annotated[Amount | None, says("CPU of the busiest load process ÷ one core")]
-    late_s: Annotated[Amount | None, says("how late its timer woke, at the percentile `figure`")] = None
+    late_s: Annotated[
+        Amount | None, says("how late its timer woke, at the percentile `figure`")
+    ] = None
     figure: Annotated[str, says("of acquire, which the SLO limits")] = "p99"
 
 
@@ -73,18 +83,24 @@ class Probe(Section, frozen=True, kw_only=True):
 
     rate_per_s: Annotated[Amount, says("offered")]
     step: Annotated[str, says("why that rate was tried: target, or search")]
-    seen: Annotated[Seen, says("saturated, paused: the generator or the machine may be why it missed")]
+    seen: Annotated[
+        Seen, says("saturated, paused: the generator or the machine may be why it missed")
+    ]
     completed_per_s: Annotated[Amount | None, says("acquires that returned")]
     users: Annotated[Count, says("callers")]
     acquire_s: Annotated[Latency, says("of those that got a lease")]
-    attainment: Annotated[Attainment | None, says("null: the SLO has no upper limit on a percentile of acquire")]
+    attainment: Annotated[
+        Attainment | None, says("null: the SLO has no upper limit on a percentile of acquire")
+    ]
     generator: Annotated[ProbeGenerator, says("whether the load can be trusted")]
     uses: Annotated[tuple[Use, ...], says("how far each resource was used")]
     instances: Annotated[tuple[ProbedInstance, ...], says("one entry per instance")]
-    left_out: Annotated[Count, says("acquires that touch a pause of the load process: neither hits nor misses")] = 0
-    others_ratio: Annotated[Share | None, says("of this machine's CPU time, used by other work; null: not known")] = (
-        None
-    )
+    left_out: Annotated[
+        Count, says("acquires that touch a pause of the load process: neither hits nor misses")
+    ] = 0
+    others_ratio: Annotated[
+        Share | None, says("of this machine's CPU time, used by other work; null: not known")
+    ] = None
 
 
 class Capacity(Section, frozen=True, kw_only=True):
@@ -94,8 +110,12 @@ class Capacity(Section, frozen=True, kw_only=True):
     high: Annotated[Amount | None, says("upper end; null: too few probes missed for one")]
     at_least: Annotated[bool, says("nothing but the generator, or nothing at all, bounds it above")]
     likely: Annotated[Amount | None, says("its middle; null: not both ends are known")] = None
-    sure: Annotated[Share | None, says("of it; null before 2026-11-23: then low held, high did not")] = None
-    as_it_is: Annotated[bool, says("of this machine as it is now: misses of its pauses are in it")] = False
+    sure: Annotated[
+        Share | None, says("of it; null before 2026-11-23: then low held, high did not")
+    ] = None
+    as_it_is: Annotated[
+        bool, says("of this machine as it is now: misses of its pauses are in it")
+    ] = False
 
     @property
     def width(self) -> float:
@@ -121,11 +141,16 @@ class Estimate(Section, frozen=True):
 class Headroom(Section, frozen=True, kw_only=True):
     """What is left beyond a target."""
 
-    ratio: Annotated[float | None, says("capacity.likely (without it: capacity.low) ÷ target − 1; null: not known")]
-    acquire_s: Annotated[Estimate | None, says("the SLO's percentile of the probes there; null: too few have it")] = (
-        None
-    )
-    holds: Annotated[bool | None, says("whether the probes at the target hold, 95 % sure; null: not known")] = None
+    ratio: Annotated[
+        float | None,
+        says("capacity.likely (without it: capacity.low) ÷ target − 1; null: not known"),
+    ]
+    acquire_s: Annotated[
+        Estimate | None, says("the SLO's percentile of the probes there; null: too few have it")
+    ] = None
+    holds: Annotated[
+        bool | None, says("whether the probes at the target hold, 95 % sure; null: not known")
+    ] = None
 
 
 class ClosedLoop(Section, frozen=True, kw_only=True):
@@ -134,7 +159,9 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
     users: Annotated[Count, says("callers")]
     achieved_per_s: Annotated[Amount | None, says("leases granted")]
     acquire_s: Annotated[Latency, says("of those that got a lease")]
-    generator_cpu_ratio: Annotated[Amount | None, says("CPU of the busiest load process ÷ one core")]
+    generator_cpu_ratio: Annotated[
+        Amount | None, says("CPU of the busiest load process ÷ one core")
+    ]
 
 
 class CapacityPoint(Section, frozen=True, kw_only=True):
@@ -148,7 +175,9 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     capacity: Annotated[Capacity, says("between which rates it lies")]
     knee: Annotated[Knee | None, says("null: nothing held")]
     headroom: Annotated[Headroom | None, says("null: no target was named")]
-    next_limit: Annotated[Use, says("at the probe nearest to the capacity, of those that held if any did")]
+    next_limit: Annotated[
+        Use, says("at the probe nearest to the capacity, of those that held if any did")
+    ]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]
     agreement: Annotated[str | None, says("whether open and closed loop agree, or why not")] = None
@@ -161,7 +190,9 @@ class CapacityResult(Document, frozen=True, kw_only=True):
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
     target_rate_per_s: Annotated[Amount | None, says("the rate whose headroom was asked for")]
     points: Annotated[tuple[CapacityPoint, ...], says("as many as were begun")]
-    stopped: Annotated[str | None, says("why not all was probed; empty: nothing stopped it; null: older")] = None
+    stopped: Annotated[
+        str | None, says("why not all was probed; empty: nothing stopped it; null: older")
+    ] = None
 
 
 def point_name(variables: Mapping[str, str]) -> str:
@@ -170,8 +201,9 @@ def point_name(variables: Mapping[str, str]) -> str:
 
 
 def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
-    """Return the probe nearest to the capacity, of two the faster, no further than a factor of two from it: of those
-    that held, if any did. (In one that did not, callers and keys are all in use, whatever the limit was.)"""
+    """Return the probe nearest to the capacity, of two the faster, no further than a factor of two
+    from it: of those that held, if any did. (In one that did not, callers and keys are all in use,
+    whatever the limit was.)"""
     edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:

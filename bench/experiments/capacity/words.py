@@ -1,4 +1,5 @@
-"""What `lockbench capacity` says: *its result → one sentence that answers, tables and sentences*, 100 columns wide."""
+"""What `lockbench capacity` says: *its result → one sentence that answers, tables and sentences*,
+100 columns wide."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -52,12 +53,17 @@ _CALLERS: Columns[ClosedLoop] = (
 )
 _POINTS: Columns[CapacityPoint] = (
     ("leases/s\nwithin the SLO", lambda point: _bracket(point).partition(" leases/s")[0]),
-    ("p99\nms", lambda point: milliseconds(near.acquire_s.p99) if (near := _near(point)) else MISSING),
+    (
+        "p99\nms",
+        lambda point: milliseconds(near.acquire_s.p99) if (near := _near(point)) else MISSING,
+    ),
     ("attained", lambda point: percent(kept.rate, 2) if (kept := _attained(point)) else MISSING),
     ("knee\n/s", lambda point: rate_text(point.knee.rate_per_s) if point.knee else MISSING),
     ("next limit", lambda point: point.next_limit.name or "not known"),
 )
-_SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys((Seen.MISSED, Seen.CLEARLY_MISSED), ("bad", "missed it"))
+_SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys(
+    (Seen.MISSED, Seen.CLEARLY_MISSED), ("bad", "missed it")
+)
 
 
 def _near(point: CapacityPoint) -> Probe | None:
@@ -74,14 +80,24 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
     points = result.points
     if len(points) == 1 and not points[0].variables:
         headline = f"{_headline(points[0], result)} at {' and '.join(result.slo)}{_now(points[0])}"
-        parts, lines = [*_parts(points[0])], _lines(points[0], result)
+        parts = [*_parts(points[0])]
+        lines = _lines(points[0], result)
     else:
         headline = f"{counted(len(points), 'point')}, {' and '.join(result.slo)}"
-        swept = [(name, lambda point, name=name: point.variables[name]) for name in points[0].variables]
+        swept = [
+            (name, lambda point, name=name: point.variables[name]) for name in points[0].variables
+        ]
         words = {*range(len(swept)), len(swept) + len(_POINTS) - 1}
-        parts, lines = [table("capacity", "", [*swept, *_POINTS], points, words)], _sweep_lines(result)
+        parts = [table("capacity", "", [*swept, *_POINTS], points, words)]
+        lines = _sweep_lines(result)
     return sheet_of(
-        result, place, kind="capacity", headline=headline, conditions=_conditions(result), parts=parts, lines=lines
+        result,
+        place,
+        kind="capacity",
+        headline=headline,
+        conditions=_conditions(result),
+        parts=parts,
+        lines=lines,
     )
 
 
@@ -96,11 +112,17 @@ def suite(result: CapacityResult) -> Suite:
 
 def answer(point: CapacityPoint, result: CapacityResult) -> str:
     """The planning question answered in one sentence."""
-    scenario, near = point.scenario, _near(point)
-    skew, hold = skew_text(scenario.skew), delay_text(scenario.hold).removeprefix("fixed:")
+    scenario = point.scenario
+    near = _near(point)
+    skew = skew_text(scenario.skew)
+    hold = delay_text(scenario.hold).removeprefix("fixed:")
     load = (
         f"N={scenario.instances}",
-        point.fleet.text if point.fleet else "own targets" if scenario.targets else f"fsync {scenario.fsync}",
+        point.fleet.text
+        if point.fleet
+        else "own targets"
+        if scenario.targets
+        else f"fsync {scenario.fsync}",
         *([counted(near.users, "user")] if near else []),
         f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}",
         "no hold" if hold == "0" else f"{hold} hold",
@@ -115,11 +137,16 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
 
 def _headline(point: CapacityPoint, result: CapacityResult) -> str:
     """The answer to what was asked: about the target, if one was named."""
-    return _target(point, point.headroom, result) if point.headroom and point.probes else _bracket(point)
+    return (
+        _target(point, point.headroom, result)
+        if point.headroom and point.probes
+        else _bracket(point)
+    )
 
 
 def _now(point: CapacityPoint) -> str:
-    """A word on other work, where it takes much of this machine: without it the answer may be another one."""
+    """A word on other work, where it takes much of this machine: without it the answer may be
+    another one."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other work takes {percent(median(others), 0)} of its CPU time" if is_busy else ""
@@ -128,13 +155,16 @@ def _now(point: CapacityPoint) -> str:
 
 def _bracket(point: CapacityPoint) -> str:
     capacity = point.capacity
-    low, high = rate_text(capacity.low), rate_text(capacity.high)
+    low = rate_text(capacity.low)
+    high = rate_text(capacity.high)
     if not point.probes:
         return "no probe was finished"
     if capacity.low is None and capacity.high is None:
         return "no rate is known to hold"
     at_least = capacity.at_least or capacity.high is None
-    ends = f"at most {high}" if capacity.low is None else f"≥ {low}" if at_least else f"{low}–{high}"
+    ends = (
+        f"at most {high}" if capacity.low is None else f"≥ {low}" if at_least else f"{low}–{high}"
+    )
     return f"{ends} leases/s" + (f", {percent(capacity.sure, 0)} sure," if capacity.sure else "")
 
 
@@ -144,7 +174,8 @@ def rate_text(rate: float | None) -> str:
 
 
 def _conditions(result: CapacityResult) -> Sequence[str]:
-    scenario, fleet = result.points[0].scenario, result.points[0].fleet
+    scenario = result.points[0].scenario
+    fleet = result.points[0].fleet
     servers = fleet.servers_text if fleet else ""
     return (
         scenario.recipe,
@@ -155,11 +186,14 @@ def _conditions(result: CapacityResult) -> Sequence[str]:
 
 
 def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:
-    attained, knee, seen = _attained(point), point.knee, Counter(probe.seen for probe in point.probes)
+    attained = _attained(point)
+    knee = point.knee
+    seen = Counter(probe.seen for probe in point.probes)
     yield "answer", answer(point, result)
     if point.headroom:
         yield "target", _headroom(point, point.headroom, result)
-    missed, spoilt = seen[Seen.MISSED] + seen[Seen.CLEARLY_MISSED], seen[Seen.SATURATED]
+    missed = seen[Seen.MISSED] + seen[Seen.CLEARLY_MISSED]
+    spoilt = seen[Seen.SATURATED]
     tally = f"{counted(len(point.probes), 'probe')}, {seen[Seen.HELD]} held, {missed} missed"
     tally += f", {spoilt} spoilt by the generator" if spoilt else ""
     tally += f", {seen[Seen.PAUSED]} by pauses" if seen[Seen.PAUSED] else ""
@@ -171,7 +205,8 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
     if point.agreement and point.agreement not in point.reasons:
         yield "closed loop", point.agreement
     if attained:
-        low, high = percent(attained.low, 2), percent(attained.high, 2)
+        low = percent(attained.low, 2)
+        high = percent(attained.high, 2)
         within = f"{count(attained.operations)} acquires within {latency(attained.limit_s)}"
         yield "attained", f"{percent(attained.rate, 2)} (95 % sure: {low} to {high}) of {within}"
     if knee:
@@ -179,14 +214,18 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
         yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"
     near = _near(point)
     others = [use for use in (near.uses if near else ()) if use.name != point.next_limit.name]
-    yield from (("used", f"{use.name}: {use.text}") for use in sorted(others, key=lambda use: -(use.ratio or 0)))
+    yield from (
+        ("used", f"{use.name}: {use.text}")
+        for use in sorted(others, key=lambda use: -(use.ratio or 0))
+    )
 
 
 def _own_share(point: CapacityPoint) -> str:
     """What the load process itself adds to the latency that the SLO limits."""
     if (near := _near(point)) is None:
         return ""
-    figure, late = near.generator.figure, near.generator.late_s
+    figure = near.generator.figure
+    late = near.generator.late_s
     whole = getattr(near.acquire_s, figure)
     if whole is None or late is None:
         return ""
@@ -198,9 +237,14 @@ def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) ->
     """The planner's answer: whether the target holds, and what room is left."""
     probes = [probe for probe in point.probes if probe.rate_per_s == result.target_rate_per_s]
     held = sum(probe.seen is Seen.HELD for probe in probes)
-    times, at, how = headroom.acquire_s, f"{count(result.target_rate_per_s)}/s", ""
+    times = headroom.acquire_s
+    at = f"{count(result.target_rate_per_s)}/s"
+    how = ""
     if times and point.probes:
-        how = f"{point.probes[0].generator.figure} {latency(times.value)}, 95 % sure below {latency(times.high)}"
+        how = (
+            f"{point.probes[0].generator.figure} {latency(times.value)}, 95 % sure below "
+            f"{latency(times.high)}"
+        )
     tally = "; ".join([f"{held} of {counted(len(probes), 'probe')} held", *([how] if how else [])])
     if headroom.holds:
         return f"{at} holds ({how or tally}); {_room(point)}"
@@ -210,7 +254,8 @@ def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) ->
 
 def _room(point: CapacityPoint) -> str:
     capacity = point.capacity
-    low, high = rate_text(capacity.low), rate_text(capacity.high)
+    low = rate_text(capacity.low)
+    high = rate_text(capacity.high)
     if capacity.low is None or point.headroom is None or point.headroom.ratio is None:
         return "how much room there is beyond is not known"
     return f"room up to at least {low}/s" if capacity.high is None else f"room up to {low}–{high}/s"
@@ -218,7 +263,9 @@ def _room(point: CapacityPoint) -> str:
 
 def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
     limit = point.next_limit
-    first = (limit.name or limit.text) + (f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else "")
+    first = (limit.name or limit.text) + (
+        f", at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
+    )
     return f"{_target(point, headroom, result)}; first limit: {first}"
 
 
@@ -228,7 +275,10 @@ def _pauses(point: CapacityPoint) -> str:
     if not touched:
         return ""
     nothing = sum(probe.seen is Seen.PAUSED for probe in point.probes)
-    text = f"{count(sum(probe.left_out for probe in touched))} acquires in {counted(len(touched), 'probe')} touched one"
+    text = (
+        f"{count(sum(probe.left_out for probe in touched))} acquires in "
+        f"{counted(len(touched), 'probe')} touched one"
+    )
     text += " (this machine did not run the load process): neither hits nor misses"
     return f"{text}; {counted(nothing, 'probe')} told nothing" if nothing else text
 
@@ -250,27 +300,46 @@ def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
 
 def figures(result: CapacityResult) -> list[Figure]:
     """What each rate did to the latency, of every point."""
-    pictures = (_search_picture(point, result, number) for number, point in enumerate(result.points))
+    pictures = (
+        _search_picture(point, result, number) for number, point in enumerate(result.points)
+    )
     return [figure for figure in pictures if figure]
 
 
 def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -> Figure | None:
-    slowest = ((probe, probe.acquire_s.p99 or probe.acquire_s.p90 or probe.acquire_s.max) for probe in point.probes)
+    slowest = (
+        (probe, probe.acquire_s.p99 or probe.acquire_s.p90 or probe.acquire_s.max)
+        for probe in point.probes
+    )
     probes = [(probe, at) for probe, at in slowest if at is not None]
     if not probes:
         return None
     limits = {probe.attainment.limit_s for probe, _ in probes if probe.attainment}
-    x = logarithmic((probe.rate_per_s for probe, _ in probes), "acquires offered per second (log scale)", number_tick)
+    x = logarithmic(
+        (probe.rate_per_s for probe, _ in probes),
+        "acquires offered per second (log scale)",
+        number_tick,
+    )
     y = latencies([*(at for _, at in probes), *limits])
-    low, high = point.capacity.low, point.capacity.high
-    marks: list[Mark] = [] if low is None else [Band(low, high or x.high, "capacity", "the capacity", "found")]
-    marks += [Line([x.low, x.high], [limit, limit], "c2", "the SLO's limit") for limit in sorted(limits)]
+    low = point.capacity.low
+    high = point.capacity.high
+    marks: list[Mark] = (
+        [] if low is None else [Band(low, high or x.high, "capacity", "the capacity", "found")]
+    )
+    marks += [
+        Line([x.low, x.high], [limit, limit], "c2", "the SLO's limit") for limit in sorted(limits)
+    ]
     for probe, at in probes:
         style, key = _SEEN.get(probe.seen, ("c5", "spoilt by the generator"))
         marks.append(Spot(probe.rate_per_s, at, style, key, hollow=probe.seen is not Seen.HELD))
     title = answer(point, result).partition("; next limit")[0]
     title += f"; knee at {rate_text(point.knee.rate_per_s)}/s" if point.knee else ""
-    about = "Acquire p99 of each probe by the rate offered; p90 or slowest where p99 has too few samples"
-    columns = [Column(*name) for name in (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"))]
+    about = (
+        "Acquire p99 of each probe by the rate offered; p90 or slowest where p99 has too few "
+        "samples"
+    )
+    columns = [
+        Column(*name) for name in (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"))
+    ]
     rows = [[one.rate_per_s, one.seen.value, one.acquire_s.p99] for one in point.probes]
     return plot(f"search-{number}", title, about, x=x, y=y, marks=marks, columns=columns, rows=rows)

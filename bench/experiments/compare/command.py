@@ -1,7 +1,9 @@
-"""`lockbench compare` and `lockbench gate`: *stored results, scenarios, recipes, revisions → ratios, and one word*.
+"""`lockbench compare` and `lockbench gate`: *stored results, scenarios, recipes, revisions →
+ratios, and one word*.
 
-Rules: what is wrong is refused before anything starts; what was named and is not there is a mistake (2), never noise
-(4). A comparison runs the first side once more in every round, as a measure of the noise (A/A).
+Rules: what is wrong is refused before anything starts; what was named and is not there is a mistake
+(2), never noise (4). A comparison runs the first side once more in every round, as a measure of the
+noise (A/A).
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
     *("cost.commands_per_acquire", "cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
 )
-CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")  # what a gate judges by
+# what a gate judges by
+CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")
 OPEN = ("acquire.p50", "acquire.success")
 
 
@@ -60,37 +63,71 @@ def _share(text: str) -> float:
 def _options(command: Command, kind: Kind) -> Command:
     options = together(
         click.option(
-            *("--pairs", "--repeats", "pairs"), metavar="N", type=click.IntRange(1, 1000), default=PAIRS[kind],
+            *("--pairs", "--repeats", "pairs"),
+            metavar="N",
+            type=click.IntRange(1, 1000),
+            default=PAIRS[kind],
             help=f"rounds to run; a gate stops when it is certain  [{PAIRS[kind]}]",
         ),
-        click.option("--tolerance", type=Read("SHARE", _share), default="10%", help="how much worse passes  [10%]"),
-        click.option("--metric", "metrics", metavar="M", type=METRIC, multiple=True, help="judge by it (repeatable)"),
         click.option(
-            "--variable", "variables", metavar="KEY", type=KEY, multiple=True,
+            "--tolerance",
+            type=Read("SHARE", _share),
+            default="10%",
+            help="how much worse passes  [10%]",
+        ),
+        click.option(
+            "--metric",
+            "metrics",
+            metavar="M",
+            type=METRIC,
+            multiple=True,
+            help="judge by it (repeatable)",
+        ),
+        click.option(
+            "--variable",
+            "variables",
+            metavar="KEY",
+            type=KEY,
+            multiple=True,
             help="what may differ; compare runs each value of KEY=A,B as a side of its own",
         ),
         hosts_options,
         scenario_options("recipe", usual={"duration": "1.5s at most", "warmup": "0.3s at most"}),
         run_options(kind),
-    )  # fmt: skip
+    )
     return options(command)
 
 
-@click.command(cls=Grouped, epilog="A, B: results, folders of results, or scenarios; the first is compared with.")
+@click.command(
+    cls=Grouped,
+    epilog="A, B: results, folders of results, or scenarios; the first is compared with.",
+)
 @click.argument("things", metavar="[A B …]", type=click.Path(), nargs=-1)
-@click.option("--recipe", "recipes", metavar="NAME", type=RECIPE, multiple=True, help="run it now (repeatable)")
+@click.option(
+    "--recipe",
+    "recipes",
+    metavar="NAME",
+    type=RECIPE,
+    multiple=True,
+    help="run it now (repeatable)",
+)
 @partial(_options, kind="compare")
 def compare(things: tuple[str, ...], **values: Any) -> int:
     """Which is faster, by how much, and is it certain?
 
-    Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, and one word: different
-    (better, worse), same (within the tolerance) or inconclusive."""
+    Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, and one
+    word: different (better, worse), same (within the tolerance) or inconclusive."""
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
-    given = [*(read_named(text, Path()) for text in things), *(Named(name, "recipe") for name in values["recipes"])]
+    given = [
+        *(read_named(text, Path()) for text in things),
+        *(Named(name, "recipe") for name in values["recipes"]),
+    ]
     choices = swept("--variable", [text for text in values["variables"] if "=" in text])
     if len(given) * len(choices) < 2:
-        raise UsageError("name at least two things to compare: result folders, scenario files or --recipe")
+        raise UsageError(
+            "name at least two things to compare: result folders, scenario files or --recipe"
+        )
     values["variables"] = [text.partition("=")[0].strip() for text in values["variables"]]
     if is_stored(given):
         if any(choices):
@@ -102,35 +139,58 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
         for choice in choices:
             options = written | choice
             for side in stack.enter_context(opened(given, partial(_scenario, options), options)):
-                words = [*choice.values()] if choice and len(given) == 1 else [side.label, *choice.values()]
+                words = (
+                    [*choice.values()]
+                    if choice and len(given) == 1
+                    else [side.label, *choice.values()]
+                )
                 sides.append(replace(side, label=" ".join(words)))
         return _now("compare", sides, values)
 
 
-@click.command(cls=Grouped, epilog="X, Y: a result folder, a scenario, git:REV (a revision), lib:DIR (packages).")
+@click.command(
+    cls=Grouped,
+    epilog="X, Y: a result folder, a scenario, git:REV (a revision), lib:DIR (packages).",
+)
 @click.argument("scenario", required=False, type=ScenarioPlace())
-@click.option("--baseline", metavar="X", type=click.Path(), default="", help="what it must not be worse than")
 @click.option(
-    "--candidate", metavar="Y", type=click.Path(), default="",
+    "--baseline", metavar="X", type=click.Path(), default="", help="what it must not be worse than"
+)
+@click.option(
+    "--candidate",
+    metavar="Y",
+    type=click.Path(),
+    default="",
     help="what is judged  [beside a revision: the code as it is here]",
-)  # fmt: skip
-@click.option("--recipe", metavar="NAME", type=RECIPE, default=None, help="which lock to load  [redlock]")
-@click.option("--repo", metavar="DIR", type=click.Path(path_type=Path), default=Path(), help="where revisions are  [.]")
+)
+@click.option(
+    "--recipe", metavar="NAME", type=RECIPE, default=None, help="which lock to load  [redlock]"
+)
+@click.option(
+    "--repo",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="where revisions are  [.]",
+)
 @partial(_options, kind="gate")
 def gate(scenario: Path | None, **values: Any) -> int:
     """Did this change make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
 
-    Two scenarios, revisions or installed versions are run in turns, on equal servers, until it is certain.
-    PASS: the interval of the change ends within the tolerance. FAIL: it is worse for certain, and by more than
-    the tolerance. Besides, commands, bytes, round trips and connections per acquire must not grow at all. Of stored
-    runs, whose cycles nobody can count one by one, commands, bytes and round trips must not grow for certain.
+    Two scenarios, revisions or installed versions are run in turns, on equal servers, until it is
+    certain. PASS: the interval of the change ends within the tolerance. FAIL: it is worse for
+    certain, and by more than the tolerance. Besides, commands, bytes, round trips and connections
+    per acquire must not grow at all. Of stored runs, whose cycles nobody can count one by one,
+    commands, bytes and round trips must not grow for certain.
 
     SCENARIO.toml: the load for revisions and installed versions.
     """
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
     if not values["baseline"]:
-        raise UsageError("no baseline was named: say with --baseline what it must not be worse than")
+        raise UsageError(
+            "no baseline was named: say with --baseline what it must not be worse than"
+        )
     baseline = read_named(values["baseline"], values["repo"])
     if values["candidate"]:
         candidate = read_named(values["candidate"], values["repo"])
@@ -141,7 +201,9 @@ def gate(scenario: Path | None, **values: Any) -> int:
     if is_stored([baseline, candidate]):
         return _stored("gate", [baseline, candidate], values)
     options = given_options(values)
-    with opened([baseline, candidate], partial(_scenario, options, load_of=scenario), options) as sides:
+    with opened(
+        [baseline, candidate], partial(_scenario, options, load_of=scenario), options
+    ) as sides:
         return _now("gate", sides, values)
 
 
@@ -154,46 +216,73 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
 
     if values["expect_workers"] and any(side.python_path for side in sides):
         raise UsageError(
-            "option --expect-workers: other hosts run the lockbench that is installed there; over them compare "
+            "option --expect-workers: other hosts run the lockbench that is installed "
+            "there; over them compare "
             "scenarios or recipes, and on one host revisions and installed versions"
         )
     scenarios, bind = led([side.scenario for side in sides], values)
-    sides = [replace(side, scenario=scenario) for side, scenario in zip(sides, scenarios, strict=True)]
-    first, pairs, is_gate = sides[0], values["pairs"], kind == "gate"
+    sides = [
+        replace(side, scenario=scenario) for side, scenario in zip(sides, scenarios, strict=True)
+    ]
+    first = sides[0]
+    pairs = values["pairs"]
+    is_gate = kind == "gate"
     judged, shown = _metrics(kind, values, first.scenario)
     if is_gate and pairs < (least := least_pairs(gate_confidence(len(judged)))):
-        raise UsageError(f"option --pairs: {pairs} can never decide; so many metrics take at least {least}")
+        raise UsageError(
+            f"option --pairs: {pairs} can never decide; so many metrics take at least {least}"
+        )
     if values["variables"]:
         settings = [scenario_settings(side.scenario.shown()) for side in sides]
         require_declared(settings, [side.label for side in sides], values["variables"])
     if not is_gate:
         sides.append(replace(first, label=f"{first.label} again", is_noise=True))
     plan = Comparison(
-        kind, sides, judged, shown, values["tolerance"], first.scenario.seed, pairs,
+        kind,
+        sides,
+        judged,
+        shown,
+        values["tolerance"],
+        first.scenario.seed,
+        pairs,
         looks=gate_looks(pairs, len(judged)) if is_gate else (),
-        allow_missing=values["allow_missing"], allow_skipped=values["allow_skipped"], bind=bind,
-    )  # fmt: skip
-    if is_gate and not values["metrics"] and take_turns(plan):  # a figure that was named is held as said
+        allow_missing=values["allow_missing"],
+        allow_skipped=values["allow_skipped"],
+        bind=bind,
+    )
+    # a figure that was named is held as said
+    if is_gate and not values["metrics"] and take_turns(plan):
         plan = replace(plan, cpu_share=CPU_SHARE)
     return carry_out(kind, plan, values, compare_now)
 
 
 def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
     if values["expect_workers"]:
-        raise UsageError("option --expect-workers: what is stored is not run again; leave it out, or name scenarios")
+        raise UsageError(
+            "option --expect-workers: what is stored is not run again; leave it out, or "
+            "name scenarios"
+        )
     from bench.experiments.compare.experiment import compare_stored
     from bench.experiments.compare.judge import COUNTED
     from bench.experiments.compare.pairs import Comparison, Side
-    from bench.experiments.compare.sides import read_series, require_alike, require_usable, rounds_of
+    from bench.experiments.compare.sides import (
+        read_series,
+        require_alike,
+        require_usable,
+        rounds_of,
+    )
 
     series = [read_series(one.where) for one in given]
-    sides = [Side(one.label, results[0].scenario) for one, results in zip(given, series, strict=True)]
+    sides = [
+        Side(one.label, results[0].scenario) for one, results in zip(given, series, strict=True)
+    ]
     first = sides[0].scenario
     judged, shown = _metrics(kind, values, first)
     require_alike(series, [side.label for side in sides], values["variables"])
     require_usable(kind, series, [side.label for side in sides])
     rounds = rounds_of(series, read_thresholds(values["thresholds"]))
-    if kind == "gate":  # what nobody can count one by one any more
+    # what nobody can count one by one any more
+    if kind == "gate":
         counted = [metric for metric in map(find_metric, COUNTED) if any(rounds.values(0, metric))]
         judged = tuple(dict.fromkeys((*judged, *counted)))
         shown = tuple(metric for metric in shown if metric not in judged)
@@ -201,20 +290,28 @@ def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
     return carry_out(kind, plan, values, lambda order, _show: compare_stored(order, rounds))
 
 
-def _metrics(kind: Kind, values: Values, load: Scenario) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError for wrong ones."""
+def _metrics(
+    kind: Kind, values: Values, load: Scenario
+) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
+    """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError
+    for wrong ones."""
     usual = SHOWN if kind == "compare" else CLOSED if load.rate_per_s is None else OPEN
     judged = tuple(dict.fromkeys(find_metric(name) for name in values["metrics"] or usual))
     for metric in judged:
         if metric.name not in USUAL:
             some = nearest(metric.name, USUAL) or f"; compared are {', '.join(SHOWN)}"
             raise UsageError(f"option --metric: {metric.name} is not compared{some}")
-    others = [] if kind == "compare" else [metric for metric in map(find_metric, SHOWN) if metric not in judged]
+    others = (
+        []
+        if kind == "compare"
+        else [metric for metric in map(find_metric, SHOWN) if metric not in judged]
+    )
     return judged, tuple(others)
 
 
 def _scenario(options: Mapping[str, object], one: Named, load_of: Path | None = None) -> Scenario:
-    """What is run of `one` under `options`; `load_of`: the scenario of what is none itself. Raises UsageError."""
+    """What is run of `one` under `options`; `load_of`: the scenario of what is none itself. Raises
+    UsageError."""
     from bench.recipes.registry import find_recipe
 
     path = one.where if one.kind == "scenario" else load_of

@@ -1,17 +1,23 @@
-"""What an acquire costs, counted: *the two sides of a gate → commands, bytes, round trips and connections, exactly*.
+"""What an acquire costs, counted: *the two sides of a gate → commands, bytes, round trips and
+connections, exactly*.
 
 Rules
-- One caller, a free resource, a relay in between that counts; the median of some cycles (round trips: the least, as a
-  stall can only add). More fails, without a tolerance.
-- Replies are held back until everybody has been silent for `QUIET_S`, then all go at once: what a client sends between
-  two such moments is one round trip, however many instances it speaks to, whatever the machine's speed.
-- INFO and its reply are not counted. A client sends it by the clock (lockcore asks four times a second at most whether
-  databases were swapped), so a slow machine would see more of it in a cycle, and its length changes from call to call.
-- The cycles are taken by a process of the side's own packages, which is this file started by name (`serve`). It imports
-  something of them, or the side would be the same code as the other, and every gate would pass:
+- One caller, a free resource, a relay in between that counts; the median of some cycles (round
+  trips: the least, as a stall can only add). More fails, without a tolerance.
+- Replies are held back until everybody has been silent for `QUIET_S`, then all go at once: what a
+  client sends between two such moments is one round trip, however many instances it speaks to,
+  whatever the machine's speed.
+- INFO and its reply are not counted. A client sends it by the clock (lockcore asks four times a
+  second at most whether databases were swapped), so a slow machine would see more of it in a cycle,
+  and its length changes from call to call.
+- The cycles are taken by a process of the side's own packages, which is this file started by name
+  (`serve`). It imports something of them, or the side would be the same code as the other, and
+  every gate would pass:
 
-    {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin, answered by `ready`
-    cycle           one acquire of a free resource and its release, answered by `done`; `unused` where no folder was
+    {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin, answered
+                    by `ready`
+    cycle           one acquire of a free resource and its release, answered by `done`; `unused`
+                    where no folder was
 """
 
 from __future__ import annotations
@@ -42,21 +48,27 @@ from bench.topology.fleet import HOST, start_fleet
 from bench.topology.server import find_server
 from lockcore import Lease
 
-if TYPE_CHECKING:  # the process that takes the cycles needs no more of the bench than it must
+# the process that takes the cycles needs no more of the bench than it must
+if TYPE_CHECKING:
     from bench.experiments.compare.pairs import CompareOrder, Side
 
-WARM_CYCLES, CYCLES = 2, 7
+WARM_CYCLES = 2
+CYCLES = 7
 LEAST_TTL_MS = 10_000
 RESOURCE = "cycles"
 UNCOUNTED = b"INFO"
-PATIENCE_MS = 2000.0  # of one instance: replies are held back while they are counted
+# of one instance: replies are held back while they are counted
+PATIENCE_MS = 2000.0
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
 COUNTED = ("commands", "bytes_sent", "bytes_received", "connections")
 
 
 def count_exactly(order: CompareOrder) -> Exact:
-    """Return the costs of the first two sides beside each other. Raises UsageError as `costs_of`."""
+    """Return the costs of the first two sides beside each other.
+
+    Raises UsageError as `costs_of`.
+    """
     try:
         baseline, candidate = (costs_of(side, order.server) for side in order.plan.sides[:2])
     except EnvironmentNotReadyError as error:
@@ -65,15 +77,23 @@ def count_exactly(order: CompareOrder) -> Exact:
 
 
 def costs_of(side: Side, server: str | None) -> Costs:
-    """Return what a cycle costs. Raises UsageError where nothing of the side's packages is used, BenchError."""
+    """Return what a cycle costs.
+
+    Raises UsageError where nothing of the side's packages is used, BenchError.
+    """
     scenario = side.scenario
     if find_recipe(scenario.recipe).about.replicated:
-        raise EnvironmentNotReadyError(f"{scenario.recipe} needs a master and replicas: nothing was counted")
-    folder = Path(os.sep)  # what lies in the current folder would be imported before the side's own packages
+        raise EnvironmentNotReadyError(
+            f"{scenario.recipe} needs a master and replicas: nothing was counted"
+        )
+    # what lies in the current folder would be imported before the side's own packages
+    folder = Path(os.sep)
     with (
         start_fleet(scenario.instances, "none", server=find_server(server)) as fleet,
         contextlib.closing(CountingRelay([instance.port for instance in fleet.instances])) as relay,
-        Child("the process that takes the locks", __name__, environ=side.environ(), folder=folder) as child,
+        Child(
+            "the process that takes the locks", __name__, environ=side.environ(), folder=folder
+        ) as child,
     ):
         order = {
             "recipe": scenario.recipe,
@@ -82,7 +102,9 @@ def costs_of(side: Side, server: str | None) -> Costs:
             "folders": side.python_path,
         }
         _asked(child, json.dumps(order), "ready", relay)
-        cycles = [_asked(child, "cycle", "done", relay) for _ in range(WARM_CYCLES + CYCLES)][WARM_CYCLES:]
+        cycles = [_asked(child, "cycle", "done", relay) for _ in range(WARM_CYCLES + CYCLES)][
+            WARM_CYCLES:
+        ]
     return {
         **{name: median(cycle[name] for cycle in cycles) for name in COUNTED},
         "round_trips": min(cycle["round_trips"] for cycle in cycles),
@@ -90,35 +112,47 @@ def costs_of(side: Side, server: str | None) -> Costs:
 
 
 def _asked(child: Child, line: str, wanted: str, relay: CountingRelay) -> Counter[str]:
-    """What was exchanged until the answer. Plain words, no messages: the process may be that of another revision."""
+    """What was exchanged until the answer.
+
+    Plain words, no messages: the process may be that of another revision.
+    """
     try:
         child.write(line + "\n")
         said, counts = relay.until_said(child)
     except EnvironmentNotReadyError as error:
-        said, counts = str(error), Counter()
+        said = str(error)
+        counts = Counter()
     if said == "unused":
         raise UsageError(
-            "the recipe imports nothing of a revision or library that was named: both sides would be the same code, "
-            "and every gate would pass; name what it locks with, or with --recipe the lock that is in there"
+            "the recipe imports nothing of a revision or library that was named: both "
+            "sides would be the same code, "
+            "and every gate would pass; name what it locks with, or with --recipe the "
+            "lock that is in there"
         )
     if said != wanted:
-        raise EnvironmentNotReadyError(f"the costs of a cycle could not be counted: {said.removeprefix('refused ')}")
+        raise EnvironmentNotReadyError(
+            f"the costs of a cycle could not be counted: {said.removeprefix('refused ')}"
+        )
     return counts
 
 
 class Exchange:
-    """One connection's commands and replies, counted as they come; without INFO, and without its reply.
+    """One connection's commands and replies, counted as they come; without INFO, and without its
+    reply.
 
-    Replies come in the order of the commands. What a server publishes comes between them and belongs to no command.
+    Replies come in the order of the commands. What a server publishes comes between them and
+    belongs to no command.
     """
 
     def __init__(self, count: Callable[[str, int], None]) -> None:
         self._count = count
         self._commands = hiredis.Reader()
         self._replies = hiredis.Reader()
-        self._request_bytes = 0  # of the command that is not whole yet
+        # of the command that is not whole yet
+        self._request_bytes = 0
         self._reply_bytes = 0
-        self._asked: deque[bytes] = deque()  # the names of commands without a reply
+        # the names of commands without a reply
+        self._asked: deque[bytes] = deque()
 
     def ask(self, chunk: bytes) -> None:
         """Count what the client sends."""
@@ -149,27 +183,41 @@ class Exchange:
 
     def _command_of(self, reply: object) -> bytes:
         """The name of the command that `reply` answers, empty for what was published."""
-        is_published = isinstance(reply, PushNotification) and reply[:1] not in ([b"subscribe"], [b"unsubscribe"])
+        is_published = isinstance(reply, PushNotification) and reply[:1] not in (
+            [b"subscribe"],
+            [b"unsubscribe"],
+        )
         return b"" if is_published or not self._asked else self._asked.popleft()
 
 
 class CountingRelay:
-    """Stands before loopback ports; `ports` are its own, in the same order. It relays while `until_said` waits."""
+    """Stands before loopback ports; `ports` are its own, in the same order.
+
+    It relays while `until_said` waits.
+    """
 
     def __init__(self, targets: Sequence[int]) -> None:
         self._counts: Counter[str] = Counter()
-        self._held: dict[socket.socket, bytearray] = {}  # replies that wait, by the client they are for
+        # replies that wait, by the client they are for
+        self._held: dict[socket.socket, bytearray] = {}
         self._ready = selectors.DefaultSelector()
         self.ports = []
         for target in targets:
             listener = socket.create_server((HOST, 0))
-            self._ready.register(listener, selectors.EVENT_READ, partial(self._accept, listener, target))
+            self._ready.register(
+                listener, selectors.EVENT_READ, partial(self._accept, listener, target)
+            )
             self.ports.append(listener.getsockname()[1])
 
     def until_said(self, child: Child) -> tuple[str, Counter[str]]:
-        """The next line of `child`, and what went through until then and until nothing was under way any more."""
-        self._counts, quiet, said = Counter(), 0, list[str]()
-        self._ready.register(child.process.stdout, selectors.EVENT_READ, lambda: said.append(child.read_line()))  # type: ignore[arg-type]
+        """The next line of `child`, and what went through until then and until nothing was under
+        way any more."""
+        self._counts = Counter()
+        quiet = 0
+        said = list[str]()
+        self._ready.register(
+            child.process.stdout, selectors.EVENT_READ, lambda: said.append(child.read_line())
+        )  # type: ignore[arg-type]
         try:
             while not said or quiet < 2:
                 ready = self._ready.select(QUIET_S)
@@ -187,12 +235,13 @@ class CountingRelay:
         self._ready.close()
 
     def _accept(self, listener: socket.socket, target: int) -> None:
-        client, server = listener.accept()[0], socket.create_connection((HOST, target))
+        client = listener.accept()[0]
+        server = socket.create_connection((HOST, target))
         self._counts["connections"] += 1
         self._held[client] = bytearray()
         exchange = Exchange(self._count)
-        # Another protocol is handed on and not counted. A client that has waited in vain for a busy server asks whether
-        # that speaks TLS, and a gate ended there with a fault of lockbench.
+        # Another protocol is handed on and not counted. A client that has waited in vain for a busy
+        # server asks whether that speaks TLS, and a gate ended there with a fault of lockbench.
         foreign = contextlib.suppress(hiredis.ProtocolError)
 
         def ask(chunk: bytes) -> None:
@@ -206,13 +255,18 @@ class CountingRelay:
             self._held[client] += chunk
 
         for source, take in ((client, ask), (server, hold)):
-            self._ready.register(source, selectors.EVENT_READ, partial(self._read, source, (client, server), take))
+            self._ready.register(
+                source, selectors.EVENT_READ, partial(self._read, source, (client, server), take)
+            )
 
     def _count(self, name: str, more: int) -> None:
         self._counts[name] += more
 
-    def _read(self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]) -> None:
-        if ends[0] not in self._held:  # both ends were ready, and the other one closed the connection
+    def _read(
+        self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]
+    ) -> None:
+        # both ends were ready, and the other one closed the connection
+        if ends[0] not in self._held:
             return
         with contextlib.suppress(OSError):  # as an end
             if chunk := source.recv(CHUNK_BYTES):
@@ -224,10 +278,14 @@ class CountingRelay:
         del self._held[ends[0]]
 
     def _let_go(self) -> bool:
-        """Hand over all replies that wait: the end of one round trip. False when there were none."""
+        """Hand over all replies that wait: the end of one round trip.
+
+        False when there were none.
+        """
         waiting = {client: held for client, held in self._held.items() if held}
         for client, held in waiting.items():
-            with contextlib.suppress(OSError):  # a client that has gone
+            # a client that has gone
+            with contextlib.suppress(OSError):
                 client.sendall(held)
             held.clear()
         self._counts["round_trips"] += bool(waiting)
@@ -235,7 +293,8 @@ class CountingRelay:
 
 
 def serve() -> None:
-    """Take cycles as stdin wishes: nobody else wants the resource and nothing is retried, so every cycle is alike."""
+    """Take cycles as stdin wishes: nobody else wants the resource and nothing is retried, so every
+    cycle is alike."""
     order = json.loads(sys.stdin.readline())
     settings = RecipeSettings(
         key_prefix="lockbench:cycles:", max_ttl_ms=order["ttl_ms"], instance_timeout_ms=PATIENCE_MS
@@ -261,7 +320,9 @@ def serve() -> None:
 def _is_used(folders: Sequence[str]) -> bool:
     """Whether something was imported from these folders, if there are any."""
     places = (getattr(module, "__file__", None) or "" for module in tuple(sys.modules.values()))
-    return not folders or any(Path(place).is_relative_to(folder) for place in places for folder in folders)
+    return not folders or any(
+        Path(place).is_relative_to(folder) for place in places for folder in folders
+    )
 
 
 def _say(text: str) -> None:

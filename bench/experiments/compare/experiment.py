@@ -1,8 +1,9 @@
 """The answer of `compare` and `gate`: *sides and their runs → one judged, written result*.
 
-Rules: a gate has one baseline and one candidate; it counts exact costs first, where one more fails without a pair, and
-stops at the first look that answers. A comparison sets every side against the first, and the first against itself once
-more (A/A), which is the noise. What was finished when Ctrl-C came is judged and kept.
+Rules: a gate has one baseline and one candidate; it counts exact costs first, where one more fails
+without a pair, and stops at the first look that answers. A comparison sets every side against the
+first, and the first against itself once more (A/A), which is the noise. What was finished when
+Ctrl-C came is judged and kept.
 """
 
 from collections.abc import Iterator
@@ -26,8 +27,13 @@ from bench.run.interrupt import Interrupts
 
 
 def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
-    """Run the pairs and answer the question. Raises BenchError and KeyboardInterrupt as `run_pairs` does."""
-    experiment, exact, rounds = Experiment(order), None, Rounds([], {})
+    """Run the pairs and answer the question.
+
+    Raises BenchError and KeyboardInterrupt as `run_pairs` does.
+    """
+    experiment = Experiment(order)
+    exact = None
+    rounds = Rounds([], {})
     if order.plan.kind == "gate":
         say("exact: commands, bytes, round trips and connections per acquire")
         with Interrupts():
@@ -40,15 +46,22 @@ def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
 
 
 def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
-    """What the pairs say by now, in words, and whether a gate has its answer: at its looks, but a fault at once."""
+    """What the pairs say by now, in words, and whether a gate has its answer: at its looks, but a
+    fault at once."""
     asked = _asked(plan, rounds)
     said = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "
         for one in judge_figures(asked, rounds.runs)
-        if one.role == "judged" and (one.metric, change_text(one.ratio)) != ("acquire.success", "+0.0 %")  # no news
+        # no news
+        if one.role == "judged"
+        and (one.metric, change_text(one.ratio)) != ("acquire.success", "+0.0 %")
     ]
-    status = verdict_over(asked, rounds.runs, None, stopped=rounds.stopped, interrupted=rounds.interrupted).status
-    sure = status in ("violated", "invalid") or (rounds.finished in plan.looks and status in ("pass", "fail"))
+    status = verdict_over(
+        asked, rounds.runs, None, stopped=rounds.stopped, interrupted=rounds.interrupted
+    ).status
+    sure = status in ("violated", "invalid") or (
+        rounds.finished in plan.looks and status in ("pass", "fail")
+    )
     return "".join(said), plan.kind == "gate" and sure
 
 
@@ -58,15 +71,24 @@ def compare_stored(order: CompareOrder, rounds: Rounds) -> Done[ComparisonResult
     return experiment.store(_answer(experiment, order.plan, rounds, None))
 
 
-def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exact | None) -> ComparisonResult:
+def _answer(
+    experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exact | None
+) -> ComparisonResult:
     settings = [settings_of(result) for _, result in sorted(rounds.results.items())]
     asked = _asked(plan, rounds)
     result = ComparisonResult(
         **experiment.header(seed=plan.seed, interrupted=rounds.interrupted),
         kind=plan.kind,
         planned_pairs=plan.pairs,
-        sides=tuple(ComparedSide.of(side.label, rounds.results.get(index)) for index, side in enumerate(plan.sides)),
-        differs=tuple(dict.fromkeys(said for other in settings for said in differences(settings[0], other).values())),
+        sides=tuple(
+            ComparedSide.of(side.label, rounds.results.get(index))
+            for index, side in enumerate(plan.sides)
+        ),
+        differs=tuple(
+            dict.fromkeys(
+                said for other in settings for said in differences(settings[0], other).values()
+            )
+        ),
         tolerance_ratio=plan.tolerance,
         finished_pairs=rounds.finished,
         paired=rounds.paired,
@@ -83,7 +105,8 @@ def _answer(experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exa
         warnings=tuple(_warnings(plan, rounds)),
         verdict=ComparedVerdict(status="inconclusive", reasons=()),
     )
-    return earned(result)  # limits and verdict, as everybody makes them who reads the result
+    # limits and verdict, as everybody makes them who reads the result
+    return earned(result)
 
 
 def _asked(plan: Comparison, rounds: Rounds) -> Asked:
@@ -102,13 +125,22 @@ def _asked(plan: Comparison, rounds: Rounds) -> Asked:
 
 def _warnings(plan: Comparison, rounds: Rounds) -> Iterator[str]:
     if rounds.repeated:
-        yield f"repeated, as the load of one of the runs was not what it claims: {counted(rounds.repeated, 'pair')}"
+        yield (
+            "repeated, as the load of one of the runs was not what it claims: "
+            f"{counted(rounds.repeated, 'pair')}"
+        )
     if busy := sum((run.generator_cpu_ratio or 0) >= BUSY_CORE for run in rounds.runs):
-        yield f"generator-bound in {busy} of {len(rounds.runs)} runs: what the servers do differently may not show"
+        yield (
+            f"generator-bound in {busy} of {len(rounds.runs)} runs: what the servers do "
+            "differently may not show"
+        )
     for index, side in enumerate(plan.sides):
         got = [run.figures.get("acquire.success") for run in rounds.runs if run.side == index]
         if failed := sum(share is not None and 1 - share > FAILED_SHARE for share in got):
-            yield f"{side.label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} runs: endless latencies"
+            yield (
+                f"{side.label}: more than {FAILED_SHARE:.0%} of acquires failed in {failed} "
+                "runs: endless latencies"
+            )
     if unknown := sum(run.safety.verdict == "UNKNOWN" for run in rounds.runs):
         yield f"safety is unknown in {unknown} of {len(rounds.runs)} runs"
     yield from dict.fromkeys(

@@ -1,10 +1,12 @@
-"""Two sides compared by pairs of runs: *values per pair → ratio with its interval; runs and ratios → one word*.
+"""Two sides compared by pairs of runs: *values per pair → ratio with its interval; runs and ratios
+→ one word*.
 
-Rules, beside the gate's (README of this folder): a share of acquires is compared by its difference, in points: who
-forgives 10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a value there, the worst. A pair
-without a value on either side is no pair; where only one side has one, nothing passes. Of an INVALID run no figure is
-judged; only violations and counted costs fail. What an acquire costs in commands, bytes and round trips may
-not grow. Nobody counts single cycles of stored runs; there, growth that is certain fails without a tolerance.
+Rules, beside the gate's (README of this folder): a share of acquires is compared by its difference,
+in points: who forgives 10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a
+value there, the worst. A pair without a value on either side is no pair; where only one side has
+one, nothing passes. Of an INVALID run no figure is judged; only violations and counted costs fail.
+What an acquire costs in commands, bytes and round trips may not grow. Nobody counts single cycles
+of stored runs; there, growth that is certain fails without a tolerance.
 
 `earned` judges a stored comparison anew, with the functions that made it.
 """
@@ -31,29 +33,54 @@ from bench.experiments.compare.result import (
 )
 from bench.gates.threshold import Metric, find_metric, finite, value_of
 from bench.measure.run_result import JudgedThreshold, fields_of
-from bench.measure.statistics import Shift, least_pairs, least_runs, paired_shift, spread, unpaired_shift
-from bench.measure.verdict import COMPARED, FAIL, INCONCLUSIVE, INTERRUPTED, INVALID, PASS, VIOLATED, Evidence, conclude
+from bench.measure.statistics import (
+    Shift,
+    least_pairs,
+    least_runs,
+    paired_shift,
+    spread,
+    unpaired_shift,
+)
+from bench.measure.verdict import (
+    COMPARED,
+    FAIL,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    INVALID,
+    PASS,
+    VIOLATED,
+    Evidence,
+    conclude,
+)
 from bench.measure.workers import IN_DOUBT
 
 GOOD = {"gate": PASS, "compare": COMPARED}
-FALSE_ALARM = 0.01  # of a whole gate over identical code, at most
-MISSED = 0.05  # of a whole gate over a candidate that is worse by all that is allowed, at most
+# of a whole gate over identical code, at most
+FALSE_ALARM = 0.01
+# of a whole gate over a candidate that is worse by all that is allowed, at most
+MISSED = 0.05
 COMPARE_CONFIDENCE = 0.95
 SHARE_TOLERANCE = 0.01
-CPU_SHARE = 0.5  # of the tolerance, for CPU: a tenth more of the lock's own is 4 to 7 % more of a process's (README)
+# of the tolerance, for CPU: a tenth more of the lock's own is 4 to 7 % more of a process's (README)
+CPU_SHARE = 0.5
 CPU = "cost.client_cpu_us_per_cycle"
-GROWTH = 1.3  # from one look to the next
-COUNTED = ("cost.commands_per_acquire", "cost.bytes_per_acquire", "cost.round_trips_per_acquire")  # of stored runs
-COUNTED_MORE = 0.01  # of a count: what retries and lost rounds may add
+# from one look to the next
+GROWTH = 1.3
+# of stored runs
+COUNTED = ("cost.commands_per_acquire", "cost.bytes_per_acquire", "cost.round_trips_per_acquire")
+# of a count: what retries and lost rounds may add
+COUNTED_MORE = 0.01
 Values = Sequence[float | None]
-Costs = Mapping[str, float]  # what one acquire of a free resource and its release cost, N instances together
+# what one acquire of a free resource and its release cost, N instances together
+Costs = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of runs: by whom (`labels` of the sides, those of `noise` are an A/A), by which figures, `looks` of
-    a gate, what share of the tolerance CPU is allowed, and how often a gate may miss what is worse (None: as often as
-    it may give a false alarm over one figure). It is the same for runs made now and for those of a stored result."""
+    """What is asked of runs: by whom (`labels` of the sides, those of `noise` are an A/A), by which
+    figures, `looks` of a gate, what share of the tolerance CPU is allowed, and how often a gate may
+    miss what is worse (None: as often as it may give a false alarm over one figure). It is the same
+    for runs made now and for those of a stored result."""
 
     kind: Kind
     labels: Sequence[str]
@@ -69,38 +96,52 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Values of two sides, None: a run has none, inf: acquires failed. `paired`: the i-th of both are of one round."""
+    """Values of two sides, None: a run has none, inf: acquires failed.
+
+    `paired`: the i-th of both are of one round.
+    """
 
     first: Values
     second: Values
     paired: bool = True
 
     def known(self, *, zero: bool) -> tuple[list[float], list[float], int]:
-        """What can be compared: whole pairs, or all values of each side; and how many pairs are torn, as only one side
-        has a value. `zero`: whether 0 is one."""
-        first, second = ([finite(one) if one or zero else None for one in side] for side in (self.first, self.second))
+        """What can be compared: whole pairs, or all values of each side; and how many pairs are
+        torn, as only one side has a value. `zero`: whether 0 is one."""
+        first, second = (
+            [finite(one) if one or zero else None for one in side]
+            for side in (self.first, self.second)
+        )
         if not self.paired:
             return [a for a in first if a is not None], [b for b in second if b is not None], 0
         pairs = list(zip(first, second, strict=True))
         both = [(a, b) for a, b in pairs if a is not None and b is not None]
-        return [a for a, _ in both], [b for _, b in both], sum((a is None) != (b is None) for a, b in pairs)
+        return (
+            [a for a, _ in both],
+            [b for _, b in both],
+            sum((a is None) != (b is None) for a, b in pairs),
+        )
 
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
-    """The confidence of a two-sided interval whose better end a gate may FAIL by, when it judges so many metrics and
-    looks so often: FALSE_ALARM is spent evenly over all of them, and the union bound holds however they hang together.
-    Source: repeated confidence intervals, Jennison and Turnbull, J. R. Stat. Soc. B 51 (1989); spending, Lan and
-    DeMets, Biometrika 70 (1983)."""
+    """The confidence of a two-sided interval whose better end a gate may FAIL by, when it judges so
+    many metrics and looks so often: FALSE_ALARM is spent evenly over all of them, and the union
+    bound holds however they hang together. Source: repeated confidence intervals, Jennison and
+    Turnbull, J. R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
-def gate_shift(values: Callable[[float], Shift], missed: float | None, metrics: int, looks: int) -> Shift:
-    """Return the shift of a gate, whose `low` end is that of `gate_confidence` and whose `high` end is wrong in
-    `missed` of all gates at most. `values`: the shift with the interval of a confidence.
+def gate_shift(
+    values: Callable[[float], Shift], missed: float | None, metrics: int, looks: int
+) -> Shift:
+    """Return the shift of a gate, whose `low` end is that of `gate_confidence` and whose `high` end
+    is wrong in `missed` of all gates at most. `values`: the shift with the interval of a
+    confidence.
 
-    PASS needs the high end of *every* metric within its tolerance. So the chance of a wrong PASS is that of the one
-    metric that is worse, and only the looks share it, not the metrics. Source: intersection-union tests, Berger,
-    Technometrics 24 (1982); one-sided tests of equivalence, Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
+    PASS needs the high end of *every* metric within its tolerance. So the chance of a wrong PASS is
+    that of the one metric that is worse, and only the looks share it, not the metrics. Source:
+    intersection-union tests, Berger, Technometrics 24 (1982); one-sided tests of equivalence,
+    Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
     """
     worse = values(gate_confidence(metrics, looks))
     if missed is None:
@@ -109,7 +150,8 @@ def gate_shift(values: Callable[[float], Shift], missed: float | None, metrics: 
 
 
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
-    """Return after how many of at most `pairs` pairs such a gate asks whether it can answer, in geometric steps."""
+    """Return after how many of at most `pairs` pairs such a gate asks whether it can answer, in
+    geometric steps."""
     number = 0
     while True:
         number += 1
@@ -117,29 +159,46 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
         steps = ceil(log(pairs / first) / log(GROWTH))
         if steps < number:
             return tuple(
-                sorted({round(first * (pairs / first) ** (step / max(steps, 1))) for step in range(steps + 1)})
+                sorted(
+                    {
+                        round(first * (pairs / first) ** (step / max(steps, 1)))
+                        for step in range(steps + 1)
+                    }
+                )
             )
 
 
 def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool = False) -> Word:
-    """What a gate or a comparison says of a shift (above 0 is worse) and a tolerance (0.1 = 10 %). `counted`: a count,
-    that may not grow for certain."""
+    """What a gate or a comparison says of a shift (above 0 is worse) and a tolerance (0.1 = 10 %).
+    `counted`: a count, that may not grow for certain."""
     limit = log(1 + tolerance)
     if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
         return "fail"
     if kind == "gate":
-        return "pass" if worse.high <= limit else "fail" if worse.low > 0 and worse.shift > limit else "inconclusive"
+        return (
+            "pass"
+            if worse.high <= limit
+            else "fail"
+            if worse.low > 0 and worse.shift > limit
+            else "inconclusive"
+        )
     if worse.low > 0 or worse.high < 0:
         return "different"
     return "same" if -limit <= worse.low and worse.high <= limit else "inconclusive"
 
 
 def judge_figure(
-    kind: Kind, metric: Metric, values: Sides, tolerance: float, *, metrics: int = 1, looks: int = 1,
+    kind: Kind,
+    metric: Metric,
+    values: Sides,
+    tolerance: float,
+    *,
+    metrics: int = 1,
+    looks: int = 1,
     missed: float | None = MISSED,
-) -> Judged:  # fmt: skip
-    """Judge one figure of two sides: for a gate one of `metrics` that count at each of `looks`, the baseline's values
-    first (`missed`: see `Asked`); else whether they differ, and by how much."""
+) -> Judged:
+    """Judge one figure of two sides: for a gate one of `metrics` that count at each of `looks`, the
+    baseline's values first (`missed`: see `Asked`); else whether they differ, and by how much."""
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
     found = Judged(
@@ -157,8 +216,12 @@ def judge_figure(
     if not found.pairs:
         return found
     sign = -1.0 if metric.higher_is_better else 1.0
-    a, b = ([sign * (value if shares else log(value)) for value in side] for side in (first, second))
-    differences = [after - before for before, after in zip(a, b, strict=True)] if values.paired else []
+    a, b = (
+        [sign * (value if shares else log(value)) for value in side] for side in (first, second)
+    )
+    differences = (
+        [after - before for before, after in zip(a, b, strict=True)] if values.paired else []
+    )
     shift = partial(paired_shift, differences) if values.paired else partial(unpaired_shift, a, b)
     confidence = COMPARE_CONFIDENCE
     if kind == "gate":
@@ -170,18 +233,29 @@ def judge_figure(
     noise = spread(differences)
     word, reason = _word(kind, worse, expm1(SHARE_TOLERANCE) if shares else tolerance, found)
     if torn and word in ("pass", "same"):
-        word, reason = "inconclusive", f"in {torn} of {len(values.first)} pairs only one side has samples"
-    ratio, *ends = (_ratio(sign * end, found.first if shares else None) for end in (worse.shift, worse.low, worse.high))
+        word = "inconclusive"
+        reason = f"in {torn} of {len(values.first)} pairs only one side has samples"
+    ratio, *ends = (
+        _ratio(sign * end, found.first if shares else None)
+        for end in (worse.shift, worse.low, worse.high)
+    )
     low, high = ends if sign > 0 else reversed(ends)
     return replace(
-        found, ratio=ratio, low=low, high=high, confidence=confidence, verdict=word, reason=reason,
+        found,
+        ratio=ratio,
+        low=low,
+        high=high,
+        confidence=confidence,
+        verdict=word,
+        reason=reason,
         pair_noise_ratio=None if noise is None else exp(noise) - 1,
         noisy=word == "inconclusive" and not torn and worse.low > -inf,
-    )  # fmt: skip
+    )
 
 
 def _ratio(shift: float, share: float | None) -> float | None:
-    """What the second is of the first: by logarithms, or of a first `share` that it lies `shift` above."""
+    """What the second is of the first: by logarithms, or of a first `share` that it lies `shift`
+    above."""
     if isinf(shift) or share == 0:
         return None
     return exp(shift) if share is None else 1 + shift / share
@@ -190,7 +264,8 @@ def _ratio(shift: float, share: float | None) -> float | None:
 def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word, str | None]:
     """What is said of it, and why that is inconclusive."""
     counted = kind == "gate" and not of.paired and of.metric in COUNTED
-    if worse.low == -inf:  # too few to FAIL is too few to PASS
+    # too few to FAIL is too few to PASS
+    if worse.low == -inf:
         least, runs = (least_pairs, "pairs") if of.paired else (least_runs, "runs of each side")
         takes = f"{least(worse.confidence)} {runs} that an interval of {worse.confidence:.3g} takes"
         return "inconclusive", f"{worse.count} of the {takes}"
@@ -202,7 +277,8 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
 
 
 def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[float | None]:
-    """Return one figure of a side, round by round: the geometric mean over its runs, None if one has no value."""
+    """Return one figure of a side, round by round: the geometric mean over its runs, None if one
+    has no value."""
     rounds: dict[int, list[float | None]] = {}
     for run in runs:
         if run.side == side:
@@ -216,18 +292,20 @@ def middle(values: Sequence[float | None]) -> float | None:
     if len(known) < len(values):
         return None
     if len(set(known)) == 1:
-        return known[0]  # as it was measured: an hour, which stands for ever, must not become a hair less
+        # as it was measured: an hour, which stands for ever, must not become a hair less
+        return known[0]
     return geometric_mean(known) if all(known) else 0.0
 
 
 def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
-    """Return how much worse is still the same: of CPU, the sharpest figure of runs in turns, a share of the rest."""
+    """Return how much worse is still the same: of CPU, the sharpest figure of runs in turns, a
+    share of the rest."""
     return tolerance * (cpu_share if metric.name == CPU else 1)
 
 
 def judge_figures(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
-    """Yield one entry for each metric of each side after the first. A figure of a gate that was cut between two looks
-    is not judged: who watches may cut it when it suits him."""
+    """Yield one entry for each metric of each side after the first. A figure of a gate that was cut
+    between two looks is not judged: who watches may cut it when it suits him."""
     finished = len({run.pair for run in runs})
     next_look = next((look for look in asked.looks if look >= finished), finished)
     for index, label in list(enumerate(asked.labels))[1:]:
@@ -243,7 +321,9 @@ def judge_figures(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judged]
                 missed=asked.missed,
             )
             if next_look > finished and found.verdict != "inconclusive":
-                reason = f"cut after {finished} pairs, and the next judgement comes after {next_look}"
+                reason = (
+                    f"cut after {finished} pairs, and the next judgement comes after {next_look}"
+                )
                 found = replace(found, verdict="inconclusive", reason=reason, noisy=False)
             is_judged = metric in asked.judged
             role = "noise" if index in asked.noise else "judged" if is_judged else "shown"
@@ -255,23 +335,37 @@ def judge_thresholds(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[Side
     for index, label in enumerate(asked.labels):
         own = [run for run in runs if run.side == index]
         if own and index not in asked.noise and (index or asked.kind == "compare"):
-            yield from (SideThreshold(**fields_of(one), label=label) for one in combine_thresholds(own))
+            yield from (
+                SideThreshold(**fields_of(one), label=label) for one in combine_thresholds(own)
+            )
 
 
 def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
     """Return both beside each other, and what grew."""
-    return exact_of([ExactRow(name=name, first=first, second=candidate[name]) for name, first in baseline.items()])
+    return exact_of(
+        [
+            ExactRow(name=name, first=first, second=candidate[name])
+            for name, first in baseline.items()
+        ]
+    )
 
 
 def exact_of(rows: Sequence[ExactRow]) -> Exact:
     """Return the section of these counts: what grew fails."""
     grown = (row for row in rows if row.second > row.first)
-    said = (f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown)
+    said = (
+        f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown
+    )
     return Exact(rows=tuple(rows), failures=tuple(said))
 
 
 def verdict_over(
-    asked: Asked, runs: Sequence[ComparedRun], exact: Exact | None, *, stopped: str, interrupted: bool
+    asked: Asked,
+    runs: Sequence[ComparedRun],
+    exact: Exact | None,
+    *,
+    stopped: str,
+    interrupted: bool,
 ) -> ComparedVerdict:
     """Return the verdict over runs of which this is asked."""
     return judge_comparison(
@@ -290,15 +384,18 @@ _NOT_ALL = "not all pairs were run: "
 
 
 def earned(result: ComparisonResult) -> ComparisonResult:
-    """Return `result` with the figures, limits and verdict that its runs earn. Raises UsageError for a figure that
-    this version does not know."""
+    """Return `result` with the figures, limits and verdict that its runs earn. Raises UsageError
+    for a figure that this version does not know."""
     asked = _asked_of(result)
     exact = result.exact
     if exact is not None and not exact.skipped:
         exact = exact_of(exact.rows)
     stopped = result.stopped
-    if stopped is None:  # before 2026-11-27 only the reasons told
-        stopped = "; ".join(one.removeprefix(_NOT_ALL) for one in result.verdict.reasons if one.startswith(_NOT_ALL))
+    # before 2026-11-27 only the reasons told
+    if stopped is None:
+        stopped = "; ".join(
+            one.removeprefix(_NOT_ALL) for one in result.verdict.reasons if one.startswith(_NOT_ALL)
+        )
         stopped = "" if result.interrupted else stopped
     return replace(
         result,
@@ -306,13 +403,16 @@ def earned(result: ComparisonResult) -> ComparisonResult:
         metrics=tuple(judge_figures(asked, result.runs)),
         exact=exact,
         thresholds=tuple(judge_thresholds(asked, result.runs)),
-        verdict=verdict_over(asked, result.runs, exact, stopped=stopped, interrupted=result.interrupted),
+        verdict=verdict_over(
+            asked, result.runs, exact, stopped=stopped, interrupted=result.interrupted
+        ),
     )
 
 
 def _asked_of(result: ComparisonResult) -> Asked:
-    """What was asked of a stored result: the roles of its figures and the tolerance of its CPU say it. CPU was allowed
-    0.3 of the tolerance before 2026-11-28, and a gate missed as seldom as it alarmed."""
+    """What was asked of a stored result: the roles of its figures and the tolerance of its CPU say
+    it. CPU was allowed 0.3 of the tolerance before 2026-11-28, and a gate missed as seldom as it
+    alarmed."""
     noise = frozenset(entry.side for entry in result.metrics if entry.role == "noise")
     first = [entry for entry in result.metrics if entry.side == 1]
     cpu = [entry.tolerance_ratio or 0.0 for entry in first if entry.metric == CPU]
@@ -341,13 +441,22 @@ def judge_comparison(
     stopped: str = "",
     interrupted: bool = False,
 ) -> ComparedVerdict:
-    """Return the verdict over all. `metrics`: those that count; `stopped`: why not all pairs were run."""
+    """Return the verdict over all.
+
+    `metrics`: those that count; `stopped`: why not all pairs were run.
+    """
     invalid = _first(runs, labels, "invalid")
-    worse = [f"{one.metric} got worse: {(one.ratio or 0) - 1:+.1%} ({one.label})" for one in _with(metrics, "fail")]
+    worse = [
+        f"{one.metric} got worse: {(one.ratio or 0) - 1:+.1%} ({one.label})"
+        for one in _with(metrics, "fail")
+    ]
     worse += [f"{one.expression} does not hold" for one in thresholds if one.status == "fail"]
-    open_ones = [f"{one.expression}: {one.reason}" for one in thresholds if one.status == "inconclusive"]
+    open_ones = [
+        f"{one.expression}: {one.reason}" for one in thresholds if one.status == "inconclusive"
+    ]
     open_ones += [f"{_NOT_ALL}{stopped}"] if stopped else []
-    counted = exact is not None and exact.failures and not runs  # no pair was needed
+    # no pair was needed
+    counted = exact is not None and exact.failures and not runs
     undecided = [] if counted else _undecided(kind, runs, metrics)
     found = {
         VIOLATED: _first(runs, labels, "violated"),
@@ -357,16 +466,22 @@ def judge_comparison(
         INCONCLUSIVE: [*open_ones, *undecided],
     }
     pairs = max((one.pairs for one in metrics), default=0)
-    evidence = [Evidence("figures judged", len(metrics)), Evidence("runs of each side with figures", pairs)]
+    evidence = [
+        Evidence("figures judged", len(metrics)),
+        Evidence("runs of each side with figures", pairs),
+    ]
     verdict = conclude(GOOD[kind], evidence, found, thin=INCONCLUSIVE)
     only_these = list(verdict.reasons) == list(dict.fromkeys(undecided))
-    noise = bool(runs and undecided and only_these) and all(one.noisy for one in _with(metrics, "inconclusive"))
+    noise = bool(runs and undecided and only_these) and all(
+        one.noisy for one in _with(metrics, "inconclusive")
+    )
     return ComparedVerdict(**asdict(verdict), only_noise=noise)
 
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
-    """Return one entry for each threshold over all runs of one side. Of safety the worst run speaks, else the one in
-    the middle of those that are decided. Where fewer than half are decided, it may fail and never pass."""
+    """Return one entry for each threshold over all runs of one side. Of safety the worst run
+    speaks, else the one in the middle of those that are decided. Where fewer than half are decided,
+    it may fail and never pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         known = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
@@ -391,9 +506,17 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
     unclear = [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in reasons.items()]
     late = sum(run.generator in IN_DOUBT for run in runs)
     if late and any(one.unit == "s" for one in metrics):
-        return [*unclear, f"in {late} of {len(runs)} runs the generator was late: their latencies are upper bounds"]
+        return [
+            *unclear,
+            f"in {late} of {len(runs)} runs the generator was late: their latencies are "
+            "upper bounds",
+        ]
     # that as many got their lease as before is no comparison: of a healthy lock it is all of them
-    told = [one for one in metrics if one.verdict == "different" or (one.verdict == "same" and one.unit != "ratio")]
+    told = [
+        one
+        for one in metrics
+        if one.verdict == "different" or (one.verdict == "same" and one.unit != "ratio")
+    ]
     return [] if kind == "compare" and told else unclear
 
 

@@ -1,10 +1,12 @@
-"""Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short runs*.
+"""Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short
+runs*.
 
-Rules, beside those of README: who begins, and who gets which of the fleets of equal servers, is random; all have one
-seed. All have ordinary callers, which ask by the public names of a lock: stand-ins would save our own lock a switch
-that no other lock is saved, and they know the inside of one version only. What the faults of one side need (proxies,
-the shim) is put under the servers of all, so that only the fault differs. A round of an open loop whose timer was late
-is repeated, too: the same delay hides what differs.
+Rules, beside those of README: who begins, and who gets which of the fleets of equal servers, is
+random; all have one seed. All have ordinary callers, which ask by the public names of a lock:
+stand-ins would save our own lock a switch that no other lock is saved, and they know the inside of
+one version only. What the faults of one side need (proxies, the shim) is put under the servers of
+all, so that only the fault differs. A round of an open loop whose timer was late is repeated, too:
+the same delay hides what differs.
 """
 
 from __future__ import annotations
@@ -44,20 +46,26 @@ from bench.topology.faults.kinds import read_faults
 from bench.workloads.launch import LocustSeries
 from bench.workloads.plan import Ring
 
-SHORT_MS = 10.0  # a hold and a rest that end well within a turn
+# a hold and a rest that end well within a turn
+SHORT_MS = 10.0
 LOOK_S = 0.1
 UNKNOWN = "not known"
 _DESCRIBE = (
-    "import json; from bench.measure.environment import describe_environment; found = describe_environment(); "
+    "import json; from bench.measure.environment import describe_environment; found = "
+    "describe_environment(); "
     "print(json.dumps({'lockcore': found.lockcore, 'packages': found.packages}))"
 )
-RUNS = 12  # of one load process: what its memory looks like by chance is not in all pairs of a gate
+# of one load process: what its memory looks like by chance is not in all pairs of a gate
+RUNS = 12
 HERE = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the things compared. `python_path`: where its processes look for packages first; `is_noise`: A/A."""
+    """One of the things compared.
+
+    `python_path`: where its processes look for packages first; `is_noise`: A/A.
+    """
 
     label: str
     scenario: Scenario
@@ -65,30 +73,36 @@ class Side:
     is_noise: bool = False
 
     def described(self, run: RunResult) -> RunResult:
-        """A run of this side, with the form of lockcore and the packages that a fresh interpreter of this side finds:
-        those of the run are of this process, which leads. A side that brings nothing along has the same."""
+        """A run of this side, with the form of lockcore and the packages that a fresh interpreter
+        of this side finds: those of the run are of this process, which leads. A side that brings
+        nothing along has the same."""
         if not self.python_path:
             return run
         asked = subprocess.run(
             [sys.executable, "-c", _DESCRIBE],
-            env=self.environ(), cwd=os.sep, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=self.environ(),
+            cwd=os.sep,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         brought = {"lockcore": UNKNOWN}
         with contextlib.suppress(ValueError):
             brought = json.loads(asked.stdout)
         return structs.replace(run, environment=structs.replace(run.environment, **brought))
 
     def environ(self) -> dict[str, str]:
-        """The environment of its load processes; the bench in it is the one that runs, wherever it is started."""
+        """The environment of its load processes; the bench in it is the one that runs, wherever it
+        is started."""
         path = filter(None, [*self.python_path, os.environ.get("PYTHONPATH", ""), str(HERE)])
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is asked of `sides`, the first of which the others are held against. `judged`: figures the verdict rests on;
-    `pairs`: rounds at most; `looks`: after how many a gate may stop; `cpu_share`: of the tolerance, for CPU; `bind`:
-    where hosts join."""
+    """What is asked of `sides`, the first of which the others are held against. `judged`: figures
+    the verdict rests on; `pairs`: rounds at most; `looks`: after how many a gate may stop;
+    `cpu_share`: of the tolerance, for CPU; `bind`: where hosts join."""
 
     kind: Kind
     sides: Sequence[Side]
@@ -113,8 +127,9 @@ CompareOrder = ExperimentOrder[Comparison]
 
 @dataclass(slots=True)
 class Rounds:
-    """What was run. `runs`: one entry per run of a finished round; `results`: one of each side, to describe it;
-    `repeated`: rounds that were thrown away as a run was INVALID; `stopped`: why the rest was not run."""
+    """What was run. `runs`: one entry per run of a finished round; `results`: one of each side, to
+    describe it; `repeated`: rounds that were thrown away as a run was INVALID; `stopped`: why the
+    rest was not run."""
 
     runs: list[ComparedRun]
     results: dict[int, RunResult]
@@ -129,13 +144,14 @@ class Rounds:
         return len({run.pair for run in self.runs})
 
     def values(self, side: int, metric: Metric) -> list[float | None]:
-        """One figure of a side, round by round: the geometric mean over its runs, None if one has no value."""
+        """One figure of a side, round by round: the geometric mean over its runs, None if one has
+        no value."""
         return values_of(self.runs, side, metric)
 
 
 def take_turns(plan: Comparison) -> bool:
-    """Whether processes of all sides can run at once, in turns: own servers, no schedule or fault that goes on while
-    they wait, and operations that end well within a turn."""
+    """Whether processes of all sides can run at once, in turns: own servers, no schedule or fault
+    that goes on while they wait, and operations that end well within a turn."""
     loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
     short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)
@@ -143,15 +159,25 @@ def take_turns(plan: Comparison) -> bool:
 
 
 def run_pairs(
-    order: CompareOrder, say: Show, so_far: Callable[[Rounds], tuple[str, bool]] = lambda _: ("", False)
+    order: CompareOrder,
+    say: Show,
+    so_far: Callable[[Rounds], tuple[str, bool]] = lambda _: ("", False),
 ) -> Rounds:
-    """Run all rounds. `so_far`: what is said after each, and whether it is enough. Raises if the first cannot be."""
-    plan, done, began_s = order.plan, Rounds([], {}), time.monotonic()
+    """Run all rounds.
+
+    `so_far`: what is said after each, and whether it is enough. Raises if the first cannot be.
+    """
+    plan = order.plan
+    done = Rounds([], {})
+    began_s = time.monotonic()
     allowed = max(1, plan.pairs // 2)
-    draw, sides = random.Random(plan.seed), range(len(plan.sides))
+    draw = random.Random(plan.seed)
+    sides = range(len(plan.sides))
     run_round = _in_turns if take_turns(plan) else _there_and_back
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
-        fleets, said, enough = _Fleets(order, stack), "", False
+        fleets = _Fleets(order, stack)
+        said = ""
+        enough = False
         while (number := done.finished) < plan.pairs and not enough:
             each_s = (time.monotonic() - began_s) / max(number, 1)
             left = f": {said}at most {each_s * (plan.pairs - number):.0f} s left" if number else ""
@@ -169,19 +195,27 @@ def run_pairs(
                 break
             done.results |= dict(found)
             runs = [entry_of(result, index, number) for index, result in found]
-            if any(run.status == "invalid" or run.generator in IN_DOUBT for run in runs) and done.repeated < allowed:
+            if (
+                any(run.status == "invalid" or run.generator in IN_DOUBT for run in runs)
+                and done.repeated < allowed
+            ):
                 done.repeated += 1
                 continue
             done.runs += runs
             said, enough = so_far(done)
-    done.results = {index: plan.sides[index].described(result) for index, result in done.results.items()}
+    done.results = {
+        index: plan.sides[index].described(result) for index, result in done.results.items()
+    }
     return done
 
 
-Found = list[tuple[int, RunResult]]  # which side, and its run
+# which side, and its run
+Found = list[tuple[int, RunResult]]
 
 
-def _there_and_back(fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts) -> Found:
+def _there_and_back(
+    fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts
+) -> Found:
     found: Found = []
     for index in (*there, *reversed(there)):
         if interrupts.count:
@@ -192,8 +226,12 @@ def _there_and_back(fleets: _Fleets, there: Sequence[int], number: int, interrup
 
 
 def _in_turns(fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts) -> Found:
-    """Run every side once, all at the same time. When one cannot go on the others are ended, too."""
-    wishes, run = Interrupts(), partial(_run, fleets.order)
+    """Run every side once, all at the same time.
+
+    When one cannot go on the others are ended, too.
+    """
+    wishes = Interrupts()
+    run = partial(_run, fleets.order)
     servers = [fleets.shared(index, place) for place, index in enumerate(there)]
     with Guard(Path(tempfile.gettempdir()), "lockbench-turns-") as guard:
         interrupts.raising = False
@@ -212,7 +250,8 @@ def _in_turns(fleets: _Fleets, there: Sequence[int], number: int, interrupts: In
         while (ended := wait(runs, LOOK_S)).not_done:
             wishes.count = interrupts.count or int(any(run.exception() for run in ended.done))
     errors = [error for run in runs if (error := run.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):  # ended for the other's sake
+    # ended for the other's sake
+    for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):
         raise KeyboardInterrupt if interrupts.count else error
     return [(index, run.result()) for index, run in zip(there, runs, strict=True)]
 
@@ -222,15 +261,34 @@ class _TornError(BenchError):
 
 
 def _run(
-    order: CompareOrder, index: int, number: int, interrupts: Interrupts, servers: Servers, *, ring: Ring | None = None,
+    order: CompareOrder,
+    index: int,
+    number: int,
+    interrupts: Interrupts,
+    servers: Servers,
+    *,
+    ring: Ring | None = None,
     series: LocustSeries | None = None,
-) -> RunResult:  # fmt: skip
-    """Run one side once. Raises KeyboardInterrupt when it was cut short: half a run is no measurement."""
-    plan, side = order.plan, order.plan.sides[index]
+) -> RunResult:
+    """Run one side once.
+
+    Raises KeyboardInterrupt when it was cut short: half a run is no measurement.
+    """
+    plan = order.plan
+    side = order.plan.sides[index]
     run = Order(
-        replace(side.scenario, seed=plan.seed + number), secrets.token_hex(4), (), None, order.server,
-        plan.allow_missing, plan.allow_skipped, ring, bind=plan.bind, more=True, stand_ins=False,
-    )  # fmt: skip
+        replace(side.scenario, seed=plan.seed + number),
+        secrets.token_hex(4),
+        (),
+        None,
+        order.server,
+        plan.allow_missing,
+        plan.allow_skipped,
+        ring,
+        bind=plan.bind,
+        more=True,
+        stand_ins=False,
+    )
     result = run_on(servers, run, interrupts, None, environ=side.environ(), series=series).result
     if interrupts.count:
         raise KeyboardInterrupt
@@ -249,25 +307,34 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
         reasons=result.verdict.reasons,
         generator_cpu_ratio=result.generator.cpu_ratio,
         generator=None if result.rate.offered_per_s is None else result.generator.verdict,
-        safety=RunSafety(**{name: getattr(result.safety, name) for name in RunSafety.__struct_fields__}),
+        safety=RunSafety(
+            **{name: getattr(result.safety, name) for name in RunSafety.__struct_fields__}
+        ),
         figures={metric.name: finite(metric.value(result)) for metric in map(find_metric, USUAL)},
         thresholds=result.thresholds,
     )
 
 
 class _Fleets:
-    """The servers of the sides, shared for the whole time where that is possible, and their load processes."""
+    """The servers of the sides, shared for the whole time where that is possible, and their load
+    processes."""
 
     def __init__(self, order: CompareOrder, stack: contextlib.ExitStack) -> None:
-        self.order, self._stack = order, stack
-        # One pool for all rounds: a load process ends with the thread that started it (`die_with_parent`). With a pool
-        # for each round every run needed a new Locust, and a pair took 10 s instead of 6.
+        self.order = order
+        self._stack = stack
+        # One pool for all rounds: a load process ends with the thread that started it
+        # (`die_with_parent`). With a pool for each round every run needed a new Locust, and a pair
+        # took 10 s instead of 6.
         self.pool = stack.enter_context(ThreadPoolExecutor(len(order.plan.sides)))
         self._open: dict[tuple[object, ...], Servers] = {}
-        self._loads: dict[int, tuple[int, LocustSeries]] = {}  # how many runs they had
-        loads = [side.scenario for side in order.plan.sides]  # of all: if one stands behind proxies the others do, too
+        # how many runs they had
+        self._loads: dict[int, tuple[int, LocustSeries]] = {}
+        # of all: if one stands behind proxies the others do, too
+        loads = [side.scenario for side in order.plan.sides]
         self._faults = [
-            fault for load in loads for fault in read_faults(load.faults, seed=load.seed, duration_ms=load.duration_ms)
+            fault
+            for load in loads
+            for fault in read_faults(load.faults, seed=load.seed, duration_ms=load.duration_ms)
         ]
 
     def of(self, index: int) -> contextlib.AbstractContextManager[Servers]:
@@ -289,12 +356,17 @@ class _Fleets:
         if load is None or runs == RUNS:
             if load is not None:
                 load.close()
-            runs, load = 0, self._stack.enter_context(contextlib.closing(LocustSeries()))
+            runs = 0
+            load = self._stack.enter_context(contextlib.closing(LocustSeries()))
         self._loads[index] = runs + 1, load
         return load
 
     def _opened(self, index: int) -> contextlib.AbstractContextManager[Servers]:
-        plan, server = self.order.plan, self.order.server
+        plan = self.order.plan
+        server = self.order.server
         return open_servers(
-            plan.sides[index].scenario, server=server, allow_missing=plan.allow_missing, faults=self._faults
+            plan.sides[index].scenario,
+            server=server,
+            allow_missing=plan.allow_missing,
+            faults=self._faults,
         )

@@ -8,7 +8,14 @@ from typing import Annotated, Literal, Self
 
 from bench.measure.environment import Environment
 from bench.measure.result import Document
-from bench.measure.run_result import FleetFacts, GeneratorWord, JudgedThreshold, RunResult, SafetyWord, Unit
+from bench.measure.run_result import (
+    FleetFacts,
+    GeneratorWord,
+    JudgedThreshold,
+    RunResult,
+    SafetyWord,
+    Unit,
+)
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import TESTED_LEAST, Status, Verdict
 from bench.scenario import Scenario
@@ -23,12 +30,17 @@ class ComparedSide(Section, frozen=True, kw_only=True):
     label: Annotated[str, says("how it was named")]
     scenario: Annotated[Scenario | None, says("as in a run's result; null: never run")]
     fleet: Annotated[FleetFacts | None, says("as in a run's result")]
-    environment: Annotated[Environment | None, says("where it ran: lockcore and packages are those of this side")]
+    environment: Annotated[
+        Environment | None, says("where it ran: lockcore and packages are those of this side")
+    ]
 
     @classmethod
     def of(cls, label: str, run: RunResult | None) -> Self:
         """A side, by one of its runs; only the label when there was none."""
-        return cls(label=label, **{name: getattr(run, name, None) for name in ("scenario", "fleet", "environment")})
+        return cls(
+            label=label,
+            **{name: getattr(run, name, None) for name in ("scenario", "fleet", "environment")},
+        )
 
 
 class Judged(Section, frozen=True, kw_only=True):
@@ -36,23 +48,37 @@ class Judged(Section, frozen=True, kw_only=True):
 
     side: Annotated[Count, says("index into sides")] = 1
     label: Annotated[str, says("of the side")] = ""
-    role: Annotated[Literal["judged", "shown", "noise"], says("noise: the first side run once more (A/A)")] = "judged"
+    role: Annotated[
+        Literal["judged", "shown", "noise"], says("noise: the first side run once more (A/A)")
+    ] = "judged"
     metric: Annotated[str, says("name of the figure")]
     unit: Annotated[Unit, says("of first and second")]
     higher_is_better: Annotated[bool, says("of everything else less is better")]
     first: Annotated[Amount | None, says("median of the first side's values")]
     second: Annotated[Amount | None, says("median of this side's values")]
-    pairs: Annotated[Count, says("pairs with both values; of stored results: values of the smaller side")]
+    pairs: Annotated[
+        Count, says("pairs with both values; of stored results: values of the smaller side")
+    ]
     paired: Annotated[bool, says("whether first and second were run in turn")]
-    ratio: Annotated[Amount | None, says("second ÷ first: exp of the Hodges-Lehmann estimate of the log ratios")] = None
+    ratio: Annotated[
+        Amount | None, says("second ÷ first: exp of the Hodges-Lehmann estimate of the log ratios")
+    ] = None
     low: Annotated[Amount | None, says("lower end of its exact interval; null: unbounded")] = None
     high: Annotated[Amount | None, says("upper end of its exact interval; null: unbounded")] = None
     confidence: Annotated[Share | None, says("of the interval")] = None
-    tolerance_ratio: Annotated[Share | None, says("how much worse is still the same; of shares, in points")] = None
-    pair_noise_ratio: Annotated[Amount | None, says("exp(standard deviation of one pair's log ratio) − 1")] = None
-    verdict: Annotated[Word, says("gate: pass, fail, inconclusive; compare: different, same, inconclusive")]
+    tolerance_ratio: Annotated[
+        Share | None, says("how much worse is still the same; of shares, in points")
+    ] = None
+    pair_noise_ratio: Annotated[
+        Amount | None, says("exp(standard deviation of one pair's log ratio) − 1")
+    ] = None
+    verdict: Annotated[
+        Word, says("gate: pass, fail, inconclusive; compare: different, same, inconclusive")
+    ]
     reason: Annotated[str | None, says("why it is inconclusive, else null")] = None
-    noisy: Annotated[bool, says("whether it is inconclusive only because the figures vary so much")] = False
+    noisy: Annotated[
+        bool, says("whether it is inconclusive only because the figures vary so much")
+    ] = False
 
 
 class ExactRow(Section, frozen=True, kw_only=True):
@@ -75,11 +101,14 @@ class RunSafety(Section, frozen=True, kw_only=True):
     """Of the section `safety` of a run."""
 
     verdict: Annotated[SafetyWord, says("of the run")]
-    service_faults: Annotated[Count, says("two leases of one resource at once, or another rule broken")]
+    service_faults: Annotated[
+        Count, says("two leases of one resource at once, or another rule broken")
+    ]
     tested_leases: Annotated[Count, says("leases held and asked for meanwhile")] = 0
 
     def contradictions(self) -> Iterator[str]:
-        """Yield where the word is not what the counts come to; results of before 2026-11-22 have no tested leases."""
+        """Yield where the word is not what the counts come to; results of before 2026-11-22 have no
+        tested leases."""
         if self.service_faults and self.verdict != "VIOLATED":
             yield f"{self.verdict} beside {self.service_faults} service faults"
         if self.verdict == "SAFE" and 0 < self.tested_leases < TESTED_LEAST:
@@ -96,10 +125,16 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     id: Annotated[str, says("of the run")]
     status: Annotated[Status, says("verdict of the run by itself")]
     reasons: Annotated[tuple[str, ...], says("why")]
-    generator_cpu_ratio: Annotated[Amount | None, says("CPU of the busiest load process ÷ one core")]
-    generator: Annotated[GeneratorWord | None, says("`generator.verdict` of the run; null in closed loop")] = None
+    generator_cpu_ratio: Annotated[
+        Amount | None, says("CPU of the busiest load process ÷ one core")
+    ]
+    generator: Annotated[
+        GeneratorWord | None, says("`generator.verdict` of the run; null in closed loop")
+    ] = None
     safety: Annotated[RunSafety, says("whether the lock held")]
-    figures: Annotated[dict[str, Amount | None], says("by the metric's name, in the units of a run's result")]
+    figures: Annotated[
+        dict[str, Amount | None], says("by the metric's name, in the units of a run's result")
+    ]
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
 
     def contradictions(self) -> Iterator[str]:
@@ -123,7 +158,9 @@ class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
 class ComparedVerdict(Verdict, frozen=True, kw_only=True):
     """One word over all, and what it rests on."""
 
-    only_noise: Annotated[bool, says("inconclusive, and only because figures vary: more pairs may decide it")] = False
+    only_noise: Annotated[
+        bool, says("inconclusive, and only because figures vary: more pairs may decide it")
+    ] = False
 
 
 class ComparisonResult(Document, frozen=True, kw_only=True):
@@ -131,21 +168,39 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
 
     kind: Annotated[Kind, says("the command")]
     verdict: Annotated[ComparedVerdict, says("what came out of it, in one word")]
-    planned_pairs: Annotated[Count, says("rounds that were asked for; a gate stops as soon as it is certain")]
-    sides: Annotated[tuple[ComparedSide, ...], says("what was compared, the one compared with first")]
+    planned_pairs: Annotated[
+        Count, says("rounds that were asked for; a gate stops as soon as it is certain")
+    ]
+    sides: Annotated[
+        tuple[ComparedSide, ...], says("what was compared, the one compared with first")
+    ]
     differs: Annotated[tuple[str, ...], says("in what settings the sides differ")]
     tolerance_ratio: Annotated[Share, says("how much worse is still the same")]
     finished_pairs: Annotated[Count, says("rounds whose runs all finished")]
     paired: Annotated[bool, says("whether the sides were run in turn; false: stored results")]
-    in_turns: Annotated[bool, says("whether they were at it at the same time, a tenth of a second each")] = False
-    looks: Annotated[tuple[Count, ...], says("after how many pairs a gate asked whether it can answer")] = ()
+    in_turns: Annotated[
+        bool, says("whether they were at it at the same time, a tenth of a second each")
+    ] = False
+    looks: Annotated[
+        tuple[Count, ...], says("after how many pairs a gate asked whether it can answer")
+    ] = ()
     repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
-    stopped: Annotated[str | None, says("why not all rounds were run; empty: nothing stopped them; null: older")] = None
-    sharp: Annotated[bool | None, says("whether the client's CPU is allowed less than the rest; null: older")] = None
+    stopped: Annotated[
+        str | None, says("why not all rounds were run; empty: nothing stopped them; null: older")
+    ] = None
+    sharp: Annotated[
+        bool | None, says("whether the client's CPU is allowed less than the rest; null: older")
+    ] = None
     missed_ratio: Annotated[
-        Share | None, says("how often a gate may PASS what is worse by all that is allowed; null: older, see README")
+        Share | None,
+        says(
+            "how often a gate may PASS what is worse by all that is allowed; null: "
+            "older, see README"
+        ),
     ] = None
     metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]
     exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]
-    thresholds: Annotated[tuple[SideThreshold, ...], says("of all runs of a side the middle one, of safety the worst")]
+    thresholds: Annotated[
+        tuple[SideThreshold, ...], says("of all runs of a side the middle one, of safety the worst")
+    ]
     runs: Annotated[tuple[ComparedRun, ...], says("every run that counts")]

@@ -1,13 +1,15 @@
-"""What `compare` and `gate` are given: *words of a command line → sides to run, or series of stored results*.
+"""What `compare` and `gate` are given: *words of a command line → sides to run, or series of stored
+results*.
 
     results/a       a stored result, or a folder of several
     mine.toml       a scenario, or a ready one by its name, run now
     git:main        the lock library of a git revision, run now
     lib:DIR         the packages in DIR (a virtual environment, or pip install --target), run now
 
-Rules, beside those of README: what is imported in the end is asked of a fresh interpreter, and must be what is meant.
-A checkout lies in a private folder that a guard removes, however this process ends. What only names a run (ids, times,
-seed, thresholds, ports) and the code under test (commit, lockbench's own version) do not count as differences.
+Rules, beside those of README: what is imported in the end is asked of a fresh interpreter, and must
+be what is meant. A checkout lies in a private folder that a guard removes, however this process
+ends. What only names a run (ids, times, seed, thresholds, ports) and the code under test (commit,
+lockbench's own version) do not count as differences.
 """
 
 import contextlib
@@ -41,20 +43,37 @@ from bench.scenario.quantity import nearest
 from bench.topology.child import Guard
 
 PREFIX = "lockbench-revision-"
-_THE_BENCH = ("bench", "dashboards", "tests")  # stay as they are here
-_ASK = "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s and s.origin else '')"
-LIKE = 0.7  # /nope and /opt are 0.57
-WINDOW_MS, WARMUP_MS = 1500.0, 300.0
+# stay as they are here
+_THE_BENCH = ("bench", "dashboards", "tests")
+_ASK = (
+    "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s "
+    "and s.origin else '')"
+)
+# /nope and /opt are 0.57
+LIKE = 0.7
+WINDOW_MS = 1500.0
+WARMUP_MS = 300.0
 _MACHINE = ("cpu_model", "cores", "usable_cores", "memory_bytes", "kernel", "python", "lockcore")
-_INSTANCE = ("fsync", "no_fsync_on_rewrite", "maxmemory_bytes", "maxmemory_policy", "tls", "release_command")
-MOST_NAMED = 3  # of the runs that a refusal is about
+_INSTANCE = (
+    "fsync",
+    "no_fsync_on_rewrite",
+    "maxmemory_bytes",
+    "maxmemory_policy",
+    "tls",
+    "release_command",
+)
+# of the runs that a refusal is about
+MOST_NAMED = 3
 _NOT_COMPARED = ("seed", "thresholds")
 Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One side as it was named. `kind`: stored, scenario, recipe, revision, library, or here; `label`: in tables."""
+    """One side as it was named.
+
+    `kind`: stored, scenario, recipe, revision, library, or here; `label`: in tables.
+    """
 
     label: str
     kind: str
@@ -63,14 +82,18 @@ class Named:
 
 
 def read_named(text: str, repository: Path) -> Named:
-    """Return what `text` names. Raises UsageError when there is no such thing, EnvironmentNotReadyError without git."""
+    """Return what `text` names.
+
+    Raises UsageError when there is no such thing, EnvironmentNotReadyError without git.
+    """
     prefix, _, rest = text.partition(":")
     if prefix == "git":
         commit = commit_of(rest, repository)
         return Named(f"{text} ({commit[:9]})", "revision", repository, commit)
     name = rest if prefix == "lib" else text
     path = Path(name)
-    if name and os.path.exists(name):  # noqa: PTH110 - Path.exists raises for a name that is too long
+    # Path.exists raises for a name that is too long
+    if name and os.path.exists(name):  # noqa: PTH110
         kind = "library" if prefix == "lib" else "scenario" if path.suffix == ".toml" else "stored"
         return Named(text, kind, path)
     ready = [] if prefix == "lib" else [scenario.stem for scenario in READY.glob("*.toml")]
@@ -81,18 +104,25 @@ def read_named(text: str, repository: Path) -> Named:
 
 
 def _like(path: Path, ready: Sequence[str]) -> str:
-    """`; did you mean X?` of what stands beside `path`, by names alone: all neighbours are alike in their folder."""
-    places = {place.name: str(place) for place in path.parent.glob("*")} | {name: name for name in ready}
+    """`; did you mean X?` of what stands beside `path`, by names alone: all neighbours are alike in
+    their folder."""
+    places = {place.name: str(place) for place in path.parent.glob("*")} | {
+        name: name for name in ready
+    }
     near = difflib.get_close_matches(path.name, places, n=1, cutoff=LIKE)
     return f"; did you mean {places[near[0]]}?" if near else ""
 
 
 def is_stored(given: list[Named]) -> bool:
-    """Return whether all are stored results. Raises UsageError for a mixture: only runs made in turn compare well."""
+    """Return whether all are stored results.
+
+    Raises UsageError for a mixture: only runs made in turn compare well.
+    """
     stored = [one.label for one in given if one.kind == "stored"]
     if 0 < len(stored) < len(given):
         raise UsageError(
-            f"{stored[0]} was stored and the other would be run now: a run of another hour is no fair comparison. "
+            f"{stored[0]} was stored and the other would be run now: a run of another "
+            "hour is no fair comparison. "
             "Give two results, or let both be run (two scenarios, or two revisions)"
         )
     return bool(stored)
@@ -104,7 +134,8 @@ def opened(
 ) -> Iterator[list[Side]]:
     """Yield the sides to run; checkouts last as long as the context. Raises BenchError."""
     with contextlib.ExitStack() as stack:
-        sides, here = [], any(one.kind == "here" for one in given)
+        sides = []
+        here = any(one.kind == "here" for one in given)
         for one in given:
             folders: tuple[str, ...] = installed(one.where) if one.kind == "library" else ()
             if one.kind == "revision":
@@ -116,7 +147,8 @@ def opened(
 
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
-    """Return it with a short window, unless `options` give a duration or its faults come after it."""
+    """Return it with a short window, unless `options` give a duration or its faults come after
+    it."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
@@ -126,7 +158,10 @@ def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
 
 
 def commit_of(revision: str, repository: Path) -> str:
-    """Return the commit of `revision`. Raises UsageError where there is none, EnvironmentNotReadyError without git."""
+    """Return the commit of `revision`.
+
+    Raises UsageError where there is none, EnvironmentNotReadyError without git.
+    """
     done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if not done.returncode:
         return done.stdout.decode().strip()
@@ -135,18 +170,24 @@ def commit_of(revision: str, repository: Path) -> str:
     hint = nearest(revision, names) or nearest(revision.rpartition("/")[2], names)
     if _lines(repository, "rev-parse", "--is-shallow-repository") == ["true"]:
         hint += "; this clone is shallow: fetch what is missing (in CI: the whole history)"
-    raise UsageError(f"{repository.absolute()} has no revision {revision or '(no name)'}: git says {said!r}{hint}")
+    raise UsageError(
+        f"{repository.absolute()} has no revision {revision or '(no name)'}: git says "
+        f"{said!r}{hint}"
+    )
 
 
 @contextlib.contextmanager
 def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the folders to import from of a commit of `repository`, without the bench itself. Raises UsageError when it
-    holds no package, EnvironmentNotReadyError when git cannot give it, or the library in it is not what is imported."""
-    top = _top(repository) or repository  # in a folder below git would archive that folder alone
+    """Yield the folders to import from of a commit of `repository`, without the bench itself.
+    Raises UsageError when it holds no package, EnvironmentNotReadyError when git cannot give it, or
+    the library in it is not what is imported."""
+    # in a folder below git would archive that folder alone
+    top = _top(repository) or repository
     archive = _git(top, "archive", "--format=tar", commit)
     if archive.returncode:
         raise EnvironmentNotReadyError(
-            f"git cannot read commit {commit[:12]} of {top.absolute()} (git says {_first_line(archive)!r}); fetch what "
+            f"git cannot read commit {commit[:12]} of {top.absolute()} (git says "
+            f"{_first_line(archive)!r}); fetch what "
             "is missing, or clone it anew"
         )
     with contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard:
@@ -158,22 +199,28 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
                 wanted = [member for member in tar if _is_wanted(member, guard.folder)]
                 tar.extractall(guard.folder, wanted, filter="data")
         except tarfile.TarError as error:
-            # git's archive of a commit without files is a bare header, which tarfile cannot read: nothing to extract
+            # git's archive of a commit without files is a bare header, which tarfile cannot read:
+            # nothing to extract
             if _git(top, "ls-tree", commit).stdout.strip():
                 raise EnvironmentNotReadyError(
-                    f"the archive that git makes of commit {commit[:12]} of {top.absolute()} cannot be read ({error}); "
+                    f"the archive that git makes of commit {commit[:12]} of "
+                    f"{top.absolute()} cannot be read ({error}); "
                     f"see what `git archive {commit[:12]} | tar -t` says there"
                 ) from None
         folders = tuple(str(path) for path in (guard.folder, guard.folder / "src") if path.is_dir())
         if not any(_packages(folders)):
-            raise UsageError(f"commit {commit[:12]} of {top.absolute()} holds no Python package to compare")
-        if strange := _imported_elsewhere(folders, folders, guard.folder):  # a version is not compared with itself
+            raise UsageError(
+                f"commit {commit[:12]} of {top.absolute()} holds no Python package to compare"
+            )
+        # a version is not compared with itself
+        if strange := _imported_elsewhere(folders, folders, guard.folder):
             raise EnvironmentNotReadyError(f"{strange}, not from git")
         yield folders
 
 
 def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
-    """False for a file of the bench, and for what would lie or lead out of `folder`, such as a link to /etc."""
+    """False for a file of the bench, and for what would lie or lead out of `folder`, such as a link
+    to /etc."""
     if member.name.partition("/")[0] in _THE_BENCH:
         return False
     try:
@@ -184,18 +231,23 @@ def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
 
 
 def installed(folder: Path) -> tuple[str, ...]:
-    """Return where to import from: `folder`, or the site-packages of an environment. Raises UsageError if neither."""
+    """Return where to import from: `folder`, or the site-packages of an environment.
+
+    Raises UsageError if neither.
+    """
     for place in (*sorted(folder.glob("lib/python*/site-packages")), folder):
         if any(_packages([str(place)])):
             return (str(place.resolve()),)
     raise UsageError(
-        f"{folder} holds no Python package; give a virtual environment or a folder of pip install --target"
+        f"{folder} holds no Python package; give a virtual environment or a folder of "
+        "pip install --target"
     )
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Refuse to judge "the code here" where it is compiled and the other would run from source, or where something else
-    is imported than what lies in a revision's repository: it knows of no change there, and every gate would pass."""
+    """Refuse to judge "the code here" where it is compiled and the other would run from source, or
+    where something else is imported than what lies in a revision's repository: it knows of no
+    change there, and every gate would pass."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
         wrong = "it is compiled, the other would run from source"
@@ -203,14 +255,17 @@ def _require_here(other: Named, folders: Sequence[str]) -> None:
         top = _top(other.where)
         if top is None:
             raise UsageError(
-                f"{other.where.absolute()} is a bare repository, so there is no code here beside {other.label}; "
+                f"{other.where.absolute()} is a bare repository, so there is no code "
+                f"here beside {other.label}; "
                 "name the change as a revision, too (--candidate git:HEAD)"
             )
         wrong = _imported_elsewhere(folders, (), top)
     if wrong:
         raise UsageError(
-            f"the code here would pass beside {other.label} whatever changed: {wrong}; install it editable "
-            "(pip install --editable .), or name the change as a revision, too (--candidate git:HEAD)"
+            f"the code here would pass beside {other.label} whatever changed: {wrong}; "
+            "install it editable "
+            "(pip install --editable .), or name the change as a revision, too "
+            "(--candidate git:HEAD)"
         )
 
 
@@ -220,15 +275,19 @@ def _packages(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Path) -> str:
-    """Which package of a checkout a fresh interpreter that looks into `first` first would import, but not from `root`
-    or its `src`; "" = none."""
+    """Which package of a checkout a fresh interpreter that looks into `first` first would import,
+    but not from `root` or its `src`; "" = none."""
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
     roots = (root.resolve(), root.resolve() / "src")
     for package in _packages(checkout):
         asked = subprocess.run(
-            [sys.executable, "-c", _ASK, package], env={**os.environ, "PYTHONPATH": path}, cwd=os.sep,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", _ASK, package],
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=os.sep,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         origin = asked.stdout.strip()
         if Path(os.sep, origin).resolve().parent.parent not in roots:
             return f"the package {package} would be imported from {origin or 'nowhere'}"
@@ -256,38 +315,55 @@ def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
     try:
         done = ask_git(repository, *arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentNotReadyError(f"a revision was named, and git cannot be run ({error})") from None
+        raise EnvironmentNotReadyError(
+            f"a revision was named, and git cannot be run ({error})"
+        ) from None
     if refusal := refusal_of(done, repository.absolute()):
         raise EnvironmentNotReadyError(refusal)
     return done
 
 
 def read_series(place: Path) -> list[RunResult]:
-    """Return the results at `place`, oldest first. Raises UsageError for what holds none of a run."""
+    """Return the results at `place`, oldest first.
+
+    Raises UsageError for what holds none of a run.
+    """
     is_series = place.is_dir() and not (place / RESULT_NAME).exists()
     found = list(map(read_run, sorted(place.glob(f"*/{RESULT_NAME}")) if is_series else [place]))
     if not found:
-        raise UsageError(f"{place} holds no result; give a result folder of lockbench run, or a folder of them")
+        raise UsageError(
+            f"{place} holds no result; give a result folder of lockbench run, or a folder of them"
+        )
     return sorted(found, key=lambda result: result.started_at)
 
 
-def require_alike(series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]) -> None:
-    """Raise UsageError where one run is there twice, runs of one series differ, or series in what was not declared."""
+def require_alike(
+    series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]
+) -> None:
+    """Raise UsageError where one run is there twice, runs of one series differ, or series in what
+    was not declared."""
     runs = Counter(result.id for results in series for result in results)
     if twice := [name for name, times in runs.items() if times > 1]:
-        raise UsageError(f"run {', '.join(twice)} is there twice: what is compared with itself passes every gate")
+        raise UsageError(
+            f"run {', '.join(twice)} is there twice: what is compared with itself passes every gate"
+        )
     told = [[settings_of(result) for result in results] for results in series]
     for settings, label in zip(told, labels, strict=True):
         for other in settings[1:]:
             if found := differences(settings[0], other):
-                raise UsageError(f"the runs in {label} are not of one thing: {'; '.join(found.values())}")
+                raise UsageError(
+                    f"the runs in {label} are not of one thing: {'; '.join(found.values())}"
+                )
     require_declared([settings[0] for settings in told], labels, variables)
 
 
-def require_usable(kind: Kind, series: Sequence[Sequence[RunResult]], labels: Sequence[str]) -> None:
-    """Raise UsageError where a run's own word says that its figures are no basis. VIOLATED is one: it is certain, and
-    decides. NOT TESTED is one where no side was tested, as of a load that nobody contends for; a side that was not
-    tested beside one that was may be fast because it asks nobody."""
+def require_usable(
+    kind: Kind, series: Sequence[Sequence[RunResult]], labels: Sequence[str]
+) -> None:
+    """Raise UsageError where a run's own word says that its figures are no basis. VIOLATED is one:
+    it is certain, and decides. NOT TESTED is one where no side was tested, as of a load that nobody
+    contends for; a side that was not tested beside one that was may be fast because it asks
+    nobody."""
     usable = {words.SAFE.text, words.VIOLATED.text}
     if all(_word(result) == words.NOT_TESTED.text for results in series for result in results):
         usable.add(words.NOT_TESTED.text)
@@ -316,7 +392,9 @@ def _why(result: RunResult) -> str:
     return f" ({reason})" if reason else ""
 
 
-def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables: Sequence[str]) -> None:
+def require_declared(
+    sides: Sequence[Settings], labels: Sequence[str], variables: Sequence[str]
+) -> None:
     """Raise UsageError where a side differs from the first in what was not declared."""
     names = list(sides[0])
     for variable in variables:
@@ -325,20 +403,27 @@ def require_declared(sides: Sequence[Settings], labels: Sequence[str], variables
             raise UsageError(f"option --variable: there is no setting {variable}{hint}")
     for settings, label in zip(sides[1:], labels[1:], strict=True):
         found = differences(sides[0], settings)
-        wrong = [name for name in found if not any(_covers(variable, name) for variable in variables)]
+        wrong = [
+            name for name in found if not any(_covers(variable, name) for variable in variables)
+        ]
         if wrong:
             said = "; ".join(found[name] for name in wrong)
             raise UsageError(
-                f"{labels[0]} and {label} cannot be compared, as more than the variable differs: {said}. "
-                f"Run them alike, or declare what is meant to differ ({' '.join(f'--variable {one}' for one in wrong)})"
+                f"{labels[0]} and {label} cannot be compared, as more than the variable "
+                f"differs: {said}. "
+                "Run them alike, or declare what is meant to differ "
+                f"({' '.join(f'--variable {one}' for one in wrong)})"
             )
 
 
-def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()) -> Rounds:
+def rounds_of(
+    series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()
+) -> Rounds:
     """Return stored runs as if they had been run, but not `paired`. `thresholds`: asked for now."""
     runs = [
         structs.replace(
-            entry_of(result, side, number), thresholds=tuple(threshold.judge(result) for threshold in thresholds)
+            entry_of(result, side, number),
+            thresholds=tuple(threshold.judge(result) for threshold in thresholds),
         )
         for side, results in enumerate(series)
         for number, result in enumerate(results)
@@ -347,7 +432,8 @@ def rounds_of(series: Sequence[Sequence[RunResult]], thresholds: Sequence[Thresh
 
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
-    """Return what differs, as `name a → b`, by name; not again what a key made of the servers (`server.fsync`)."""
+    """Return what differs, as `name a → b`, by name; not again what a key made of the servers
+    (`server.fsync`)."""
     found: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in found
@@ -358,15 +444,22 @@ def differences(first: Settings, second: Settings) -> dict[str, str]:
 
 
 def settings_of(result: RunResult) -> dict[str, object]:
-    """Return the settings of a result by dotted name: scenario keys bare, then server.…, machine.… and packages.…"""
-    settings, fleet, environment = scenario_settings(result.scenario), result.fleet, result.environment
-    settings["server"] = sorted({f"{one.server} {one.version}" for one in fleet.instances if one.server}) or None
+    """Return the settings of a result by dotted name: scenario keys bare, then server.…, machine.…
+    and packages.…"""
+    settings = scenario_settings(result.scenario)
+    fleet = result.fleet
+    environment = result.environment
+    settings["server"] = (
+        sorted({f"{one.server} {one.version}" for one in fleet.instances if one.server}) or None
+    )
     settings["server.sha256"] = fleet.server.sha256 if fleet.server else None
     for name in _INSTANCE:
         settings[f"server.{name}"] = sorted({str(getattr(one, name)) for one in fleet.instances})
     settings |= {f"machine.{name}": getattr(environment, name) for name in _MACHINE}
     packages = environment.packages.items()
-    return settings | {f"packages.{name}": version for name, version in packages if name != "lockbench"}
+    return settings | {
+        f"packages.{name}": version for name, version in packages if name != "lockbench"
+    }
 
 
 def scenario_settings(scenario: Scenario) -> dict[str, object]:
@@ -376,8 +469,10 @@ def scenario_settings(scenario: Scenario) -> dict[str, object]:
 
 
 def _covers(variable: str, name: str) -> bool:
-    """Whether it is meant: `retry` covers `retry.window_ms`, `hold` `hold.ms`, and `fsync` also `server.fsync`."""
-    wanted, bare = variable.replace("-", "_"), name.removeprefix("server.")
+    """Whether it is meant: `retry` covers `retry.window_ms`, `hold` `hold.ms`, and `fsync` also
+    `server.fsync`."""
+    wanted = variable.replace("-", "_")
+    bare = name.removeprefix("server.")
     for unit in ("_ms", "_per_s"):
         bare = bare.removesuffix(unit)
     return wanted in (name, bare) or name.startswith(wanted + ".")

@@ -1,4 +1,5 @@
-"""What `compare` and `gate` say: *their result → a table and sentences*, 80 columns wide but for the noise."""
+"""What `compare` and `gate` say: *their result → a table and sentences*, 80 columns wide but for
+the noise."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,22 +16,32 @@ from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-ENDLESS = 1000.0  # times as long: no latency grows so much, but that of who gets no lease is taken for an hour
+# times as long: no latency grows so much, but that of who gets no lease is taken for an hour
+ENDLESS = 1000.0
 
 
 def sheet(result: ComparisonResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
-        result, place, kind=result.kind, headline=_headline(result), conditions=_conditions(result),
-        parts=_parts(result), lines=_lines(result), caveat=_caveat(result),
-    )  # fmt: skip
+        result,
+        place,
+        kind=result.kind,
+        headline=_headline(result),
+        conditions=_conditions(result),
+        parts=_parts(result),
+        lines=_lines(result),
+        caveat=_caveat(result),
+    )
 
 
 def _headline(result: ComparisonResult) -> str:
-    labels, status = [side.label for side in result.sides], result.verdict.status
-    finished, planned = result.finished_pairs, result.planned_pairs
+    labels = [side.label for side in result.sides]
+    status = result.verdict.status
+    finished = result.finished_pairs
+    planned = result.planned_pairs
     if result.kind == "compare":
-        names = " · ".join(labels[: -1 if result.paired else None])  # without the first once more
+        # without the first once more
+        names = " · ".join(labels[: -1 if result.paired else None])
     else:
         names = _gate_names(result)
     if not result.paired:
@@ -49,9 +60,11 @@ def _caveat(result: ComparisonResult) -> str:
 
 
 def _gate_names(result: ComparisonResult) -> str:
-    """What a gate held against what; of a PASS also by which figures, and that tails were not judged."""
+    """What a gate held against what; of a PASS also by which figures, and that tails were not
+    judged."""
     baseline, candidate = (side.label for side in result.sides[:2])
-    status, tolerance = result.verdict.status, f"{result.tolerance_ratio * 100:g} %"
+    status = result.verdict.status
+    tolerance = f"{result.tolerance_ratio * 100:g} %"
     if status == "fail":
         return f"{candidate} worse than {baseline}"
     if status != "pass":
@@ -64,18 +77,29 @@ def _gate_names(result: ComparisonResult) -> str:
 
 def _short(metric: str) -> str:
     """A metric's name in a headline."""
-    name = metric.removeprefix("acquire.").removeprefix("cost.").removesuffix("_per_acquire").replace("_", " ")
-    return {"client cpu us per cycle": "CPU", "server cpu us per cycle": "server CPU"}.get(name, name)
+    name = (
+        metric.removeprefix("acquire.")
+        .removeprefix("cost.")
+        .removesuffix("_per_acquire")
+        .replace("_", " ")
+    )
+    return {"client cpu us per cycle": "CPU", "server cpu us per cycle": "server CPU"}.get(
+        name, name
+    )
 
 
 def _untested(result: ComparisonResult) -> list[str]:
-    """The labels of sides of which too few leases were tested to say anything, and none was seen to be violated."""
-    tested, broken = Counter[int](), Counter[int]()
+    """The labels of sides of which too few leases were tested to say anything, and none was seen to
+    be violated."""
+    tested = Counter[int]()
+    broken = Counter[int]()
     for run in result.runs:
         tested[run.side] += run.safety.tested_leases
         broken[run.side] += run.safety.service_faults
     sides = enumerate(result.sides)
-    return [side.label for index, side in sides if tested[index] < TESTED_LEAST and not broken[index]]
+    return [
+        side.label for index, side in sides if tested[index] < TESTED_LEAST and not broken[index]
+    ]
 
 
 def _conditions(result: ComparisonResult) -> Sequence[str]:
@@ -84,7 +108,9 @@ def _conditions(result: ComparisonResult) -> Sequence[str]:
     parts = ["cut short"] if result.interrupted else []
     if scenario is not None:
         how = ", in turns of 0.1 s" if result.in_turns else ", there and back"
-        each = f"{duration_text(scenario.duration_ms)} each" + (f"{how} (--duration sets it)" if result.paired else "")
+        each = f"{duration_text(scenario.duration_ms)} each" + (
+            f"{how} (--duration sets it)" if result.paired else ""
+        )
         parts += [
             f"N={scenario.instances}",
             fleet.text if fleet else f"fsync {scenario.fsync}",
@@ -97,7 +123,9 @@ def _conditions(result: ComparisonResult) -> Sequence[str]:
 def _parts(result: ComparisonResult) -> Iterator[Part]:
     noise = {entry.metric: entry for entry in result.metrics if entry.role == "noise"}
     for index, side in enumerate(result.sides):
-        entries = [entry for entry in result.metrics if entry.side == index and entry.role != "noise"]
+        entries = [
+            entry for entry in result.metrics if entry.side == index and entry.role != "noise"
+        ]
         shown = (entry for entry in entries if entry.pairs or entry.role == "judged")
         rows = tuple(_row(entry, noise.get(entry.metric, entry)) for entry in shown)
         if entries:
@@ -121,7 +149,11 @@ def _row(entry: Judged, noise: Judged) -> tuple[str, ...]:
 
 
 def _figure_text(value: float | None, unit: str) -> str:
-    return INFINITE if unit == "s" and value is not None and value >= FOREVER_S else in_unit(value, unit)
+    return (
+        INFINITE
+        if unit == "s" and value is not None and value >= FOREVER_S
+        else in_unit(value, unit)
+    )
 
 
 def _word_of(entry: Judged) -> str:
@@ -133,7 +165,8 @@ def _word_of(entry: Judged) -> str:
 
 
 def change_text(ratio: float | None) -> str:
-    """A ratio of the second against the first as a change in per cent; endless where too many acquires failed."""
+    """A ratio of the second against the first as a change in per cent; endless where too many
+    acquires failed."""
     if ratio is None:
         return MISSING
     if ratio >= ENDLESS:
@@ -142,10 +175,12 @@ def change_text(ratio: float | None) -> str:
 
 
 def limit_of(entry: Judged) -> float | None:
-    """The ratio at which a judged figure is worse by all that is allowed; None where nothing says."""
+    """The ratio at which a judged figure is worse by all that is allowed; None where nothing
+    says."""
     if entry.role != "judged" or entry.tolerance_ratio is None:
         return None
-    if entry.metric == "acquire.success":  # in points of all acquires
+    # in points of all acquires
+    if entry.metric == "acquire.success":
         return 1 - entry.tolerance_ratio / entry.first if entry.first else None
     return 1 / (1 + entry.tolerance_ratio) if entry.higher_is_better else 1 + entry.tolerance_ratio
 
@@ -159,23 +194,43 @@ def interval_text(entry: Judged) -> str:
 
 def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
     for entry in result.thresholds:
-        yield "threshold", f"{entry.status.upper()}  {entry.label}  {entry.expression}  {threshold_text(entry)}"
+        yield (
+            "threshold",
+            f"{entry.status.upper()}  {entry.label}  {entry.expression}  {threshold_text(entry)}",
+        )
     if result.differs:
         yield "differs", " · ".join(result.differs)
     if result.exact is not None:
         yield "exact", _exact(result.exact)
     faults = sum(run.safety.service_faults for run in result.runs)
-    leases, many = sum(run.safety.tested_leases for run in result.runs), f"{len(result.runs)} runs"
+    leases = sum(run.safety.tested_leases for run in result.runs)
+    many = f"{len(result.runs)} runs"
     if leases or faults:
         untested = "".join(f"; {label}: not tested" for label in _untested(result))
-        yield "safety", f"{count(faults)} violations in {count(leases)} tested leases of all {many}{untested}"
+        yield (
+            "safety",
+            f"{count(faults)} violations in {count(leases)} tested leases of all {many}{untested}",
+        )
     elif result.runs:
-        yield "safety", f"not tested: in none of the {many} a lease was held for a time that could tell (--hold)"
-    if sure := sorted({f"{entry.confidence * 100:.3g} %" for entry in result.metrics if entry.confidence}):
+        yield (
+            "safety",
+            f"not tested: in none of the {many} a lease was held for a time that could "
+            "tell (--hold)",
+        )
+    if sure := sorted(
+        {f"{entry.confidence * 100:.3g} %" for entry in result.metrics if entry.confidence}
+    ):
         of, test = ("the pairs'", "Wilcoxon") if result.paired else ("all", "Mann-Whitney")
-        yield "interval", f"{', '.join(sure)}: Hodges-Lehmann of {of} log ratios, exact {test} interval"
+        yield (
+            "interval",
+            f"{', '.join(sure)}: Hodges-Lehmann of {of} log ratios, exact {test} interval",
+        )
         if result.paired:
-            equal = " of equal runs (A/A)" if any(entry.role == "noise" for entry in result.metrics) else ""
+            equal = (
+                " of equal runs (A/A)"
+                if any(entry.role == "noise" for entry in result.metrics)
+                else ""
+            )
             yield "noise", f"standard deviation of one pair{equal}"
 
 
@@ -203,19 +258,25 @@ def suite(result: ComparisonResult) -> Suite:
             why = f": {entry.reason}" if entry.reason else ""
             said = f"{change_text(entry.ratio)}, interval {interval_text(entry)}{why}"
             cases.append(Case(f"{entry.metric} ({entry.label})", status, said))
-    cases += [Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds]
+    cases += [
+        Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds
+    ]
     if result.exact is not None and not result.exact.skipped:
-        cases.append(Case("exact costs", "fail" if result.exact.failures else "pass", _exact(result.exact)))
+        cases.append(
+            Case("exact costs", "fail" if result.exact.failures else "pass", _exact(result.exact))
+        )
     verdict = result.verdict
     cases.append(Case(result.kind, verdict.status, "; ".join(verdict.reasons) or _headline(result)))
     return Suite(result.kind, result.started_at, result.duration_s, cases, {"id": result.id})
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
+# -- pictures --------------------------------------------------------------------------------------
 
 
 _MULTIPLE = 3.0
-_GOOD, _BAD = ("good", "pass or better"), ("bad", "fail or worse")  # how a bar looks, and what that means
+# how a bar looks, and what that means
+_GOOD = ("good", "pass or better")
+_BAD = ("bad", "fail or worse")
 _STYLES = {"pass": _GOOD, "better": _GOOD, "fail": _BAD, "worse": _BAD}
 
 
@@ -227,24 +288,48 @@ def figures(result: ComparisonResult) -> list[Figure]:
 
 
 def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> Figure:
-    known = [value for entry in entries for value in (entry.ratio, entry.low, entry.high, limit_of(entry)) if value]
-    first, second = result.sides[0].label, result.sides[side].label
+    known = [
+        value
+        for entry in entries
+        for value in (entry.ratio, entry.low, entry.high, limit_of(entry))
+        if value
+    ]
+    first = result.sides[0].label
+    second = result.sides[side].label
     judged = [entry for entry in entries if entry.role == "judged"] or entries
     worst = sorted(judged, key=lambda entry: _word_of(entry) not in ("fail", "worse"))[:2]
-    said = ", ".join(f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({_word_of(entry)})" for entry in worst)
+    said = ", ".join(
+        f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({_word_of(entry)})"
+        for entry in worst
+    )
     title = f"{second} against {first}: {said}"
-    allowed = f"{result.tolerance_ratio * 100:g} % worse is allowed, less of CPU (the mark in each row)"
+    allowed = (
+        f"{result.tolerance_ratio * 100:g} % worse is allowed, less of CPU (the mark in each row)"
+    )
     about = f"Change of each figure with its interval; {allowed}; one that crosses 0 may be chance"
-    columns = (Column("metric", "text"), *(Column(name, "ratio") for name in ("ratio", "low", "high", "allowed")))
-    rows = [[entry.metric, entry.ratio, entry.low, entry.high, limit_of(entry)] for entry in entries]
+    columns = (
+        Column("metric", "text"),
+        *(Column(name, "ratio") for name in ("ratio", "low", "high", "allowed")),
+    )
+    rows = [
+        [entry.metric, entry.ratio, entry.low, entry.high, limit_of(entry)] for entry in entries
+    ]
     return forest(
-        f"change-{side}", title, about, bars=[_bar(entry) for entry in entries], x=_scale(known),
-        columns=columns, rows=rows, lines=[(1.0, "equal")], limit="allowed",
-    )  # fmt: skip
+        f"change-{side}",
+        title,
+        about,
+        bars=[_bar(entry) for entry in entries],
+        x=_scale(known),
+        columns=columns,
+        rows=rows,
+        lines=[(1.0, "equal")],
+        limit="allowed",
+    )
 
 
 def _scale(ratios: Sequence[float]) -> Scale:
-    """Of changes: linear around "equal" while they are small, logarithmic when something became a multiple."""
+    """Of changes: linear around "equal" while they are small, logarithmic when something became a
+    multiple."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08
@@ -259,4 +344,13 @@ def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
     text = interval_text(entry) if whole else change_text(entry.ratio)
     style, key = _STYLES.get(_word_of(entry), ("c5", "neither is shown"))
-    return Bar(metric_text(entry.metric), entry.ratio, entry.low, entry.high, text, style, key, limit_of(entry))
+    return Bar(
+        metric_text(entry.metric),
+        entry.ratio,
+        entry.low,
+        entry.high,
+        text,
+        style,
+        key,
+        limit_of(entry),
+    )

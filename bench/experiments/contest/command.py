@@ -32,20 +32,45 @@ def contest() -> None:
 
 
 @contest.command(context_settings=_HELP)
-@click.option("--rounds", type=click.IntRange(1, 100), help="Rounds of all contestants.  [default: 9; 3 with --grow]")
-@click.option("--seconds", type=FiniteRange(0.1, 600), help="Load per contestant.  [default: 2; 10 with --grow]")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    help="Rounds of all contestants.  [default: 9; 3 with --grow]",
+)
+@click.option(
+    "--seconds",
+    type=FiniteRange(0.1, 600),
+    help="Load per contestant.  [default: 2; 10 with --grow]",
+)
 @click.option("--seed", default=1, show_default=True, help="Of the order within the rounds.")
-@click.option("--grow", is_flag=True, help="Is the cost of `lockbench run` flat? (4 minutes a round, and one of 10.)")
-@click.option("--telemetry", is_flag=True, help="What does `lockcore.otel` add to a cycle, on each way of waiting?")
+@click.option(
+    "--grow",
+    is_flag=True,
+    help="Is the cost of `lockbench run` flat? (4 minutes a round, and one of 10.)",
+)
+@click.option(
+    "--telemetry",
+    is_flag=True,
+    help="What does `lockcore.otel` add to a cycle, on each way of waiting?",
+)
 @click.option("--out", type=PLACE, default=None, help="Where the JSON goes.")
 def bench(
-    *, rounds: int | None, seconds: float | None, seed: int, grow: bool, telemetry: bool, out: Path | None
+    *,
+    rounds: int | None,
+    seconds: float | None,
+    seed: int,
+    grow: bool,
+    telemetry: bool,
+    out: Path | None,
 ) -> int:
-    """Measure how close lockcore comes to what the servers can bear; print the table and write the JSON."""
+    """Measure how close lockcore comes to what the servers can bear; print the table and write the
+    JSON."""
     path = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-speed.json"
-    rounds, seconds = rounds or (3 if grow else 9), seconds or (10.0 if grow else 2.0)
+    rounds = rounds or (3 if grow else 9)
+    seconds = seconds or (10.0 if grow else 2.0)
     if telemetry:
-        from bench.experiments.contest.instrumented import measure_telemetry  # which needs OpenTelemetry
+        # which needs OpenTelemetry
+        from bench.experiments.contest.instrumented import measure_telemetry
 
         result = measure_telemetry(rounds, note)
     else:
@@ -59,7 +84,13 @@ def bench(
 
 
 @contest.command(context_settings=_HELP)
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100), help="rounds of all contestants")
+@click.option(
+    "--rounds",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="rounds of all contestants",
+)
 @click.option(
     "--seconds",
     default=1.2,
@@ -67,13 +98,27 @@ def bench(
     type=FiniteRange(0.2, 600),
     help="load per turn; on the hot key 2.5 times",
 )
-@click.option("--part", "parts", multiple=True, type=click.Choice(list(LOADS)), help="only this part (repeatable)")
-@click.option("--only", multiple=True, metavar="WORD", help="only contestants with this in their name (repeatable)")
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(list(LOADS)),
+    help="only this part (repeatable)",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="WORD",
+    help="only contestants with this in their name (repeatable)",
+)
 @click.option("--cache", default=".peers", show_default=True, type=PLACE, help="the environments")
 @click.option("--readme", type=PLACE, default=None, help="renew the table between its markers")
 @experiment_options("peers")
-def peers(*, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any) -> int:
-    """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance stopped."""
+def peers(
+    *, only: tuple[str, ...], parts: tuple[str, ...], readme: Path | None, **values: Any
+) -> int:
+    """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance
+    stopped."""
     told = {name: values[name] for name in ("cache", "rounds", "seconds", "seed")}
     plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **told)
     require_outputs(values)

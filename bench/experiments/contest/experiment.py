@@ -1,12 +1,13 @@
-"""`make peers`: *other libraries and lockcore in turn on the same servers → their rows, medians over rounds*.
+"""`make peers`: *other libraries and lockcore in turn on the same servers → their rows, medians
+over rounds*.
 
     cycles   acquire + release of a free resource, N = 1, 3, 5, by 1 and by 64 callers
     hot      64 callers want one resource, each holds it for 1 ms: in one process, and in four
     stopped  one of three instances stands still for 4 s under 64 callers
 
 Rules: as in speed.py; how fast the cores were, and whose, is looked at on free resources only.
-Libraries run as they come. Everybody takes part in the first round; in the others, under each load, ours and the
-fastest three, who decide the bars.
+Libraries run as they come. Everybody takes part in the first round; in the others, under each load,
+ours and the fastest three, who decide the bars.
 """
 
 import random
@@ -18,7 +19,15 @@ from msgspec.structs import replace
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import Contestant, install
-from bench.experiments.contest.judge import HOT, HOT_LONGER, INSTANCES, MANY, bars, in_processes, judge_bars
+from bench.experiments.contest.judge import (
+    HOT,
+    HOT_LONGER,
+    INSTANCES,
+    MANY,
+    bars,
+    in_processes,
+    judge_bars,
+)
 from bench.experiments.contest.result import (
     Missing,
     PeersConditions,
@@ -40,15 +49,22 @@ from bench.topology.server import find_server
 
 FASTEST = 3
 LOADS = {
-    "cycles": tuple(TurnLoad(instances, callers, own=True) for instances in (1, 3, 5) for callers in (1, MANY)),
-    "hot": tuple(TurnLoad(n, MANY, own=False, hold_s=0.001, processes=processes) for n, processes in HOT),
+    "cycles": tuple(
+        TurnLoad(instances, callers, own=True) for instances in (1, 3, 5) for callers in (1, MANY)
+    ),
+    "hot": tuple(
+        TurnLoad(n, MANY, own=False, hold_s=0.001, processes=processes) for n, processes in HOT
+    ),
     "stopped": (TurnLoad(3, MANY, own=True, stops=True),),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class PeersPlan:
-    """What to measure: `parts` of LOADS. `only`: words of names (none: all); `seconds` of load per turn."""
+    """What to measure: `parts` of LOADS.
+
+    `only`: words of names (none: all); `seconds` of load per turn.
+    """
 
     cache: Path
     parts: tuple[str, ...]
@@ -68,19 +84,24 @@ class Standing:
 
     def __str__(self) -> str:
         load = self.load
-        return f"{self.contestant.peer.name}, N={load.instances}, {load.callers} callers{in_processes(load.processes)}"
+        return (
+            f"{self.contestant.peer.name}, N={load.instances}, {load.callers} "
+            f"callers{in_processes(load.processes)}"
+        )
 
 
 def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult]:
-    """Install, measure, and return the result, which is written by then. Raises BenchError when nothing can be measured
-    here, KeyboardInterrupt when it was cut short before any figure."""
+    """Install, measure, and return the result, which is written by then. Raises BenchError when
+    nothing can be measured here, KeyboardInterrupt when it was cut short before any figure."""
     plan = order.plan
     found = install(plan.cache.resolve(), plan.only, show)
     contestants = [entry for entry in found if isinstance(entry, Contestant)]
     absent = tuple(entry for entry in found if isinstance(entry, Missing))
     if not contestants:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in absent)
-        raise EnvironmentNotReadyError(f"no contestant can run here: {reasons or 'none has such a name'}")
+        raise EnvironmentNotReadyError(
+            f"no contestant can run here: {reasons or 'none has such a name'}"
+        )
     cells = {
         part: [
             Standing(one, load)
@@ -92,55 +113,85 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
     }
     server = find_server(order.server) if order.server else next(iter(servers_by_kind().values()))
     with Experiment(order) as experiment:
-        with two_cores() as cores, start_fleet(INSTANCES, "none", server=server) as fleet, experiment.cuttable():
+        with (
+            two_cores() as cores,
+            start_fleet(INSTANCES, "none", server=server) as fleet,
+            experiment.cuttable(),
+        ):
             _measure(plan, fleet, cells, show)
-        rows = {part: tuple(row_of(cell) for cell in some if cell.rounds) for part, some in cells.items()}
+        rows = {
+            part: tuple(row_of(cell) for cell in some if cell.rounds)
+            for part, some in cells.items()
+        }
         experiment.require([row for part in rows.values() for row in part])
         cycles, hot, stopped = (rows.get(part, ()) for part in LOADS)
         judged = bars(cycles, hot, stopped)
         result = PeersResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
-            conditions=PeersConditions(server=server, cores=cores, rounds=plan.rounds, seconds=plan.seconds),
-            contestants=tuple(one.peer for one in contestants), absent=absent,
-            cycles=cycles, hot=hot, stopped=stopped, bars=judged,
+            conditions=PeersConditions(
+                server=server, cores=cores, rounds=plan.rounds, seconds=plan.seconds
+            ),
+            contestants=tuple(one.peer for one in contestants),
+            absent=absent,
+            cycles=cycles,
+            hot=hot,
+            stopped=stopped,
+            bars=judged,
             verdict=judge_bars(judged, interrupted=experiment.cut),
-        )  # fmt: skip
+        )
         return experiment.store(result)
 
 
-def _measure(plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Standing]], show: Show) -> None:
-    rng, hot_s = random.Random(plan.seed), HOT_LONGER * plan.seconds
+def _measure(
+    plan: PeersPlan, fleet: Fleet, cells: Mapping[str, Sequence[Standing]], show: Show
+) -> None:
+    rng = random.Random(plan.seed)
+    hot_s = HOT_LONGER * plan.seconds
     for number in range(1, plan.rounds + 1):
         for part, some in cells.items():
             for cell in _shuffled(some if number == 1 else leading(some), rng):
                 show(f"round {number} of {plan.rounds}, {part}: {cell}")
                 with Machine() as machine:
-                    figures = contest(cell.contestant, fleet, cell.load, hot_s if part == "hot" else plan.seconds)
-                if part == "cycles":  # elsewhere what is waited for takes longer than what is done
-                    figures = replace(figures, elsewhere_ratio=machine.elsewhere_ratio, piece_us=machine.piece_us)
+                    figures = contest(
+                        cell.contestant, fleet, cell.load, hot_s if part == "hot" else plan.seconds
+                    )
+                # elsewhere what is waited for takes longer than what is done
+                if part == "cycles":
+                    figures = replace(
+                        figures, elsewhere_ratio=machine.elsewhere_ratio, piece_us=machine.piece_us
+                    )
                 cell.rounds.append(figures)
 
 
 def leading(cells: Sequence[Standing]) -> list[Standing]:
-    """Those that go on after the first round: ours, and under each load the fastest of the others. What an instance
-    stopped costs is compared with nobody's."""
+    """Those that go on after the first round: ours, and under each load the fastest of the others.
+    What an instance stopped costs is compared with nobody's."""
     ours = [cell for cell in cells if cell.contestant.peer.kind == "lockcore"]
     others = (cell for cell in cells if cell not in ours and not cell.load.stops)
     ranked = sorted(others, key=lambda cell: -cell.rounds[0].cycles_per_s)
     loads = dict.fromkeys(cell.load for cell in ranked)
-    return [*ours, *(cell for load in loads for cell in [one for one in ranked if one.load == load][:FASTEST])]
+    return [
+        *ours,
+        *(cell for load in loads for cell in [one for one in ranked if one.load == load][:FASTEST]),
+    ]
 
 
 def _shuffled(cells: Sequence[Standing], rng: random.Random) -> list[Standing]:
-    """Loads in random order, and within a load the contestants: who is compared runs close together."""
+    """Loads in random order, and within a load the contestants: who is compared runs close
+    together."""
     places = {load: rng.random() for load in dict.fromkeys(cell.load for cell in cells)}
     return sorted(cells, key=lambda cell: (places[cell.load], rng.random()))
 
 
 def row_of(cell: Standing) -> TurnRow:
     """A cell's rounds as one row."""
-    peer, load = cell.contestant.peer, cell.load
+    peer = cell.contestant.peer
+    load = cell.load
     return TurnRow(
-        name=peer.name, kind=peer.kind, instances=load.instances, callers=load.callers, processes=load.processes,
+        name=peer.name,
+        kind=peer.kind,
+        instances=load.instances,
+        callers=load.callers,
+        processes=load.processes,
         **over_rounds(cell.rounds),
-    )  # fmt: skip
+    )

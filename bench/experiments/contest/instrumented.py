@@ -1,14 +1,15 @@
-"""`make bench ARGS=--telemetry`: *lockcore on each way of waiting → what `lockcore.otel` adds to a cycle's CPU*.
+"""`make bench ARGS=--telemetry`: *lockcore on each way of waiting → what `lockcore.otel` adds to a
+cycle's CPU*.
 
-Rules: four locks of one process take turns in every round, in random order, on the same servers: as they are,
-instrumented without an SDK, instrumented with one, and once more as they are. The last is the null control: what
-nothing adds to nothing. A figure within its spread is not measurable here. A turn is a short load; what making and
-counting it takes is not in it. A longer turn of each comes before them, after which as few cycles are samples as of a
-lock that is always busy; nobody collects meanwhile. The estimate over the rounds is Hodges and Lehmann's, its interval
-of 95 % Wilcoxon's.
-`forked`: all happens in a forked child, through providers that its parent has used. Threads: whole cycles of two locks
-that are alike differ by more than the bar (lockcore/applications.md), so what is measured is what one thread's calls
-take, as an operation makes them, at the rate of a busy lock.
+Rules: four locks of one process take turns in every round, in random order, on the same servers: as
+they are, instrumented without an SDK, instrumented with one, and once more as they are. The last is
+the null control: what nothing adds to nothing. A figure within its spread is not measurable here. A
+turn is a short load; what making and counting it takes is not in it. A longer turn of each comes
+before them, after which as few cycles are samples as of a lock that is always busy; nobody collects
+meanwhile. The estimate over the rounds is Hodges and Lehmann's, its interval of 95 % Wilcoxon's.
+`forked`: all happens in a forked child, through providers that its parent has used. Threads: whole
+cycles of two locks that are alike differ by more than the bar (lockcore/applications.md), so what
+is measured is what one thread's calls take, as an operation makes them, at the rate of a busy lock.
 """
 
 import json
@@ -30,7 +31,13 @@ from opentelemetry.trace import NoOpTracerProvider
 from opentelemetry.trace import TracerProvider as Traces
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.clients.loops import ClientOrder, Lock, at_once, run_blocking, run_tasks
+from bench.experiments.contest.clients.loops import (
+    ClientOrder,
+    Lock,
+    at_once,
+    run_blocking,
+    run_tasks,
+)
 from bench.experiments.contest.judge import INSTANCES, bar_of
 from bench.experiments.contest.result import BUSY_RATIO, ContestBar, SpeedConditions, SpeedResult
 from bench.experiments.contest.turn import TTL_MS, Machine, servers_by_kind, two_cores
@@ -42,15 +49,22 @@ from bench.topology.fleet import start_fleet
 from lockcore import AsyncRedlock, Denied, Lease, Outcome, Redlock
 from lockcore.otel import instrument
 
-SHELLS = {"gevent": 64, "uvloop": 64, "asyncio": 64, "threads": 1, "asyncio forked": 64}  # and its callers
-TURNS = 6  # of each lock, for each of the rounds asked for
-TURN_S, WARMUP_S, PATIENCE_S = 0.2, 0.02, 120.0
+# and its callers
+SHELLS = {"gevent": 64, "uvloop": 64, "asyncio": 64, "threads": 1, "asyncio forked": 64}
+# of each lock, for each of the rounds asked for
+TURNS = 6
+TURN_S = 0.2
+WARMUP_S = 0.02
+PATIENCE_S = 120.0
 BARS = {"without an SDK": 0.5, "with one": 1.0}  # µs
 CONFIDENCE = 0.95
-LONG_S = 2.0  # more than the second within which samples become fewer
+# more than the second within which samples become fewer
+LONG_S = 2.0
 BLOCKING = ("gevent", "threads")
 AnyRedlock = Redlock | AsyncRedlock
-LEASES, REST_S = 100, 0.01  # told of at once, and then a rest: 10,000 a second, as of threads
+# told of at once, and then a rest: 10,000 a second, as of threads
+LEASES = 100
+REST_S = 0.01
 
 
 def measure_telemetry(rounds: int, show: Show) -> SpeedResult:
@@ -59,20 +73,29 @@ def measure_telemetry(rounds: int, show: Show) -> SpeedResult:
     with two_cores() as cores, start_fleet(INSTANCES, "none", server=server) as fleet:
         bars = [bar for shell in SHELLS for bar in _bars(shell, rounds * TURNS, fleet.urls, show)]
     conditions = SpeedConditions(
-        cores=cores, rounds=rounds * TURNS, seconds=TURN_S, seed=0,
+        cores=cores,
+        rounds=rounds * TURNS,
+        seconds=TURN_S,
+        seed=0,
         servers={kind: f"{server.name} {server.version}"},
-    )  # fmt: skip
-    return SpeedResult(conditions=conditions, environment=describe_environment(), rows=(), bars=tuple(bars))
+    )
+    return SpeedResult(
+        conditions=conditions, environment=describe_environment(), rows=(), bars=tuple(bars)
+    )
 
 
 def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[ContestBar]:
     show(f"what lockcore.otel adds: {shell}, {rounds} rounds")
     way, *forked = shell.split()
     order = ClientOrder(shell, urls, [], TURN_S, WARMUP_S, SHELLS[shell], True, 0.0, TTL_MS, 0)
-    with Machine() as machine, Child(shell, [sys.executable, "-m", __name__, way, str(rounds), *forked]) as child:
+    with (
+        Machine() as machine,
+        Child(shell, [sys.executable, "-m", __name__, way, str(rounds), *forked]) as child,
+    ):
         child.tell(order)
         took = child.hear(list[list[float]], 2 * rounds + PATIENCE_S)
-        child.finish(PATIENCE_S)  # killed, it would not have counted what its forked child took, which is ours
+        # killed, it would not have counted what its forked child took, which is ours
+        child.finish(PATIENCE_S)
     if not took:
         raise EnvironmentNotReadyError(f"{shell} got no round done; try again on a quieter machine")
     plain_us = paired_shift([us[0] for us in took], CONFIDENCE).shift
@@ -80,15 +103,19 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
     for index, (how, bar) in enumerate(BARS.items(), 1):
         added = paired_shift([us[index] - us[0] for us in took], CONFIDENCE)
         where = f"{SHELLS[shell]} callers, {plain_us:.1f} µs a cycle: what lockcore.otel adds"
-        name = f"{shell}, {'its calls alone: what they take' if shell == 'threads' else where} {how}, µs"
+        name = (
+            f"{shell}, {'its calls alone: what they take' if shell == 'threads' else where} "
+            f"{how}, µs"
+        )
         spread = Spread(median=added.shift, low=added.low, high=added.high)
         yield bar_of(name, spread, bar, busy=machine.elsewhere_ratio >= BUSY_RATIO, null=null)
 
 
-# -- in the shell's process --------------------------------------------------------------------------------------------
+# -- in the shell's process ------------------------------------------------------------------------
 
 
-PROVIDERS: tuple[tuple[Meters, Traces], ...] = (  # in the order of `BARS`; a forked child has them, too
+# in the order of `BARS`; a forked child has them, too
+PROVIDERS: tuple[tuple[Meters, Traces], ...] = (
     (NoOpMeterProvider(), NoOpTracerProvider()),
     (MeterProvider([InMemoryMetricReader()]), TracerProvider()),
 )
@@ -96,23 +123,29 @@ PROVIDERS: tuple[tuple[Meters, Traces], ...] = (  # in the order of `BARS`; a fo
 
 async def rounds_of(shell: str, rounds: int, order: ClientOrder) -> list[list[float]]:
     """The CPU of a cycle of each lock (µs) in each round, the null control's last."""
-    locks, found = [await _connected(shell, order) for _ in range(1 + len(PROVIDERS) + 1)], []
+    locks = [await _connected(shell, order) for _ in range(1 + len(PROVIDERS) + 1)]
+    found = []
     for lock, (meters, traces) in zip(locks[1:-1], PROVIDERS, strict=True):
         instrument(lock, meter_provider=meters, tracer_provider=traces)
     for lock in locks:
         await _turn(shell, lock, replace(order, seconds=LONG_S))
     for _ in range(rounds):
         us = {lock: await _turn(shell, lock, order) for lock in random.sample(locks, len(locks))}
-        if all(us.values()):  # a busy machine may not get one cycle done in so short a time
+        # a busy machine may not get one cycle done in so short a time
+        if all(us.values()):
             found.append([us[lock] for lock in locks])
     return found
 
 
 def _calls_us(lock: Any, seconds: float) -> float:
-    """The CPU of one thread for what it tells of a cycle; of a lock that tells nobody, for asking whether to."""
-    told, granted = lock._driver.engine.listener, [lock.try_acquire(str(name), TTL_MS) for name in range(LEASES)]
+    """The CPU of one thread for what it tells of a cycle; of a lock that tells nobody, for asking
+    whether to."""
+    told = lock._driver.engine.listener
+    granted = [lock.try_acquire(str(name), TTL_MS) for name in range(LEASES)]
     leases = [lease for lease in granted if isinstance(lease, Lease)]
-    took_ns, cycles, end_s = 0, 0, time.monotonic() + seconds
+    took_ns = 0
+    cycles = 0
+    end_s = time.monotonic() + seconds
     while time.monotonic() < end_s and leases:
         began_ns = time.thread_time_ns()
         for lease in leases:
@@ -120,7 +153,8 @@ def _calls_us(lock: Any, seconds: float) -> float:
                 told.begun()
                 told.ended(lease.resource, lease, lease.started_ns)
                 told.released(lease, Outcome.RELEASED, lease.granted_ns)
-        took_ns, cycles = took_ns + time.thread_time_ns() - began_ns, cycles + len(leases)
+        took_ns = took_ns + time.thread_time_ns() - began_ns
+        cycles = cycles + len(leases)
         time.sleep(REST_S)
     for lease in leases:
         lock.try_release(lease)
@@ -129,7 +163,9 @@ def _calls_us(lock: Any, seconds: float) -> float:
 
 async def _connected(shell: str, order: ClientOrder) -> AnyRedlock:
     if shell in BLOCKING:
-        return Redlock.connect(order.urls, shell="gevent" if shell == "gevent" else "threads", rejoin="trust-first")
+        return Redlock.connect(
+            order.urls, shell="gevent" if shell == "gevent" else "threads", rejoin="trust-first"
+        )
     return await AsyncRedlock.connect(order.urls, rejoin="trust-first")
 
 
@@ -137,21 +173,28 @@ async def _turn(shell: str, lock: AnyRedlock, order: ClientOrder) -> float:
     if shell == "threads":
         return _calls_us(lock, order.seconds)
     same = Lock(lock.try_acquire, lock.try_release, Denied, Outcome.RELEASED)
-    gevent, connect = shell == "gevent", lambda _order: same
-    answer = run_blocking(connect, order, greenlets=True) if gevent else await run_tasks(connect, order)
+    gevent = shell == "gevent"
+    connect = lambda _order: same
+    answer = (
+        run_blocking(connect, order, greenlets=True) if gevent else await run_tasks(connect, order)
+    )
     return answer.client_us / answer.cycles if answer.cycles else 0.0
 
 
 def main() -> None:
     """Run the order on stdin in the shell, and so often, as the words say."""
-    (shell, rounds, *forked), order = sys.argv[1:], ClientOrder(**json.loads(sys.stdin.readline()))
+    (shell, rounds, *forked) = sys.argv[1:]
+    order = ClientOrder(**json.loads(sys.stdin.readline()))
     if forked:
         at_once(rounds_of("threads", 1, order))
         if child := os.fork():
             os.waitpid(child, 0)
             os._exit(0)
     work = rounds_of(shell, int(rounds), order)
-    print(json.dumps(at_once(work) if shell in BLOCKING else import_module(shell).run(work)), flush=True)
+    print(
+        json.dumps(at_once(work) if shell in BLOCKING else import_module(shell).run(work)),
+        flush=True,
+    )
     os._exit(0)
 
 

@@ -1,11 +1,13 @@
-"""What lockcore is to reach beside the peers, and beside the ceiling: *rows of turns → bars → the verdict*. Pure.
+"""What lockcore is to reach beside the peers, and beside the ceiling: *rows of turns → bars → the
+verdict*. Pure.
 
-Rules: ratios are taken inside a round, as at one pace of the cores where that was measured, and their median is the
-bar's value. A round in which something else used our cores is left out, and where that is every one nothing is known.
-Who never got a lease waited for ever; what we did not get done in time counts against us, what they did not is no bar.
-On the hot key only those count that never give up. A bar is certain when all rounds are on one side of it, with six and
-more when the median's interval of 95 % is (Wilcoxon's signed ranks), and what was seen, without the pace, is not on the
-other; else it is not known.
+Rules: ratios are taken inside a round, as at one pace of the cores where that was measured, and
+their median is the bar's value. A round in which something else used our cores is left out, and
+where that is every one nothing is known. Who never got a lease waited for ever; what we did not get
+done in time counts against us, what they did not is no bar. On the hot key only those count that
+never give up. A bar is certain when all rounds are on one side of it, with six and more when the
+median's interval of 95 % is (Wilcoxon's signed ranks), and what was seen, without the pace, is not
+on the other; else it is not known.
 """
 
 import math
@@ -17,43 +19,84 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from bench.experiments.contest.result import BUSY_RATIO, ContestBar, PeersResult, TurnFigures, TurnRow
+from bench.experiments.contest.result import (
+    BUSY_RATIO,
+    ContestBar,
+    PeersResult,
+    TurnFigures,
+    TurnRow,
+)
 from bench.measure.statistics import Spread
-from bench.measure.verdict import BARS_MISSED, BARS_REACHED, INTERRUPTED, NOT_KNOWN, Evidence, Verdict, conclude
+from bench.measure.verdict import (
+    BARS_MISSED,
+    BARS_REACHED,
+    INTERRUPTED,
+    NOT_KNOWN,
+    Evidence,
+    Verdict,
+    conclude,
+)
 
-PYTHON_BAR, STOPPED_BAR = 20.0, 0.9
-RATE_BARS = {1: 1.1, 3: 2.0, 5: 2.5}  # by N: of the fastest peer's rate, in any language
-CLIENT_BARS = {1: 1.0, 3: 1.0, 5: 1 / 3}  # by N: of the lowest client CPU
+PYTHON_BAR = 20.0
+STOPPED_BAR = 0.9
+# by N: of the fastest peer's rate, in any language
+RATE_BARS = {1: 1.1, 3: 2.0, 5: 2.5}
+# by N: of the lowest client CPU
+CLIENT_BARS = {1: 1.0, 3: 1.0, 5: 1 / 3}
 MANY = 64  # callers
 INSTANCES = 5
 HOT = ((1, 1), (5, 1), (5, 4))  # N, processes
-HOT_LONGER = 2.5  # times the load on free resources
+# times the load on free resources
+HOT_LONGER = 2.5
 
-Figure = Literal["cycles_per_s", "cycles_per_cpu_s", "client_us", "p50_us", "p99_us", "beside_ratio"]
-_OF_HOT: tuple[tuple[str, Figure], ...] = (("leases/s ÷ the most", "cycles_per_s"), ("p99 wait ÷ the lowest", "p99_us"))
+Figure = Literal[
+    "cycles_per_s", "cycles_per_cpu_s", "client_us", "p50_us", "p99_us", "beside_ratio"
+]
+_OF_HOT: tuple[tuple[str, Figure], ...] = (
+    ("leases/s ÷ the most", "cycles_per_s"),
+    ("p99 wait ÷ the lowest", "p99_us"),
+)
 
 
-def bars(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]) -> tuple[ContestBar, ...]:
+def bars(
+    cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]
+) -> tuple[ContestBar, ...]:
     """What lockcore is to reach beside the peers; a bar whose peers are absent is left out."""
     many, single = (
-        {n: [row for row in cycles if (row.instances, row.callers) == (n, callers)] for n in RATE_BARS}
+        {
+            n: [row for row in cycles if (row.instances, row.callers) == (n, callers)]
+            for n in RATE_BARS
+        }
         for callers in (MANY, 1)
     )
     python = [row for row in many[INSTANCES] if row.kind in ("lockcore", "python")]
     wanted: list[tuple[str, Sequence[TurnRow], Figure, float]] = [
-        ("N=5, 64 callers: cycles/s ÷ the fastest Python peer's", python, "cycles_per_s", PYTHON_BAR)
+        (
+            "N=5, 64 callers: cycles/s ÷ the fastest Python peer's",
+            python,
+            "cycles_per_s",
+            PYTHON_BAR,
+        )
     ]
     for n, bar in RATE_BARS.items():
         wanted += [
             (f"N={n}, 64 callers: cycles/s ÷ the fastest peer's", many[n], "cycles_per_s", bar),
-            (f"N={n}, 64 callers: client CPU ÷ the lowest of the peers", many[n], "client_us", CLIENT_BARS[n]),
+            (
+                f"N={n}, 64 callers: client CPU ÷ the lowest of the peers",
+                many[n],
+                "client_us",
+                CLIENT_BARS[n],
+            ),
             (f"N={n}, 1 caller: acquire p50 ÷ the lowest of the peers", single[n], "p50_us", 1.0),
         ]
     for instances, processes in HOT:
         same = [row for row in hot if (row.instances, row.processes) == (instances, processes)]
         fair = [row for row in same if _is_ours(row) or not row.gave_up]
         where = f"hot key, N={instances}{in_processes(processes)}"
-        wanted += [(f"{where}: {of} of those that never give up", fair, figure, 1.0) for of, figure in _OF_HOT]
+        wanted += [
+            (f"{where}: {of} of those that never give up", fair, figure, 1.0)
+            for of, figure in _OF_HOT
+        ]
     usual_us = usual_pace(row.rounds for row in cycles)
     found = [_beside_peers(*each, usual_us) for each in wanted]
     return tuple(bar for bar in (*found, _stopped(stopped)) if bar is not None)
@@ -70,9 +113,14 @@ def in_processes(count: int) -> str:
     return f" in {count} processes" if count > 1 else ""
 
 
-def judge_bars(judged: Sequence[ContestBar], *, interrupted: bool = False, absent: str = "") -> Verdict:
+def judge_bars(
+    judged: Sequence[ContestBar], *, interrupted: bool = False, absent: str = ""
+) -> Verdict:
     """Return the verdict over the bars. `absent`: why there are none."""
-    unknown = {True: "something else used the cores in every round", False: "on both sides of the bar"}
+    unknown = {
+        True: "something else used the cores in every round",
+        False: "on both sides of the bar",
+    }
     doubts = [f"{unknown[bar.busy]}: {bar.name}" for bar in judged if side_of(bar) == "not known"]
     found = {
         BARS_MISSED: [f"missed: {bar.name}" for bar in judged if side_of(bar) == "missed"],
@@ -104,14 +152,22 @@ def compared(
     usual_us: float | None,
     how: Callable[[float, float], float] = truediv,
 ) -> tuple[Spread | None, bool]:
-    """A figure beside that of another (None: by itself) over the rounds, as at one pace, and whether our cores were
-    ours in none. A turn that is made once stands beside all of the other's. Where they show nothing, there is no bar
-    (None). Where the pace and what was seen do not meet, all between them is possible: the pace may be misled, too."""
+    """A figure beside that of another (None: by itself) over the rounds, as at one pace, and
+    whether our cores were ours in none. A turn that is made once stands beside all of the other's.
+    Where they show nothing, there is no bar (None). Where the pace and what was seen do not meet,
+    all between them is possible: the pace may be misled, too."""
     pairs = list(zip(cycle(ours) if len(ours) == 1 else ours, theirs, strict=False))
-    quiet = [pair for pair in pairs if max(turn.elsewhere_ratio or 0.0 for turn in pair if turn) < BUSY_RATIO]
+    quiet = [
+        pair
+        for pair in pairs
+        if max(turn.elsewhere_ratio or 0.0 for turn in pair if turn) < BUSY_RATIO
+    ]
     spreads = []
     for pace_us in (usual_us, None):
-        values = [[_value(turn and turn.at_pace(pace_us), figure) for turn in pair] for pair in quiet or pairs]
+        values = [
+            [_value(turn and turn.at_pace(pace_us), figure) for turn in pair]
+            for pair in quiet or pairs
+        ]
         known = [how(our, their) for our, their in values if 0 < their < math.inf]
         if not known:
             return None, not quiet
@@ -126,12 +182,21 @@ def _value(turn: TurnFigures | None, figure: Figure) -> float:
 
 
 def bar_of(
-    name: str, spread: Spread, bar: float, *, at_least: bool = False, busy: bool = False, ours: str = "",
-    theirs: str | None = None, null: Spread | None = None,
-) -> ContestBar:  # fmt: skip
-    """A bar beside what was found; what took for ever is None. `null`: see ContestBar. A figure that is not measurable
-    beside it may be anything that nothing beside nothing was."""
-    value, low, high = (None if one == math.inf else one for one in (spread.median, spread.low, spread.high))
+    name: str,
+    spread: Spread,
+    bar: float,
+    *,
+    at_least: bool = False,
+    busy: bool = False,
+    ours: str = "",
+    theirs: str | None = None,
+    null: Spread | None = None,
+) -> ContestBar:
+    """A bar beside what was found; what took for ever is None. `null`: see ContestBar. A figure
+    that is not measurable beside it may be anything that nothing beside nothing was."""
+    value, low, high = (
+        None if one == math.inf else one for one in (spread.median, spread.low, spread.high)
+    )
     made = ContestBar(
         name=name,
         ours=ours,
@@ -146,7 +211,9 @@ def bar_of(
     )
     if null is None or made.measurable:
         return made
-    return replace(made, low=min(spread.low, null.low), high=None if high is None else max(high, null.high))
+    return replace(
+        made, low=min(spread.low, null.low), high=None if high is None else max(high, null.high)
+    )
 
 
 def _is_ours(row: TurnRow) -> bool:
@@ -157,13 +224,23 @@ def _beside_peers(
     name: str, rows: Sequence[TurnRow], figure: Figure, bar: float, usual_us: float | None
 ) -> ContestBar | None:
     """Our best contestant's figure ÷ the best of the peers'."""
-    us, them = (_champion([row for row in rows if _is_ours(row) is ours], figure) for ours in (True, False))
+    us, them = (
+        _champion([row for row in rows if _is_ours(row) is ours], figure) for ours in (True, False)
+    )
     if us is None or them is None:
         return None
     spread, busy = compared(us.rounds, them.rounds, figure, usual_us)
     if spread is None:
         return None
-    return bar_of(name, spread, bar, at_least=figure == "cycles_per_s", busy=busy, ours=us.name, theirs=them.name)
+    return bar_of(
+        name,
+        spread,
+        bar,
+        at_least=figure == "cycles_per_s",
+        busy=busy,
+        ours=us.name,
+        theirs=them.name,
+    )
 
 
 def _champion(rows: Sequence[TurnRow], figure: Figure) -> TurnRow | None:
@@ -174,7 +251,16 @@ def _champion(rows: Sequence[TurnRow], figure: Figure) -> TurnRow | None:
 
 
 def _stopped(rows: Sequence[TurnRow]) -> ContestBar | None:
-    """The share of the rate that ours keep while an instance stands still: the median of all their rounds."""
-    kept = [one.kept_ratio for row in rows if _is_ours(row) for one in row.rounds if one.kept_ratio is not None]
+    """The share of the rate that ours keep while an instance stands still: the median of all their
+    rounds."""
+    kept = [
+        one.kept_ratio
+        for row in rows
+        if _is_ours(row)
+        for one in row.rounds
+        if one.kept_ratio is not None
+    ]
     name = "one of three stopped: rate ÷ the mean of before and after, median of ours"
-    return bar_of(name, Spread.of(kept), STOPPED_BAR, at_least=True, ours="lockcore") if kept else None
+    return (
+        bar_of(name, Spread.of(kept), STOPPED_BAR, at_least=True, ours="lockcore") if kept else None
+    )

@@ -1,7 +1,7 @@
 """What `make peers` and `make bench` store: *turns, rows of medians, bars → two types*.
 
-Rules: _us are microseconds of CPU per cycle or of latency; a cycle is acquire, hold, release. Figures of a row are
-medians over its rounds, failures sums; null: nothing to count.
+Rules: _us are microseconds of CPU per cycle or of latency; a cycle is acquire, hold, release.
+Figures of a row are medians over its rounds, failures sums; null: nothing to count.
 """
 
 from typing import Annotated, Literal, Self
@@ -16,7 +16,8 @@ from bench.measure.section import Amount, Count, Section, says
 from bench.measure.statistics import Spread
 
 Kind = Literal["lockcore", "python", "node", "go", "rust", "java"]
-BUSY_RATIO = 0.05  # of the cores, spent elsewhere: such a turn is not compared
+# of the cores, spent elsewhere: such a turn is not compared
+BUSY_RATIO = 0.05
 
 
 class TurnFigures(Section, frozen=True, kw_only=True):
@@ -24,20 +25,31 @@ class TurnFigures(Section, frozen=True, kw_only=True):
 
     cycles_per_s: Annotated[Amount, says("completed in the measured time")] = 0.0
     p50_us: Annotated[
-        Amount | None, says("of all acquires begun in it, within 0.5 %; null: took for ever, or none")
+        Amount | None,
+        says("of all acquires begun in it, within 0.5 %; null: took for ever, or none"),
     ] = None
     p99_us: Annotated[Amount | None, says("as p50_us")] = None
     failed: Annotated[Count, says("acquires begun in it and never granted: they took for ever")] = 0
     client_us: Annotated[Amount | None, says("CPU of the client per cycle")] = None
     server_us: Annotated[Amount | None, says("CPU of all servers per cycle")] = None
-    beside_ratio: Annotated[Amount | None, says("of a core, what followed and judged a whole run")] = None
-    elsewhere_ratio: Annotated[Amount | None, says("of the cores, what other processes and the host took")] = None
-    piece_us: Annotated[Amount | None, says("CPU of a fixed piece of work meanwhile: how fast the cores were")] = None
-    jain: Annotated[Amount | None, says("Jain's index of the callers' leases: 1 = all the same")] = None
+    beside_ratio: Annotated[
+        Amount | None, says("of a core, what followed and judged a whole run")
+    ] = None
+    elsewhere_ratio: Annotated[
+        Amount | None, says("of the cores, what other processes and the host took")
+    ] = None
+    piece_us: Annotated[
+        Amount | None, says("CPU of a fixed piece of work meanwhile: how fast the cores were")
+    ] = None
+    jain: Annotated[
+        Amount | None, says("Jain's index of the callers' leases: 1 = all the same")
+    ] = None
     commands_per_lease: Annotated[Amount | None, says("sent by clients, over all instances")] = None
     gave_up: Annotated[Count, says("acquires that ended without a lease and without an error")] = 0
     leases: Annotated[Amount, says("of the whole turn")] = 0
-    before_per_s: Annotated[Amount | None, says("cycles until one of the instances stands still")] = None
+    before_per_s: Annotated[
+        Amount | None, says("cycles until one of the instances stands still")
+    ] = None
     stopped_per_s: Annotated[Amount | None, says("cycles while it does")] = None
     after_per_s: Annotated[Amount | None, says("cycles from then on")] = None
     kept_ratio: Annotated[Amount | None, says("stopped ÷ the mean of before and after")] = None
@@ -51,11 +63,16 @@ class TurnFigures(Section, frozen=True, kw_only=True):
         return 1e6 / spent_us if spent_us else 0.0
 
     def at_pace(self, usual_us: float | None) -> Self:
-        """The same on cores on which the piece of work takes `usual_us`; as it is where that is not known."""
+        """The same on cores on which the piece of work takes `usual_us`; as it is where that is not
+        known."""
         if not self.piece_us or not usual_us:
             return self
         slower = self.piece_us / usual_us
-        times = {name: us / slower for name in ("p50_us", "client_us", "server_us") if (us := getattr(self, name))}
+        times = {
+            name: us / slower
+            for name in ("p50_us", "client_us", "server_us")
+            if (us := getattr(self, name))
+        }
         return replace(self, cycles_per_s=self.cycles_per_s * slower, **times)
 
 
@@ -103,20 +120,29 @@ class ContestBar(Section, frozen=True, kw_only=True):
     name: Annotated[str, says("what is compared")]
     ours: Annotated[str, says("our contestant; empty: the name says it")] = ""
     theirs: Annotated[str | None, says("the peer beside it")] = None
-    value: Annotated[float | None, says("ours ÷ theirs, median over rounds; null: ours took for ever")]
-    low: Annotated[float | None, says("the least of the rounds; of six and more of the median's interval")]
+    value: Annotated[
+        float | None, says("ours ÷ theirs, median over rounds; null: ours took for ever")
+    ]
+    low: Annotated[
+        float | None, says("the least of the rounds; of six and more of the median's interval")
+    ]
     high: Annotated[float | None, says("the most of the rounds; as low")]
     bar: Annotated[float, says("what it is to be")]
     at_least: Annotated[bool, says("true: at least the bar; false: below it")]
     busy: Annotated[bool, says("the cores were not ours in any round: it is not known")] = False
     null: Annotated[
-        Spread | None, says("the same of two that are alike: what nothing adds to nothing; null: not measured")
+        Spread | None,
+        says("the same of two that are alike: what nothing adds to nothing; null: not measured"),
     ] = None
 
     @property
     def measurable(self) -> bool:
         """False if what nothing adds to nothing is as much."""
-        return self.null is None or self.value is None or not self.null.low <= self.value <= self.null.high
+        return (
+            self.null is None
+            or self.value is None
+            or not self.null.low <= self.value <= self.null.high
+        )
 
 
 class PeersResult(Document, frozen=True, kw_only=True):
@@ -132,13 +158,16 @@ class PeersResult(Document, frozen=True, kw_only=True):
     bars: Annotated[tuple[ContestBar, ...], says("what lockcore is to reach")]
 
 
-# -- make bench ------------------------------------------------------------------------------------------------------
+# -- make bench ------------------------------------------------------------------------------------
 
 
 class SpeedRow(TurnRow, frozen=True, kw_only=True):
     """A contestant's rounds beside the ceiling."""
 
-    server: Annotated[Literal["plain", "native"], says("native: with compare-and-delete; plain: with scripts only")]
+    server: Annotated[
+        Literal["plain", "native"],
+        says("native: with compare-and-delete; plain: with scripts only"),
+    ]
     ratio: Annotated[Spread, says("CPU per cycle of the replay ÷ of this row")]
     wall_ratio: Annotated[Spread, says("cycles/s ÷ those of the replay")]
 
@@ -156,7 +185,9 @@ class SpeedConditions(Section, frozen=True, kw_only=True):
     seconds: Annotated[Amount, says("load per contestant and round")]
     seed: Annotated[int, says("of the order within the rounds")]
     servers: Annotated[dict[str, str], says("by kind")]
-    absent: Annotated[str, says("which server this machine lacks, and what was not measured for that")] = ""
+    absent: Annotated[
+        str, says("which server this machine lacks, and what was not measured for that")
+    ] = ""
 
 
 class SpeedResult(Section, frozen=True, kw_only=True):

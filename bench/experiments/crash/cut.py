@@ -1,14 +1,17 @@
-"""One cut: *N, AOF policy → a fleet under the shim; a crash, rng → who knew which lock, and who got it a second time*.
+"""One cut: *N, AOF policy → a fleet under the shim; a crash, rng → who knew which lock, and who got
+it a second time*.
 
     load        first clients take locks and never give them back, one client per vote margin
     cut         the victims end while the load runs; their ledgers are read, their files cut
     back        at once, or when every lease has ended; which locks does each of them still know?
-    contention  second clients, one that trusts and one that lets restarted instances abstain, ask for the same locks
+    contention  second clients, one that trusts and one that lets restarted instances abstain, ask
+                for the same locks
 
-Rules: a first client of margin m reaches q + m instances, all victims first: the worst case. Locks count by what its
-clients were told. A second client knew the servers before they ended, and the two ask for different locks. What an
-instance still knows is asked of the server itself, or read from its append-only file as a server would: whole commands
-only. That a power cut keeps what the ledger calls durable is shown by tests/integration/test_shim_on_ext4.py.
+Rules: a first client of margin m reaches q + m instances, all victims first: the worst case. Locks
+count by what its clients were told. A second client knew the servers before they ended, and the two
+ask for different locks. What an instance still knows is asked of the server itself, or read from
+its append-only file as a server would: whole commands only. That a power cut keeps what the ledger
+calls durable is shown by tests/integration/test_shim_on_ext4.py.
 """
 
 import asyncio
@@ -38,8 +41,10 @@ from lockcore.quorum import quorum_of
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
 TICK_S = 0.01
-MOST_OUTSTANDING = 200  # acquires of one fleet: a slow disk must not pile them up
-ASKED = 20  # the youngest locks of a margin that each second client asks for
+# acquires of one fleet: a slow disk must not pile them up
+MOST_OUTSTANDING = 200
+# the youngest locks of a margin that each second client asks for
+ASKED = 20
 ASK_EVERY_S = 0.2
 AT_ONCE_ROUNDS = 3
 RECONNECTED_S = 1.5
@@ -50,22 +55,38 @@ Found = TypeVar("Found")
 
 
 class CrashPlace:
-    """Where one fleet at a time stands, for whoever holds it alone. All of it blocks, for one thread at a time."""
+    """Where one fleet at a time stands, for whoever holds it alone.
+
+    All of it blocks, for one thread at a time.
+    """
 
     def __init__(self, server: ServerBinary) -> None:
-        self._server, self._started = server, ExitStack()
+        self._server = server
+        self._started = ExitStack()
         self._fleet: Fleet | None = None
         self._controls: Mapping[int, Control] = {}
         self._dead: list[KeptPort] = []
 
     def open(self, instances: int, policy: str) -> None:
-        """Have `instances` servers with this AOF policy. Raises BenchError: they do not start, or take the shim."""
-        if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (instances, policy):
+        """Have `instances` servers with this AOF policy.
+
+        Raises BenchError: they do not start, or take the shim.
+        """
+        if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (
+            instances,
+            policy,
+        ):
             return
         self.close()
         shim = Preload()
         self._fleet = self._started.enter_context(
-            start_fleet(instances, policy, server=self._server, environment=shim.environment, config=NO_REWRITE)
+            start_fleet(
+                instances,
+                policy,
+                server=self._server,
+                environment=shim.environment,
+                config=NO_REWRITE,
+            )
         )
         self._dead = [KeptPort() for _ in range(instances)]
         for port in self._dead:
@@ -75,7 +96,9 @@ class CrashPlace:
             control = shim.controls[instance.index]
             if not control.loaded_in(instance.pid):
                 self.close()
-                raise EnvironmentNotReadyError(f"crashes need the fault shim in their servers: {IGNORED}")
+                raise EnvironmentNotReadyError(
+                    f"crashes need the fault shim in their servers: {IGNORED}"
+                )
             control.words.note_writes = 1
 
     def close(self) -> None:
@@ -111,7 +134,8 @@ class CrashPlace:
 
     def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> Ledger:
         """Read the ledger of a dead instance, cutting its files if the power went."""
-        control, instance = self._controls[index], self.fleet.instances[index]
+        control = self._controls[index]
+        instance = self.fleet.instances[index]
         known = [control.synced(path) for path in append_only_files(instance.folder)]
         if crash.kind.startswith("power-cut"):
             cut_power(instance, control, torn if crash.kind == "power-cut-torn" else None)
@@ -141,7 +165,8 @@ def append_only_files(folder: Path) -> list[Path]:
 
 
 def keys_in(contents: Iterable[bytes]) -> set[str]:
-    """The keys that are set when these append-only files are read like a server does: a command cut short is none."""
+    """The keys that are set when these append-only files are read like a server does: a command cut
+    short is none."""
     keys: set[str] = set()
     for content in contents:
         reader = hiredis.Reader()
@@ -157,7 +182,8 @@ def keys_in(contents: Iterable[bytes]) -> set[str]:
 
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
-    """Run what blocks in a thread; when cancelled, first let it end: nothing must be half started."""
+    """Run what blocks in a thread; when cancelled, first let it end: nothing must be half
+    started."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)
@@ -170,7 +196,8 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
 
 @dataclass(eq=False, slots=True)
 class _First:
-    """A first client and what it was told: every attempt that gave a lease of exactly its margin."""
+    """A first client and what it was told: every attempt that gave a lease of exactly its
+    margin."""
 
     margin: int
     quorum: int
@@ -192,8 +219,8 @@ def valid_until_ns(record: AttemptRecord) -> int:
 
 
 class OneCut:
-    """One cut to come. `prefix`: of its keys; `rng`: every random choice of it; `locks_per_s` over all margins;
-    `sync_delay_s`: how much longer each fsync takes while locks are taken."""
+    """One cut to come. `prefix`: of its keys; `rng`: every random choice of it; `locks_per_s` over
+    all margins; `sync_delay_s`: how much longer each fsync takes while locks are taken."""
 
     def __init__(
         self,
@@ -207,16 +234,26 @@ class OneCut:
         sync_delay_s: float,
     ) -> None:
         self._sync_delay_s = sync_delay_s
-        self._place, self._crash, self._number, self._prefix = place, crash, number, prefix
-        self._rng, self._locks_per_s = rng, locks_per_s
+        self._place = place
+        self._crash = crash
+        self._number = number
+        self._prefix = prefix
+        self._rng = rng
+        self._locks_per_s = locks_per_s
         self._victims = sorted(rng.sample(range(crash.instances), crash.crashed))
         self._load_s = rng.uniform(*load_range_s(crash))
-        self._dead_ns, self._ended_ns = 0, dict[int, int]()
+        self._dead_ns = 0
+        self._ended_ns = dict[int, int]()
         self._firsts: dict[_First, AsyncRedlock] = {}
-        self._seconds: list[AsyncRedlock] = []  # one that trusts restarted instances, one that lets them abstain
+        # one that trusts restarted instances, one that lets them abstain
+        self._seconds: list[AsyncRedlock] = []
 
     async def run(self) -> CutFacts:
-        """Do it. Raises BenchError, LockcoreError or RedisError when a server or a client does not do its part."""
+        """Do it.
+
+        Raises BenchError, LockcoreError or RedisError when a server or a client does not do its
+        part.
+        """
         async with AsyncExitStack() as stack:
             await self._connect(stack)
             await self._end_under_load()
@@ -227,7 +264,9 @@ class OneCut:
             probes = [_task(stack, self._until_available(second)) for second in self._seconds]
             losses, asked = await self._back(stack)
             if not any(loss.at_stake for loss in losses) or not any(one.asked for one in asked):
-                raise EnvironmentNotReadyError("this machine is too slow: no lock was valid any more after the crash")
+                raise EnvironmentNotReadyError(
+                    "this machine is too slow: no lock was valid any more after the crash"
+                )
             unavailable_s = tuple(await asyncio.gather(*probes))
             found = tuple(ledgers), tuple(losses), tuple(asked)
             return CutFacts(self._crash, self._number, self._load_s, *found, unavailable_s)
@@ -238,7 +277,9 @@ class OneCut:
         order = [*self._victims, *self._rng.sample(others, len(others))]
         for margin in self._crash.margins:
             first = _First(margin, quorum)
-            lock = await self._client(self._place.urls(order[: quorum + margin]), "trust", observer=first)
+            lock = await self._client(
+                self._place.urls(order[: quorum + margin]), "trust", observer=first
+            )
             self._firsts[first] = await stack.enter_async_context(lock)
         for rejoin in ("trust",) if self._crash.restart == "delayed" else ("trust", "trust-first"):
             lock = await self._client(self._place.fleet.urls, rejoin)
@@ -272,13 +313,17 @@ class OneCut:
 
     async def _load(self, stop: asyncio.Event) -> None:
         """Open loop: each tick so many locks, by turns of every margin."""
-        locks, asking = [*self._firsts.values()], set[asyncio.Task[object]]()
-        taken, began_ns = 0, monotonic_ns()
+        locks = [*self._firsts.values()]
+        asking = set[asyncio.Task[object]]()
+        taken = 0
+        began_ns = monotonic_ns()
         try:
             while not stop.is_set():
                 due = int((monotonic_ns() - began_ns) / NS_PER_S * self._locks_per_s)
                 for number in range(taken, min(due, taken + MOST_OUTSTANDING - len(asking))):
-                    task = asyncio.create_task(locks[number % len(locks)].try_acquire(str(number), TTL_MS))
+                    task = asyncio.create_task(
+                        locks[number % len(locks)].try_acquire(str(number), TTL_MS)
+                    )
                     asking.add(task)
                     task.add_done_callback(asking.discard)
                 taken = due
@@ -288,15 +333,22 @@ class OneCut:
                 await asyncio.wait(asking)
 
     async def _back(self, stack: AsyncExitStack) -> tuple[list[Loss], list[AskedAgain]]:
-        """Start the victims again. Delayed, every lease has ended by then, and the second client asks all the time."""
+        """Start the victims again.
+
+        Delayed, every lease has ended by then, and the second client asks all the time.
+        """
         pairs = [(first, way) for way in range(len(self._seconds)) for first in self._firsts]
         if self._crash.restart == "at-once":
             await finish(self._place.fleet.restart, *self._victims)
             losses = self._losses(await self._known(self._place.known_to), monotonic_ns())
             await asyncio.gather(*map(self._until_seen, self._seconds))
-            asking = [_task(stack, self._contend(first, way, None if way else AT_ONCE_ROUNDS)) for first, way in pairs]
+            asking = [
+                _task(stack, self._contend(first, way, None if way else AT_ONCE_ROUNDS))
+                for first, way in pairs
+            ]
         else:
-            losses = self._losses(await self._known(self._place.kept_by), self._dead_ns)  # what ended may be deleted
+            # what ended may be deleted
+            losses = self._losses(await self._known(self._place.kept_by), self._dead_ns)
             asking = [_task(stack, self._contend(first, way, None)) for first, way in pairs]
             safe_ns = max(self._ended_ns.values()) + TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)
             await asyncio.sleep(max(0, safe_ns - monotonic_ns()) / NS_PER_S)
@@ -304,26 +356,38 @@ class OneCut:
         return losses, await asyncio.gather(*asking)
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
-        """Which of the locks that it had acknowledged each victim still knows, as `ask` finds out."""
+        """Which of the locks that it had acknowledged each victim still knows, as `ask` finds
+        out."""
         known = {}
         for index in self._victims:
             leases = [lease for first in self._firsts for lease in first.granted_by(index)]
-            known[index] = await finish(ask, index, [self._prefix + lease.resource for lease in leases])
+            known[index] = await finish(
+                ask, index, [self._prefix + lease.resource for lease in leases]
+            )
         return known
 
     def _losses(self, known: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
-        """What is gone of each margin's locks that are valid at `looked_ns`: by instance, then each lock once."""
+        """What is gone of each margin's locks that are valid at `looked_ns`: by instance, then each
+        lock once."""
         found = []
         for first in self._firsts:
             told = [(index, lease) for index in self._victims for lease in first.granted_by(index)]
             valid = [(index, lease) for index, lease in told if valid_until_ns(lease) > looked_ns]
-            gone = [(index, lease) for index, lease in valid if self._prefix + lease.resource not in known[index]]
+            gone = [
+                (index, lease)
+                for index, lease in valid
+                if self._prefix + lease.resource not in known[index]
+            ]
             for instance in (*self._victims, None):
                 at_stake, lost = (
                     len({lease.resource for index, lease in some if instance in (None, index)})
                     for some in (valid, gone)
                 )
-                ages_ns = [self._ended_ns[i] - lease.replied_ns[i] for i, lease in gone if instance in (None, i)]
+                ages_ns = [
+                    self._ended_ns[i] - lease.replied_ns[i]
+                    for i, lease in gone
+                    if instance in (None, i)
+                ]
                 oldest_s = max(0, *ages_ns) / NS_PER_S if ages_ns else None
                 found.append(Loss(first.margin, instance, at_stake, lost, oldest_s))
         return found
@@ -332,11 +396,15 @@ class OneCut:
         """Return when the client is connected to every victim again, or after a while."""
         with suppress(TimeoutError):
             async with asyncio.timeout(RECONNECTED_S):
-                while not {second.instances[index].state for index in self._victims} <= {"voting", "abstaining"}:
+                while not {second.instances[index].state for index in self._victims} <= {
+                    "voting",
+                    "abstaining",
+                }:
                     await asyncio.sleep(TICK_S)
 
     async def _contend(self, first: _First, way: int, rounds: int | None) -> AskedAgain:
-        """Ask for the youngest of the first's locks again and again, as long as one of them is valid."""
+        """Ask for the youngest of the first's locks again and again, as long as one of them is
+        valid."""
         second = self._seconds[way]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}
         asked: set[str] = set()
@@ -347,7 +415,9 @@ class OneCut:
             if not ends_ns:
                 break
             asked |= set(ends_ns)
-            for result in await asyncio.gather(*(second.try_acquire(name, TTL_MS) for name in ends_ns)):
+            for result in await asyncio.gather(
+                *(second.try_acquire(name, TTL_MS) for name in ends_ns)
+            ):
                 if isinstance(result, Lease) and result.granted_ns < ends_ns.pop(result.resource):
                     doubled += 1
             await asyncio.sleep(ASK_EVERY_S)
@@ -355,7 +425,9 @@ class OneCut:
 
     async def _until_available(self, second: AsyncRedlock) -> float:
         """Seconds from the end of the victims to the first grant of a lock that nobody has."""
-        while not isinstance(found := await second.try_acquire(f"free-{monotonic_ns()}", TTL_MS), Lease):
+        while not isinstance(
+            found := await second.try_acquire(f"free-{monotonic_ns()}", TTL_MS), Lease
+        ):
             await asyncio.sleep(TICK_S)
         return (found.granted_ns - max(self._ended_ns.values())) / NS_PER_S
 

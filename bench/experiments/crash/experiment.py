@@ -1,9 +1,11 @@
-"""What each AOF policy loses at a crash: *a plan of crashes → cut after cut on many small fleets → a judged result*.
+"""What each AOF policy loses at a crash: *a plan of crashes → cut after cut on many small fleets →
+a judged result*.
 
-Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over. A lane works off
-cut after cut and keeps its fleet while the next one is of the same N and policy; large fleets get fewer lanes. What
-each cut throws its rng with depends on seed, crash and number alone, never on the lane. A cut that fails is tried again
-on a new fleet, its group once more at the end, when fewer fleets run at once; then it is given up, with the reason.
+Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over.
+A lane works off cut after cut and keeps its fleet while the next one is of the same N and policy;
+large fleets get fewer lanes. What each cut throws its rng with depends on seed, crash and number
+alone, never on the lane. A cut that fails is tried again on a new fleet, its group once more at the
+end, when fewer fleets run at once; then it is given up, with the reason.
 """
 
 import asyncio
@@ -24,7 +26,14 @@ from redis import RedisError
 from bench.errors import BenchError
 from bench.experiments.crash.cut import CrashPlace, OneCut, finish
 from bench.experiments.crash.judge import GIVEN_UP, CutFacts, cells, group, judge_crash
-from bench.experiments.crash.plan import DEPTH, TTL_MS, CrashPlan, lanes_of, seconds_of, sync_delay_s
+from bench.experiments.crash.plan import (
+    DEPTH,
+    TTL_MS,
+    CrashPlan,
+    lanes_of,
+    seconds_of,
+    sync_delay_s,
+)
 from bench.experiments.crash.result import Crash, CrashConditions, CrashResult
 from bench.measure.run_result import OwnFleet, ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show, left_text
@@ -37,32 +46,45 @@ from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 from lockcore.errors import LockcoreError
 
-FLEETS_PER_CORE, MOST_FLEETS = 7, 16  # of DEPTH instances, at once
+# of DEPTH instances, at once
+FLEETS_PER_CORE = 7
+MOST_FLEETS = 16
 TRIES = 3
-_FEWER = 4  # times fewer fleets at once for what was given up
+# times fewer fleets at once for what was given up
+_FEWER = 4
 _LOOK_S = 0.05
-_THREADS_PER_LANE = 8  # fleets start and end in threads, and every client shakes hands in some
-_CLIENTS = 6  # connections to an instance: one client per margin, two second ones, our own questions
-_KNOWN = 0.1  # of all work: then it is known how fast it goes here
-_CUT_S = 90.0  # a cut that takes so long hangs
+# fleets start and end in threads, and every client shakes hands in some
+_THREADS_PER_LANE = 8
+# connections to an instance: one client per margin, two second ones, our own questions
+_CLIENTS = 6
+# of all work: then it is known how fast it goes here
+_KNOWN = 0.1
+# a cut that takes so long hangs
+_CUT_S = 90.0
 
 
 def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult]:
-    """Do what is missing of `order`; the result is written when all of it is there. Raises BenchError when nothing can
-    be done here, KeyboardInterrupt when it was ended before its first cut was over."""
+    """Do what is missing of `order`; the result is written when all of it is there. Raises
+    BenchError when nothing can be done here, KeyboardInterrupt when it was ended before its first
+    cut was over."""
     server = find_server(order.server)
     with Experiment(order) as experiment:
         experiment.raising = False
         plan = order.plan
         with closing(CrashPlace(server)) as place:
-            place.open(1, "none")  # to see whether it takes the shim
-        with open_journal(order.folder, {**plan.to_json(), "server": server.sha256}, CutFacts) as journal:
+            # to see whether it takes the shim
+            place.open(1, "none")
+        with open_journal(
+            order.folder, {**plan.to_json(), "server": server.sha256}, CutFacts
+        ) as journal:
             queue = _CutQueue(order, server, journal, show)
             queue.work(lambda: experiment.is_over)
             cuts = journal.pieces
             experiment.require(cuts)
             header = experiment.header(seed=plan.seed, interrupted=experiment.is_over)
-            fleet = OwnFleet(server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir())))
+            fleet = OwnFleet(
+                server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir()))
+            )
             result = concluded(header, fleet, plan, cuts, queue.failures)
             exported = export_crashes(order.run_id, cuts, os.environ)
             result = structs.replace(result, warnings=(*result.warnings, *exported))
@@ -70,7 +92,11 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
 
 
 def concluded(
-    header: Header, fleet: OwnFleet, plan: CrashPlan, cuts: Sequence[CutFacts], failures: Sequence[str] = ()
+    header: Header,
+    fleet: OwnFleet,
+    plan: CrashPlan,
+    cuts: Sequence[CutFacts],
+    failures: Sequence[str] = (),
 ) -> CrashResult:
     """The result: everything that follows from the cuts, of the groups that have all of them."""
     of_groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
@@ -98,14 +124,25 @@ def concluded(
 
 class _CutQueue:
     def __init__(
-        self, order: ExperimentOrder[CrashPlan], server: ServerBinary, journal: Journal[CutFacts], show: Show
+        self,
+        order: ExperimentOrder[CrashPlan],
+        server: ServerBinary,
+        journal: Journal[CutFacts],
+        show: Show,
     ) -> None:
-        self._plan, self._run_id, self._server = order.plan, order.run_id, server
-        self._journal, self._show = journal, show
-        self._tries, self._given_up = count(), dict[Crash, str]()
+        self._plan = order.plan
+        self._run_id = order.run_id
+        self._server = server
+        self._journal = journal
+        self._show = show
+        self._tries = count()
+        self._given_up = dict[Crash, str]()
         missing = self._missing()
-        self._lanes = max(1, min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS, len(missing)))
-        self._began_s, self._planned_s = time.monotonic(), sum(seconds_of(crash) for crash, _ in missing)
+        self._lanes = max(
+            1, min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS, len(missing))
+        )
+        self._began_s = time.monotonic()
+        self._planned_s = sum(seconds_of(crash) for crash, _ in missing)
         self._left_s = self._planned_s
 
     def _missing(self) -> list[tuple[Crash, int]]:
@@ -118,11 +155,17 @@ class _CutQueue:
         return [f"{crash.key}{GIVEN_UP}{reason}" for crash, reason in self._given_up.items()]
 
     def work(self, is_over: Callable[[], bool]) -> None:
-        """Do every cut that is missing, until `is_over`. Raises BenchError when the journal cannot go on."""
+        """Do every cut that is missing, until `is_over`.
+
+        Raises BenchError when the journal cannot go on.
+        """
         require_descriptors(DEPTH * self._lanes, _CLIENTS)
-        total, kept = len(self._plan.orders), len(self._journal.pieces)
+        total = len(self._plan.orders)
+        kept = len(self._journal.pieces)
         before = f", {kept:,} of them done before" if kept else ""
-        self._show(f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._remaining()}")
+        self._show(
+            f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._remaining()}"
+        )
         try:
             asyncio.run(self._work(is_over))
         except ExceptionGroup as failed:
@@ -131,14 +174,16 @@ class _CutQueue:
     async def _work(self, is_over: Callable[[], bool]) -> None:
         threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._lanes, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
-        for lanes in (self._lanes, max(1, self._lanes // _FEWER)):  # what failed did so, perhaps, for want of time
+        # what failed did so, perhaps, for want of time
+        for lanes in (self._lanes, max(1, self._lanes // _FEWER)):
             if is_over():
                 break
             self._given_up = {}
             for worth, of_it in groupby(self._missing(), lambda one: lanes_of(one[0])):
                 cuts = list(of_it)
                 async with asyncio.TaskGroup() as tasks:
-                    waiting, wanted = iter(cuts), min(len(cuts), max(1, int(lanes / worth)))
+                    waiting = iter(cuts)
+                    wanted = min(len(cuts), max(1, int(lanes / worth)))
                     at_work = [tasks.create_task(self._lane(waiting)) for _ in range(wanted)]
                     while not is_over() and not all(lane.done() for lane in at_work):
                         await asyncio.wait(at_work, timeout=_LOOK_S)
@@ -165,7 +210,15 @@ class _CutQueue:
                     await finish(place.open, crash.instances, crash.policy)
                     delay_s = sync_delay_s(crash, self._plan.latency_ms)
                     rate = self._plan.locks_per_s
-                    cut = OneCut(place, crash, number, prefix=prefix, rng=rng, locks_per_s=rate, sync_delay_s=delay_s)
+                    cut = OneCut(
+                        place,
+                        crash,
+                        number,
+                        prefix=prefix,
+                        rng=rng,
+                        locks_per_s=rate,
+                        sync_delay_s=delay_s,
+                    )
                     return await cut.run()
             except (BenchError, LockcoreError, OSError, RedisError) as error:
                 reason = str(error) or type(error).__name__
@@ -174,14 +227,18 @@ class _CutQueue:
         return None
 
     def _remaining(self) -> str:
-        done_s, pace = self._planned_s - self._left_s, 1 / self._lanes
+        done_s = self._planned_s - self._left_s
+        pace = 1 / self._lanes
         if done_s > _KNOWN * self._planned_s:
             pace = (time.monotonic() - self._began_s) / done_s
         return f"about {left_text(self._left_s * pace)}"
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:
-    """Export what `cuts` came to, if `environ` asks for telemetry. Returns warnings; never costs the result."""
+    """Export what `cuts` came to, if `environ` asks for telemetry.
+
+    Returns warnings; never costs the result.
+    """
     if not is_wanted(environ):
         return []
     from bench.telemetry.otlp import export_once
@@ -189,12 +246,21 @@ def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, 
     warnings: list[str] = []
     for policy in dict.fromkeys(cut.crash.policy for cut in cuts):
         of_it = [cut for cut in cuts if cut.crash.policy == policy]
-        losses, windows = [cut.of() for cut in of_it], Buckets()
-        windows.add(np.array([round(one.window_s * NS_PER_S) for one in losses if one.window_s is not None], np.int64))
+        losses = [cut.of() for cut in of_it]
+        windows = Buckets()
+        windows.add(
+            np.array(
+                [round(one.window_s * NS_PER_S) for one in losses if one.window_s is not None],
+                np.int64,
+            )
+        )
         points = (
             point("redlock.crash.lost_locks", sum(loss.lost for loss in losses)),
             point("redlock.crash.lost_window", windows),
-            point("redlock.crash.double_grants", sum(one.double_grants for cut in of_it for one in cut.asked)),
+            point(
+                "redlock.crash.double_grants",
+                sum(one.double_grants for cut in of_it for one in cut.asked),
+            ),
         )
         most = max(cut.crash.instances for cut in of_it)
         try:

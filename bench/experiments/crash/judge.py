@@ -1,14 +1,19 @@
-"""What crashes cost: *cuts of one kind → locks lost, double grants, what had to be and what must not*. Pure.
+"""What crashes cost: *cuts of one kind → locks lost, double grants, what had to be and what must
+not*. Pure.
 
-- A lock is *lost* when an instance had acknowledged it and, back again, does not know it though its lease is valid.
-- A lease granted to a second client while the first is valid is a *double grant*. Holding q + margin votes, the first
-  is in danger only when at least 2q − N + margin of its voters have forgotten it: N − q − margin never knew it.
-- everysec postpones writes while a sync runs, so `kill -9` may lose acknowledged locks then: such cuts stand apart, by
-  the ledger alone. Any other loss there is a violation.
+- A lock is *lost* when an instance had acknowledged it and, back again, does not know it though its
+  lease is valid.
+- A lease granted to a second client while the first is valid is a *double grant*. Holding q +
+  margin votes, the first is in danger only when at least 2q − N + margin of its voters have
+  forgotten it: N − q − margin never knew it.
+- everysec postpones writes while a sync runs, so `kill -9` may lose acknowledged locks then: such
+  cuts stand apart, by the ledger alone. Any other loss there is a violation.
 
-- A row is judged by its own figures alone, so that a later reader comes to the same word (`earned`).
+- A row is judged by its own figures alone, so that a later reader comes to the same word
+  (`earned`).
 
-Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash recovery and fsync"; the rule of three.
+Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash recovery and
+fsync"; the rule of three.
 """
 
 import statistics
@@ -18,20 +23,39 @@ from typing import TypeVar
 
 from msgspec.structs import asdict, replace
 
-from bench.experiments.crash.result import Crash, CrashGroup, CrashResult, CrashRow, MedianAndMax, SyncInFlight
-from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, RowWord, conclude_rows
+from bench.experiments.crash.result import (
+    Crash,
+    CrashGroup,
+    CrashResult,
+    CrashRow,
+    MedianAndMax,
+    SyncInFlight,
+)
+from bench.measure.expectation import (
+    AS_EXPECTED,
+    NOT_KNOWN,
+    NOT_SHOWN,
+    VIOLATED,
+    RowWord,
+    conclude_rows,
+)
 from bench.measure.verdict import Verdict
 
-Judged = tuple[RowWord, str | None]  # why, unless as expected
-GIVEN_UP = ": given up: "  # in the warning of a group that could not be finished
-NEARLY_ALL = 0.9  # of the locks at stake
-ASKED_FOR_S = 0.1  # a sync may wait so long for its thread: asked for, and not yet in the ledger
+# why, unless as expected
+Judged = tuple[RowWord, str | None]
+# in the warning of a group that could not be finished
+GIVEN_UP = ": given up: "
+# of the locks at stake
+NEARLY_ALL = 0.9
+# a sync may wait so long for its thread: asked for, and not yet in the ledger
+ASKED_FOR_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the shim's ledger said of a dead instance. `in_flight`: syncs that ran; `synced_after_write`: one had ended
-    and nothing been written since; `since_write_s`: from the last append to the end, None = not known."""
+    """What the shim's ledger said of a dead instance. `in_flight`: syncs that ran;
+    `synced_after_write`: one had ended and nothing been written since; `since_write_s`: from the
+    last append to the end, None = not known."""
 
     instance: int
     in_flight: int
@@ -39,15 +63,19 @@ class Ledger:
     since_write_s: float | None
 
     def explains(self, window_s: float | None) -> bool:
-        """Whether writes may have been postponed for a sync: one that ran, had just ended, or waited for its thread."""
+        """Whether writes may have been postponed for a sync: one that ran, had just ended, or
+        waited for its thread."""
         since_s = self.since_write_s
-        asked_for = since_s is not None and window_s is not None and window_s <= since_s <= ASKED_FOR_S
+        asked_for = (
+            since_s is not None and window_s is not None and window_s <= since_s <= ASKED_FOR_S
+        )
         return self.in_flight > 0 or self.synced_after_write or asked_for
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What became of the locks of one margin: on one instance, or (`instance` None) each counted once for all."""
+    """What became of the locks of one margin: on one instance, or (`instance` None) each counted
+    once for all."""
 
     margin: int
     instance: int | None
@@ -68,8 +96,9 @@ class AskedAgain:
 
 @dataclass(frozen=True, slots=True)
 class CutFacts:
-    """One cut. `load_s`: how long locks were taken before it, its random phase; `unavailable_s`: from the end of the
-    instances to the first grant of a free resource, of the second client that trusts, then of the one that abstains."""
+    """One cut. `load_s`: how long locks were taken before it, its random phase; `unavailable_s`:
+    from the end of the instances to the first grant of a free resource, of the second client that
+    trusts, then of the one that abstains."""
 
     crash: Crash
     number: int
@@ -81,21 +110,28 @@ class CutFacts:
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether a ledger showed a sync at the end of its instance; for everysec, one that explains a loss."""
+        """Whether a ledger showed a sync at the end of its instance; for everysec, one that
+        explains a loss."""
         if self.crash.policy != "everysec":
             return any(ledger.in_flight > 0 for ledger in self.ledgers)
         return any(ledger.explains(self._window_of(ledger.instance)) for ledger in self.ledgers)
 
     @property
     def unexplained(self) -> int:
-        """Locks lost by instances whose ledger shows nothing that could have postponed their writes."""
-        calm = {one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))}
+        """Locks lost by instances whose ledger shows nothing that could have postponed their
+        writes."""
+        calm = {
+            one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
+        }
         return sum(loss.lost for loss in self.losses if loss.instance in calm)
 
     def of(self, margin: int | None = None) -> Loss:
         """What became of one margin's locks, or of all (told as margin 0), each counted once."""
-        found = [loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)]
-        at_stake, lost = sum(loss.at_stake for loss in found), sum(loss.lost for loss in found)
+        found = [
+            loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)
+        ]
+        at_stake = sum(loss.at_stake for loss in found)
+        lost = sum(loss.lost for loss in found)
         return Loss(margin or 0, None, at_stake, lost, _longest(found))
 
     def _window_of(self, instance: int) -> float | None:
@@ -109,16 +145,20 @@ def _longest(losses: Iterable[Loss]) -> float | None:
 def spread(values: Iterable[float]) -> MedianAndMax:
     """Median and maximum; both None of nothing."""
     found = list(values)
-    return MedianAndMax(median=statistics.median(found) if found else None, max=max(found, default=None))
+    return MedianAndMax(
+        median=statistics.median(found) if found else None, max=max(found, default=None)
+    )
 
 
 def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
-    """The loss of a group of cuts (at least one), of one margin's locks or all; in flight apart where that excuses."""
+    """The loss of a group of cuts (at least one), of one margin's locks or all; in flight apart
+    where that excuses."""
     crash = cuts[0].crash
     apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
     counted = [cut.of(margin) for cut in cuts if not (apart and cut.is_in_flight)]
-    lost, at_stake = sum(loss.lost for loss in counted), sum(loss.at_stake for loss in counted)
+    lost = sum(loss.lost for loss in counted)
+    at_stake = sum(loss.at_stake for loss in counted)
     found = CrashGroup(
         **asdict(crash),
         cuts=len(cuts),
@@ -129,7 +169,9 @@ def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
         cuts_with_loss=sum(loss.lost > 0 for loss in counted),
         lost_window_s=spread(loss.window_s for loss in counted if loss.window_s is not None),
         fsync_in_flight=SyncInFlight(
-            cuts=len(in_flight), apart=apart, lost_per_cut_max=max((loss.lost for loss in in_flight), default=0)
+            cuts=len(in_flight),
+            apart=apart,
+            lost_per_cut_max=max((loss.lost for loss in in_flight), default=0),
         ),
         unexplained=sum(cut.unexplained for cut in cuts),
         expected_loss=crash.promised_loss,
@@ -146,10 +188,18 @@ def judge_loss(found: CrashGroup) -> Judged:
     if found.policy == "everysec" and found.kind in ("kill", "kill-slow-fsync") and unexplained:
         return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
     if found.expected_loss == "none" and found.lost_total:
-        return VIOLATED, f"{found.lost_total} acknowledged locks were lost in {found.cuts_with_loss} cuts"
+        return (
+            VIOLATED,
+            f"{found.lost_total} acknowledged locks were lost in {found.cuts_with_loss} cuts",
+        )
     if found.lost_share is None:
         kept_apart = found.fsync_in_flight.apart and found.fsync_in_flight.cuts == found.cuts
-        return NOT_KNOWN, "a sync was in flight in every cut" if kept_apart else "no acknowledged lock was at stake"
+        return (
+            NOT_KNOWN,
+            "a sync was in flight in every cut"
+            if kept_apart
+            else "no acknowledged lock was at stake",
+        )
     if found.expected_loss == "some" and not found.lost_total:
         return NOT_SHOWN, "nothing was lost"
     if found.expected_loss == "nearly-all" and found.lost_share < NEARLY_ALL:
@@ -181,12 +231,21 @@ def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRo
 
 def _judged_row(row: CrashRow) -> CrashRow:
     judged = [judge_loss(row), judge_double_grants(row)]
-    worst = max((verdict for verdict, _ in judged), key=(AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED).index)
-    return replace(row, verdict=worst, reason="; ".join(reason for _, reason in judged if reason) or None)
+    worst = max(
+        (verdict for verdict, _ in judged), key=(AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED).index
+    )
+    return replace(
+        row, verdict=worst, reason="; ".join(reason for _, reason in judged if reason) or None
+    )
 
 
 def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[AskedAgain]:
-    return [one for cut in cuts for one in cut.asked if (one.margin, one.abstention) == (margin, abstention)]
+    return [
+        one
+        for cut in cuts
+        for one in cut.asked
+        if (one.margin, one.abstention) == (margin, abstention)
+    ]
 
 
 def judge_double_grants(row: CrashRow) -> Judged:
@@ -194,11 +253,13 @@ def judge_double_grants(row: CrashRow) -> Judged:
     expected = row.promised_double_grants(row.margin, abstention=row.abstention)
     if not row.asked:
         return NOT_KNOWN, "no lock was asked for while it was valid"
-    doubled, apart = row.double_grants, row.fsync_in_flight.cuts
+    doubled = row.double_grants
+    apart = row.fsync_in_flight.cuts
     if expected == "none-unless-in-flight":
         if apart == row.cuts:
             return NOT_KNOWN, "a sync was in flight in every cut"
-        older = row.double_grants if apart and row.verdict != VIOLATED else 0  # what they were is not in older rows
+        # what they were is not in older rows
+        older = row.double_grants if apart and row.verdict != VIOLATED else 0
         doubled -= older if row.double_grants_apart is None else row.double_grants_apart
     if expected in ("none", "none-unless-in-flight"):
         told = f"{doubled} locks were granted a second time while they were valid"
@@ -207,7 +268,8 @@ def judge_double_grants(row: CrashRow) -> Judged:
 
 
 def earned(result: CrashResult) -> CrashResult:
-    """Return `result` with the words and the verdict that the figures of its groups and rows earn."""
+    """Return `result` with the words and the verdict that the figures of its groups and rows
+    earn."""
     groups = []
     for one in result.groups:
         verdict, reason = judge_loss(_promised(one))
@@ -228,7 +290,11 @@ def _promised(one: Group) -> Group:
 
 
 def judge_crash(
-    groups: Sequence[CrashGroup], rows: Sequence[CrashRow], failures: Sequence[str] = (), *, interrupted: bool = False
+    groups: Sequence[CrashGroup],
+    rows: Sequence[CrashRow],
+    failures: Sequence[str] = (),
+    *,
+    interrupted: bool = False,
 ) -> Verdict:
     """The verdict over all groups and rows, and what could not be done."""
     judged: list[tuple[str, str]] = [(one.verdict, f"{one.key}: {one.reason}") for one in groups]
@@ -236,5 +302,7 @@ def judge_crash(
     judged += [(NOT_KNOWN, failure) for failure in failures]
     if not rows:
         judged.append((NOT_KNOWN, "no group of cuts was finished"))
-    unfinished = "interrupted: groups of cuts that are not finished are missing" if interrupted else ""
+    unfinished = (
+        "interrupted: groups of cuts that are not finished are missing" if interrupted else ""
+    )
     return conclude_rows(judged, tested="groups and rows as expected", interrupted=unfinished)

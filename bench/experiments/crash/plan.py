@@ -1,27 +1,49 @@
-"""Which crashes are tried: *instances, quick or full → groups of cuts, what each takes, what cannot be*. A group serves
-every vote margin and both kinds of second client: a cell is a group × margin × abstention."""
+"""Which crashes are tried: *instances, quick or full → groups of cuts, what each takes, what cannot
+be*. A group serves every vote margin and both kinds of second client: a cell is a group × margin ×
+abstention."""
 
 from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
 
-from bench.experiments.crash.result import KINDS, POLICIES, RESTARTS, AtLeastOne, Crash, CrashKind, Policy
+from bench.experiments.crash.result import (
+    KINDS,
+    POLICIES,
+    RESTARTS,
+    AtLeastOne,
+    Crash,
+    CrashKind,
+    Policy,
+)
 from bench.measure.section import Amount, Section, builtins_of
 from lockcore.quorum import quorum_of
 
 TTL_MS = 2000
-CUTS = 20  # per group: 95 % sure that what was seen in none of them happens in fewer than one of seven
-DEPTH = 3  # the N that quick looks at in depth
-CYCLE_S = 1.0  # everysec syncs once in it: a load lasts so much longer than `SETTLE_S`, at random
+# per group: 95 % sure that what was seen in none of them happens in fewer than one of seven
+CUTS = 20
+# the N that quick looks at in depth
+DEPTH = 3
+# everysec syncs once in it: a load lasts so much longer than `SETTLE_S`, at random
+CYCLE_S = 1.0
 SETTLE_S = 1.1
-SLOW_SYNC_S, SLOW_ALWAYS_S = 1.5, 0.2  # `always` waits for it in every acquire, which may take a quarter of the TTL
-AFTER_S = 2.4  # from the end of the instances to that of the last lease, with restarts and questions
-_MAIN = {("none", "kill"), ("everysec", "kill"), *((policy, "power-cut") for policy in POLICIES[1:])}
+# `always` waits for it in every acquire, which may take a quarter of the TTL
+SLOW_SYNC_S = 1.5
+SLOW_ALWAYS_S = 0.2
+# from the end of the instances to that of the last lease, with restarts and questions
+AFTER_S = 2.4
+_MAIN = {
+    ("none", "kill"),
+    ("everysec", "kill"),
+    *((policy, "power-cut") for policy in POLICIES[1:]),
+}
 
 
 class CrashPlan(Section, frozen=True):
-    """What is done: every crash `cuts` times. `locks_per_s`: offered to each fleet; `latency_ms`: added to fsyncs."""
+    """What is done: every crash `cuts` times.
+
+    `locks_per_s`: offered to each fleet; `latency_ms`: added to fsyncs.
+    """
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
     cuts: AtLeastOne
@@ -41,12 +63,14 @@ class CrashPlan(Section, frozen=True):
 
 
 def load_range_s(crash: Crash) -> tuple[float, float]:
-    """Between which times (s) the load before a cut lasts, so that the cut falls anywhere between two syncs."""
+    """Between which times (s) the load before a cut lasts, so that the cut falls anywhere between
+    two syncs."""
     return SETTLE_S, SETTLE_S + (SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S)
 
 
 def sync_delay_s(crash: Crash, latency_ms: float) -> float:
-    """How much longer every sync takes before this kind of crash: `latency_ms`, unless it has a delay of its own."""
+    """How much longer every sync takes before this kind of crash: `latency_ms`, unless it has a
+    delay of its own."""
     slow_s = SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
     return slow_s if crash.kind == "kill-slow-fsync" else latency_ms / 1000
 
@@ -62,15 +86,16 @@ def seconds_of(crash: Crash) -> float:
 
 
 def is_possible(policy: Policy, kind: CrashKind) -> bool:
-    """Whether there is such a crash: without a file every end is a kill; where the kernel syncs no fsync is slow."""
+    """Whether there is such a crash: without a file every end is a kill; where the kernel syncs no
+    fsync is slow."""
     if policy == "none":
         return kind in ("shutdown", "kill")
     return (policy, kind) != ("no", "kill-slow-fsync")
 
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Every possible crash: one, a quorum, or all instances at once, back at once, or delayed after what loses most:
-    without a file `kill -9`, with one a power cut."""
+    """Every possible crash: one, a quorum, or all instances at once, back at once, or delayed after
+    what loses most: without a file `kill -9`, with one a power cut."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
@@ -84,12 +109,16 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 
 
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Every policy and kind once at the N in depth, there also a quorum, and everywhere the main ones."""
+    """Every policy and kind once at the N in depth, there also a quorum, and everywhere the main
+    ones."""
     depth = DEPTH if DEPTH in instances else instances[0]
     found = []
     for crash in full_crashes(instances):
-        in_depth, is_main = crash.instances == depth, (crash.policy, crash.kind) in _MAIN
+        in_depth = crash.instances == depth
+        is_main = (crash.policy, crash.kind) in _MAIN
         of_a_quorum = in_depth and is_main and crash.crashed == quorum_of(crash.instances)
         if crash.restart == "at-once" or crash.policy in ("none", "everysec"):
-            found += [crash] if of_a_quorum or (crash.crashed == 1 and (in_depth or is_main)) else []
+            found += (
+                [crash] if of_a_quorum or (crash.crashed == 1 and (in_depth or is_main)) else []
+            )
     return found

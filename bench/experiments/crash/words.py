@@ -1,5 +1,5 @@
-"""What `lockbench crash` says: *its result → what was lost and who got a lock twice, on a page*. What nobody may lose
-stands in one line, what is lost in tables that fit 80 columns."""
+"""What `lockbench crash` says: *its result → what was lost and who got a lock twice, on a page*.
+What nobody may lose stands in one line, what is lost in tables that fit 80 columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -24,7 +24,8 @@ from bench.report.sheet import (
     table,
 )
 
-_LEAST_CUTS = 6  # fewer give no bound worth a sentence
+# fewer give no bound worth a sentence
+_LEAST_CUTS = 6
 _KINDS = {
     "shutdown": "SHUTDOWN",
     "kill": "kill -9",
@@ -34,18 +35,26 @@ _KINDS = {
 }
 _TERMS = {
     "ended": "how many servers of the fleet crashed at once",
-    "power cut": "exactly what was synced is kept, the worst case: a kernel writes back by itself after some 30 s",
+    "power cut": "exactly what was synced is kept, the worst case: a kernel writes back by itself "
+    "after some 30 s",
     "torn": "some of what was not synced is kept, too, and ends in the middle of a command",
-    "slow": "every fsync takes 1.5 s; under always 0.2 s, as an acquire may wait a quarter of its TTL",
+    "slow": "every fsync takes 1.5 s; under always 0.2 s, as an acquire may wait a quarter of "
+    "its TTL",
     "lost": "locks that a crashed server had acknowledged and does not know when it is back",
     "back": "how long before the crash the oldest lost lock had been acknowledged, in s",
-    "fsync ran": "crashes with an fsync running at the end. Under everysec writes are postponed then, and kill -9 may "
+    "fsync ran": "crashes with an fsync running at the end. Under everysec "
+    "writes are postponed then, "
+    "and kill -9 may "
     "lose them; the other columns leave those crashes out",
 }
 _MARGIN_TERMS = {
-    "margin": "votes of the first lease beyond a quorum; the second client trusts restarted servers",
-    "clients abstain": "the second client does not count a restarted server before the longest TTL is over",
-    "no locks s, abstain s": "seconds from the crash to the next grant of a free lock, with the back-off of clients "
+    "margin": "votes of the first lease beyond a quorum; the second client "
+    "trusts restarted servers",
+    "clients abstain": "the second client does not count a restarted server before "
+    "the longest TTL is over",
+    "no locks s, abstain s": "seconds from the crash to the next grant of a free lock, "
+    "with the back-off of "
+    "clients "
     "that reconnect; of clients that trust, and of those that let the server abstain",
 }
 _CRASH: Columns[CrashGroup] = (
@@ -70,22 +79,31 @@ _WORDS = frozenset({1, 2})
 def sheet(result: CrashResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
-        result, place, kind="crash", headline=_headline(result), conditions=_conditions(result),
-        parts=_parts(result), lines=_lines(result), keys=_keys(result),
-    )  # fmt: skip
+        result,
+        place,
+        kind="crash",
+        headline=_headline(result),
+        conditions=_conditions(result),
+        parts=_parts(result),
+        lines=_lines(result),
+        keys=_keys(result),
+    )
 
 
 def _headline(result: CrashResult) -> str:
     """What was lost, in one sentence; the bounds are the key figures'."""
-    groups, told = result.groups, []
+    groups = result.groups
+    told = []
     if always := [row for row in groups if row.policy == "always"]:
         told.append(f"always lost {_locks(sum(row.lost_total for row in always))}")
     if cut := _of_everysec(groups):
-        most, window_s = _most(row.lost_per_cut.max for row in cut), _most(row.lost_window_s.max for row in cut)
+        most = _most(row.lost_per_cut.max for row in cut)
+        window_s = _most(row.lost_window_s.max for row in cut)
         back = f"up to the last {decimals(window_s)} s of locks" if most else "no lock"
         told.append(f"everysec lost {back} at a power cut")
     if groups and not told:
-        lost, stake = _total(row.lost_total for row in groups), _total(row.at_stake for row in groups)
+        lost = _total(row.lost_total for row in groups)
+        stake = _total(row.at_stake for row in groups)
         told.append(f"{lost} of {stake} locks lost in {_total(row.cuts for row in groups)} crashes")
     return ", ".join(told) or "nothing finished"
 
@@ -101,7 +119,8 @@ def _of_everysec(groups: Sequence[CrashGroup]) -> list[CrashGroup]:
 def _keys(result: CrashResult) -> Iterator[KeyFigure]:
     groups = result.groups
     if always := [row for row in groups if row.policy == "always"]:
-        lost, cuts = sum(row.lost_total for row in always), sum(row.cuts for row in always)
+        lost = sum(row.lost_total for row in always)
+        cuts = sum(row.cuts for row in always)
         yield KeyFigure("always", f"{_locks(lost)} lost", _bound(cuts, is_safe=not lost))
     if cut := _of_everysec(groups):
         most = _most(row.lost_per_cut.max for row in cut)
@@ -109,7 +128,9 @@ def _keys(result: CrashResult) -> Iterator[KeyFigure]:
         yield KeyFigure("everysec", f"at most {count(most)} locks lost", rate)
     if delayed := [row for row in result.rows if row.restart == "delayed"]:
         is_safe = not any(row.double_grants for row in delayed)
-        yield KeyFigure("delayed restart", _granted_twice(delayed), _bound(_cuts_of(delayed), is_safe=is_safe))
+        yield KeyFigure(
+            "delayed restart", _granted_twice(delayed), _bound(_cuts_of(delayed), is_safe=is_safe)
+        )
 
 
 def _bound(cuts: int, *, is_safe: bool) -> str:
@@ -124,10 +145,12 @@ def _cuts_of(rows: Sequence[CrashRow]) -> int:
 
 
 def _conditions(result: CrashResult) -> Sequence[str]:
-    conditions, server = result.conditions, result.fleet.server
+    conditions = result.conditions
+    server = result.fleet.server
     return (
         "quick" if conditions.quick else "full",
-        f"{count(conditions.finished_cuts)} crashes, {conditions.cuts_per_cell} of each kind, at random moments",
+        f"{count(conditions.finished_cuts)} crashes, {conditions.cuts_per_cell} of each "
+        "kind, at random moments",
         f"TTL {conditions.ttl_ms / 1000:g} s",
         f"{conditions.locks_per_s} locks/s per fleet",
         *([f"fsync {conditions.disk}"] if conditions.latency_ms else []),
@@ -144,7 +167,9 @@ def _parts(result: CrashResult) -> Iterator[Part]:
     for row in result.rows:
         crashes.setdefault(row.key, []).append(row)
     delayed = [rows for rows in crashes.values() if rows[0].restart == "delayed"]
-    back = [rows for rows in crashes.values() if rows[0].restart == "at-once" and any(map(_tells, rows))]
+    back = [
+        rows for rows in crashes.values() if rows[0].restart == "at-once" and any(map(_tells, rows))
+    ]
     for how, told in (("at once", back), ("after the longest TTL", delayed)):
         if told:
             margins = 1 + max(row.margin for rows in told for row in rows)
@@ -153,7 +178,9 @@ def _parts(result: CrashResult) -> Iterator[Part]:
             head = (*(name for name, _ in _CRASH), *trusted, "clients\nabstain", *waits)
             cells = tuple(_twice(rows, margins) for rows in told)
             about = "leases that two clients held, of those asked for"
-            yield Part(f"Granted twice, restarted {how}", about, head, cells, _WORDS, terms=_MARGIN_TERMS)
+            yield Part(
+                f"Granted twice, restarted {how}", about, head, cells, _WORDS, terms=_MARGIN_TERMS
+            )
 
 
 def _tells(row: CrashRow) -> bool:
@@ -163,8 +190,14 @@ def _tells(row: CrashRow) -> bool:
 
 
 def _twice(rows: Sequence[CrashRow], margins: int) -> tuple[str, ...]:
-    held = [_doubled([row for row in rows if row.margin == margin and not row.abstention]) for margin in range(margins)]
-    waits = (_most(row.unavailable_s.max for row in rows if row.abstention is way) for way in (False, True))
+    held = [
+        _doubled([row for row in rows if row.margin == margin and not row.abstention])
+        for margin in range(margins)
+    ]
+    waits = (
+        _most(row.unavailable_s.max for row in rows if row.abstention is way)
+        for way in (False, True)
+    )
     abstaining = _doubled([row for row in rows if row.abstention])
     return (*(shown(rows[0]) for _, shown in _CRASH), *held, abstaining, *map(decimals, waits))
 
@@ -172,7 +205,9 @@ def _twice(rows: Sequence[CrashRow], margins: int) -> tuple[str, ...]:
 def _doubled(rows: Sequence[CrashRow]) -> str:
     if not rows:
         return ""
-    return f"{sum(row.double_grants for row in rows)}/{sum(row.asked for row in rows)}" + _mark(*rows)
+    return f"{sum(row.double_grants for row in rows)}/{sum(row.asked for row in rows)}" + _mark(
+        *rows
+    )
 
 
 def _mark(*rows: CrashGroup) -> str:
@@ -181,9 +216,15 @@ def _mark(*rows: CrashGroup) -> str:
 
 def _lines(result: CrashResult) -> Iterator[tuple[str, str] | Sentence]:
     rate = result.conditions.locks_per_s
-    planner = "lockbench fsync --quick, then lockbench planner: what each policy costs beside these losses"
+    planner = (
+        "lockbench fsync --quick, then lockbench planner: what each policy costs beside "
+        "these losses"
+    )
     yield Sentence("choose", planner, "", TO_DO)
-    scale = f"at your rate a crash loses about rate × the seconds it reaches back; these figures are of {rate} locks/s"
+    scale = (
+        "at your rate a crash loses about rate × the seconds it reaches back; these figures "
+        f"are of {rate} locks/s"
+    )
     yield Sentence("scale", scale, "", TO_DO)
     for text in _unmeasured(result):
         yield Sentence("not measured", text, "", NOT_MEASURED)
@@ -191,24 +232,36 @@ def _lines(result: CrashResult) -> Iterator[tuple[str, str] | Sentence]:
     for row in result.groups:
         seen = row.fsync_in_flight
         if seen.apart and seen.cuts:
-            lost = f"up to {count(seen.lost_per_cut_max)} locks" if seen.lost_per_cut_max else "nothing"
+            lost = (
+                f"up to {count(seen.lost_per_cut_max)} locks"
+                if seen.lost_per_cut_max
+                else "nothing"
+            )
             yield "fsync ran", f"{row.key}: in {seen.cuts} of {row.cuts} crashes, which lost {lost}"
 
 
 def _unmeasured(result: CrashResult) -> Iterator[str]:
-    disk, conditions = result.fleet.fdatasync_s, result.conditions
+    disk = result.fleet.fdatasync_s
+    conditions = result.conditions
     own = f" (fdatasync p50 {latency(disk.p50_s)})" if disk else ""
     added = f", {conditions.disk} added" if conditions.latency_ms else ""
     again = "" if conditions.latency_ms else " (lockbench crash --latency 2ms imitates one)"
     yield f"a slower disk than this one{own}{added}: it can lose more under everysec{again}"
     counts = ", ".join(map(str, conditions.instances))
-    yield f"fleets of other sizes than N={counts}, and a TTL other than {conditions.ttl_ms / 1000:g} s"
+    yield (
+        f"fleets of other sizes than N={counts}, and a TTL other than "
+        f"{conditions.ttl_ms / 1000:g} s"
+    )
     if conditions.quick:
-        yield "most crashes of all instances, and delayed restarts under every policy: lockbench crash without --quick"
+        yield (
+            "most crashes of all instances, and delayed restarts under every policy: "
+            "lockbench crash without --quick"
+        )
 
 
 def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
-    """What must not happen, over all rows in which it must not, with its bound; and what the margin is worth."""
+    """What must not happen, over all rows in which it must not, with its bound; and what the margin
+    is worth."""
     trusted = [row for row in rows if row.restart == "at-once" and not row.abstention]
     one_of_odd = [row for row in trusted if row.crashed == 1 and row.instances % 2]
     always = [row for row in rows if row.policy == "always"]
@@ -216,20 +269,32 @@ def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
     abstain = "the clients let a restarted server abstain for the longest TTL: "
     for name, about, chosen in (
         ("always", f"{lost} locks lost, ", always),
-        ("delayed", "restarted after the longest TTL: ", [row for row in rows if row.restart == "delayed"]),
+        (
+            "delayed",
+            "restarted after the longest TTL: ",
+            [row for row in rows if row.restart == "delayed"],
+        ),
         ("clients abstain", abstain, [row for row in rows if row.abstention]),
-        ("margin ≥ 1", "one restart, odd N, trusted at once: ", [row for row in one_of_odd if row.margin]),
+        (
+            "margin ≥ 1",
+            "one restart, odd N, trusted at once: ",
+            [row for row in one_of_odd if row.margin],
+        ),
     ):
         if chosen:
             is_safe = not any(row.double_grants for row in chosen)
-            yield name, f"{about}{_granted_twice(chosen)} in {_bound(_cuts_of(chosen), is_safe=is_safe)}"
+            yield (
+                name,
+                f"{about}{_granted_twice(chosen)} in {_bound(_cuts_of(chosen), is_safe=is_safe)}",
+            )
     if doubled := [row for row in one_of_odd if not row.margin and row.policy == "none"]:
         about = "one restart without persistence, odd N, trusted at once"
         yield "margin 0", f"{about}: {_granted_twice(doubled)}"
 
 
 def _granted_twice(rows: Sequence[CrashRow]) -> str:
-    twice, asked = _total(row.double_grants for row in rows), _total(row.asked for row in rows)
+    twice = _total(row.double_grants for row in rows)
+    asked = _total(row.asked for row in rows)
     return f"{twice} of {asked} locks granted twice"
 
 
@@ -247,7 +312,8 @@ def suite(result: CrashResult) -> Suite:
         Case(
             row.name,
             ROW_WORDS[row.verdict].status,
-            row.reason or f"lost {row.lost_total}, granted twice {row.double_grants} of {row.asked}",
+            row.reason
+            or f"lost {row.lost_total}, granted twice {row.double_grants} of {row.asked}",
         )
         for row in result.rows
     ]
@@ -259,7 +325,8 @@ def figures(result: CrashResult) -> list[Figure]:
     known = [group for group in result.groups if group.lost_per_cut.max is not None]
     if not known:
         return []
-    groups, rows = [], []
+    groups = []
+    rows = []
     for policy, of_policy in groupby(sorted(known, key=_place_of), attrgetter("policy")):
         named = []
         for kind, same in groupby(of_policy, attrgetter("kind")):
@@ -273,13 +340,24 @@ def figures(result: CrashResult) -> list[Figure]:
             rows.append([policy, kind, most, back_s, twice])
         groups.append((policy, named))
     lossless = sum(not row[2] for row in rows)
-    title = f"{lossless} of {len(rows)} kinds of crash lost no acknowledged lock; the worst crash lost {_most_of(rows)}"
+    title = (
+        f"{lossless} of {len(rows)} kinds of crash lost no acknowledged lock; the worst "
+        f"crash lost {_most_of(rows)}"
+    )
     about = (
-        "The worst crash of each policy and kind, over every N; granted twice: by servers back at once and trusted; "
+        "The worst crash of each policy and kind, over every N; granted twice: by servers "
+        "back at once and trusted; "
     )
     about += "slow: with fsyncs of 1.5 s (always: 0.2 s)"
-    heads = [Panel("locks lost", "worst crash"), Panel("reached", "back, s"), Panel("granted", "twice, %")]
-    columns = [Column(name, "text") for name in ("policy", "crash", "locks_lost", "reached_back_s", "granted_twice")]
+    heads = [
+        Panel("locks lost", "worst crash"),
+        Panel("reached", "back, s"),
+        Panel("granted", "twice, %"),
+    ]
+    columns = [
+        Column(name, "text")
+        for name in ("policy", "crash", "locks_lost", "reached_back_s", "granted_twice")
+    ]
     return [panels("lost", title, about, heads=heads, groups=groups, columns=columns, rows=rows)]
 
 
@@ -291,14 +369,22 @@ def _most_of(rows: Sequence[Sequence[Cell]]) -> str:
     return count(max(float(row[2] or 0) for row in rows))
 
 
-def _worst(same: Sequence[CrashGroup], rows: Sequence[CrashRow]) -> tuple[float, float | None, float | None]:
-    """Of groups of one policy and kind: most locks lost, seconds they reached back, share granted twice at once."""
-    most = max(max(group.lost_per_cut.max or 0.0, group.fsync_in_flight.lost_per_cut_max) for group in same)
+def _worst(
+    same: Sequence[CrashGroup], rows: Sequence[CrashRow]
+) -> tuple[float, float | None, float | None]:
+    """Of groups of one policy and kind: most locks lost, seconds they reached back, share granted
+    twice at once."""
+    most = max(
+        max(group.lost_per_cut.max or 0.0, group.fsync_in_flight.lost_per_cut_max) for group in same
+    )
     back_s = _most(group.lost_window_s.max for group in same)
     if back_s is None and not most:
         back_s = 0.0
-    kind, policy = same[0].kind, same[0].policy
-    of_kind = [row for row in rows if (row.policy, row.kind, row.restart) == (policy, kind, "at-once")]
+    kind = same[0].kind
+    policy = same[0].policy
+    of_kind = [
+        row for row in rows if (row.policy, row.kind, row.restart) == (policy, kind, "at-once")
+    ]
     shares = [row.double_grants / row.asked for row in of_kind if row.asked and not row.abstention]
     return most, back_s, max(shares, default=None)
 

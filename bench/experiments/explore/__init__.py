@@ -1,1 +1,4 @@
-"""Explore every schedule: *a recipe → a schedule that breaks it, or how many did not*. See README.md."""
+"""Explore every schedule: *a recipe → a schedule that breaks it, or how many did not*.
+
+See README.md.
+"""

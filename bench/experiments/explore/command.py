@@ -1,4 +1,5 @@
-"""`lockbench explore`: *options → recipes played in simulated schedules, each broken one shown step by step*."""
+"""`lockbench explore`: *options → recipes played in simulated schedules, each broken one shown step
+by step*."""
 
 import os
 from typing import Any
@@ -11,37 +12,63 @@ from bench.cli.options import BUDGET, RECIPE, Grouped
 
 @click.command(
     cls=Grouped,
-    epilog="Servers and time are simulated; what broke a recipe is played again on real servers of our own.",
+    epilog="Servers and time are simulated; what broke a recipe is played again on real servers "
+    "of our own.",
 )
 @click.option(
-    "--recipe", "recipes", metavar="R", type=RECIPE, multiple=True, help="only this recipe (repeatable)  [all]"
+    "--recipe",
+    "recipes",
+    metavar="R",
+    type=RECIPE,
+    multiple=True,
+    help="only this recipe (repeatable)  [all]",
 )
-@click.option("--budget", metavar="TIME", type=BUDGET, help="for each recipe  [10s; --exhaustive: as long as it takes]")
-@click.option("--schedules", metavar="N", type=click.IntRange(1), help="so many for each recipe, however long")
 @click.option(
-    "--exhaustive", metavar="K", type=click.IntRange(0, 4), help="every schedule with at most K changes, none drawn"
+    "--budget",
+    metavar="TIME",
+    type=BUDGET,
+    help="for each recipe  [10s; --exhaustive: as long as it takes]",
 )
 @click.option(
-    "--processes", metavar="P", type=click.IntRange(1, 64), default=len(os.sched_getaffinity(0)),
+    "--schedules", metavar="N", type=click.IntRange(1), help="so many for each recipe, however long"
+)
+@click.option(
+    "--exhaustive",
+    metavar="K",
+    type=click.IntRange(0, 4),
+    help="every schedule with at most K changes, none drawn",
+)
+@click.option(
+    "--processes",
+    metavar="P",
+    type=click.IntRange(1, 64),
+    default=len(os.sched_getaffinity(0)),
     help="that search at once  [one per core]",
-)  # fmt: skip
+)
 @experiment_options("explore")
 def explore(**values: Any) -> int:
-    """Each recipe in thousands of simulated schedules, until one breaks it: the smallest, step by step.
+    """Each recipe in thousands of simulated schedules, until one breaks it: the smallest, step by
+    step.
 
-    Messages are late or lost, clients are paused or killed, servers stop, restart empty or die. Exit code 5: a recipe
-    that must hold was broken; 4: one that is known to be flawed was not.
+    Messages are late or lost, clients are paused or killed, servers stop, restart empty or die.
+    Exit code 5: a recipe that must hold was broken; 4: one that is known to be flawed was not.
     """
     from bench.experiments.explore.experiment import run_explore
     from bench.experiments.explore.result import ExplorePlan
     from bench.recipes.registry import all_recipes, find_recipe
 
-    recipes, exhaustive = values["recipes"] or tuple(all_recipes()), values["exhaustive"]
+    recipes = values["recipes"] or tuple(all_recipes())
+    exhaustive = values["exhaustive"]
     budget_s = values["budget"] or (10.0 if exhaustive is None else None)
     for recipe in recipes:
-        _ = find_recipe(recipe).about  # a wrong name is refused before the work
+        # a wrong name is refused before the work
+        _ = find_recipe(recipe).about
     plan = ExplorePlan(
-        recipes=tuple(dict.fromkeys(recipes)), budget_s=budget_s, schedules=values["schedules"],
-        exhaustive=exhaustive, processes=values["processes"], seed=values["seed"],
-    )  # fmt: skip
+        recipes=tuple(dict.fromkeys(recipes)),
+        budget_s=budget_s,
+        schedules=values["schedules"],
+        exhaustive=exhaustive,
+        processes=values["processes"],
+        seed=values["seed"],
+    )
     return carry_out("explore", plan, values, run_explore)

@@ -1,8 +1,9 @@
-"""A schedule as a sequence diagram: *what was seen → rows of a table, a column for each client*. Pure.
+"""A schedule as a sequence diagram: *what was seen → rows of a table, a column for each client*.
+Pure.
 
-A row is one step: a command with the answers of all instances it went to at once (a batch, counted), a grant, or what
-came differently. What found nothing to delete is left out. Values are named by who wrote them. Times are ms since the
-start.
+A row is one step: a command with the answers of all instances it went to at once (a batch,
+counted), a grant, or what came differently. What found nothing to delete is left out. Values are
+named by who wrote them. Times are ms since the start.
 """
 
 from collections import Counter
@@ -15,7 +16,11 @@ from bench.experiments.explore.world import START_NS, Event
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 
-_NAMES = {COMPARE_AND_DELETE: "del if", COMPARE_AND_DELETE_MANY: "del if", COMPARE_AND_EXTEND: "extend if"}
+_NAMES = {
+    COMPARE_AND_DELETE: "del if",
+    COMPARE_AND_DELETE_MANY: "del if",
+    COMPARE_AND_EXTEND: "extend if",
+}
 SCRIPTS = {word: name for script, name in _NAMES.items() for word in (script.sha, script.source)}
 REPLIES = {b"+OK\r\n": "OK", b"$-1\r\n": "nil"}
 WORDS = {
@@ -39,22 +44,34 @@ OF_SERVERS = {"restart", "stop", "flush", "forget", "full", "die"}
 def steps_of(seen: Sequence[Event], instances: int) -> list[Step]:
     """The steps, in order; the rule that was broken is the last."""
     writes = {b"SET", b"SETNX", b"GETSET"}
-    owners = {event[5][2]: event[2] for event in seen if event[1] == "call" and event[5][0].upper() in writes}
-    rows, taken = list[Step](), set[int]()
+    owners = {
+        event[5][2]: event[2]
+        for event in seen
+        if event[1] == "call" and event[5][0].upper() in writes
+    }
+    rows = list[Step]()
+    taken = set[int]()
     for number, event in enumerate(seen):
-        ms, what = _ms(event[0]), event[1]
+        ms = _ms(event[0])
+        what = event[1]
         if what == "call":
             if number not in taken:
                 together = list(_together(seen, number))
                 taken.update(index for index, _ in together)
                 if not _found_nothing([one for _, one in together]):
-                    rows.append(Step(ms, event[2], _call([one for _, one in together], instances, owners)))
+                    rows.append(
+                        Step(ms, event[2], _call([one for _, one in together], instances, owners))
+                    )
         elif what == "broken":
             rows.append(Step(ms, -1, event[2]))
         elif (row := _other(event, ms, instances)) is not None:
             rows.append(row)
     return [
-        Step(row.ms, row.who, row.text if (times := len(list(same))) == 1 else f"{times} × {row.text}")
+        Step(
+            row.ms,
+            row.who,
+            row.text if (times := len(list(same))) == 1 else f"{times} × {row.text}",
+        )
         for row, same in groupby(rows)
     ]
 
@@ -63,7 +80,11 @@ def _other(event: Event, ms: float, instances: int) -> Step | None:
     """The row of what is no command."""
     what = event[1]
     if what in ("granted", "extended"):
-        until = "for ever" if event[3] - event[0] > FAR_FUTURE_NS // 10**5 else f"until {_ms(event[3]):.4g}"
+        until = (
+            "for ever"
+            if event[3] - event[0] > FAR_FUTURE_NS // 10**5
+            else f"until {_ms(event[3]):.4g}"
+        )
         return Step(ms, event[2], f"{what} {until}")
     if what not in WORDS:
         return None
@@ -85,38 +106,57 @@ def _together(seen: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
         event = seen[index]
         if event[0] > begun[0] + 2 * LATENCY_NS:
             return
-        if event[1] == "call" and (event[2], event[4], event[5][0]) == (begun[2], begun[4], begun[5][0]):
+        if event[1] == "call" and (event[2], event[4], event[5][0]) == (
+            begun[2],
+            begun[4],
+            begun[5][0],
+        ):
             yield index, event
 
 
 def _found_nothing(calls: Sequence[Event]) -> bool:
     """A clean-up that changed nothing, or a script that was not known yet."""
-    replies, words = b"".join(event[6] for event in calls), calls[0][5][:2]
+    replies = b"".join(event[6] for event in calls)
+    words = calls[0][5][:2]
     deletes = words[0] in {b"DELIFEQ", b"DELEX"} or SCRIPTS.get(words[-1]) == "del if"
     return words[0] == b"SCRIPT" or b"NOSCRIPT" in replies or (deletes and b":1" not in replies)
 
 
 def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -> str:
-    """`SET NX PX 500 → OK`; `2,3: … → OK nil` on some of several instances; several commands with how many they are."""
+    """`SET NX PX 500 → OK`; `2,3: … → OK nil` on some of several instances; several commands with
+    how many they are."""
     sent_ns, command = calls[0][4:6]
     asked = sorted({event[3] + 1 for event in calls})
     where = f"{','.join(map(str, asked))}: " if len(asked) < instances else ""
-    replies, commands = [_reply(event[6], owners) for event in calls], len({tuple(event[5][1:]) for event in calls})
-    said, many = " ".join(replies), ""
+    replies = [_reply(event[6], owners) for event in calls]
+    commands = len({tuple(event[5][1:]) for event in calls})
+    said = " ".join(replies)
+    many = ""
     if commands > 1:
-        said, many = " ".join(f"{times} {reply}" for reply, times in Counter(replies).items()), f"{commands} × "
+        said = " ".join(f"{times} {reply}" for reply, times in Counter(replies).items())
+        many = f"{commands} × "
     late = " (late)" if calls[0][0] - sent_ns > 2 * LATENCY_NS else ""
     return f"{where}{many}{_name(command, owners)} → {said}{late}"
 
 
 def _name(command: Sequence[bytes], owners: Mapping[bytes, int]) -> str:
-    name, told = command[0].decode().upper(), list(command[1:])
+    name = command[0].decode().upper()
+    told = list(command[1:])
     if name in ("EVAL", "EVALSHA"):
-        name, told = SCRIPTS.get(command[1], "script"), list(command[3:])
+        name = SCRIPTS.get(command[1], "script")
+        told = list(command[3:])
     elif name == "DELIFEQ":
         name = "del if"
-    options = [word for word in told[1:] if word in {b"NX", b"PX", b"IFEQ"} or (word.isdigit() and len(word) < 6)]
-    mine = [f"C{owners[told[1]] + 1}'s"] if name in SCRIPTS.values() and len(told) > 1 and told[1] in owners else []
+    options = [
+        word
+        for word in told[1:]
+        if word in {b"NX", b"PX", b"IFEQ"} or (word.isdigit() and len(word) < 6)
+    ]
+    mine = (
+        [f"C{owners[told[1]] + 1}'s"]
+        if name in SCRIPTS.values() and len(told) > 1 and told[1] in owners
+        else []
+    )
     return " ".join([name, *mine, *(word.decode() for word in options)])
 
 
@@ -125,7 +165,9 @@ def _reply(reply: bytes, owners: Mapping[bytes, int]) -> str:
         return REPLIES[reply]
     if reply.startswith(b"*"):
         return "master" if b"master" in reply else "slave"
-    text = reply.partition(b"\r\n")[2].removesuffix(b"\r\n") if reply.startswith(b"$") else reply[:-2]
+    text = (
+        reply.partition(b"\r\n")[2].removesuffix(b"\r\n") if reply.startswith(b"$") else reply[:-2]
+    )
     if text in owners:
         return f"C{owners[text] + 1}'s"
     return text.decode(errors="replace").lstrip(":+-").partition(" ")[0][:12]

@@ -1,7 +1,8 @@
-"""lockcore's engine as a client of the simulated servers: *acquire, extend, release by its steps, without a shell*.
+"""lockcore's engine as a client of the simulated servers: *acquire, extend, release by its steps,
+without a shell*.
 
-What a shell does is done here in virtual time: batches leave in the next turn, ticks come when the engine wants them,
-a connection that broke is made again when it is due.
+What a shell does is done here in virtual time: batches leave in the next turn, ticks come when the
+engine wants them, a connection that broke is made again when it is due.
 """
 
 from collections.abc import Generator, Sequence
@@ -22,7 +23,8 @@ from lockcore.rounds import ExtendRound, SetRound
 from lockcore.settings import Settings
 from lockcore.turns import Offer, Request, Turn
 
-NATIVE, SCRIPTS = Dialect("delifeq", True), Dialect("evalsha", False)
+NATIVE = Dialect("delifeq", True)
+SCRIPTS = Dialect("evalsha", False)
 RETRY = RetryPolicy("full-jitter", TTL_MS / 10, 100)
 SETTINGS = Settings(max_ttl_ms=TTL_MS, rejoin="trust-first", retry=RETRY)
 Ended = TypeVar("Ended")
@@ -30,12 +32,19 @@ LAG_NS = int(SETTINGS.lag_cap.age_ms * NS_PER_MS)
 
 
 class EngineClient:
-    """One lockcore in one process, connected to all servers. Made and used in the process's courses."""
+    """One lockcore in one process, connected to all servers.
+
+    Made and used in the process's courses.
+    """
 
     def __init__(self, process: Process, servers: Sequence[SimulatedServer], seed: int) -> None:
-        self._process, self._world, self._servers = process, process.world, servers
+        self._process = process
+        self._world = process.world
+        self._servers = servers
         self._random = Random(seed)
-        self.engine = Engine([f"server:{server.index}" for server in servers], SETTINGS, self._want_flush)
+        self.engine = Engine(
+            [f"server:{server.index}" for server in servers], SETTINGS, self._want_flush
+        )
         self.engine.turns.want_wake = lambda: self._world.later(0, self._wake)
         self._links: list[SimulatedLink | None] = [None] * len(servers)
         self._ticks_ns = FAR_FUTURE_NS
@@ -43,13 +52,16 @@ class EngineClient:
             self._connect(index)
         self._flush()
 
-    # -- operations ---------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Lease | Denied:
         """As Redlock.try_acquire."""
-        engine, now_ns = self.engine, self._world.now_ns
+        engine = self.engine
+        now_ns = self._world.now_ns
         terms = engine.terms(ttl_ms)
-        return self._operate(Acquisition(engine, resource, terms, wait_ms, now_ns, self._random).steps(now_ns))
+        return self._operate(
+            Acquisition(engine, resource, terms, wait_ms, now_ns, self._random).steps(now_ns)
+        )
 
     def extend(self, lease: Lease, ttl_ms: int) -> Lease | Denied:
         """As Redlock.try_extend."""
@@ -72,7 +84,8 @@ class EngineClient:
                         wanted.waiter = partial(actor.wake, actor.turn)
                         try:
                             actor.wait()
-                        except BaseException as error:  # noqa: BLE001 - the steps decide what becomes of it
+                        except BaseException as error:  # noqa: BLE001
+                            # the steps decide what becomes of it
                             wanted.waiter = None
                             steps.throw(error)
                 wanted = steps.send(self._world.now_ns)
@@ -98,21 +111,24 @@ class EngineClient:
         """Nothing is owed, awaited or to be connected."""
         return self.engine.is_idle and None not in self._links and not any(self.engine.debts)
 
-    # -- what a shell does --------------------------------------------------------------------------------------------
+    # -- what a shell does -------------------------------------------------------------------------
 
     def _want_flush(self) -> None:
         self._world.later(0, partial(self._process.run, self._flush))
 
     def _flush(self) -> None:
-        engine, now_ns = self.engine, self._world.now_ns
+        engine = self.engine
+        now_ns = self._world.now_ns
         if engine.dirty:
             engine.flush(now_ns)
         self._arm()
 
     def _arm(self, next_ns: int = FAR_FUTURE_NS) -> None:
         """The next tick comes when it is due; `next_ns`: at the latest."""
-        now_ns, ticks_ns = self._world.now_ns, self._ticks_ns
-        if ticks_ns > self.engine.deadlines.due_ns or ticks_ns > now_ns + LAG_NS:  # else nothing else is due before
+        now_ns = self._world.now_ns
+        ticks_ns = self._ticks_ns
+        # else nothing else is due before
+        if ticks_ns > self.engine.deadlines.due_ns or ticks_ns > now_ns + LAG_NS:
             next_ns = self.engine.next_tick_ns(now_ns)
         self._plan(next_ns)
 
@@ -142,16 +158,20 @@ class EngineClient:
 
     def _wake(self) -> None:
         for settled in self.engine.take_ready():
-            wake, settled.waiter = settled.waiter, None
+            wake = settled.waiter
+            settled.waiter = None
             if wake is not None:
                 self._world.later(0, wake)
 
     def _connect(self, index: int) -> None:
-        server, now_ns = self._servers[index], self._world.now_ns
+        server = self._servers[index]
+        now_ns = self._world.now_ns
         if server.down or server.stopped:
             self.engine.detach(index, "nobody answers", now_ns)
             return
-        self._links[index] = link = SimulatedLink(self._process, server, self._heard, self._broken, self._broken)
+        self._links[index] = link = SimulatedLink(
+            self._process, server, self._heard, self._broken, self._broken
+        )
         hello = _hello(index, server.runs, link.id)
         self.engine.attach(index, hello, SCRIPTS if server.is_old else NATIVE, link.send, now_ns)
 

@@ -1,9 +1,11 @@
-"""The exploration: *recipes, a budget each → schedules shared out among processes, what broke, judged, written*.
+"""The exploration: *recipes, a budget each → schedules shared out among processes, what broke,
+judged, written*.
 
-Rules: schedule numbers are handed out in order, in blocks; the first blocks that broke a rule decide, so the same seed
-finds the same schedule however many processes search. A time budget decides only how many are played when nothing
-breaks. What broke a recipe is played again on real servers of our own, if it can be forced; that decides nothing. Where
-a search process ends or stands still, what was played is kept, the recipe is not known, and the next has new processes.
+Rules: schedule numbers are handed out in order, in blocks; the first blocks that broke a rule
+decide, so the same seed finds the same schedule however many processes search. A time budget
+decides only how many are played when nothing breaks. What broke a recipe is played again on real
+servers of our own, if it can be forced; that decides nothing. Where a search process ends or stands
+still, what was played is kept, the recipe is not known, and the next has new processes.
 """
 
 import sys
@@ -17,7 +19,13 @@ from msgspec import structs
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.explore import search
 from bench.experiments.explore.judge import judge_explored
-from bench.experiments.explore.result import Broken, ExploredRow, ExplorePlan, ExploreResult, Replayed
+from bench.experiments.explore.result import (
+    Broken,
+    ExploredRow,
+    ExplorePlan,
+    ExploreResult,
+    Replayed,
+)
 from bench.experiments.explore.search import BLOCK, Hunt, SearchOrder, kind_of, setting_of
 from bench.measure.expectation import row_verdict, unmet
 from bench.measure.verdict import TESTED_LEAST
@@ -29,16 +37,22 @@ from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
 
 REPLAYS = 3
-PARTS = 400  # of an exhaustive search
-_PATIENCE_S, _PART_S = 120.0, 3600.0  # of one block, on a machine that is busy; of a part, which may be long
+# of an exhaustive search
+PARTS = 400
+# of one block, on a machine that is busy; of a part, which may be long
+_PATIENCE_S = 120.0
+_PART_S = 3600.0
 
 
 def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[ExploreResult]:
-    """Explore every recipe of `order`, showing progress; the result is written by then, if it can be.
+    """Explore every recipe of `order`, showing progress; the result is written by then, if it can
+    be.
 
-    Raises BenchError when nothing can be explored here, KeyboardInterrupt when it was cut before the first row's end.
+    Raises BenchError when nothing can be explored here, KeyboardInterrupt when it was cut before
+    the first row's end.
     """
-    plan, rows = order.plan, list[ExploredRow]()
+    plan = order.plan
+    rows = list[ExploredRow]()
     with Experiment(order) as experiment, ExitStack() as children, experiment.cuttable():
         searchers = list[Child]()
         for recipe in plan.recipes:
@@ -49,9 +63,12 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
                 row = explored(recipe, plan, searchers, show, total)
                 if row.broken:
                     replayed = _on_servers(row, row.broken, order.server, searchers[0], show)
-                    row = structs.replace(row, broken=structs.replace(row.broken, replayed=replayed))
+                    row = structs.replace(
+                        row, broken=structs.replace(row.broken, replayed=replayed)
+                    )
             except KeyboardInterrupt:
-                if total.played:  # it may have been hours
+                # it may have been hours
+                if total.played:
                     rows.append(row_of(recipe, find_recipe(recipe).about, total, cut="it was cut"))
                 raise
             except EnvironmentNotReadyError as lost:
@@ -74,10 +91,14 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
 def _searchers(processes: int, children: ExitStack) -> list[Child]:
     """New ones; what others still say is heard by nobody."""
     children.close()
-    return [children.enter_context(Child("a search process", search.__name__)) for _ in range(processes)]
+    return [
+        children.enter_context(Child("a search process", search.__name__)) for _ in range(processes)
+    ]
 
 
-def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show) -> Replayed:
+def _on_servers(
+    row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show
+) -> Replayed:
     """What came of a row's smallest schedule on real servers."""
     show(f"{row.recipe}: broken; again on real servers")
     if find_recipe(row.recipe).about.replicated:
@@ -94,7 +115,8 @@ def _on_servers(row: ExploredRow, broken: Broken, server: str | None, searcher: 
                 searcher.tell(again)
                 answers.append(searcher.hear(Hunt, _PATIENCE_S))
     except EnvironmentNotReadyError as error:
-        searcher.close()  # what it says later answers nobody's question
+        # what it says later answers nobody's question
+        searcher.close()
         return Replayed(reason=str(error))
     same = sum(kind_of(one.rule) == kind_of(broken.rule) for one in answers if one.rule)
     why = next((one.raised for one in answers if one.raised), "")
@@ -112,8 +134,11 @@ def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:
         yield SearchOrder(recipe, plan.seed, first, min(BLOCK, most - first))
 
 
-def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show, total: Hunt) -> ExploredRow:
-    """Explore one recipe as `plan` says with processes that stand ready, adding what comes of it to `total`.
+def explored(
+    recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show, total: Hunt
+) -> ExploredRow:
+    """Explore one recipe as `plan` says with processes that stand ready, adding what comes of it to
+    `total`.
 
     Raises BenchError when one of them ends early.
     """
@@ -130,7 +155,9 @@ def explored(recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: S
     return row_of(recipe, find_recipe(recipe).about, total, whole=whole, cut=cut)
 
 
-def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan) -> Iterator[Hunt]:
+def _answers(
+    orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan
+) -> Iterator[Hunt]:
     """What comes of the orders, in their order, until there are none or the time is up."""
     patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
@@ -140,10 +167,13 @@ def _answers(orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: Ex
         yield from [searcher.hear(Hunt, patience_s) for searcher, _ in block]
 
 
-def row_of(recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: str = "") -> ExploredRow:
-    """The row of a recipe, judged: without a broken rule it takes schedules that could have broken it, all of them
-    that were asked for. `cut`: what ended it early."""
-    broken = None if total.outside else total.broken  # what ran in real time may have been what keeps it whole
+def row_of(
+    recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: str = ""
+) -> ExploredRow:
+    """The row of a recipe, judged: without a broken rule it takes schedules that could have broken
+    it, all of them that were asked for. `cut`: what ended it early."""
+    # what ran in real time may have been what keeps it whole
+    broken = None if total.outside else total.broken
     needs = _preconditions(about, total, whole=whole, cut=cut)
     setting = setting_of(recipe, about)
     return ExploredRow(
@@ -158,7 +188,9 @@ def row_of(recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: 
         whole=whole,
         broken=broken,
         verdict=row_verdict(
-            holds=(broken is None) == about.safe, broken=about.safe and broken is not None, preconditions=needs
+            holds=(broken is None) == about.safe,
+            broken=about.safe and broken is not None,
+            preconditions=needs,
         ),
         reason=unmet(needs),
     )
@@ -167,9 +199,10 @@ def row_of(recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: 
 def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mapping[str, bool]:
     """What the word of a recipe rests on, each with whether it came about.
 
-    A search that ended before every schedule was played can show a flaw. It cannot show that there is none: the flaw of
-    `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand needs 1,000. So a known flaw that stays
-    away is "not known", unless every schedule within the bound was played.
+    A search that ended before every schedule was played can show a flaw. It cannot show that there
+    is none: the flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand
+    needs 1,000. So a known flaw that stays away is "not known", unless every schedule within the
+    bound was played.
     """
     if total.outside:
         return {f"all of the recipe ran in virtual time ({total.outside})": False}
@@ -178,9 +211,18 @@ def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mappi
     if total.broken:
         return {}
     if cut:
-        return {f"all that were asked for ({cut} after {total.played:,} schedules, of which none broke it)": False}
+        return {
+            f"all that were asked for ({cut} after {total.played:,} schedules, of which "
+            "none broke it)": False
+        }
     if whole:
         return {"a lock was asked for while it was held": total.tested > 0}
     if not about.safe:
-        return {f"a schedule that shows the flaw (the search ended after {total.played:,} schedules)": False}
-    return {f"at least {TESTED_LEAST} schedules asked for a lock that was held": total.tested >= TESTED_LEAST}
+        return {
+            f"a schedule that shows the flaw (the search ended after {total.played:,} "
+            "schedules)": False
+        }
+    return {
+        f"at least {TESTED_LEAST} schedules asked for a lock that was held": total.tested
+        >= TESTED_LEAST
+    }

@@ -1,7 +1,9 @@
-"""The verdict over an exploration: *recipes, the schedules that broke them or did not → one word*. Pure.
+"""The verdict over an exploration: *recipes, the schedules that broke them or did not → one word*.
+Pure.
 
-Rules: a recipe that is known to hold takes schedules that could have broken it. `earned` judges a stored exploration
-anew: a row without a reason not to know has the word of what broke it, or of how many schedules tested it.
+Rules: a recipe that is known to hold takes schedules that could have broken it. `earned` judges a
+stored exploration anew: a row without a reason not to know has the word of what broke it, or of how
+many schedules tested it.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,8 @@ from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 
 
 def judge_explored(rows: Sequence[ExploredRow], wanted: int, *, is_cut: bool = False) -> Verdict:
-    """Return the verdict over `rows`, of which `wanted` were asked for; the last one may have been cut."""
+    """Return the verdict over `rows`, of which `wanted` were asked for; the last one may have been
+    cut."""
     cut = f"interrupted in recipe {len(rows)} of {wanted}" if is_cut else ""
     told = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
     held = sum(row.schedules for row in rows if row.safe)
@@ -30,13 +33,19 @@ def earned(result: ExploreResult) -> ExploreResult:
 
 
 def word_of_row(row: ExploredRow) -> RowWord:
-    """Return the word that a stored row earns. The row itself says why nothing is known of it, if that is so."""
+    """Return the word that a stored row earns.
+
+    The row itself says why nothing is known of it, if that is so.
+    """
     least = 1 if row.whole else TESTED_LEAST
     broken = row.broken is not None
-    # A search that ended before every schedule was played does not refute a known flaw that stayed away.
+    # A search that ended before every schedule was played does not refute a known flaw that stayed
+    # away.
     searched = row.tested >= least and (row.safe or row.whole)
     known = row.reason is None and (broken or searched) and row.tested <= row.schedules
-    return row_verdict(holds=broken != row.safe, broken=row.safe and broken, preconditions={"it is known": known})
+    return row_verdict(
+        holds=broken != row.safe, broken=row.safe and broken, preconditions={"it is known": known}
+    )
 
 
 def _sentence(row: ExploredRow) -> str:

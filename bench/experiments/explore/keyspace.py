@@ -1,8 +1,8 @@
 """What a server holds, and the commands that locks send: *arguments → one RESP2 reply*.
 
-As the manuals of Redis and Valkey say, for the forms that locks use; a command or an option that is not known here is
-an error reply, as on a server that is too old for it. Scripts run as they are, in Lua (the library lupa). `rate`: how
-fast its clock runs beside the world's.
+As the manuals of Redis and Valkey say, for the forms that locks use; a command or an option that is
+not known here is an error reply, as on a server that is too old for it. Scripts run as they are, in
+Lua (the library lupa). `rate`: how fast its clock runs beside the world's.
 """
 
 import socket
@@ -18,7 +18,8 @@ from bench.errors import EnvironmentNotReadyError
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 Command = list[bytes]
-Reply = None | int | bytes | str | ReplyError | list[Any]  # nil, integer, bulk, status, error, array
+# nil, integer, bulk, status, error, array
+Reply = None | int | bytes | str | ReplyError | list[Any]
 OK = "OK"
 
 
@@ -42,14 +43,20 @@ def encoded(reply: Reply) -> bytes:
 class Keyspace:
     """Keys with their values and ends. `forbidden`: commands that this server is too old for."""
 
-    def __init__(self, now_ns: Callable[[], int], rate: float, forbidden: frozenset[bytes] = frozenset()) -> None:
-        self._now_ns, self._rate, self._forbidden = now_ns, rate, forbidden
-        self.role, self.is_full = "master", False
+    def __init__(
+        self, now_ns: Callable[[], int], rate: float, forbidden: frozenset[bytes] = frozenset()
+    ) -> None:
+        self._now_ns = now_ns
+        self._rate = rate
+        self._forbidden = forbidden
+        self.role = "master"
+        self.is_full = False
         self.scripts: dict[bytes, bytes] = {}
-        self.changed: Callable[[bytes], object] = bool  # told of each key that was written
+        # told of each key that was written
+        self.changed: Callable[[bytes], object] = bool
         self._entries: dict[bytes, tuple[Any, int]] = {}
 
-    # -- keys ---------------------------------------------------------------------------------------------------------
+    # -- keys --------------------------------------------------------------------------------------
 
     @property
     def keys(self) -> dict[bytes, Any]:
@@ -86,7 +93,7 @@ class Keyspace:
         self._entries.clear()
         self.scripts.clear()
 
-    # -- commands -----------------------------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------
 
     def run(self, command: Command) -> bytes:
         """Execute one command."""
@@ -100,7 +107,9 @@ class Keyspace:
         name = command[0].upper()
         run = None if name in self._forbidden else _COMMANDS.get(name)
         if run is None:
-            raise ReplyError(f"ERR unknown command '{command[0].decode()}', with args beginning with: ")
+            raise ReplyError(
+                f"ERR unknown command '{command[0].decode()}', with args beginning with: "
+            )
         return run(self, *command[1:])
 
     def end_ns(self, ttl_ms: float) -> int:
@@ -110,7 +119,9 @@ class Keyspace:
     def _set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
         if self.is_full:
             raise ReplyError("MISCONF the disk is full")
-        held, end_ns, left = self.get(key), FAR_FUTURE_NS, iter(options)
+        held = self.get(key)
+        end_ns = FAR_FUTURE_NS
+        left = iter(options)
         for word in left:
             option = word.upper()
             if option == b"NX":
@@ -147,7 +158,11 @@ class Keyspace:
         entry = self.entry(key)
         if entry is None:
             return -2
-        return -1 if entry[1] == FAR_FUTURE_NS else int((entry[1] - self._now_ns()) * self._rate / NS_PER_MS)
+        return (
+            -1
+            if entry[1] == FAR_FUTURE_NS
+            else int((entry[1] - self._now_ns()) * self._rate / NS_PER_MS)
+        )
 
     def _incr(self, key: bytes) -> Reply:
         value = int(self.get(key) or 0) + 1
@@ -194,14 +209,15 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
     b"EVALSHA": Keyspace._evalsha,
     b"ROLE": lambda self: [self.role.encode(), 0, []],
     b"PING": lambda self: "PONG",
-    b"PUBLISH": lambda self, *told: 0,  # nobody can subscribe: who waits for a word polls
+    # nobody can subscribe: who waits for a word polls
+    b"PUBLISH": lambda self, *told: 0,
     b"LPUSH": lambda self, key, *values: (self.put(key, values), len(values))[1],
     b"CLIENT": lambda self, *told: OK,
     b"HELLO": lambda self, *told: [b"server", b"redis", b"proto", 2],
 }
 
 
-# -- Lua ---------------------------------------------------------------------------------------------------------------
+# -- Lua -------------------------------------------------------------------------------------------
 
 _CALLER: list[Keyspace] = []  # whose script runs
 
@@ -211,14 +227,18 @@ def _lua() -> Any:
     try:
         from lupa.lua51 import LuaRuntime  # the servers' Lua
     except ImportError:
-        raise EnvironmentNotReadyError("scripts need the package lupa: pip install 'lockbench[explore]'") from None
+        raise EnvironmentNotReadyError(
+            "scripts need the package lupa: pip install 'lockbench[explore]'"
+        ) from None
     lua = LuaRuntime(encoding=None, unpack_returned_tuples=False)
     lua.globals()[b"redis"] = lua.table_from({b"call": _redis_call, b"pcall": _redis_pcall})
     return lua
 
 
 def _redis_call(*words: Any) -> Any:
-    reply = _CALLER[-1].call([b"%d" % word if isinstance(word, int | float) else word for word in words])
+    reply = _CALLER[-1].call(
+        [b"%d" % word if isinstance(word, int | float) else word for word in words]
+    )
     if isinstance(reply, str):
         return _lua().table_from({b"ok": reply.encode()})
     return False if reply is None else reply
@@ -236,7 +256,9 @@ def _compiled(source: bytes) -> Any:
     return _lua().eval(b"function(KEYS, ARGV)\n" + source + b"\nend")
 
 
-def run_lua(keyspace: Keyspace, source: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]) -> Reply:
+def run_lua(
+    keyspace: Keyspace, source: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]
+) -> Reply:
     """What a script returns, in one step. Raises EnvironmentNotReadyError without lupa."""
     table_from = _lua().table_from
     _CALLER.append(keyspace)
@@ -262,7 +284,7 @@ def _reply_of(value: Any) -> Reply:
     return [_reply_of(value[index]) for index in range(1, len(value) + 1)]
 
 
-# -- on real servers ---------------------------------------------------------------------------------------------------
+# -- on real servers -------------------------------------------------------------------------------
 
 REPLY_S = 5.0
 
@@ -274,7 +296,8 @@ class RealKeyspace:
         """Connect to an empty server. Raises OSError."""
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=REPLY_S)
         self._reader = Reader()
-        self.role, self.is_full = "master", False
+        self.role = "master"
+        self.is_full = False
         self.scripts = SimpleNamespace(clear=lambda: self.run([b"SCRIPT", b"FLUSH"]))
 
     def run(self, command: Command) -> bytes:

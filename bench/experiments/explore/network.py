@@ -1,7 +1,7 @@
 """Simulated servers and connections: *bytes of commands → executed in order → bytes of replies*.
 
-A connection keeps its order in each direction. One that broke may still deliver what was under way to the server, until
-its successor kills it: what a kernel may do after a reset.
+A connection keeps its order in each direction. One that broke may still deliver what was under way
+to the server, until its successor kills it: what a kernel may do after a reset.
 """
 
 from collections import deque
@@ -15,12 +15,16 @@ from bench.experiments.explore.keyspace import Command, Keyspace
 from bench.experiments.explore.schedule import LATENCY_NS, Change
 from bench.experiments.explore.world import Process, World, places
 
-OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})  # what a server that only has scripts lacks
+# what a server that only has scripts lacks
+OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})
 
 
 @lru_cache(64)
 def commands_of(data: bytes) -> tuple[Command, ...]:
-    """The commands in `data`; none while the last one is not whole. What goes to all servers is parsed once."""
+    """The commands in `data`; none while the last one is not whole.
+
+    What goes to all servers is parsed once.
+    """
     reader = Reader()
     reader.feed(data)
     found = tuple(iter(reader.gets, False))
@@ -28,19 +32,28 @@ def commands_of(data: bytes) -> tuple[Command, ...]:
 
 
 class SimulatedServer:
-    """One instance. `down`, `stopped`: what is wrong with it; `when_dead` is called when it dies."""
+    """One instance.
+
+    `down`, `stopped`: what is wrong with it; `when_dead` is called when it dies.
+    """
 
     def __init__(self, world: World, index: int, rate: float, *, is_old: bool = False) -> None:
-        self.world, self.index, self.is_old = world, index, is_old
-        self.data = Keyspace(partial(attrgetter("now_ns"), world), rate, OLD if is_old else frozenset())
-        self.visits, self.runs = places("serve", index), 0
+        self.world = world
+        self.index = index
+        self.is_old = is_old
+        self.data = Keyspace(
+            partial(attrgetter("now_ns"), world), rate, OLD if is_old else frozenset()
+        )
+        self.visits = places("serve", index)
+        self.runs = 0
         self.links: dict[int, SimulatedLink] = {}
         self.connected = 0
         self.down = self.stopped = False
         self.when_dead: Callable[[], object] = bool
 
     def follow(self, master: "SimulatedServer") -> None:
-        """Be a replica of `master`: what is written there is copied here a LATENCY later, if it still lives then."""
+        """Be a replica of `master`: what is written there is copied here a LATENCY later, if it
+        still lives then."""
         self.data.role = "slave"
 
         def copy(key: bytes) -> None:
@@ -60,7 +73,10 @@ class SimulatedServer:
         return self.data.run(command)
 
     def survives(self, change: Change) -> bool:
-        """Something befalls it when it is about to execute: it may restart, stop or die. Whether it does execute."""
+        """Something befalls it when it is about to execute: it may restart, stop or die.
+
+        Whether it does execute.
+        """
         self.world.note(change.what, self.index, change.for_ns)
         if change.what in ("flush", "forget"):
             (self.data.scripts.clear if change.what == "flush" else self.data.clear)()
@@ -85,7 +101,8 @@ class SimulatedServer:
         return False
 
     def _return(self) -> None:
-        self.down, self.runs = False, self.runs + 1
+        self.down = False
+        self.runs = self.runs + 1
 
     def _continue(self) -> None:
         self.stopped = False
@@ -94,20 +111,30 @@ class SimulatedServer:
 
 
 class SimulatedLink:
-    """One connection of a process. `heard(link, data)`: bytes that arrive, unless it was closed; `ended(link)`: it
-    broke, as the client learns; `lost(link)`: it breaks under what is sent. `is_cut`: its server has gone."""
+    """One connection of a process. `heard(link, data)`: bytes that arrive, unless it was closed;
+    `ended(link)`: it broke, as the client learns; `lost(link)`: it breaks under what is sent.
+    `is_cut`: its server has gone."""
 
     def __init__(
-        self, process: Process, server: SimulatedServer, heard: Callable[["SimulatedLink", bytes], object],
-        ended: Callable[["SimulatedLink"], object], lost: Callable[["SimulatedLink"], object],
-    ) -> None:  # fmt: skip
-        self.process, self.server, self.world = process, server, process.world
-        self.heard, self.ended, self.lost = heard, ended, lost
+        self,
+        process: Process,
+        server: SimulatedServer,
+        heard: Callable[["SimulatedLink", bytes], object],
+        ended: Callable[["SimulatedLink"], object],
+        lost: Callable[["SimulatedLink"], object],
+    ) -> None:
+        self.process = process
+        self.server = server
+        self.world = process.world
+        self.heard = heard
+        self.ended = ended
+        self.lost = lost
         server.connected += 1
         self.id = server.connected
         self.to_server: deque[tuple[int, int, bytes]] = deque()
         self._begun = b""  # of a command
-        self.is_open, self.is_cut = True, False
+        self.is_open = True
+        self.is_cut = False
         self._arrives_ns = self._returns_ns = 0
         server.links[self.id] = self
 
@@ -127,7 +154,8 @@ class SimulatedLink:
                 return 0
             if change.what == "late":
                 due_ns += change.for_ns
-        if self.is_cut:  # nobody is there any more; the client hears of it
+        # nobody is there any more; the client hears of it
+        if self.is_cut:
             return 0
         self._arrives_ns = due_ns = max(self._arrives_ns, due_ns)
         self.to_server.append((due_ns, world.now_ns, data))
@@ -139,7 +167,10 @@ class SimulatedLink:
 
     def serve(self) -> None:
         """The server reads and executes what has arrived: a place `serve`."""
-        server, world, arrived, replies = self.server, self.world, self.to_server, []
+        server = self.server
+        world = self.world
+        arrived = self.to_server
+        replies = []
         now_ns = world.now_ns
         while arrived and arrived[0][0] <= now_ns and not server.stopped:
             change = world.change(server.visits)
@@ -152,7 +183,9 @@ class SimulatedLink:
             for command in commands:
                 reply = server.execute(command)
                 replies.append(reply)
-                world.seen.append((now_ns, "call", self.process.number, server.index, sent_ns, command, reply))
+                world.seen.append(
+                    (now_ns, "call", self.process.number, server.index, sent_ns, command, reply)
+                )
         if replies and self.is_open:
             change = world.change(self.process.replies)
             due_ns = world.now_ns + LATENCY_NS
@@ -172,7 +205,8 @@ class SimulatedLink:
         self.is_open = False
 
     def end(self) -> None:
-        """The other side is gone, with what was under way to it: the client hears of it a little later."""
+        """The other side is gone, with what was under way to it: the client hears of it a little
+        later."""
         self.is_cut = True
         self.to_server.clear()
         self.world.later(LATENCY_NS, partial(self._tell, self.ended))

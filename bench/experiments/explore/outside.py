@@ -1,9 +1,11 @@
-"""What of a recipe does not run in virtual time: *its threads, timers, processes, loops → a sentence, or none*.
+"""What of a recipe does not run in virtual time: *its threads, timers, processes, loops → a
+sentence, or none*.
 
-A schedule is played in one thread and one virtual clock. `threading.Thread` and `threading.Condition` of a recipe are
-simulated (sockets.py); whatever else it starts would run in real time, when all is played already. A lock that lets go
-by such a timer would look as if it held. So it is noticed, refused where that can be done, and nothing is known of it.
-Source: the table of audit events in Python's documentation.
+A schedule is played in one thread and one virtual clock. `threading.Thread` and
+`threading.Condition` of a recipe are simulated (sockets.py); whatever else it starts would run in
+real time, when all is played already. A lock that lets go by such a timer would look as if it held.
+So it is noticed, refused where that can be done, and nothing is known of it. Source: the table of
+audit events in Python's documentation.
 """
 
 import _thread
@@ -18,8 +20,19 @@ from greenlet import getcurrent
 
 from bench.experiments.explore.world import Actor
 
-_STARTS = frozenset(("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"))
-_THREADS = ("start_new_thread", "start_new", "start_joinable_thread")  # the last one since Python 3.13
+_STARTS = frozenset(
+    (
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.system",
+        "subprocess.Popen",
+    )
+)
+# the last one since Python 3.13
+_THREADS = ("start_new_thread", "start_new", "start_joinable_thread")
 
 
 class OutsideError(RuntimeError):
@@ -34,18 +47,27 @@ class Outside:
 
     @classmethod
     def note(cls, what: str) -> None:
-        """Keep what was started. Raises OutsideError in a course of a world: there it can still be refused."""
+        """Keep what was started.
+
+        Raises OutsideError in a course of a world: there it can still be refused.
+        """
         cls.first = cls.first or f"it started {what}, which does not run in virtual time"
         if isinstance(getcurrent(), Actor):
             raise OutsideError(cls.first)
 
     @classmethod
     def take(cls) -> str:
-        """The first of it, "" = nothing. Only a process that is watched tells: elsewhere others may use gevent."""
+        """The first of it, "" = nothing.
+
+        Only a process that is watched tells: elsewhere others may use gevent.
+        """
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
         if hub is not None and cls.is_watching:
-            cls.first = cls.first or "it uses gevent, whose greenlets and timers do not run in virtual time"
-            hub.destroy(destroy_loop=True)  # the next recipe of this process is not to be taken for it
+            cls.first = (
+                cls.first or "it uses gevent, whose greenlets and timers do not run in virtual time"
+            )
+            # the next recipe of this process is not to be taken for it
+            hub.destroy(destroy_loop=True)
         first = cls.first
         cls.first = ""
         return first
@@ -70,7 +92,8 @@ def watch() -> None:
         """Python 3.11 has no audit event for a thread."""
 
         def either(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-            owner = getattr(function, "__self__", None)  # a threading.Timer, or another class of threads
+            # a threading.Timer, or another class of threads
+            owner = getattr(function, "__self__", None)
             Outside.note(f"a thread ({type(owner).__name__})" if owner is not None else "a thread")
             return real(function, *arguments, **named)
 

@@ -1,8 +1,9 @@
-"""One schedule played: *a setting and its changes → what was seen, and the first rule that was broken*.
+"""One schedule played: *a setting and its changes → what was seen, and the first rule that was
+broken*.
 
-Rules of every recipe: no two leases of a resource are valid at once. Rules of lockcore besides: a lease is granted
-inside its validity and on a quorum of instances that really took it, and extended before its end; what was asked ends,
-and then no key is left.
+Rules of every recipe: no two leases of a resource are valid at once. Rules of lockcore besides: a
+lease is granted inside its validity and on a quorum of instances that really took it, and extended
+before its end; what was asked ends, and then no key is left.
 """
 
 import gc
@@ -16,7 +17,15 @@ from typing import Any
 
 from bench.experiments.explore.engine_client import EngineClient
 from bench.experiments.explore.network import SimulatedServer
-from bench.experiments.explore.schedule import LATENCY_NS, TTL_MS, Choose, Place, Schedule, Setting, begun_later
+from bench.experiments.explore.schedule import (
+    LATENCY_NS,
+    TTL_MS,
+    Choose,
+    Place,
+    Schedule,
+    Setting,
+    begun_later,
+)
 from bench.experiments.explore.sockets import connect
 from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here, places
 from lockcore import Denied, Lease, Outcome
@@ -24,16 +33,19 @@ from lockcore.clock import NS_PER_MS
 from lockcore.quorum import outcome_of, quorum_of
 
 WAIT_MS = 2 * TTL_MS
-MORE_TRIES = 2  # to get it, when it was denied
+# to get it, when it was denied
+MORE_TRIES = 2
 ENDS_NS = START_NS + 20 * TTL_MS * NS_PER_MS
 CALM_NS = START_NS + 40 * TTL_MS * NS_PER_MS
 ORPHAN_NS = TTL_MS * NS_PER_MS // 10  # the instance timeout
-ENGINE = "redlock"  # the recipe whose engine is played without its shell
+# the recipe whose engine is played without its shell
+ENGINE = "redlock"
 
 
 @dataclass(slots=True)
 class Holding:
-    """A lease that somebody was granted: by which client, and when it began to give it back (0: not yet)."""
+    """A lease that somebody was granted: by which client, and when it began to give it back (0: not
+    yet)."""
 
     client: int
     lease: Lease
@@ -43,7 +55,8 @@ class Holding:
 @dataclass(slots=True)
 class Played:
     """What came of a schedule. `broken`: the rule, "" = none; `raised`: what a client's
-    program ended with, against all rules; `passed`: the places in order, each with its time (ns)."""
+    program ended with, against all rules; `passed`: the places in order, each with its time
+    (ns)."""
 
     broken: str = ""
     raised: str = ""
@@ -61,13 +74,21 @@ class Played:
         return False
 
     def count_in(self, seen: Counter[str]) -> None:
-        """Add how often what was seen; `late votes`: of SETs that an instance took later than usual."""
+        """Add how often what was seen; `late votes`: of SETs that an instance took later than
+        usual."""
         seen.update([event[1] for event in self.seen])
-        late = [event for event in self.seen if event[1] == "call" and event[0] - event[4] > 2 * LATENCY_NS]
-        seen["late votes"] += sum(event[6] == b"+OK\r\n" and event[5][0] == b"SET" for event in late)
+        late = [
+            event
+            for event in self.seen
+            if event[1] == "call" and event[0] - event[4] > 2 * LATENCY_NS
+        ]
+        seen["late votes"] += sum(
+            event[6] == b"+OK\r\n" and event[5][0] == b"SET" for event in late
+        )
 
     def later_begins(self, schedule: Schedule) -> Iterator[Schedule]:
-        """`schedule`, where a client begins with a later one of its attempts, the last ones first."""
+        """`schedule`, where a client begins with a later one of its attempts, the last ones
+        first."""
         calls = [event for event in self.seen if event[1] == "call"]
         for client in {event[2] for event in calls}:
             sent = sorted({(event[4], event[3]) for event in calls if event[2] == client})
@@ -76,9 +97,14 @@ class Played:
                     skipped = Counter(
                         (where, client)
                         for (where, who, _), at_ns in self.passed.items()
-                        if who == client and where != "serve" and at_ns < begin_ns + (where == "step")  # that began it
+                        # that began it
+                        if who == client
+                        and where != "serve"
+                        and at_ns < begin_ns + (where == "step")
                     )
-                    skipped.update(("serve", server) for sent_ns, server in sent if sent_ns < begin_ns)
+                    skipped.update(
+                        ("serve", server) for sent_ns, server in sent if sent_ns < begin_ns
+                    )
                     yield begun_later(schedule, client, (begin_ns - START_NS) / NS_PER_MS, skipped)
 
 
@@ -86,9 +112,15 @@ class Play:
     """A world with its servers, clients and referee."""
 
     def __init__(self, setting: Setting, choose: Choose) -> None:
-        self.setting, self.world = setting, World(choose)
+        self.setting = setting
+        self.world = World(choose)
         self.servers = tuple(
-            SimulatedServer(self.world, index, setting.rate, is_old=setting.seed % 3 == 2 and setting.recipe == ENGINE)
+            SimulatedServer(
+                self.world,
+                index,
+                setting.rate,
+                is_old=setting.seed % 3 == 2 and setting.recipe == ENGINE,
+            )
             for index in range(setting.instances)
         )
         if setting.is_replicated:
@@ -102,7 +134,8 @@ class Play:
 
     def run(self) -> Played:
         """Play it to its end, or to the first rule that is broken."""
-        world, setting = self.world, self.setting
+        world = self.world
+        setting = self.setting
         try:
             for number in range(setting.clients):
                 process = Process(world, number)
@@ -119,7 +152,9 @@ class Play:
             world.end()
             for _, locker in self.lockers.values():
                 locker.close()
-            world.seen, world.passed = [], {}  # what is in no circle need not be looked for
+            # what is in no circle need not be looked for
+            world.seen = []
+            world.passed = {}
         return self.played
 
     def broken(self, rule: str) -> None:
@@ -129,10 +164,11 @@ class Play:
             self.world.note("broken", rule)
             self.world.is_over = True
 
-    # -- clients ------------------------------------------------------------------------------------------------------
+    # -- clients -----------------------------------------------------------------------------------
 
     def _connect(self, process: Process) -> None:
-        setting, number = self.setting, process.number
+        setting = self.setting
+        number = process.number
         process.on_kill = partial(self._kill, process)
         locker: Any
         try:
@@ -147,8 +183,10 @@ class Play:
             self.lockers[number] = process, locker
 
     def _begin(self, number: int) -> None:
-        world, (process, locker) = self.world, self.lockers[number]
-        late, ahead = world.change(places("start", number)), world.change(places("skew", number))
+        world = self.world
+        (process, locker) = self.lockers[number]
+        late = world.change(places("start", number))
+        ahead = world.change(places("skew", number))
         if ahead is not None:
             process.ahead_ns = ahead.for_ns
             world.note("ahead", number, ahead.for_ns)
@@ -173,7 +211,8 @@ class Play:
         setting = self.setting
         granted = 0
         for turn in range(setting.rounds + MORE_TRIES):
-            first = caller + client * (setting.resources - setting.callers)  # so that clients share some
+            # so that clients share some
+            first = caller + client * (setting.resources - setting.callers)
             resource = f"r{(first + turn) % setting.resources}"
             self.acquiring[here()] = here().process
             found = locker.acquire(resource, TTL_MS, WAIT_MS)
@@ -196,7 +235,8 @@ class Play:
                 return
 
     def _extend(self, locker: Any, held: Holding) -> None:
-        until_ns, extended = held.lease.valid_until_ns, locker.extend(held.lease, TTL_MS)
+        until_ns = held.lease.valid_until_ns
+        extended = locker.extend(held.lease, TTL_MS)
         if not isinstance(extended, Lease):
             self.world.note("not extended", held.client)
             return
@@ -216,7 +256,7 @@ class Play:
             del self.acquiring[course]
             course.kill()
 
-    # -- the referee --------------------------------------------------------------------------------------------------
+    # -- the referee -------------------------------------------------------------------------------
 
     def _granted(self, client: int, lease: Lease) -> Holding:
         self.world.note("granted", client, lease.valid_until_ns)
@@ -226,7 +266,13 @@ class Play:
             if self.world.now_ns >= lease.valid_until_ns:
                 self.broken("a lease was granted after its end")
             token = lease.owner_token
-            took = len({event[3] for event in self._sets() if event[5][2] == token and event[6] == b"+OK\r\n"})
+            took = len(
+                {
+                    event[3]
+                    for event in self._sets()
+                    if event[5][2] == token and event[6] == b"+OK\r\n"
+                }
+            )
             if took < quorum_of(self.setting.instances):
                 self.broken(f"a lease was granted on {took} of {self.setting.instances} instances")
         self._check(lease.resource)
@@ -237,7 +283,8 @@ class Play:
         if denied.outcome is Outcome.TOO_LATE:
             self.world.note("too late", client)
         elif self.setting.recipe == ENGINE:
-            tally, instances = denied.tally, self.setting.instances
+            tally = denied.tally
+            instances = self.setting.instances
             named = outcome_of(tally.granted, tally.refused, quorum_of(instances))
             if sum(tally) != instances or named is not denied.outcome:
                 self.broken(f"{denied.outcome.value} was told of {tally}")
@@ -248,9 +295,15 @@ class Play:
     def _check(self, resource: str) -> None:
         """No two leases are valid now."""
         now_ns = self.world.now_ns
-        valid = [one for one in self.held[resource] if not one.given_back_ns and now_ns < one.lease.valid_until_ns]
+        valid = [
+            one
+            for one in self.held[resource]
+            if not one.given_back_ns and now_ns < one.lease.valid_until_ns
+        ]
         if len(valid) > 1:
-            self.broken(f"two leases valid at once: C{valid[0].client + 1}'s and C{valid[1].client + 1}'s")
+            self.broken(
+                f"two leases valid at once: C{valid[0].client + 1}'s and C{valid[1].client + 1}'s"
+            )
 
     def _calm_down(self) -> None:
         """Everybody is done; when everything was answered, nothing may be left."""
@@ -262,12 +315,15 @@ class Play:
         if not world.is_over and not self.busy:
             # what an instance took later than anybody waits for it stays until its TTL
             orphans = {event[5][2] for event in self._sets() if event[0] - event[4] > ORPHAN_NS}
-            if left := sum(bool(set(server.data.keys.values()) - orphans) for server in self.servers):
+            if left := sum(
+                bool(set(server.data.keys.values()) - orphans) for server in self.servers
+            ):
                 self.broken(f"a key was left on {left} of {self.setting.instances} instances")
 
 
 def play(setting: Setting, choose: Choose) -> Played:
     """Play one schedule."""
     played = Play(setting, choose).run()
-    gc.collect(0)  # a world is full of circles: looked for while they are in the processor's caches
+    # a world is full of circles: looked for while they are in the processor's caches
+    gc.collect(0)
     return played

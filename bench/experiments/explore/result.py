@@ -1,4 +1,5 @@
-"""What `lockbench explore` stores: *recipes, the schedules played, the smallest that broke each → typed*."""
+"""What `lockbench explore` stores: *recipes, the schedules played, the smallest that broke each →
+typed*."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -22,7 +23,9 @@ class Deviation(Section, frozen=True):
     where: Annotated[str, says("start, step, send, reply, serve or skew")]
     who: Annotated[Count, says("which client, or which server where it is serve; from 0")]
     visit: Annotated[Count, says("the how manyth passing of that place; from 1")]
-    what: Annotated[str, says("pause, late, lose, cut, kill, ahead, restart, stop, flush, forget, full or die")]
+    what: Annotated[
+        str, says("pause, late, lose, cut, kill, ahead, restart, stop, flush, forget, full or die")
+    ]
     for_ms: Annotated[Amount, says("for how long")]
 
 
@@ -49,7 +52,8 @@ class Size(Section, frozen=True, kw_only=True):
 
 
 class Broken(Size, frozen=True, kw_only=True):
-    """The smallest schedule found that breaks a rule; it is played again from these fields alone."""
+    """The smallest schedule found that breaks a rule; it is played again from these fields
+    alone."""
 
     rule: Annotated[str, says("which rule, and by whom")]
     number: Annotated[Count, says("of the schedule it was made from")]
@@ -65,11 +69,15 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     safe: Annotated[bool, says("what is known of it: no schedule may break it")]
     clients: Annotated[Count, says("clients, at most")]
     instances: Annotated[Count, says("simulated servers")]
-    may: Annotated[Mapping[str, tuple[str, ...]], says("what was allowed to come differently, by place")]
+    may: Annotated[
+        Mapping[str, tuple[str, ...]], says("what was allowed to come differently, by place")
+    ]
     schedules: Annotated[Count, says("played")]
     tested: Annotated[Count, says("of those, with a command sent while another client held a lock")]
     took_s: Annotated[Amount, says("of all processes together, processor time")]
-    whole: Annotated[bool, says("exhaustive, and every schedule within the bound was played")] = False
+    whole: Annotated[bool, says("exhaustive, and every schedule within the bound was played")] = (
+        False
+    )
     broken: Annotated[Broken | None, says("null: none of them broke it")] = None
     verdict: Annotated[RowWord, says("as of lockbench safety")]
     reason: Annotated[str | None, says("why it is not known")] = None
@@ -81,7 +89,9 @@ class ExplorePlan(Section, frozen=True):
     recipes: Annotated[tuple[str, ...], says("only these; empty = all")]
     budget_s: Annotated[Amount | None, says("for each recipe; null = as long as it takes")]
     schedules: Annotated[Count | None, says("for each recipe; null = as many as the budget allows")]
-    exhaustive: Annotated[Count | None, says("every schedule with at most so many changes; null = drawn ones")]
+    exhaustive: Annotated[
+        Count | None, says("every schedule with at most so many changes; null = drawn ones")
+    ]
     processes: Annotated[Count, says("that search at once")]
     seed: Annotated[int, says("of every schedule")] = 1
 

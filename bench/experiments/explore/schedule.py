@@ -1,14 +1,18 @@
-"""A schedule is what comes differently from the usual course: *places and changes → the next schedules to play*. Pure.
+"""A schedule is what comes differently from the usual course: *places and changes → the next
+schedules to play*. Pure.
 
-In the usual course every message takes LATENCY, nobody is paused, nothing breaks. A schedule names the places where
-something else happens; all else follows. So few words say all of it, and any part can be left out to see whether it
-matters. Places are counted for each client and server alone, so a change of one hardly moves the places of another.
+In the usual course every message takes LATENCY, nobody is paused, nothing breaks. A schedule names
+the places where something else happens; all else follows. So few words say all of it, and any part
+can be left out to see whether it matters. Places are counted for each client and server alone, so a
+change of one hardly moves the places of another.
 
-Three searches: *random*: at each place with a small chance, of some kinds only (swarm); *by priorities* (PCT): a few
-pauses at places drawn uniformly, which finds a fault that takes d ordered steps with a chance of at least 1/(n·kᵈ⁻¹);
-*exhaustive*: every set of at most so many changes, each once, by extending a schedule only behind its last change.
-Sources: S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010;
-A. Groce et al., "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić, "Delay-Bounded Scheduling", POPL 2011.
+Three searches: *random*: at each place with a small chance, of some kinds only (swarm); *by
+priorities* (PCT): a few pauses at places drawn uniformly, which finds a fault that takes d ordered
+steps with a chance of at least 1/(n·kᵈ⁻¹); *exhaustive*: every set of at most so many changes, each
+once, by extending a schedule only behind its last change. Sources: S. Burckhardt et al., "A
+Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010; A. Groce et al.,
+"Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić, "Delay-Bounded Scheduling", POPL
+2011.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +27,8 @@ from lockcore.clock import NS_PER_MS
 
 LATENCY_NS = NS_PER_MS // 5
 TTL_MS = 500
-SHARES = (0.001, 0.02, 0.1, 0.5, 0.994, 1.2, 2.2)  # of the TTL: how long something is held up
+# of the TTL: how long something is held up
+SHARES = (0.001, 0.02, 0.1, 0.5, 0.994, 1.2, 2.2)
 EXHAUSTIVE_SHARES = (0.02, 0.994, 1.2)
 HELD_UP = ("pause", "late")
 
@@ -45,14 +50,21 @@ class Change(NamedTuple):
 
 Choose = Callable[[Place], Change | None]
 Changes = Mapping[Place, Change]
-# What may come at each place. `lose`: a message is lost with its connection; `cut`: it arrives, but the reply is lost.
-ANY = {"start": ("late",), "step": ("pause",), "send": ("late", "lose", "cut"), "reply": ("late",), "skew": ("ahead",)}
+# What may come at each place. `lose`: a message is lost with its connection; `cut`: it arrives, but
+# the reply is lost.
+ANY = {
+    "start": ("late",),
+    "step": ("pause",),
+    "send": ("late", "lose", "cut"),
+    "reply": ("late",),
+    "skew": ("ahead",),
+}
 
 
 class Setting(Size, frozen=True, kw_only=True):
-    """What a schedule is played with: clients of `recipe` on `instances`. `may`: the changes to expect, by place.
-    `rate` of the servers' clocks: within what locks must bear. `is_replicated`: the instances after the first are its
-    replicas."""
+    """What a schedule is played with: clients of `recipe` on `instances`. `may`: the changes to
+    expect, by place. `rate` of the servers' clocks: within what locks must bear. `is_replicated`:
+    the instances after the first are its replicas."""
 
     recipe: str
     may: Mapping[str, tuple[str, ...]]
@@ -70,7 +82,9 @@ class Setting(Size, frozen=True, kw_only=True):
     @property
     def begins_ms(self) -> tuple[float, ...]:
         """When each client begins: one shortly after the other, unless `starts_ms` says when."""
-        return self.starts_ms or tuple(client * LATENCY_NS / 4 / NS_PER_MS for client in range(self.clients))
+        return self.starts_ms or tuple(
+            client * LATENCY_NS / 4 / NS_PER_MS for client in range(self.clients)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +102,10 @@ def lasting(what: str, share: float) -> Change:
 
 def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Choose:
     """At each place something with a small chance; what was chosen is `kept`."""
-    chance, draw = random.choice((0.02, 0.05, 0.15)), random.random
-    first, may = max(chance, 0.1), setting.may
+    chance = random.choice((0.02, 0.05, 0.15))
+    draw = random.random
+    first = max(chance, 0.1)
+    may = setting.may
 
     def choose(place: Place) -> Change | None:
         drew = draw()
@@ -104,8 +120,11 @@ def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Ch
     return choose
 
 
-def by_priorities(setting: Setting, random: Random, passed: Iterable[Place], kept: dict[Place, Change]) -> Choose:
-    """Pauses at 1 to 4 of the places that the usual course has `passed`, and starts in an order of their own."""
+def by_priorities(
+    setting: Setting, random: Random, passed: Iterable[Place], kept: dict[Place, Change]
+) -> Choose:
+    """Pauses at 1 to 4 of the places that the usual course has `passed`, and starts in an order of
+    their own."""
     steps = [place for place in passed if place.where == "step"]
     at = set(random.sample(steps, min(random.choice((1, 2, 3, 4)), len(steps))))
 
@@ -119,7 +138,8 @@ def by_priorities(setting: Setting, random: Random, passed: Iterable[Place], kep
 
 
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
-    """Every schedule with one change more, behind the last one; `passed`: the places in the order it passes them."""
+    """Every schedule with one change more, behind the last one; `passed`: the places in the order
+    it passes them."""
     places = list(passed)
     last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)
     for place in places[last + 1 :]:
@@ -129,14 +149,23 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 
 
 def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
-    """Schedules with less in them: without a change, a client, a round, a caller; with shorter times; those of clients
-    that begin `later`."""
-    setting, changes = schedule.setting, schedule.changes
+    """Schedules with less in them: without a change, a client, a round, a caller; with shorter
+    times; those of clients that begin `later`."""
+    setting = schedule.setting
+    changes = schedule.changes
     for place in changes:
-        yield Schedule(setting, {other: change for other, change in changes.items() if other != place})
+        yield Schedule(
+            setting, {other: change for other, change in changes.items() if other != place}
+        )
     yield from (Schedule(less, changes) for less in _less(setting))
-    if late := {place.who: change.for_ns / NS_PER_MS for place, change in changes.items() if place.where == "start"}:
-        moved = tuple(start_ms + late.get(client, 0) for client, start_ms in enumerate(setting.begins_ms))
+    if late := {
+        place.who: change.for_ns / NS_PER_MS
+        for place, change in changes.items()
+        if place.where == "start"
+    }:
+        moved = tuple(
+            start_ms + late.get(client, 0) for client, start_ms in enumerate(setting.begins_ms)
+        )
         left = {place: change for place, change in changes.items() if place.where != "start"}
         yield Schedule(replace(setting, starts_ms=moved), left)
     for gone in range(setting.clients if setting.clients > 1 else 0):
@@ -161,7 +190,9 @@ def _less(setting: Setting) -> Iterator[Setting]:
         yield replace(setting, extends=False)
 
 
-def begun_later(schedule: Schedule, client: int, begin_ms: float, skipped: Mapping[tuple[str, int], int]) -> Schedule:
+def begun_later(
+    schedule: Schedule, client: int, begin_ms: float, skipped: Mapping[tuple[str, int], int]
+) -> Schedule:
     """The schedule where `client` begins then, and so many visits are not made by (where, who)."""
     begins_ms = schedule.setting.begins_ms
     moved = (*begins_ms[:client], begin_ms, *begins_ms[client + 1 :])
@@ -176,10 +207,13 @@ def begun_later(schedule: Schedule, client: int, begin_ms: float, skipped: Mappi
 def _without(schedule: Schedule, gone: int) -> Schedule:
     """The schedule without one client; those behind it move up."""
     moved = {
-        (place._replace(who=place.who - (place.who > gone)) if place.where != "serve" else place): change
+        (
+            place._replace(who=place.who - (place.who > gone)) if place.where != "serve" else place
+        ): change
         for place, change in schedule.changes.items()
         if place.where == "serve" or place.who != gone
     }
-    setting, starts_ms = schedule.setting, schedule.setting.begins_ms
+    setting = schedule.setting
+    starts_ms = schedule.setting.begins_ms
     left = starts_ms[:gone] + starts_ms[gone + 1 :]
     return Schedule(replace(setting, clients=setting.clients - 1, starts_ms=left), moved)

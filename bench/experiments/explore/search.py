@@ -1,13 +1,16 @@
-"""The search: *a recipe and a number → the schedule of that number, played; a broken one made as small as it gets*.
+"""The search: *a recipe and a number → the schedule of that number, played; a broken one made as
+small as it gets*.
 
-Rules: schedule `n` of a seed is the same on every machine and in every process, so a search may be shared out. Number 0
-is the usual course; then random schedules and those by priorities take turns. What is broken is made smaller until no
-simpler schedule breaks the same rule: fewer steps first, then fewer changes, then shorter times.
+Rules: schedule `n` of a seed is the same on every machine and in every process, so a search may be
+shared out. Number 0 is the usual course; then random schedules and those by priorities take turns.
+What is broken is made smaller until no simpler schedule breaks the same rule: fewer steps first,
+then fewer changes, then shorter times.
 
-A process that searches is started by name (bench.topology.child) and sees virtual time from its first import of a
-recipe on. It plays what broke a recipe on real servers, too: the clients, their connections and whatever comes
-differently are simulated as before, but in real time, and each command is executed by a real server when its turn
-comes. What a server does by itself cannot be forced: a clock that runs fast, a full disk, a replica that lags.
+A process that searches is started by name (bench.topology.child) and sees virtual time from its
+first import of a recipe on. It plays what broke a recipe on real servers, too: the clients, their
+connections and whatever comes differently are simulated as before, but in real time, and each
+command is executed by a real server when its turn comes. What a server does by itself cannot be
+forced: a clock that runs fast, a full disk, a replica that lags.
 """
 
 import gc
@@ -49,9 +52,13 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 
 ENGINE_MAY = {place: may for place, may in ANY.items() if place != "skew"}
 ENGINE_MAY |= {"step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
-BLOCK = 50  # schedules that are shared out together
-ENOUGH, SHORT = 5, 12  # broken schedules that are made smaller, unless one has so few steps
-CROWD = 4  # every so many schedules of lockcore have several callers in each client, and more than one lock
+# schedules that are shared out together
+BLOCK = 50
+# broken schedules that are made smaller, unless one has so few steps
+ENOUGH = 5
+SHORT = 12
+# every so many schedules of lockcore have several callers in each client, and more than one lock
+CROWD = 4
 
 
 def setting_of(recipe: str, about: About) -> Setting:
@@ -61,8 +68,13 @@ def setting_of(recipe: str, about: About) -> Setting:
     instances = 3 if about.most is None and not about.replicated else about.usual
     may = {**ANY, "serve": ("die",) if about.replicated else ("stop", "flush")}
     return Setting(
-        recipe=recipe, may=may, clients=3, instances=instances, rounds=2, is_replicated=about.replicated
-    )  # fmt: skip
+        recipe=recipe,
+        may=may,
+        clients=3,
+        instances=instances,
+        rounds=2,
+        is_replicated=about.replicated,
+    )
 
 
 def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played]:
@@ -73,17 +85,23 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
         told["extends"] = number % 3 == 1
         if number % CROWD == CROWD - 1:
             callers, shared = random.choice(((4, 4), (4, 2), (8, 1), (12, 2)))
-            told |= {"callers": callers, "resources": 2 * callers - shared, "rounds": random.choice((1, 2))}
+            told |= {
+                "callers": callers,
+                "resources": 2 * callers - shared,
+                "rounds": random.choice((1, 2)),
+            }
         if number % 5 == 4:
             told["hold_ms"] = TTL_MS
-    usual, setting = setting, replace(setting, **told)
+    usual = setting
+    setting = replace(setting, **told)
     kept: dict[Place, Change] = {}
     choose: Choose = kept.get
     if number % 2:
         choose = at_random(setting, random, kept)
     elif number:
         if setting.recipe not in _USUAL:
-            _USUAL[setting.recipe] = play(usual, kept.get)  # of no number: each process begins with another
+            # of no number: each process begins with another
+            _USUAL[setting.recipe] = play(usual, kept.get)
         choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, kept)
     return Schedule(setting, kept), play(setting, choose)
 
@@ -91,9 +109,12 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
 _USUAL: dict[str, Played] = {}
 
 
-def every(schedule: Schedule, most: int, first: int = 0, step: int = 1) -> Iterator[tuple[Schedule, Played]]:
-    """`schedule` and every one with at most `most` changes more, each once, but none behind one that is broken; of
-    those with more, every `step`-th branch from `first` on, and `schedule` itself if that is 0."""
+def every(
+    schedule: Schedule, most: int, first: int = 0, step: int = 1
+) -> Iterator[tuple[Schedule, Played]]:
+    """`schedule` and every one with at most `most` changes more, each once, but none behind one
+    that is broken; of those with more, every `step`-th branch from `first` on, and `schedule`
+    itself if that is 0."""
     played = play(schedule.setting, schedule.changes.get)
     if first == 0:
         yield schedule, played
@@ -103,9 +124,10 @@ def every(schedule: Schedule, most: int, first: int = 0, step: int = 1) -> Itera
 
 
 class Hunt(Struct):
-    """What came of some schedules. `took_s`: processor time; `raised`: by a recipe; `found`: how many broke a
-    rule, the smallest made of them is `broken`; `seen`: how often what came about, of lockcore; `rule`: that one broken
-    again broke; `outside`: what did not run in virtual time, so that nothing is known."""
+    """What came of some schedules. `took_s`: processor time; `raised`: by a recipe; `found`: how
+    many broke a rule, the smallest made of them is `broken`; `seen`: how often what came about, of
+    lockcore; `rule`: that one broken again broke; `outside`: what did not run in virtual time, so
+    that nothing is known."""
 
     played: int = 0
     tested: int = 0
@@ -119,9 +141,12 @@ class Hunt(Struct):
 
     def add(self, more: "Hunt") -> None:
         """Count what came of more schedules."""
-        self.played, self.tested = self.played + more.played, self.tested + more.tested
-        self.took_s, self.found = self.took_s + more.took_s, self.found + more.found
-        self.seen, self.raised = Counter(self.seen) + Counter(more.seen), self.raised or more.raised
+        self.played = self.played + more.played
+        self.tested = self.tested + more.tested
+        self.took_s = self.took_s + more.took_s
+        self.found = self.found + more.found
+        self.seen = Counter(self.seen) + Counter(more.seen)
+        self.raised = self.raised or more.raised
         self.outside = self.outside or more.outside
         self.keep(more.broken)
 
@@ -133,14 +158,19 @@ class Hunt(Struct):
     @property
     def is_enough(self) -> bool:
         """Whether to look no further: enough broken ones, or a short one."""
-        return self.found >= ENOUGH or (self.broken is not None and len(self.broken.steps) <= SHORT + 1)
+        return self.found >= ENOUGH or (
+            self.broken is not None and len(self.broken.steps) <= SHORT + 1
+        )
 
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
     """Play them, numbered from `first`, until enough of them broke a rule."""
-    found, seen, began_s = Hunt(), Counter[str](), time.process_time()
+    found = Hunt()
+    seen = Counter[str]()
+    began_s = time.process_time()
     for number, (schedule, played) in enumerate(schedules, first):
-        found.played, found.tested = found.played + 1, found.tested + played.tested
+        found.played = found.played + 1
+        found.tested = found.tested + played.tested
         found.raised = found.raised or played.raised
         found.outside = Outside.take()
         if found.outside:
@@ -152,14 +182,24 @@ def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
             found.keep(_told(*smallest(schedule, played), number))
             if found.is_enough:
                 break
-    found.seen, found.took_s = seen, time.process_time() - began_s
+    found.seen = seen
+    found.took_s = time.process_time() - began_s
     return found
 
 
 def _told(schedule: Schedule, steps: Sequence[Step], number: int) -> Broken:
-    changes = (Deviation(*place, what, for_ns / NS_PER_MS) for place, (what, for_ns) in schedule.changes.items())
+    changes = (
+        Deviation(*place, what, for_ns / NS_PER_MS)
+        for place, (what, for_ns) in schedule.changes.items()
+    )
     told = replace(schedule.setting, starts_ms=schedule.setting.begins_ms)
-    return Broken(rule=steps[-1].text, number=number, changes=tuple(changes), steps=tuple(steps), **_size(told))
+    return Broken(
+        rule=steps[-1].text,
+        number=number,
+        changes=tuple(changes),
+        steps=tuple(steps),
+        **_size(told),
+    )
 
 
 def _size(of: Size) -> dict[str, Any]:
@@ -169,7 +209,8 @@ def _size(of: Size) -> dict[str, Any]:
 def schedule_of(usual: Setting, broken: Broken) -> Schedule:
     """The schedule that was told so, to be played again in what its recipe is explored in."""
     changes = {
-        Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS)) for one in broken.changes
+        Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS))
+        for one in broken.changes
     }
     return Schedule(replace(usual, **_size(broken)), changes)
 
@@ -181,16 +222,22 @@ def kind_of(rule: str) -> str:
 
 def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
     """The smallest schedule that breaks the same rule, found greedily, and its steps."""
-    rule, steps = kind_of(played.broken), steps_of(played.seen, schedule.setting.instances)
-    best, cost = Schedule(schedule.setting, _passed(schedule, played)), _cost(schedule, steps)
+    rule = kind_of(played.broken)
+    steps = steps_of(played.seen, schedule.setting.instances)
+    best = Schedule(schedule.setting, _passed(schedule, played))
+    cost = _cost(schedule, steps)
     while True:
         for one in simpler(best, played.later_begins(best)):
             tried = play(one.setting, one.changes.get)
             if kind_of(tried.broken) != rule:
                 continue
-            less, tried_steps = Schedule(one.setting, _passed(one, tried)), steps_of(tried.seen, one.setting.instances)
+            less = Schedule(one.setting, _passed(one, tried))
+            tried_steps = steps_of(tried.seen, one.setting.instances)
             if (tried_cost := _cost(less, tried_steps)) < cost:
-                best, played, steps, cost = less, tried, tried_steps, tried_cost
+                best = less
+                played = tried
+                steps = tried_steps
+                cost = tried_cost
                 break
         else:
             return best, steps
@@ -208,12 +255,13 @@ def _cost(schedule: Schedule, steps: list[Step]) -> tuple[int, int, int, int]:
     return len(steps), len(schedule.changes), size, held_up_ns
 
 
-# -- the process that searches -----------------------------------------------------------------------------------------
+# -- the process that searches ---------------------------------------------------------------------
 
 
 class SearchOrder(Struct):
-    """Play schedules `first` … `first + count` of `seed`; `most`: else those with at most so many changes, one branch
-    in `count` from `first` on; `again`: else that one, on the real servers at `ports`, which are empty."""
+    """Play schedules `first` … `first + count` of `seed`; `most`: else those with at most so many
+    changes, one branch in `count` from `first` on; `again`: else that one, on the real servers at
+    `ports`, which are empty."""
 
     recipe: str
     seed: int
@@ -229,7 +277,8 @@ def main() -> None:
     take_over()
     watch()
     gc.freeze()
-    gc.set_threshold(50_000)  # play.py collects what a schedule leaves
+    # play.py collects what a schedule leaves
+    gc.set_threshold(50_000)
     for order in orders(SearchOrder):
         say(answer(order))
 
@@ -240,14 +289,19 @@ def answer(order: SearchOrder) -> Hunt:
 
     try:
         about = find_recipe(order.recipe).about
-    except UsageError as error:  # it was loaded outside of this process, where time is real
+    except UsageError as error:
+        # it was loaded outside of this process, where time is real
         return Hunt(raised=str(error), outside=Outside.take())
-    setting, first = setting_of(order.recipe, about), order.first
+    setting = setting_of(order.recipe, about)
+    first = order.first
     if order.again is not None:
         return _replayed(schedule_of(setting, order.again), order.ports)
     if order.most is not None:
         return hunt(every(Schedule(setting, {}), order.most, first, order.count), first)
-    return hunt((numbered(setting, number, order.seed) for number in range(first, first + order.count)), first)
+    return hunt(
+        (numbered(setting, number, order.seed) for number in range(first, first + order.count)),
+        first,
+    )
 
 
 def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
@@ -265,7 +319,8 @@ def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
     try:
         with ExitStack() as stack:
             for server, port in zip(play.servers, ports, strict=True):
-                server.data = data = stack.enter_context(closing(RealKeyspace(port)))  # type: ignore[assignment]
+                data = stack.enter_context(closing(RealKeyspace(port)))
+                server.data = data  # type: ignore[assignment]
                 server.is_old = schedule.setting.recipe == ENGINE
                 data.clear()
             played = play.run()

@@ -1,8 +1,10 @@
-"""The simulated servers behind redis-py: *a process whose modules see virtual time and simulated sockets*.
+"""The simulated servers behind redis-py: *a process whose modules see virtual time and simulated
+sockets*.
 
-`take_over` is for a process of its own, before it imports recipes: from then on `time`, `threading.Thread` and
-`threading.Condition` are those of the world that is played, and redis-py's connections lead to its servers. Outside of
-a course of a world the time functions are the real ones.
+`take_over` is for a process of its own, before it imports recipes: from then on `time`,
+`threading.Thread` and `threading.Condition` are those of the world that is played, and redis-py's
+connections lead to its servers. Outside of a course of a world the time functions are the real
+ones.
 """
 
 import _thread
@@ -24,8 +26,10 @@ from bench.experiments.explore.world import Actor, here
 from bench.recipes.protocol import RecipeSettings
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S
 
-WALL_NS = 1_700_000_000 * NS_PER_S  # the wall clocks' reading when a world begins
-PORT = 1  # of server 0; the others' follow
+# the wall clocks' reading when a world begins
+WALL_NS = 1_700_000_000 * NS_PER_S
+# of server 0; the others' follow
+PORT = 1
 
 
 class Scene:
@@ -45,13 +49,17 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
     from bench.recipes.registry import find_recipe
 
     if Scene.servers != servers:
-        Scene.servers, Scene.worlds = servers, Scene.worlds + 1
-    prefix = f"{os.getpid()}-{Scene.worlds}:"  # what a recipe has outside of its servers is of one world, too
+        Scene.servers = servers
+        Scene.worlds = Scene.worlds + 1
+    # what a recipe has outside of its servers is of one world, too
+    prefix = f"{os.getpid()}-{Scene.worlds}:"
     told = RecipeSettings(key_prefix=prefix, max_ttl_ms=TTL_MS, retry=RETRY)
     locker: Any = find_recipe(recipe).connect([url_of(server.index) for server in servers], told)
     if servers[-1].data.role == "slave":
         promote = partial(setattr, servers[1].data, "role", "master")
-        servers[0].when_dead = lambda: servers[0].world.later(locker.promotion_delay_ms * NS_PER_MS, promote)
+        servers[0].when_dead = lambda: servers[0].world.later(
+            locker.promotion_delay_ms * NS_PER_MS, promote
+        )
     return locker
 
 
@@ -84,7 +92,8 @@ class _SimulatedSocket:
 
     def can_read(self, timeout_s: float | None) -> bool:
         """Whether there are bytes, or the end, within so long."""
-        actor, world = here(), here().world
+        actor = here()
+        world = here().world
         end_ns = FAR_FUTURE_NS if timeout_s is None else world.now_ns + int(timeout_s * NS_PER_S)
         while not self._buffer and not self._is_over and world.now_ns < end_ns:
             self._waiting = actor, actor.turn
@@ -105,7 +114,8 @@ class _SimulatedSocket:
         self._go_on()
 
     def _go_on(self) -> None:
-        waiting, self._waiting = self._waiting, None
+        waiting = self._waiting
+        self._waiting = None
         if waiting is not None:
             waiting[0].go(waiting[1])
 
@@ -122,7 +132,8 @@ class _SimulatedSocket:
     shutdown = close
 
 
-_QUIET, _ENDED = socket.socketpair(), socket.socketpair()
+_QUIET = socket.socketpair()
+_ENDED = socket.socketpair()
 _ENDED[1].close()
 
 
@@ -135,18 +146,21 @@ def _connect(connection: Any) -> _SimulatedSocket:
 
 
 def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
-    """What redis-py's Connection.can_read is here: it would look at the file descriptor, in real time."""
+    """What redis-py's Connection.can_read is here: it would look at the file descriptor, in real
+    time."""
 
     def can_read(connection: Any, timeout: float | None = 0) -> bool:
         sock = connection._sock
-        return real(connection, 0) or (isinstance(sock, _SimulatedSocket) and sock.can_read(timeout))
+        return real(connection, 0) or (
+            isinstance(sock, _SimulatedSocket) and sock.can_read(timeout)
+        )
 
     return can_read
 
 
 class _SimulatedThread:
-    """A thread of a simulated process: one more course. What it raises ends it and nobody else, as in a real one, but
-    then nothing is known of the recipe."""
+    """A thread of a simulated process: one more course. What it raises ends it and nobody else, as
+    in a real one, but then nothing is known of the recipe."""
 
     def __init__(
         self,
@@ -157,17 +171,20 @@ class _SimulatedThread:
         kwargs: Mapping[str, object] | None = None,
         **_more: object,
     ) -> None:
-        if target is None:  # a threading.Timer, or a class of its own with a `run`
+        # a threading.Timer, or a class of its own with a `run`
+        if target is None:
             Outside.note(f"a thread ({type(self).__name__})")
         elif str(getattr(target, "__module__", "")).startswith("concurrent.futures"):
-            Outside.note("a pool of threads")  # its queue blocks this whole process
+            # its queue blocks this whole process
+            Outside.note("a pool of threads")
         self._target = None if target is None else partial(target, *args, **(kwargs or {}))
 
     def start(self) -> None:
         actor = getcurrent()
         if isinstance(actor, Actor):
             actor.process.start(self._run)
-        else:  # while the recipe is imported: what it waits for then must come
+        else:
+            # while the recipe is imported: what it waits for then must come
             _thread.start_new_thread(partial(self._run), ())  # noticed there
 
     def _run(self) -> None:
@@ -175,7 +192,9 @@ class _SimulatedThread:
             if self._target is not None:
                 self._target()
         except Exception as error:  # noqa: BLE001 - of a recipe; the row says it
-            Outside.first = Outside.first or f"a thread of it raised {type(error).__name__}: {error}"
+            Outside.first = (
+                Outside.first or f"a thread of it raised {type(error).__name__}: {error}"
+            )
 
     def join(self, timeout: float | None = None) -> None:
         """Nobody waits for it: it ends with the world."""
@@ -196,7 +215,9 @@ class _SimulatedCondition:
     def wait(self, timeout: float | None = None) -> bool:
         actor = here()
         self._waiting.append((actor, actor.turn))
-        actor.wait(FAR_FUTURE_NS if timeout is None else actor.world.now_ns + int(timeout * NS_PER_S))
+        actor.wait(
+            FAR_FUTURE_NS if timeout is None else actor.world.now_ns + int(timeout * NS_PER_S)
+        )
         return True
 
     def notify(self, n: int = 1) -> None:
@@ -220,9 +241,13 @@ def take_over() -> None:
 
     time.monotonic_ns = virtual(time.monotonic_ns, lambda actor: actor.world.now_ns)
     time.monotonic = virtual(time.monotonic, lambda actor: actor.world.now_ns / NS_PER_S)
-    time.time_ns = virtual(time.time_ns, lambda actor: WALL_NS + actor.world.now_ns + actor.process.ahead_ns)
+    time.time_ns = virtual(
+        time.time_ns, lambda actor: WALL_NS + actor.world.now_ns + actor.process.ahead_ns
+    )
     time.time = virtual(time.time, lambda _actor: time.time_ns() / NS_PER_S)
-    time.sleep = virtual(time.sleep, lambda actor, s: actor.wait(actor.world.now_ns + int(s * NS_PER_S)))
+    time.sleep = virtual(
+        time.sleep, lambda actor, s: actor.wait(actor.world.now_ns + int(s * NS_PER_S))
+    )
     threading.Thread = _SimulatedThread  # type: ignore[misc, assignment]
     threading.Condition = _SimulatedCondition  # type: ignore[misc, assignment]
 
@@ -231,7 +256,8 @@ def take_over() -> None:
 
     import lockcore.clock
 
-    lockcore.clock.monotonic_ns = time.monotonic_ns  # before a recipe takes it from there
+    # before a recipe takes it from there
+    lockcore.clock.monotonic_ns = time.monotonic_ns
     redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain
     from lockcore.membership import Hello
@@ -239,7 +265,8 @@ def take_over() -> None:
 
     def shake(target: Any) -> Any:
         index = int(target.address.rpartition(":")[2]) - PORT
-        return Connected(_QUIET[0].dup(), Hello(f"server-{index}", 1_000_000, "simulated", 0), None)  # type: ignore[arg-type]
+        hello = Hello(f"server-{index}", 1_000_000, "simulated", 0)
+        return Connected(_QUIET[0].dup(), hello, None)  # type: ignore[arg-type]
 
     Connection._connect = _connect  # type: ignore[method-assign]
     Connection.can_read = _reading(Connection.can_read)  # type: ignore[method-assign]

@@ -1,8 +1,10 @@
-"""Virtual time: *events at times, processes that are held up, courses that wait → the next thing that happens*.
+"""Virtual time: *events at times, processes that are held up, courses that wait → the next thing
+that happens*.
 
-Everything is in one thread and one clock; what happens at one time happens in the order in which it was asked for. An
-`Actor` is one course (a thread, to the program under test) of a `Process`, which may be paused as a whole: whatever
-concerns it then waits. Wherever things may come differently the world asks its `choose`; None is the usual course.
+Everything is in one thread and one clock; what happens at one time happens in the order in which it
+was asked for. An `Actor` is one course (a thread, to the program under test) of a `Process`, which
+may be paused as a whole: whatever concerns it then waits. Wherever things may come differently the
+world asks its `choose`; None is the usual course.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -18,7 +20,8 @@ from bench.experiments.explore.schedule import Change, Choose, Place
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 START_NS = 3_000_000 * NS_PER_MS
-Event = tuple[Any, ...]  # what was seen: time (ns), what, and what `diagram` knows of each
+# what was seen: time (ns), what, and what `diagram` knows of each
+Event = tuple[Any, ...]
 
 
 class OverError(BaseException):
@@ -35,16 +38,19 @@ def places(where: str, who: int) -> Iterator[Place]:
 
 
 class World:
-    """The clock, what is due, and what was seen. `is_begun`: until then the course is the usual one and
-    nothing is kept; `is_over`: set by whoever has seen enough."""
+    """The clock, what is due, and what was seen. `is_begun`: until then the course is the usual one
+    and nothing is kept; `is_over`: set by whoever has seen enough."""
 
     def __init__(self, choose: Choose) -> None:
-        self.now_ns = START_NS - 1_000 * NS_PER_MS  # until then all connect
+        # until then all connect
+        self.now_ns = START_NS - 1_000 * NS_PER_MS
         self.is_over = self.is_begun = False
         self.seen: list[Event] = []
         self.actors: list[Actor] = []
-        self.passed: dict[Place, int] = {}  # with the time, ns, in order
-        self.until: Callable[[int], object] | None = None  # returns when it is that time, if it plays in real time
+        # with the time, ns, in order
+        self.passed: dict[Place, int] = {}
+        # returns when it is that time, if it plays in real time
+        self.until: Callable[[int], object] | None = None
         self._choose = choose
         self._times: list[int] = []  # a heap
         self._due: dict[int, list[Callable[[], object]]] = {}
@@ -63,7 +69,8 @@ class World:
         self.at(self.now_ns + delay_ns, what)
 
     def run(self, until_ns: int, busy: Sized = (None,)) -> None:
-        """Let everything happen that is due until then, or until nobody is `busy` any more, or it is over."""
+        """Let everything happen that is due until then, or until nobody is `busy` any more, or it
+        is over."""
         times = self._times
         while times and times[0] <= until_ns and busy and not self.is_over:
             self.now_ns = now_ns = times[0]
@@ -93,7 +100,8 @@ class World:
         """End everybody who still waits."""
         self.is_over = True
         for actor in self.actors:
-            for _ in range(5):  # whoever cleans up waits again, and is ended again
+            # whoever cleans up waits again, and is ended again
+            for _ in range(5):
                 if actor.dead or not actor:
                     break
                 actor.throw(OverError)
@@ -103,17 +111,23 @@ class World:
 
 
 class Process:
-    """A process of its own: a client. Paused, it neither runs nor hears anything until `paused_ns`; its wall
-    clock is ahead by `ahead_ns`."""
+    """A process of its own: a client. Paused, it neither runs nor hears anything until `paused_ns`;
+    its wall clock is ahead by `ahead_ns`."""
 
     def __init__(self, world: World, number: int) -> None:
-        self.world, self.number = world, number
+        self.world = world
+        self.number = number
         self.paused_ns = self.ahead_ns = 0
-        self.steps, self.sends, self.replies = places("step", number), places("send", number), places("reply", number)
+        self.steps = places("step", number)
+        self.sends = places("send", number)
+        self.replies = places("reply", number)
         self.on_kill: Callable[[], object] = bool
 
     def run(self, what: Callable[[], object]) -> None:
-        """`what` happens in it now, or once it runs again. A place `step`: it may be paused, a caller killed."""
+        """`what` happens in it now, or once it runs again.
+
+        A place `step`: it may be paused, a caller killed.
+        """
         world = self.world
         if world.now_ns < self.paused_ns:
             world.at(self.paused_ns, partial(self.run, what))
@@ -138,12 +152,18 @@ class Process:
 
 
 class Actor(greenlet):  # type: ignore[misc]
-    """One course of a process. `turn` grows with every wait, so that nobody is woken for one that has ended."""
+    """One course of a process.
+
+    `turn` grows with every wait, so that nobody is woken for one that has ended.
+    """
 
     def __init__(self, process: Process, work: Callable[[], object]) -> None:
         maker = getcurrent()
-        super().__init__(self._live, maker.parent if isinstance(maker, Actor) else maker)  # whom a wait goes back to
-        self.process, self.world, self._work = process, process.world, work
+        # whom a wait goes back to
+        super().__init__(self._live, maker.parent if isinstance(maker, Actor) else maker)
+        self.process = process
+        self.world = process.world
+        self._work = work
         self.turn = 0
 
     def _live(self) -> None:

@@ -1,1 +1,2 @@
-"""What does an AOF fsync policy cost? *matrix of cells → visits → judged prices; the planner beside it*."""
+"""What does an AOF fsync policy cost? *matrix of cells → visits → judged prices; the planner beside
+it*."""

@@ -1,8 +1,9 @@
-"""What to choose: *the options of a planner's page → the answer, its key figures, its alternatives, in words*. Pure.
+"""What to choose: *the options of a planner's page → the answer, its key figures, its alternatives,
+in words*. Pure.
 
-A way is a policy, how a crashed server comes back, and what clients do then. It is safe if it was crashed at every N
-tried and no lock was granted twice. Of the safe ways the page names first the cheapest durable one that needs nothing
-from clients. Every number in a sentence stands in the page.
+A way is a policy, how a crashed server comes back, and what clients do then. It is safe if it was
+crashed at every N tried and no lock was granted twice. Of the safe ways the page names first the
+cheapest durable one that needs nothing from clients. Every number in a sentence stands in the page.
 """
 
 import math
@@ -13,8 +14,11 @@ from typing import NamedTuple
 from bench.experiments.crash.result import Restart
 from bench.experiments.fsync.result import POLICIES, AlwaysCost, LossesSeen, PlannerPage, Policy
 
-LEAST_CUTS = 6  # fewer give no bound worth a sentence
-DRIFT_FACTOR, DRIFT_S = 1.01, 0.002  # a lease counts as over when its TTL and the drift have passed
+# fewer give no bound worth a sentence
+LEAST_CUTS = 6
+# a lease counts as over when its TTL and the drift have passed
+DRIFT_FACTOR = 1.01
+DRIFT_S = 0.002
 UNIT_TIMEOUT_S = 90  # systemd's DefaultTimeoutStartSec
 RATIO = "everysec's acquires/s ÷ always's"
 NOTHING_YET = "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
@@ -68,7 +72,8 @@ class Tried:
 
     @property
     def bound(self) -> str:
-        """What is 95 % sure when nothing was granted twice (rule of three); "" of too few crashes."""
+        """What is 95 % sure when nothing was granted twice (rule of three); "" of too few
+        crashes."""
         if self.double_grants or self.cuts < LEAST_CUTS:
             return ""
         return f"95 % sure: fewer than 1 crash in {self.cuts // 3:,}"
@@ -76,7 +81,9 @@ class Tried:
     @property
     def evidence(self) -> str:
         """How many locks were granted twice, with the bound."""
-        seen = f"{self.double_grants:,} of {self.asked:,} locks granted twice in {self.cuts:,} crashes"
+        seen = (
+            f"{self.double_grants:,} of {self.asked:,} locks granted twice in {self.cuts:,} crashes"
+        )
         return f"{seen} ({self.bound})" if self.bound else seen
 
 
@@ -87,12 +94,16 @@ def tried_ways(page: PlannerPage) -> list[Tried]:
         if option.crash and option.restart:
             way = Way(option.policy, option.restart, option.abstention)
             found.setdefault(way, []).append(option.crash)
-    ordered = sorted(found, key=lambda way: (POLICIES.index(way.policy), way.restart == "delayed", way.abstention))
+    ordered = sorted(
+        found,
+        key=lambda way: (POLICIES.index(way.policy), way.restart == "delayed", way.abstention),
+    )
     return [Tried(way, found[way]) for way in ordered]
 
 
 def recommended(page: PlannerPage) -> Tried | None:
-    """Return the way to name first: delayed if that is safe, else clients that abstain, else one that never waits."""
+    """Return the way to name first: delayed if that is safe, else clients that abstain, else one
+    that never waits."""
     safe = [tried for tried in tried_ways(page) if tried.is_safe]
     delayed = [tried for tried in safe if tried.way.restart == "delayed"]
     abstaining = [tried for tried in safe if tried.way.abstention]
@@ -124,7 +135,8 @@ def _coming_back(way: Way) -> str:
 
 
 def wait_s(page: PlannerPage, tried: Tried) -> float:
-    """Return how long (s) a crash may leave everybody without new locks: with the user's longest TTL if it is named."""
+    """Return how long (s) a crash may leave everybody without new locks: with the user's longest
+    TTL if it is named."""
     if not tried.way.waits or page.ttl_ms is None or page.longest_ttl_ms is None:
         return tried.longest_wait_s
     return page.longest_ttl_ms / 1000 + _beyond_s(tried, page.ttl_ms)
@@ -150,10 +162,18 @@ def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
     """Return the three figures of the answer: name, value, bound."""
     figures = []
     if best := recommended(page):
-        figures.append(("granted twice", f"0 of {best.asked:,} locks", best.bound or f"in {best.cuts:,} crashes"))
+        figures.append(
+            (
+                "granted twice",
+                f"0 of {best.asked:,} locks",
+                best.bound or f"in {best.cuts:,} crashes",
+            )
+        )
         measured = f", measured at a TTL of {seconds_text(page.ttl_ms)}" if page.ttl_ms else ""
         when = "after a crash of most servers"
-        when += f"; your TTL {seconds_text(page.longest_ttl_ms)}" if page.longest_ttl_ms else measured
+        when += (
+            f"; your TTL {seconds_text(page.longest_ttl_ms)}" if page.longest_ttl_ms else measured
+        )
         figures.append(("no new locks", f"at most {wait_text(page, best)}", when))
     return [*figures, ("always costs", *_price_of_always(page))]
 
@@ -171,7 +191,8 @@ def _price_of_always(page: PlannerPage) -> tuple[str, str]:
 
 
 def choices(page: PlannerPage) -> list[tuple[str, str]]:
-    """Return the ways that are safe, each with its bound, its price and who has work with it; then "why not none?"."""
+    """Return the ways that are safe, each with its bound, its price and who has work with it; then
+    "why not none?"."""
     ways = {tried.way: tried for tried in tried_ways(page)}
     best = recommended(page)
     if best is None:
@@ -189,12 +210,16 @@ def choices(page: PlannerPage) -> list[tuple[str, str]]:
 
 
 def _choice(page: PlannerPage, tried: Tried) -> str:
-    way, waits = tried.way, wait_text(page, tried)
+    way = tried.way
+    waits = wait_text(page, tried)
     if way.restart == "delayed":
-        how = f"{way.policy}, delayed restart: {_delay(page)}. Work for operations, none for clients"
+        how = (
+            f"{way.policy}, delayed restart: {_delay(page)}. Work for operations, none for clients"
+        )
     elif way.abstention:
         how = (
-            f"{way.policy}, restarted at once, and clients abstain: lockcore does this by itself if every client names "
+            f"{way.policy}, restarted at once, and clients abstain: lockcore does this "
+            "by itself if every client names "
             "your longest TTL as max_ttl_ms. No work for operations"
         )
     else:
@@ -202,14 +227,19 @@ def _choice(page: PlannerPage, tried: Tried) -> str:
     price = f"No new locks for at most {waits} after a crash of most servers"
     if way.policy == "always":
         costs = page.always_costs
-        price += f". Always costs {costs}, {RATIO}" if costs else ". What always costs is not known here"
+        price += (
+            f". Always costs {costs}, {RATIO}" if costs else ". What always costs is not known here"
+        )
     return f"{how}. {tried.evidence}. {price}."
 
 
 def _delay(page: PlannerPage) -> str:
     """How operations delay a restart."""
     if page.longest_ttl_ms is None:
-        return "its unit waits before each start (systemd: ExecStartPre=/bin/sleep <longest TTL plus 1 %, plus 1 s>)"
+        return (
+            "its unit waits before each start (systemd: ExecStartPre=/bin/sleep <longest TTL "
+            "plus 1 %, plus 1 s>)"
+        )
     delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
     more = ", with a longer TimeoutStartSec" if delay_s >= UNIT_TIMEOUT_S else ""
     return f"its unit waits before each start (systemd: ExecStartPre=/bin/sleep {delay_s}{more})"
@@ -228,7 +258,10 @@ def _why_not_none(page: PlannerPage, ways: dict[Way, Tried]) -> str:
     text += f" A start that does not wait has forgotten every lock, and {twice}."
     kept = ways.get(Way("everysec", "at-once", abstention=False))
     if kept and kept.asked:
-        text += f" With everysec it forgets the last second at a power cut ({kept.double_grants:,} of {kept.asked:,})"
+        text += (
+            " With everysec it forgets the last second at a power cut "
+            f"({kept.double_grants:,} of {kept.asked:,})"
+        )
         text += ", and nothing when only the process dies, unless an fsync is running."
     return text
 

@@ -1,10 +1,13 @@
 """What a cell of `lockbench fsync` is measured on: *cell → servers with that policy on that disk*.
 
-    our own    a fresh fleet per block, the shim in every server: it counts fsyncs, and adds latency to them
-    the user's the servers named by --target: CONFIG SET appendfsync, nothing else, put back whatever happens
+    our own     a fresh fleet per block, the shim in every server: it counts fsyncs, and adds latency
+                to them
+    the user's  the servers named by --target: CONFIG SET appendfsync, nothing else, put back
+                whatever happens
 
-What the user's servers had is handed to a process of its own (this module), which puts it back when its standard input
-ends: by our leaving, by Ctrl-C, by any death of ours. URLs travel through a pipe, never on a command line.
+What the user's servers had is handed to a process of its own (this module), which puts it back when
+its standard input ends: by our leaving, by Ctrl-C, by any death of ours. URLs travel through a
+pipe, never on a command line.
 """
 
 import json
@@ -31,17 +34,19 @@ from lockcore.clock import NS_PER_MS
 from lockcore.shells.target import InstanceTarget
 
 _CONFIG = ("--latency-monitor-threshold", "1", "--auto-aof-rewrite-percentage", "0")
-_MAXCLIENTS = 100  # beyond the load's own
+# beyond the load's own
+_MAXCLIENTS = 100
 _POLICY = "appendfsync"
 _ASK_S = 2.0
-_TRIES, _REST_S = 3, 0.2
+_TRIES = 3
+_REST_S = 0.2
 _READY = "holding"
 
 
 @dataclass(frozen=True, slots=True)
 class CellServers:
-    """Servers that stand. `controls`: the shim of each, `folders`: its files, both empty where there is no shim;
-    `become` gives them another policy."""
+    """Servers that stand. `controls`: the shim of each, `folders`: its files, both empty where
+    there is no shim; `become` gives them another policy."""
 
     urls: tuple[str, ...]
     own: bool
@@ -61,29 +66,40 @@ class CellServers:
 
 
 class OwnServers:
-    """Fleets of our own, one per block, with their files in `disk` (None: the system's temporary folder)."""
+    """Fleets of our own, one per block, with their files in `disk` (None: the system's temporary
+    folder)."""
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
-        self.server, self._disk = server, disk
+        self.server = server
+        self._disk = disk
         self.fleet = FsyncFleet(started=True, server=server, instances=None)
         self.identity = f"{server.name} {server.version} {server.sha256} {disk or ''}"
         self.warnings: tuple[str, ...] = ()
 
     def why_not(self, policy: Policy) -> str | None:
         """Why this policy cannot be measured here, or None."""
-        return without_waitaof(self.server.name, self.server.version) if policy == "waitaof" else None
+        return (
+            without_waitaof(self.server.name, self.server.version) if policy == "waitaof" else None
+        )
 
     @contextmanager
     def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
-        """Servers for the block of `cell`, gone with all that it leaves. Raises EnvironmentNotReadyError."""
+        """Servers for the block of `cell`, gone with all that it leaves.
+
+        Raises EnvironmentNotReadyError.
+        """
         config = [*_CONFIG, "--maxclients", str(cell.connections + _MAXCLIENTS)]
         if cell.rewrite == "on-no-sync":
             config += ["--no-appendfsync-on-rewrite", "yes"]
         shim = Preload()
         with start_fleet(
-            cell.instances, server_policy(cell.policy), server=self.server, base_folder=self._disk, config=config,
+            cell.instances,
+            server_policy(cell.policy),
+            server=self.server,
+            base_folder=self._disk,
+            config=config,
             environment=shim.environment,
-        ) as fleet:  # fmt: skip
+        ) as fleet:
             controls = tuple(shim.controls[instance.index] for instance in fleet.instances)
             for control, instance in zip(controls, fleet.instances, strict=True):
                 if not control.loaded_in(instance.pid):
@@ -91,7 +107,9 @@ class OwnServers:
                 control.words.sync_delay_ns = int(cell.injected_ms * NS_PER_MS)
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
             folders = tuple(instance.folder for instance in fleet.instances)
-            yield CellServers(fleet.urls, True, disk, partial(set_policy, fleet.urls), controls, folders)
+            yield CellServers(
+                fleet.urls, True, disk, partial(set_policy, fleet.urls), controls, folders
+            )
 
     def close(self) -> str:
         """Nothing to do: nothing is borrowed."""
@@ -101,16 +119,27 @@ class OwnServers:
 class UserServers:
     """The user's own servers; once closed their `appendfsync` is what it was."""
 
-    def __init__(self, urls: Sequence[str], policies: Iterable[Policy], *, allow_config: bool) -> None:
-        """Ask them. Raises UsageError unless their policy may be changed, or need not be; EnvironmentNotReadyError."""
+    def __init__(
+        self, urls: Sequence[str], policies: Iterable[Policy], *, allow_config: bool
+    ) -> None:
+        """Ask them.
+
+        Raises UsageError unless their policy may be changed, or need not be;
+        EnvironmentNotReadyError.
+        """
         self.urls = tuple(urls)
         self.facts = inspect(self.urls)
         require_independent(self.facts)
         self.fleet = FsyncFleet(started=False, server=None, instances=tuple(self.facts))
-        self.identity = ", ".join(f"{fact.address} {fact.server} {fact.version}" for fact in self.facts)
+        self.identity = ", ".join(
+            f"{fact.address} {fact.server} {fact.version}" for fact in self.facts
+        )
         self.warnings: tuple[str, ...] = ()
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
-            warning = f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten always syncs nothing"
+            warning = (
+                f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten "
+                "always syncs nothing"
+            )
             self.warnings = (warning,)
         wanted = {server_policy(policy) for policy in policies if not self.why_not(policy)}
         present = {fact.fsync for fact in self.facts}
@@ -118,12 +147,16 @@ class UserServers:
         if wanted and (len(wanted) > 1 or wanted != present):
             if not allow_config:
                 raise UsageError(
-                    f"these servers run with {_listed(present)}, and measuring {_listed(wanted)} sets appendfsync on "
-                    "them: allow it with --allow-config (it is put back), or ask for --fsync as it is"
+                    f"these servers run with {_listed(present)}, and measuring "
+                    f"{_listed(wanted)} sets appendfsync on "
+                    "them: allow it with --allow-config (it is put back), or ask for "
+                    "--fsync as it is"
                 )
             self._before = [(target, _policy_of(target)) for target in parse_targets(self.urls)]
             order = json.dumps({"urls": self.urls, "values": [value for _, value in self._before]})
-            self._leash = Leash("bench.experiments.fsync.cell_servers", ready=_READY, say=order + "\n")
+            self._leash = Leash(
+                "bench.experiments.fsync.cell_servers", ready=_READY, say=order + "\n"
+            )
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
@@ -135,8 +168,12 @@ class UserServers:
             leaked_keys(self.urls, keys)
 
     def close(self) -> str:
-        """Put the setting back. Returns which servers are not as they were, with what to do; "" = all are."""
-        before, self._before = self._before, []
+        """Put the setting back.
+
+        Returns which servers are not as they were, with what to do; "" = all are.
+        """
+        before = self._before
+        self._before = []
         if not before:
             return ""
         self._leash.release()
@@ -145,7 +182,9 @@ class UserServers:
             with suppress(EnvironmentNotReadyError):
                 if _policy_of(target) == value:
                     del wrong[target.address]
-        by_hand = ", ".join(f"{address} (CONFIG SET {_POLICY} {value})" for address, value in wrong.items())
+        by_hand = ", ".join(
+            f"{address} (CONFIG SET {_POLICY} {value})" for address, value in wrong.items()
+        )
         return f"{_POLICY} could not be put back; set it by hand on {by_hand}" if wrong else ""
 
     def why_not(self, policy: Policy) -> str | None:
@@ -154,17 +193,26 @@ class UserServers:
         if policy == "none" and len(without) < len(self.facts):
             return "an append-only file is not switched off on servers that are not ours"
         if policy != "none" and without:
-            return f"{without[0]} has no append-only file, and it is not switched on on servers that are not ours"
-        reasons = [without_waitaof(fact.server, fact.version) for fact in self.facts if policy == "waitaof"]
+            return (
+                f"{without[0]} has no append-only file, and it is not switched on on servers "
+                "that are not ours"
+            )
+        reasons = [
+            without_waitaof(fact.server, fact.version) for fact in self.facts if policy == "waitaof"
+        ]
         return next(filter(None, reasons), None)
 
 
-FsyncServers = OwnServers | UserServers  # `identity`: what must be the same when a cut matrix goes on
+# `identity`: what must be the same when a cut matrix goes on
+FsyncServers = OwnServers | UserServers
 
 
 @contextmanager
 def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
-    """Servers that are closed however this ends. What was wrong with that is raised behind what was wrong before."""
+    """Servers that are closed however this ends.
+
+    What was wrong with that is raised behind what was wrong before.
+    """
     try:
         yield servers
     except BaseException as error:
@@ -175,7 +223,10 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
 
 
 def set_policy(urls: Sequence[str], policy: Policy) -> None:
-    """Set it on all servers, unless it is none. Raises EnvironmentNotReadyError naming the one that refuses."""
+    """Set it on all servers, unless it is none.
+
+    Raises EnvironmentNotReadyError naming the one that refuses.
+    """
     for target in parse_targets(urls) if policy != "none" else ():
         _policy_of(target, server_policy(policy))
 
@@ -189,7 +240,8 @@ def _policy_of(target: InstanceTarget, wanted: str | None = None) -> str:
             return str(client.config_get(_POLICY)[_POLICY])
     except (redis.RedisError, OSError, KeyError) as error:
         raise EnvironmentNotReadyError(
-            f"{target.address} does not let us read or set {_POLICY}: {error}; see that it answers and lets this user "
+            f"{target.address} does not let us read or set {_POLICY}: {error}; see that "
+            "it answers and lets this user "
             "run CONFIG, or measure the policy it has with lockbench run"
         ) from None
 
@@ -206,7 +258,8 @@ def _listed(policies: set[str] | set[str | None]) -> str:
 
 
 def main() -> None:
-    """Wait for the end of standard input, put everything back: at once, so that nobody waits for a silent server."""
+    """Wait for the end of standard input, put everything back: at once, so that nobody waits for a
+    silent server."""
     order = json.loads(sys.stdin.readline())
     print(_READY, flush=True)  # noqa: T201 - the leash reads it
     while sys.stdin.read(4096):

@@ -1,9 +1,11 @@
-"""What an fsync policy costs: *a matrix of cells → visited in random order, turn by turn → a judged, written result*.
+"""What an fsync policy costs: *a matrix of cells → visited in random order, turn by turn → a
+judged, written result*.
 
-Rules: a block that was finished is in the journal before the next begins, so a cut matrix goes on where it stopped, on
-the same server only. In a block the policies take turns there and back, so each turn makes pairs; then the open loop
-asks of each for 80 % of what it reached *here*, and stands with its first visit. The servers' counters around a load
-cover its warm-up and drain, too, as do the leases they are divided by.
+Rules: a block that was finished is in the journal before the next begins, so a cut matrix goes on
+where it stopped, on the same server only. In a block the policies take turns there and back, so
+each turn makes pairs; then the open loop asks of each for 80 % of what it reached *here*, and
+stands with its first visit. The servers' counters around a load cover its warm-up and drain, too,
+as do the leases they are divided by.
 """
 
 import time
@@ -17,8 +19,22 @@ from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.fsync.cell_servers import CellServers, FsyncServers, lent
-from bench.experiments.fsync.judge import always_costs, findings_of, judge_fsync, rows_of, warnings_of
-from bench.experiments.fsync.plan import OPEN_SHARE, OPEN_TIMES, WAITAOF_MS, Block, FsyncPlan, LoadOrder, Phase
+from bench.experiments.fsync.judge import (
+    always_costs,
+    findings_of,
+    judge_fsync,
+    rows_of,
+    warnings_of,
+)
+from bench.experiments.fsync.plan import (
+    OPEN_SHARE,
+    OPEN_TIMES,
+    WAITAOF_MS,
+    Block,
+    FsyncPlan,
+    LoadOrder,
+    Phase,
+)
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import (
     FsyncCell,
@@ -31,7 +47,7 @@ from bench.experiments.fsync.result import (
     VisitSeen,
     WaitaofCounts,
     known_sum,
-)  # fmt: skip
+)
 from bench.experiments.fsync.words import beside
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import InfoDelta
@@ -43,32 +59,42 @@ from bench.topology.fleet import require_descriptors
 from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
 from bench.topology.target import client_of, parse_targets
 
-REWRITE_AT = 0.3  # of the measured window
+# of the measured window
+REWRITE_AT = 0.3
 LONGEST_REWRITE_S = 30.0
 WAITAOF_PROBES = 2
-PATIENCE_S = 60.0  # for an answer of the load process, beyond what a phase itself takes
+# for an answer of the load process, beyond what a phase itself takes
+PATIENCE_S = 60.0
 _TIMEOUT_S = 20.0
 _LOOK_S = 0.002
 _FILL = "for i = 1, 200000 do redis.call('set', ARGV[1] .. i, string.rep('x', 100)) end return 1"
-MOST_BARREN = 3  # blocks without one lock, beyond those with some: then something else is wrong
+# blocks without one lock, beyond those with some: then something else is wrong
+MOST_BARREN = 3
 
 
 def run_fsync(
     order: ExperimentOrder[FsyncPlan], show: Show, open_servers: Callable[[], FsyncServers]
 ) -> Done[FsyncResult]:
-    """Measure what is missing of `order`; the result is written when all is there. Raises BenchError when it cannot be
-    measured here, KeyboardInterrupt when it was cut before its first block was finished."""
+    """Measure what is missing of `order`; the result is written when all is there. Raises
+    BenchError when it cannot be measured here, KeyboardInterrupt when it was cut before its first
+    block was finished."""
     with Experiment(order) as experiment, lent(open_servers()) as servers:
         machine = describe_environment()
         place = f"{machine.cpu_model}, {machine.cores_text} of {machine.cores}"
-        plan = {"experiment": "fsync", **builtins_of(order.plan), "servers": servers.identity, "machine": place}
+        plan = {
+            "experiment": "fsync",
+            **builtins_of(order.plan),
+            "servers": servers.identity,
+            "machine": place,
+        }
         with open_journal(order.folder, plan, VisitSeen, lambda piece: rows_of([piece])) as journal:
             visits = _Visits(order, servers, journal, show)
             with experiment.cuttable():
                 visits.measure()
             experiment.require(journal.pieces)
             result = beside(visits.result(experiment), order.folder.absolute().parent)
-            if trouble := servers.close():  # it must be said, and nothing measured be lost for it
+            # it must be said, and nothing measured be lost for it
+            if trouble := servers.close():
                 result = structs.replace(result, warnings=(*result.warnings, trouble))
             if result.interrupted:
                 return experiment.unfinished(result)
@@ -81,13 +107,24 @@ def run_fsync(
 
 class _Visits:
     def __init__(
-        self, order: ExperimentOrder[FsyncPlan], servers: FsyncServers, journal: Journal[VisitSeen], show: Show
+        self,
+        order: ExperimentOrder[FsyncPlan],
+        servers: FsyncServers,
+        journal: Journal[VisitSeen],
+        show: Show,
     ) -> None:
-        self._run_id, self._plan = order.run_id, order.plan
-        self._servers, self._journal, self._show = servers, journal, show
+        self._run_id = order.run_id
+        self._plan = order.plan
+        self._servers = servers
+        self._journal = journal
+        self._show = show
         policies = dict.fromkeys(cell.policy for cell in self._plan.cells)
-        self._skipped = {policy: reason for policy in policies if (reason := servers.why_not(policy))}
-        self._blocks = [block for block in self._plan.blocks() if block[0].policy not in self._skipped]
+        self._skipped = {
+            policy: reason for policy in policies if (reason := servers.why_not(policy))
+        }
+        self._blocks = [
+            block for block in self._plan.blocks() if block[0].policy not in self._skipped
+        ]
         if self._skipped and {*policies} - {*self._skipped} <= {"none"}:
             reasons = "; ".join(dict.fromkeys(self._skipped.values()))
             raise EnvironmentNotReadyError(f"there are no policies to compare here: {reasons}")
@@ -97,10 +134,16 @@ class _Visits:
 
     def measure(self) -> None:
         """Visit what is missing, in the plan's order."""
-        plan, begun_s = self._plan, time.monotonic()
+        plan = self._plan
+        begun_s = time.monotonic()
         found = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
-        missing = [block for block in self._blocks if not all((plan.repeats - 1, cell) in found for cell in block)]
-        done_s, total_s = 0.0, sum(map(plan.block_s, missing))
+        missing = [
+            block
+            for block in self._blocks
+            if not all((plan.repeats - 1, cell) in found for cell in block)
+        ]
+        done_s = 0.0
+        total_s = sum(map(plan.block_s, missing))
         for number, block in enumerate(missing, 1 + len(self._blocks) - len(missing)):
             pace = (time.monotonic() - begun_s) / done_s if done_s else 1.0
             policies = "/".join(cell.policy for cell in block)
@@ -114,23 +157,32 @@ class _Visits:
 
     def _visited(self, block: Block) -> Sequence[VisitSeen]:
         """What is seen of a block; nothing where no lock is granted, as long as that is rare."""
-        prefix, cell = f"lockbench:{self._run_id}:", block[0]
+        prefix = f"lockbench:{self._run_id}:"
+        cell = block[0]
         keys = [f"{prefix}r{caller}" for caller in range(cell.callers)]
         with self._servers.serving(cell, keys) as serving:
             try:
                 return measure_block(self._plan, block, serving, prefix)
             except (redis.RedisError, OSError) as error:
-                raise EnvironmentNotReadyError(f"{cell}: a server did not answer: {error}") from None
+                raise EnvironmentNotReadyError(
+                    f"{cell}: a server did not answer: {error}"
+                ) from None
             except NothingGrantedError as error:
                 self._barren.append(str(error))
-                if len(self._barren) > len(self._journal.pieces) + min(MOST_BARREN, len(self._blocks) - 1):
+                if len(self._barren) > len(self._journal.pieces) + min(
+                    MOST_BARREN, len(self._blocks) - 1
+                ):
                     raise
                 return ()
 
     def result(self, experiment: Experiment) -> FsyncResult:
         """Everything measured so far."""
-        rows, done, plan = rows_of(self._journal.pieces), len(self._journal.pieces), self._plan
-        findings, fleet, planned = findings_of(rows), self._servers.fleet, plan.repeats * sum(map(len, self._blocks))
+        rows = rows_of(self._journal.pieces)
+        done = len(self._journal.pieces)
+        plan = self._plan
+        findings = findings_of(rows)
+        fleet = self._servers.fleet
+        planned = plan.repeats * sum(map(len, self._blocks))
         return FsyncResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.is_over),
             fleet=fleet,
@@ -144,24 +196,36 @@ class _Visits:
             findings=tuple(findings),
             planner=plan_page(rows, None),
             warnings=(*self._limits(), *warnings_of(rows, findings)),
-            verdict=judge_fsync(findings, rows, planned=planned, done=done, interrupted=experiment.is_over),
+            verdict=judge_fsync(
+                findings, rows, planned=planned, done=done, interrupted=experiment.is_over
+            ),
         )
 
     def _limits(self) -> Iterator[str]:
-        yield from (f"{policy} is not measured: {reason}" for policy, reason in self._skipped.items())
+        yield from (
+            f"{policy} is not measured: {reason}" for policy, reason in self._skipped.items()
+        )
         yield from self._servers.warnings
         if self._plan.scenario:
             yield self._plan.scenario
         if self._barren:
-            yield f"blocks in which no lock was granted, and nothing measured: {len(self._barren)}, {self._barren[0]}"
+            yield (
+                "blocks in which no lock was granted, and nothing measured: "
+                f"{len(self._barren)}, {self._barren[0]}"
+            )
 
 
 class NothingGrantedError(EnvironmentNotReadyError):
     """The machine, or a server, did not get one lock done: nothing is known of the cell."""
 
 
-def measure_block(plan: FsyncPlan, block: Block, servers: CellServers, key_prefix: str) -> list[VisitSeen]:
-    """All loads of the block. Raises NothingGrantedError, RedisError, EnvironmentNotReadyError: something ended."""
+def measure_block(
+    plan: FsyncPlan, block: Block, servers: CellServers, key_prefix: str
+) -> list[VisitSeen]:
+    """All loads of the block.
+
+    Raises NothingGrantedError, RedisError, EnvironmentNotReadyError: something ended.
+    """
     cell = block[0]
     if cell.rewrite != "off" and servers.own:
         fill(servers.urls, key_prefix)
@@ -172,13 +236,18 @@ def measure_block(plan: FsyncPlan, block: Block, servers: CellServers, key_prefi
             for cell in block if number % 2 == 0 else block[::-1]:
                 seen[cell].append(_loaded(plan, servers, child, cell))
         rates_per_s = {cell: _open_rate(cell, loads) for cell, loads in seen.items()}
-        kept = {cell: _loaded(plan, servers, child, cell, rate_per_s) for cell, rate_per_s in rates_per_s.items()}
+        kept = {
+            cell: _loaded(plan, servers, child, cell, rate_per_s)
+            for cell, rate_per_s in rates_per_s.items()
+        }
     pieces = []
     for cell, maxima in seen.items():
         if (waited := maxima[0].waitaof) is not None:
             maxima[0] = structs.replace(maxima[0], waitaof=WaitaofCounts.sum_of([waited, truth]))
         for number, most in enumerate(maxima):
-            loads: dict[LoadName, LoadSeen] = {"max": most} if number else {"max": most, "80%": kept[cell]}
+            loads: dict[LoadName, LoadSeen] = (
+                {"max": most} if number else {"max": most, "80%": kept[cell]}
+            )
             pieces.append(VisitSeen(repeat=number, cell=cell, disk=servers.disk, loads=loads))
     return pieces
 
@@ -188,23 +257,31 @@ def _open_rate(cell: FsyncCell, loads: Sequence[LoadSeen]) -> float:
         return OPEN_SHARE * granted / sum(load.seconds for load in loads)
     denied = sum((Counter(load.denied) for load in loads), Counter())
     told = ", ".join(f"{outcome} {count:,}" for outcome, count in denied.items())
-    raise NothingGrantedError(f"{cell}: no lock was granted in {len(loads)} loads ({told or 'no answer'})")
+    raise NothingGrantedError(
+        f"{cell}: no lock was granted in {len(loads)} loads ({told or 'no answer'})"
+    )
 
 
 def _loaded(
-    plan: FsyncPlan, servers: CellServers, child: Child, cell: FsyncCell, rate_per_s: float | None = None
+    plan: FsyncPlan,
+    servers: CellServers,
+    child: Child,
+    cell: FsyncCell,
+    rate_per_s: float | None = None,
 ) -> LoadSeen:
     seconds = plan.seconds_of(cell) * (OPEN_TIMES if rate_per_s else 1)
     servers.become(cell.policy)
     monitor = LatencyMonitor(servers.urls, own=servers.own)
-    before, syncs = info_snapshot(servers.urls), servers.syncs
+    before = info_snapshot(servers.urls)
+    syncs = servers.syncs
     child.tell(Phase(plan.warmup_s, seconds, rate_per_s))
     rewrite_fsyncs_per_s = None
     if cell.rewrite != "off":
         time.sleep(plan.warmup_s + REWRITE_AT * seconds)
         rewrite_fsyncs_per_s = rewrite_now(servers, (1 - REWRITE_AT) * seconds)
     figures = child.hear(PhaseFigures, plan.warmup_s + seconds + PATIENCE_S)
-    after, fsyncs = info_snapshot(servers.urls), servers.syncs_since(syncs)
+    after = info_snapshot(servers.urls)
+    fsyncs = servers.syncs_since(syncs)
     did = servers_did(before, after)
     return LoadSeen(
         **structs.asdict(figures),
@@ -220,7 +297,10 @@ def _loaded(
 
 @contextmanager
 def load_process(order: LoadOrder) -> Iterator[Child]:
-    """A connected load process, to be told a Phase and heard PhaseFigures from. Raises EnvironmentNotReadyError."""
+    """A connected load process, to be told a Phase and heard PhaseFigures from.
+
+    Raises EnvironmentNotReadyError.
+    """
     with Child("the load process", "bench.experiments.fsync.load_process") as child:
         child.tell(order)
         child.hear(str, PATIENCE_S)
@@ -228,55 +308,74 @@ def load_process(order: LoadOrder) -> Iterator[Child]:
 
 
 def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[InfoDelta]:
-    """What each did meanwhile. Raises EnvironmentNotReadyError when one did not live through the load."""
+    """What each did meanwhile.
+
+    Raises EnvironmentNotReadyError when one did not live through the load.
+    """
     deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
     for old, change in zip(before, deltas, strict=True):
-        if change.warning and old.values is not None:  # it did answer: it has gone, or is another one now
+        # it did answer: it has gone, or is another one now
+        if change.warning and old.values is not None:
             raise EnvironmentNotReadyError(
-                f"{change.address} did not live through the load ({change.warning}); see why, and measure again"
+                f"{change.address} did not live through the load ({change.warning}); see "
+                "why, and measure again"
             )
     return deltas
 
 
 def fill(urls: Sequence[str], key_prefix: str) -> None:
-    """Give each server 200,000 keys of 100 bytes, so that a rewrite takes a while. For servers of our own."""
+    """Give each server 200,000 keys of 100 bytes, so that a rewrite takes a while.
+
+    For servers of our own.
+    """
     for target in parse_targets(urls):
         with client_of(target, _TIMEOUT_S) as client:
             client.eval(_FILL, 0, f"{key_prefix}filler:")
 
 
 def rewrite_now(servers: CellServers, load_s: float) -> float | None:
-    """Rewrite on all servers at once: the fsyncs/s meanwhile, of the load that lasts for `load_s` more; None: not ended
-    in time, or not counted. Raises RedisError."""
+    """Rewrite on all servers at once: the fsyncs/s meanwhile, of the load that lasts for `load_s`
+    more; None: not ended in time, or not counted. Raises RedisError."""
 
     def rewrites(client: redis.Redis) -> bool:
         state = client.info("persistence")
         return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
 
     with ExitStack() as stack:
-        clients = [stack.enter_context(client_of(target, _TIMEOUT_S)) for target in parse_targets(servers.urls)]
-        before, begun_s, running = servers.syncs, time.monotonic(), clients
-        fsyncs, seen_s = None, 0.0
+        clients = [
+            stack.enter_context(client_of(target, _TIMEOUT_S))
+            for target in parse_targets(servers.urls)
+        ]
+        before = servers.syncs
+        begun_s = time.monotonic()
+        running = clients
+        fsyncs = None
+        seen_s = 0.0
         for client in clients:
             client.bgrewriteaof()
         while running and time.monotonic() < begun_s + LONGEST_REWRITE_S:
             running = [client for client in running if rewrites(client)]
             if (took_s := time.monotonic() - begun_s) <= load_s:
-                fsyncs, seen_s = servers.syncs_since(before), took_s
-            time.sleep(_LOOK_S)  # no server tells when it has ended
+                fsyncs = servers.syncs_since(before)
+                seen_s = took_s
+            # no server tells when it has ended
+            time.sleep(_LOOK_S)
         return None if running or fsyncs is None else fsyncs / seen_s
 
 
 def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
-    """Single tries that the first server confirmed, and how many of those were untrue; none without a shim.
+    """Single tries that the first server confirmed, and how many of those were untrue; none without
+    a shim.
 
-    Once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had when the SET was
-    answered. Redis 7.4 (repaired later) and Valkey 9.1.2 say so too early under everysec (redis/redis#13793).
+    Once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had
+    when the SET was answered. Redis 7.4 (repaired later) and Valkey 9.1.2 say so too early under
+    everysec (redis/redis#13793).
     """
     probes = untrue = 0
     if not servers.controls:
         return WaitaofCounts()
-    control, folder = servers.controls[0], servers.folders[0]
+    control = servers.controls[0]
+    folder = servers.folders[0]
     with client_of(parse_targets(servers.urls)[0], _TIMEOUT_S) as client:
         for number in range(WAITAOF_PROBES):
             key = f"{key_prefix}truth:{number}"
@@ -284,6 +383,10 @@ def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
             sizes = {path: path.stat().st_size for path in folder.glob("appendonlydir/*.incr.aof")}
             if client.waitaof(1, 0, WAITAOF_MS)[0] >= 1:
                 probes += 1
-                untrue += any(control.synced(path).durable_bytes < sizes[path] for path in sizes if path.exists())
+                untrue += any(
+                    control.synced(path).durable_bytes < sizes[path]
+                    for path in sizes
+                    if path.exists()
+                )
             client.delete(key)
     return WaitaofCounts(probes=probes, untrue=untrue)

@@ -1,13 +1,16 @@
-"""What the visits show: *visits → a row per cell and load → what always costs, in pairs → findings, each judged*. Pure.
+"""What the visits show: *visits → a row per cell and load → what always costs, in pairs → findings,
+each judged*. Pure.
 
-- Histograms of repeats are merged, percentiles never averaged. What a server did is divided by the leases of that time.
-- What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact interval, so six
-  pairs at least. Two rates are never compared without it, so `none`, which takes no turns, is compared with none.
-- Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a queue or of a late
-  load, or a quarter of the visits was left out. On a disk that syncs for nearly nothing `always` cannot be slower, so
-  that is not judged there.
-- Nobody contends, so nothing may be refused, unless a release failed before it. What WAITAOF confirmed and the shim's
-  ledger denies is a fault of the server, not ours.
+- Histograms of repeats are merged, percentiles never averaged. What a server did is divided by the
+  leases of that time.
+- What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact
+  interval, so six pairs at least. Two rates are never compared without it, so `none`, which takes
+  no turns, is compared with none.
+- Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a
+  queue or of a late load, or a quarter of the visits was left out. On a disk that syncs for nearly
+  nothing `always` cannot be slower, so that is not judged there.
+- Nobody contends, so nothing may be refused, unless a release failed before it. What WAITAOF
+  confirmed and the shim's ledger denies is a fault of the server, not ours.
 """
 
 import math
@@ -35,7 +38,7 @@ from bench.experiments.fsync.result import (
     WaitaofCounts,
     Word,
     known_sum,
-)  # fmt: skip
+)
 from bench.measure.expectation import conclude_rows
 from bench.measure.histogram import Histogram
 from bench.measure.latency import Latency, SlowEvent
@@ -44,13 +47,17 @@ from bench.measure.verdict import Evidence, Verdict
 from bench.measure.workers import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.scenario.quantity import parse_delay
 
-NOISE = 0.15  # twice the deviation of interleaved pairs of the same code (7.5 %)
-MADE_SHARE = 0.75  # of the visits: with fewer, half of all pairs of policies lack one (0.75² = 0.56)
+# twice the deviation of interleaved pairs of the same code (7.5 %)
+NOISE = 0.15
+# of the visits: with fewer, half of all pairs of policies lack one (0.75² = 0.56)
+MADE_SHARE = 0.75
 CONFIDENCE = 0.95
-CHEAP_SYNC = 1.0  # two fsyncs ÷ a whole cycle of the fastest: below, noise may hide what always costs
+# two fsyncs ÷ a whole cycle of the fastest: below, noise may hide what always costs
+CHEAP_SYNC = 1.0
 SYNCED_SHARE = 0.5
 BEHIND_SHARE = 0.01
-BEHIND_SIGMAS = 2.0  # of the number of arrivals, which is a Poisson count
+# of the number of arrivals, which is a Poisson count
+BEHIND_SIGMAS = 2.0
 
 Rows = Sequence[FsyncRow]
 Loads = Sequence[LoadSeen]
@@ -69,18 +76,29 @@ def rows_of(visits: Iterable[VisitSeen]) -> list[FsyncRow]:
 
 
 def _rank(cell: FsyncCell) -> tuple[float, ...]:
-    shape = (cell.instances, cell.callers, cell.clients, parse_delay(cell.hold).ms, cell.injected_ms)
+    shape = (
+        cell.instances,
+        cell.callers,
+        cell.clients,
+        parse_delay(cell.hold).ms,
+        cell.injected_ms,
+    )
     return *shape, REWRITES.index(cell.rewrite), POLICIES.index(cell.policy)
 
 
-def find_rows(rows: Iterable[FsyncRow], load: LoadName = "max", /, **wanted: object) -> list[FsyncRow]:
+def find_rows(
+    rows: Iterable[FsyncRow], load: LoadName = "max", /, **wanted: object
+) -> list[FsyncRow]:
     """The rows of one load whose cells have these values, rewrites off unless asked for."""
     wanted = {"rewrite": "off", "load": load, **wanted}
-    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+    return [
+        row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())
+    ]
 
 
 def like(row: FsyncRow) -> dict[str, object]:
-    """What rows that are compared with it have in common with it (N, callers, hold, added latency), for `find_rows`."""
+    """What rows that are compared with it have in common with it (N, callers, hold, added latency),
+    for `find_rows`."""
     return {"instances": row.instances, **asdict(row.setup)}
 
 
@@ -89,12 +107,14 @@ def sustained(loads: Loads) -> bool | None:
     dues = [load.due for load in loads if load.due is not None]
     if not dues:
         return None
-    due, granted = sum(dues), sum(load.granted for load in loads)
+    due = sum(dues)
+    granted = sum(load.granted for load in loads)
     return due - granted <= max(BEHIND_SHARE * due, BEHIND_SIGMAS * math.sqrt(due))
 
 
 def _row(cell: FsyncCell, name: LoadName, visits: Sequence[VisitSeen]) -> FsyncRow:
-    loads, disks = [visit.loads[name] for visit in visits], [visit.disk for visit in visits]
+    loads = [visit.loads[name] for visit in visits]
+    disks = [visit.disk for visit in visits]
     merged = Histogram.merged(map(_histogram, loads))
     rates = [load.granted / load.seconds for load in loads]
     return FsyncRow(
@@ -106,25 +126,33 @@ def _row(cell: FsyncCell, name: LoadName, visits: Sequence[VisitSeen]) -> FsyncR
         acquire_s=Latency.of(merged),
         fsyncs_per_s=_per(loads, lambda load: _over(load.fsyncs, load.elapsed_s * cell.instances)),
         locks_per_fsync=_per(loads, lambda load: _over(load.leases * cell.instances, load.fsyncs)),
-        server_cpu_us_per_lock=_per(loads, lambda load: _over(load.server_cpu_s, load.leases / 1e6)),
+        server_cpu_us_per_lock=_per(
+            loads, lambda load: _over(load.server_cpu_s, load.leases / 1e6)
+        ),
         aof_delayed_fsync=known_sum(load.aof_delayed_fsync for load in loads),
         latency_events=_events(loads),
         rewrite_fsyncs_per_s=_per(loads, lambda load: load.rewrite_fsyncs_per_s),
         leases=sum(load.leases for load in loads),
         denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
         release_failures=sum(load.release_failures for load in loads),
-        waitaof=WaitaofCounts.sum_of(load.waitaof for load in loads if load.waitaof) if loads[0].waitaof else None,
-        disk_fdatasync_s=disk_of(DiskFigures(p50=one.p50_s, p99=one.p99_s, max=one.max_s) for one in disks if one),
+        waitaof=WaitaofCounts.sum_of(load.waitaof for load in loads if load.waitaof)
+        if loads[0].waitaof
+        else None,
+        disk_fdatasync_s=disk_of(
+            DiskFigures(p50=one.p50_s, p99=one.p99_s, max=one.max_s) for one in disks if one
+        ),
         generator=_generator(cell, loads, merged.percentile(99)),
         visits=tuple(
-            VisitRate(repeat=visit.repeat, acquired_per_s=rate) for visit, rate in zip(visits, rates, strict=True)
+            VisitRate(repeat=visit.repeat, acquired_per_s=rate)
+            for visit, rate in zip(visits, rates, strict=True)
         ),
     )
 
 
 def _histogram(load: LoadSeen) -> Histogram:
     histogram = Histogram.decode(load.histogram)
-    histogram.max_ns, histogram.sum_ns = load.max_ns, load.sum_ns
+    histogram.max_ns = load.max_ns
+    histogram.sum_ns = load.sum_ns
     return histogram
 
 
@@ -139,20 +167,23 @@ def _over(part: float | None, whole: float | None) -> float | None:
 
 
 def _events(loads: Loads) -> dict[str, SlowEvent] | None:
-    """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do not watch."""
+    """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do
+    not watch."""
     found: dict[str, SlowEvent] = {}
     for load in loads:
         if load.latency_events is None:
             return None
         for name, one in load.latency_events.items():
             old = found.get(name, SlowEvent(seconds=0, max_ms=0))
-            found[name] = SlowEvent(seconds=old.seconds + one.seconds, max_ms=max(old.max_ms, one.max_ms))
+            found[name] = SlowEvent(
+                seconds=old.seconds + one.seconds, max_ms=max(old.max_ms, one.max_ms)
+            )
     return found
 
 
 def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
-    """Medians, and the largest; None where no disk is known. One too slow for a p99 (100 writes) counts with its
-    largest, else the slowest would be left out."""
+    """Medians, and the largest; None where no disk is known. One too slow for a p99 (100 writes)
+    counts with its largest, else the slowest would be left out."""
     disks = [disk for disk in seen if disk]
     if not disks:
         return None
@@ -164,7 +195,8 @@ def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
 
 
 def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProcessFigures:
-    """Whether the load process was the limit (it ran or waited for a core 0.9 of the time), or not what it claims."""
+    """Whether the load process was the limit (it ran or waited for a core 0.9 of the time), or not
+    what it claims."""
     wanted_ratio = statistics.median(load.wanted_ratio for load in loads)
     little = _per(loads, lambda load: load.littles_law_ratio)
     late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
@@ -173,12 +205,17 @@ def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProce
     if little and cell.callers >= LITTLE_USERS and abs(little.median - 1) > LITTLE_TOLERANCE:
         reason = f"Little's ratio is {little.median:.2f}: not all callers were at work"
     if p99_ns is not None and lateness_ns > LATENESS_SHARE * p99_ns:
-        reason = f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), over 10 % of the p99 shown"
-    return LoadProcessFigures(wanted_ratio=wanted_ratio, bound=wanted_ratio >= BUSY_CORE, reason=reason)
+        reason = (
+            f"the timer was late by {lateness_ns / 1e6:.3g} ms (p99), over 10 % of the p99 shown"
+        )
+    return LoadProcessFigures(
+        wanted_ratio=wanted_ratio, bound=wanted_ratio >= BUSY_CORE, reason=reason
+    )
 
 
 def always_costs(rows: Rows) -> list[AlwaysCost]:
-    """What always costs: the maximum under everysec ÷ that under it, per N, shape and added latency."""
+    """What always costs: the maximum under everysec ÷ that under it, per N, shape and added
+    latency."""
     found = []
     for slow in find_rows(rows, policy="always"):
         for fast in find_rows(rows, policy="everysec", **like(slow)) if slow.rate else ():
@@ -199,7 +236,8 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
 
 
 def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
-    """The logarithm of one rate ÷ the other: of the visits both made in a row, else of the medians, ± inf."""
+    """The logarithm of one rate ÷ the other: of the visits both made in a row, else of the medians,
+    ± inf."""
     slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
     pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
     if logs := [math.log(one / other) for one, other in pairs if one and other]:
@@ -220,19 +258,34 @@ def _ends(found: Shift) -> tuple[float, float] | None:
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
     """Every finding that the rows can say something about."""
-    orders, costs = list(_orders(rows)), list(_always_slowest(rows))
-    if orders:  # then noise hides what a policy costs, too
-        costs = [replace(one, verdict="not known") if one.verdict == "not shown" else one for one in costs]
+    orders = list(_orders(rows))
+    costs = list(_always_slowest(rows))
+    # then noise hides what a policy costs, too
+    if orders:
+        costs = [
+            replace(one, verdict="not known") if one.verdict == "not shown" else one
+            for one in costs
+        ]
     return [*orders, *costs, *_rewrites(rows), *_waitaof(rows), *_refusals(rows)]
 
 
 def judge_fsync(
-    findings: Sequence[FsyncFinding], rows: Rows, *, planned: int, done: int, interrupted: bool = False
+    findings: Sequence[FsyncFinding],
+    rows: Rows,
+    *,
+    planned: int,
+    done: int,
+    interrupted: bool = False,
 ) -> Verdict:
     """The section `verdict`. `planned`, `done`: visits; `rows`: what the findings are of."""
     evidence = [
-        _evidence("maxima that the load process did not limit", [row for row in rows if row.load == "max"]),
-        _evidence("open loads that started in time and kept up", [row for row in rows if row.load != "max"]),
+        _evidence(
+            "maxima that the load process did not limit", [row for row in rows if row.load == "max"]
+        ),
+        _evidence(
+            "open loads that started in time and kept up",
+            [row for row in rows if row.load != "max"],
+        ),
         Evidence("visits made", done, math.ceil(planned * MADE_SHARE)),
     ]
     told = [(finding.verdict, finding.text) for finding in findings]
@@ -241,22 +294,31 @@ def judge_fsync(
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
-    """How many rows say what the servers did, and not what limited or delayed the load; half of them must."""
+    """How many rows say what the servers did, and not what limited or delayed the load; half of
+    them must."""
     limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
-    spoilt = sum(bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True))
+    spoilt = sum(
+        bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True)
+    )
     return Evidence(tested, len(rows) - spoilt, max(1, math.ceil(len(rows) / 2)))
 
 
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
-    """Policies that do more must not be faster than those that do less, by more than noise: else noise was measured."""
+    """Policies that do more must not be faster than those that do less, by more than noise: else
+    noise was measured."""
     for dear in find_rows(rows):
-        for policy in TAKING_TURNS[: TAKING_TURNS.index(dear.policy)] if dear.policy in TAKING_TURNS else ():
+        for policy in (
+            TAKING_TURNS[: TAKING_TURNS.index(dear.policy)] if dear.policy in TAKING_TURNS else ()
+        ):
             for cheap in find_rows(rows, policy=policy, **like(dear)):
                 if times_as_fast(cheap, dear).high < math.log(1 - NOISE):
                     where = f"N={dear.instances} {dear.shape}, {dear.disk}"
                     text = f"N={dear.instances}, {dear.load_text}, {dear.disk}: "
                     text += f"{policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s"
-                    text += ": an order that cannot be, so the machine's noise is larger than what the policies cost"
+                    text += (
+                        ": an order that cannot be, so the machine's noise is larger than "
+                        "what the policies cost"
+                    )
                     yield FsyncFinding("order", where, text, "not known")
 
 
@@ -265,18 +327,25 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
         others = [row for row in find_rows(rows, **like(slow)) if row.policy in ("no", "everysec")]
         if not others:
             continue
-        fastest, least = max(row.rate for row in others), min(others, key=lambda row: row.rate)
+        fastest = max(row.rate for row in others)
+        least = min(others, key=lambda row: row.rate)
         where = f"N={slow.instances}, 1 caller, {slow.disk}"
-        text = f"{where}: always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the next slowest)"
+        text = (
+            f"{where}: always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the "
+            "next slowest)"
+        )
         times = times_as_fast(least, slow)
-        shows, hides = times.low > 0, times.high < math.log(1 + NOISE)
+        shows = times.low > 0
+        hides = times.high < math.log(1 + NOISE)
         verdict: Word = "as expected" if shows else "not shown" if hides else "not known"
         if verdict == "as expected" and slow.generator.bound:
-            verdict, text = "not judged", f"{text}: the load process was the limit"
+            verdict = "not judged"
+            text = f"{text}: the load process was the limit"
         disk = slow.disk_fdatasync_s
         for_nothing = not slow.injected_ms and (disk is None or 2 * disk.p50 * fastest < CHEAP_SYNC)
         if verdict != "as expected" and for_nothing:
-            verdict, text = "not judged", f"{text}: this disk syncs for nearly nothing"
+            verdict = "not judged"
+            text = f"{text}: this disk syncs for nearly nothing"
         yield FsyncFinding("always-slowest", where, text, verdict)
 
 
@@ -285,9 +354,13 @@ def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
         for synced in find_rows(rows, rewrite="on", policy="always", **like(without)):
             if without.rewrite_fsyncs_per_s is None or synced.rewrite_fsyncs_per_s is None:
                 continue
-            few, many = without.rewrite_fsyncs_per_s.median, synced.rewrite_fsyncs_per_s.median
+            few = without.rewrite_fsyncs_per_s.median
+            many = synced.rewrite_fsyncs_per_s.median
             where = f"N={synced.instances} always {synced.shape}, {synced.disk}"
-            under = f"{few:,.0f}/s under no-appendfsync-on-rewrite yes: acknowledged, and not on the disk"
+            under = (
+                f"{few:,.0f}/s under no-appendfsync-on-rewrite yes: acknowledged, and not on "
+                "the disk"
+            )
             place = f"N={synced.instances}, always, {synced.load_text}, {synced.disk}"
             text = f"{place}: {many:,.0f} fsyncs/s while the AOF is rewritten, {under}"
             verdict: Word = "as expected" if few < SYNCED_SHARE * many else "not shown"
@@ -299,18 +372,30 @@ def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
     if not seen:
         return
     asked, confirmed, unconfirmed, probes, untrue = astuple(WaitaofCounts.sum_of(seen))
-    text = f"WAITAOF: {asked:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} without: not votes"
+    text = (
+        f"WAITAOF: {asked:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} "
+        "without: not votes"
+    )
     verdict: Word = "as expected" if confirmed and asked == confirmed + unconfirmed else "not shown"
     yield FsyncFinding("waitaof-counts", "all", text, verdict)
     if probes:
-        text = f"WAITAOF under everysec: {probes} locks confirmed one by one, on the disk {probes - untrue}"
+        text = (
+            f"WAITAOF under everysec: {probes} locks confirmed one by one, on the disk "
+            f"{probes - untrue}"
+        )
         if untrue:
-            text += "; this server confirms too early, so its rate here buys nothing (redis/redis#13793)"
-        yield FsyncFinding("waitaof-truth", "all", text, "server fault" if untrue else "as expected")
+            text += (
+                "; this server confirms too early, so its rate here buys nothing "
+                "(redis/redis#13793)"
+            )
+        yield FsyncFinding(
+            "waitaof-truth", "all", text, "server fault" if untrue else "as expected"
+        )
 
 
 def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
-    refused, leases = sum(row.refusals for row in rows), sum(row.leases for row in rows)
+    refused = sum(row.refusals for row in rows)
+    leases = sum(row.leases for row in rows)
     unexplained = any(row.refusals and not row.release_failures for row in rows)
     text = f"{leases:,} leases, {refused:,} refused though nobody else wanted them"
     yield FsyncFinding("no-refusal", "all", text, "violated" if unexplained else "as expected")
@@ -321,4 +406,6 @@ def warnings_of(rows: Rows, findings: Sequence[FsyncFinding]) -> Iterator[str]:
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"
-    yield from (finding.text for finding in findings if finding.verdict in ("not judged", "server fault"))
+    yield from (
+        finding.text for finding in findings if finding.verdict in ("not judged", "server fault")
+    )

@@ -1,13 +1,15 @@
-"""The load process of `lockbench fsync`: *an order and phases on stdin → figures on stdout*, a line of JSON each.
+"""The load process of `lockbench fsync`: *an order and phases on stdin → figures on stdout*, a line
+of JSON each.
 
-In closed loop every caller acquires and releases a resource of its own as fast as it is answered; in open loop a
-Poisson process hands arrivals to free callers, and latency counts from the intended start. The instance time-out is the
-longest there is, so that a slow fsync is measured and not given up on. Every caller ends its cycle before a phase ends,
-so nothing is left on the servers.
+In closed loop every caller acquires and releases a resource of its own as fast as it is answered;
+in open loop a Poisson process hands arrivals to free callers, and latency counts from the intended
+start. The instance time-out is the longest there is, so that a slow fsync is measured and not given
+up on. Every caller ends its cycle before a phase ends, so nothing is left on the servers.
 
-WAITAOF: a vote needs both, the key was set and WAITAOF's reply counts the local fsync. It answers at its time-out, too,
-with what it has, so the count is checked. It causes no fsync, it waits for the server's next one, and blocks its
-connection meanwhile, so every caller has connections of its own. Source: the reference page of WAITAOF (Redis 7.2).
+WAITAOF: a vote needs both, the key was set and WAITAOF's reply counts the local fsync. It answers
+at its time-out, too, with what it has, so the count is checked. It causes no fsync, it waits for
+the server's next one, and blocks its connection meanwhile, so every caller has connections of its
+own. Source: the reference page of WAITAOF (Redis 7.2).
 """
 
 from array import array
@@ -37,10 +39,12 @@ from lockcore.quorum import quorum_of
 
 CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")
-REST_S = 0.005  # after a denied acquire
+# after a denied acquire
+REST_S = 0.005
 MOST_AWAITED = 1 << 20
 
-# Acquires a resource: how to give the lease back (True when a quorum had it), or the name of the outcome without one.
+# Acquires a resource: how to give the lease back (True when a quorum had it), or the name of the
+# outcome without one.
 Acquire = Callable[[str], Callable[[], bool] | str]
 
 
@@ -68,7 +72,10 @@ def plain_lock(order: LoadOrder) -> Acquire:
 
 
 class WaitAofLock:
-    """One caller's quorum, a connection to each instance. `counts`: WAITAOF replies asked, confirmed, unconfirmed."""
+    """One caller's quorum, a connection to each instance.
+
+    `counts`: WAITAOF replies asked, confirmed, unconfirmed.
+    """
 
     def __init__(self, order: LoadOrder, counts: Counter[str]) -> None:
         """Connect. Raises RedisError when an instance cannot take part."""
@@ -76,12 +83,16 @@ class WaitAofLock:
         for server in self._servers:
             server.script_load(COMPARE_AND_DELETE.source)
         self._asked: list[gevent.Greenlet | None] = [None] * len(self._servers)
-        self._quorum, self._prefix, self._counts = quorum_of(len(self._servers)), order.key_prefix, counts
+        self._quorum = quorum_of(len(self._servers))
+        self._prefix = order.key_prefix
+        self._counts = counts
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
         """See Acquire. What got no lease is cleaned up."""
         valid_until_ns = monotonic_ns() + int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
-        key, token, sha = f"{self._prefix}{resource}", token_urlsafe(), COMPARE_AND_DELETE.sha.decode()
+        key = f"{self._prefix}{resource}"
+        token = token_urlsafe()
+        sha = COMPARE_AND_DELETE.sha.decode()
 
         def release() -> bool:
             return self._has_quorum(lambda server: server.evalsha(sha, 1, key, token) == 1)
@@ -103,14 +114,19 @@ class WaitAofLock:
         return bool(was_set) and durable
 
     def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
-        """Whether a quorum said yes, once it did or all have answered. Each is asked when it has answered before."""
+        """Whether a quorum said yes, once it did or all have answered.
+
+        Each is asked when it has answered before.
+        """
 
         def asked(server: Redis, before: gevent.Greenlet | None) -> bool:
             if before is not None:
                 before.get()
             return ask(server)
 
-        self._asked = [gevent.spawn(asked, *one) for one in zip(self._servers, self._asked, strict=True)]
+        self._asked = [
+            gevent.spawn(asked, *one) for one in zip(self._servers, self._asked, strict=True)
+        ]
         votes = 0
         for answered in gevent.iwait(self._asked):
             votes += answered.get()
@@ -120,19 +136,25 @@ class WaitAofLock:
 
 
 class PhaseTally:
-    """What the callers of one phase did in its `window` (ns); `pacer` None: as fast as they were answered."""
+    """What the callers of one phase did in its `window` (ns); `pacer` None: as fast as they were
+    answered."""
 
     def __init__(self, window: tuple[int, int], pacer: Pacer | None = None) -> None:
-        self.window, self.pacer = window, pacer
-        self.intended, self.ended = array("q"), array("q")
+        self.window = window
+        self.pacer = pacer
+        self.intended = array("q")
+        self.ended = array("q")
         self.busy_ns = 0
         self.denied: Counter[str] = Counter()
         self.release_failures = 0
 
     def call(self, resource: str, acquire: Acquire, holds_ns: Iterator[int] | None = None) -> None:
-        """One caller, to the end of the window: acquire, work as long as `holds_ns` says, release."""
+        """One caller, to the end of the window: acquire, work as long as `holds_ns` says,
+        release."""
         start_ns, stop_ns = self.window
-        while (due_ns := monotonic_ns()) < stop_ns and (self.pacer is None or (due_ns := self.pacer.take())):
+        while (due_ns := monotonic_ns()) < stop_ns and (
+            self.pacer is None or (due_ns := self.pacer.take())
+        ):
             release = acquire(resource)
             ended_ns = monotonic_ns()
             if isinstance(release, str):
@@ -147,33 +169,43 @@ class PhaseTally:
             self.busy_ns += max(0, min(monotonic_ns(), stop_ns) - max(due_ns, start_ns))
 
     def histogram(self) -> tuple[Histogram, int]:
-        """The latencies of acquires due in the window, and how many were granted in the window, whenever due."""
+        """The latencies of acquires due in the window, and how many were granted in the window,
+        whenever due."""
         start_ns, stop_ns = self.window
-        intended, ended = np.frombuffer(self.intended, np.int64), np.frombuffer(self.ended, np.int64)
+        intended = np.frombuffer(self.intended, np.int64)
+        ended = np.frombuffer(self.ended, np.int64)
         latencies = (ended - intended)[(intended >= start_ns) & (intended < stop_ns)]
         return Histogram.of(latencies), int(((ended >= start_ns) & (ended < stop_ns)).sum())
 
 
 class Callers:
-    """All callers, connected: as many as `clients` × `pipeline`, each with a resource of its own."""
+    """All callers, connected: as many as `clients` × `pipeline`, each with a resource of its
+    own."""
 
     def __init__(self, order: LoadOrder) -> None:
-        cell, self._seed = order.cell, order.seed
+        cell = order.cell
+        self._seed = order.seed
         self._waited: Counter[str] | None = Counter() if cell.policy == "waitaof" else None
         resources = [f"r{caller}" for caller in range(cell.callers)]
         if self._waited is None:
             locks = [plain_lock(order) for _ in range(cell.clients)] * cell.pipeline
         else:
             locks = [WaitAofLock(order, self._waited).acquire for _ in resources]
-        work = Contention(parse_skew("own"), len(resources), parse_delay(cell.hold), NO_DELAY, order.seed)
+        work = Contention(
+            parse_skew("own"), len(resources), parse_delay(cell.hold), NO_DELAY, order.seed
+        )
         self._callers = list(zip(resources, locks, map(work.holds_ns, count()), strict=False))
 
     def run(self, phase: Phase) -> PhaseFigures:
         """Load for one phase; returns when every caller has ended its cycle."""
         self._seed += 1
-        origin_ns = monotonic_ns() + len(self._callers) * 20_000  # the time it takes to start them
-        start_ns, stop_ns = (int(edge_s * NS_PER_S) for edge_s in (phase.warmup_s, phase.warmup_s + phase.seconds))
-        pacer, due = None, None
+        # the time it takes to start them
+        origin_ns = monotonic_ns() + len(self._callers) * 20_000
+        start_ns, stop_ns = (
+            int(edge_s * NS_PER_S) for edge_s in (phase.warmup_s, phase.warmup_s + phase.seconds)
+        )
+        pacer = None
+        due = None
         if phase.rate_per_s is not None:
             arrivals = offsets_ns(phase.rate_per_s, "poisson", self._seed)
             pacer = Pacer(PreciseAlarm().wait_until, arrivals, origin_ns, start_ns, stop_ns)
@@ -182,9 +214,13 @@ class Callers:
         if self._waited is not None:
             self._waited.clear()
         before_ns = *scheduled_ns(), monotonic_ns()
-        gevent.joinall([gevent.spawn(tally.call, *caller) for caller in self._callers], raise_error=True)
+        gevent.joinall(
+            [gevent.spawn(tally.call, *caller) for caller in self._callers], raise_error=True
+        )
         after_ns = *scheduled_ns(), monotonic_ns()
-        ran_ns, waited_ns, took_ns = (after - before for after, before in zip(after_ns, before_ns, strict=True))
+        ran_ns, waited_ns, took_ns = (
+            after - before for after, before in zip(after_ns, before_ns, strict=True)
+        )
         histogram, granted = tally.histogram()
         return PhaseFigures(
             seconds=phase.seconds,
@@ -197,8 +233,12 @@ class Callers:
             denied=dict(tally.denied),
             release_failures=tally.release_failures,
             wanted_ratio=(ran_ns + waited_ns) / took_ns,
-            littles_law_ratio=None if pacer else tally.busy_ns / (stop_ns - start_ns) / len(self._callers),
-            lateness_p99_ns=int(np.percentile(pacer.lateness_ns, 99)) if pacer and pacer.lateness_ns else None,
+            littles_law_ratio=None
+            if pacer
+            else tally.busy_ns / (stop_ns - start_ns) / len(self._callers),
+            lateness_p99_ns=int(np.percentile(pacer.lateness_ns, 99))
+            if pacer and pacer.lateness_ns
+            else None,
             waitaof=None if self._waited is None else WaitaofCounts(**self._waited),
         )
 
@@ -206,7 +246,8 @@ class Callers:
 def main() -> None:
     """Connect by the order, say so, then answer every phase with its figures."""
     for order in islice(orders(LoadOrder), 1):
-        if order.cell.policy == "waitaof":  # through redis-py; lockcore's own shell waits by gevent as it is
+        # through redis-py; lockcore's own shell waits by gevent as it is
+        if order.cell.policy == "waitaof":
             monkey.patch_socket()
             monkey.patch_select()
         callers = Callers(order)

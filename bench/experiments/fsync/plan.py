@@ -1,8 +1,10 @@
-"""Which cells `lockbench fsync` measures, and in which order: *lists of values → cells → blocks that take turns*.
+"""Which cells `lockbench fsync` measures, and in which order: *lists of values → cells → blocks
+that take turns*.
 
-Rules: pure. The seed decides the order; what is compared (one N and callers) comes in a row. no, everysec and always of
-one cell take turns on the same servers, there and back (A B C, C B A, …): what else the machine does hits all alike,
-and each turn is a pair. As WAITAOF answers once a second, its loads are longer.
+Rules: pure. The seed decides the order; what is compared (one N and callers) comes in a row. no,
+everysec and always of one cell take turns on the same servers, there and back (A B C, C B A, …):
+what else the machine does hits all alike, and each turn is a pair. As WAITAOF answers once a
+second, its loads are longer.
 """
 
 import itertools
@@ -10,23 +12,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.experiments.fsync.result import POLICIES, REWRITES, FsyncCell, FsyncTimes, Policy, Rewrite
+from bench.experiments.fsync.result import (
+    POLICIES,
+    REWRITES,
+    FsyncCell,
+    FsyncTimes,
+    Policy,
+    Rewrite,
+)
 
-OPEN_SHARE = 0.8  # of the maximum found, in open loop
-OPEN_TIMES = 5  # as long as a closed loop: a p99 needs a thousand
-OVERHEAD_S = 0.9  # per block: servers, connections, questions
-CONNECT_S = 0.0006  # per client and instance
+# of the maximum found, in open loop
+OPEN_SHARE = 0.8
+# as long as a closed loop: a p99 needs a thousand
+OPEN_TIMES = 5
+# per block: servers, connections, questions
+OVERHEAD_S = 0.9
+# per client and instance
+CONNECT_S = 0.0006
 
-CallerShape = tuple[int, int, str]  # clients, pipeline and hold
+# clients, pipeline and hold
+CallerShape = tuple[int, int, str]
 TTL_MS = 10_000
-TIMEOUT_MS = TTL_MS / 4  # the longest there is: a slow fsync is measured, not given up on
+# the longest there is: a slow fsync is measured, not given up on
+TIMEOUT_MS = TTL_MS / 4
 WAITAOF_MS = 2000
-WAITAOF_LEAST_S = 2.2  # it answers once a second, so all callers at once
+# it answers once a second, so all callers at once
+WAITAOF_LEAST_S = 2.2
 PLAIN: tuple[Policy, ...] = ("none", "no", "everysec", "always")
 TAKING_TURNS = PLAIN[1:]  # CONFIG SET appendfsync
 ONE: CallerShape = (1, 1, "0")
 SOME: CallerShape = (16, 1, "fixed:5ms")
-MANY: CallerShape = (16, 4, "exp:50ms")  # drawn, else all come back together
+# drawn, else all come back together
+MANY: CallerShape = (16, 4, "exp:50ms")
 SLOW_MS = [2.0]
 
 
@@ -42,14 +59,18 @@ class LoadOrder:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Load for `warmup_s` + `seconds`. `rate_per_s`: of acquires, as a Poisson process; None = closed loop."""
+    """Load for `warmup_s` + `seconds`.
+
+    `rate_per_s`: of acquires, as a Poisson process; None = closed loop.
+    """
 
     warmup_s: float
     seconds: float
     rate_per_s: float | None = None
 
 
-Block = tuple[FsyncCell, ...]  # what takes turns on the same servers: cells that differ in their policy only
+# what takes turns on the same servers: cells that differ in their policy only
+Block = tuple[FsyncCell, ...]
 
 
 class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
@@ -86,31 +107,43 @@ def product_cells(
     injected_ms: Sequence[float],
     rewrites: Sequence[Rewrite] = ("off",),
 ) -> list[FsyncCell]:
-    """All combinations that make sense: without an append-only file there is no fsync to delay and no rewrite."""
+    """All combinations that make sense: without an append-only file there is no fsync to delay and
+    no rewrite."""
     return [
         FsyncCell(
-            policy=policy, instances=count, clients=clients, pipeline=pipeline, injected_ms=delay_ms, rewrite=rewrite,
+            policy=policy,
+            instances=count,
+            clients=clients,
+            pipeline=pipeline,
+            injected_ms=delay_ms,
+            rewrite=rewrite,
             hold=hold,
         )
-        for policy, count, (clients, pipeline, hold) in itertools.product(policies, instances, shapes)
+        for policy, count, (clients, pipeline, hold) in itertools.product(
+            policies, instances, shapes
+        )
         for delay_ms in (injected_ms if policy != "none" else [0.0])
         for rewrite in (rewrites if policy != "none" else REWRITES[:1])
-    ]  # fmt: skip
+    ]
 
 
 def full_cells(cores: int) -> list[FsyncCell]:
-    """All that so many cores can drive: one caller, 16 that hold their locks for 5 ms and 64 that hold them for 50,
-    on four disks; five servers on two cores under the last of these only. Rewrites and WAITAOF on one slow disk."""
-    counts, delays_ms = driven(cores), (0.0, 0.5, 2.0, 10.0)
+    """All that so many cores can drive: one caller, 16 that hold their locks for 5 ms and 64 that
+    hold them for 50, on four disks; five servers on two cores under the last of these only.
+    Rewrites and WAITAOF on one slow disk."""
+    counts = driven(cores)
+    delays_ms = (0.0, 0.5, 2.0, 10.0)
     cells = product_cells(PLAIN, counts, [ONE], delays_ms)
     for of_it, shape in ((counts, SOME), ((1, 3, 5), MANY)):
-        cells += product_cells(PLAIN, of_it, [shape], delays_ms) + product_cells(["waitaof"], of_it, [shape], SLOW_MS)
+        cells += product_cells(PLAIN, of_it, [shape], delays_ms) + product_cells(
+            ["waitaof"], of_it, [shape], SLOW_MS
+        )
     return cells + product_cells(TAKING_TURNS, (1, 3), [SOME], SLOW_MS, REWRITES[1:])
 
 
 def quick_cells(cores: int) -> list[FsyncCell]:
-    """A glance that so many cores can drive: one caller without and with a slow disk, callers that hold their locks
-    (else the load process is the limit), rewrites where they matter most."""
+    """A glance that so many cores can drive: one caller without and with a slow disk, callers that
+    hold their locks (else the load process is the limit), rewrites where they matter most."""
     return [
         *product_cells(PLAIN, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),

@@ -1,9 +1,11 @@
-"""Speed beside losses: *rows of `lockbench fsync`, a result of `lockbench crash` → the planner's page*. Pure.
+"""Speed beside losses: *rows of `lockbench fsync`, a result of `lockbench crash` → the planner's
+page*. Pure.
 
-One option = N × policy × how a crashed instance comes back, and whether clients let it abstain. Speed: the maximum, and
-p99 at 80 % of it, of one reference load measured for most options. Losses: the worst of that option's power cuts, whole
-or torn. Nothing is interpolated: a figure that was not measured is null. What a policy costs is the whole range over
-everything measured; only ratios with an interval are quoted, never a bound. What the page advises is in `advice.py`.
+One option = N × policy × how a crashed instance comes back, and whether clients let it abstain.
+Speed: the maximum, and p99 at 80 % of it, of one reference load measured for most options. Losses:
+the worst of that option's power cuts, whole or torn. Nothing is interpolated: a figure that was not
+measured is null. What a policy costs is the whole range over everything measured; only ratios with
+an interval are quoted, never a bound. What the page advises is in `advice.py`.
 """
 
 from collections import Counter
@@ -15,7 +17,14 @@ from msgspec.structs import asdict, replace
 from bench.errors import UsageError
 from bench.experiments.crash.result import RESTARTS, CrashGroup, CrashResult, CrashRow
 from bench.experiments.fsync.advice import answer, choices, place_text, seconds_text
-from bench.experiments.fsync.judge import always_costs, disk_of, find_rows, findings_of, judge_fsync, rate_interval
+from bench.experiments.fsync.judge import (
+    always_costs,
+    disk_of,
+    find_rows,
+    findings_of,
+    judge_fsync,
+    rate_interval,
+)
 from bench.experiments.fsync.result import (
     POLICIES,
     AlwaysCost,
@@ -27,23 +36,33 @@ from bench.experiments.fsync.result import (
     Option,
     PlannerPage,
     Setup,
-)  # fmt: skip
+)
 from bench.measure import verdict as words
 from bench.measure.environment import Environment
 from bench.measure.verdict import Evidence, Verdict, conclude
 
-CUTS = 20  # of each way; in fewer a fault that shows in one of seven may stay unseen (rule of three)
-MOST_DAYS = 31  # between two results that are read together
+# of each way; in fewer a fault that shows in one of seven may stay unseen (rule of three)
+CUTS = 20
+# between two results that are read together
+MOST_DAYS = 31
 MACHINE = ("cpu_model", "cores", "memory_bytes", "kernel")
-UNLIKE, LEAST_MS = 3.0, 0.5  # times as slow is another disk; below half a millisecond all disks are quick
+# times as slow is another disk; below half a millisecond all disks are quick
+UNLIKE = 3.0
+LEAST_MS = 0.5
 POWER_CUTS = ("power-cut", "power-cut-torn")
 
 Rows = Sequence[FsyncRow]
 
 
-def plan_page(rows: Rows, crash: CrashResult | None, longest_ttl_ms: float | None = None) -> PlannerPage:
-    """The section `planner`, its advice made from its figures. `longest_ttl_ms`: the user's, if named."""
-    reference, costs = _reference(rows), always_costs(rows)
+def plan_page(
+    rows: Rows, crash: CrashResult | None, longest_ttl_ms: float | None = None
+) -> PlannerPage:
+    """The section `planner`, its advice made from its figures.
+
+    `longest_ttl_ms`: the user's, if named.
+    """
+    reference = _reference(rows)
+    costs = always_costs(rows)
     known = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.ratio)
     options = tuple(_options(rows, crash, reference))
     shown = _most_complete(options)
@@ -72,9 +91,12 @@ def _most_complete(options: Sequence[Option]) -> int | None:
 
 
 def earned(result: FsyncResult) -> FsyncResult:
-    """Return a stored `result` with the costs, findings, page and verdict that its rows earn. What its page says of
-    crashes is left out: it came from another result, which has to be there to be believed (`words.beside`)."""
-    rows, conditions, findings = result.rows, result.conditions, findings_of(result.rows)
+    """Return a stored `result` with the costs, findings, page and verdict that its rows earn. What
+    its page says of crashes is left out: it came from another result, which has to be there to be
+    believed (`words.beside`)."""
+    rows = result.rows
+    conditions = result.conditions
+    findings = findings_of(result.rows)
     verdict = judge_fsync(
         findings,
         rows,
@@ -92,8 +114,9 @@ def earned(result: FsyncResult) -> FsyncResult:
 
 
 def apart(speed: FsyncResult, losses: CrashResult) -> str:
-    """Return why the two may not be read together, "" = they may: each must say what it was to show, of one machine and
-    one server, within a month. What a machine is called nobody stored; its processor, memory and kernel tell."""
+    """Return why the two may not be read together, "" = they may: each must say what it was to
+    show, of one machine and one server, within a month. What a machine is called nobody stored; its
+    processor, memory and kernel tell."""
     for name, result in (("speed", speed), ("losses", losses)):
         verdict = result.verdict
         if verdict.word != words.AS_EXPECTED.text:
@@ -112,7 +135,10 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
         return f"the speed is that of {names[0]}, the losses are those of {names[1]}"
     days = abs((_date(speed.started_at) - _date(losses.started_at)).days)
     if days > MOST_DAYS:
-        return f"{days} days lie between the speed ({speed.started_at[:10]}) and the losses ({losses.started_at[:10]})"
+        return (
+            f"{days} days lie between the speed ({speed.started_at[:10]}) and the losses "
+            f"({losses.started_at[:10]})"
+        )
     return ""
 
 
@@ -120,11 +146,14 @@ def machine_text(measured: Environment, here: Environment) -> str:
     """Return which machine the figures are of, and whether that is another one than `here`."""
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
-    return f"measured on {where}" + (": another machine than this one, so measure anew here" if other else "")
+    return f"measured on {where}" + (
+        ": another machine than this one, so measure anew here" if other else ""
+    )
 
 
 def judge_page(page: PlannerPage) -> Verdict:
-    """Return the word of a page: it recommends a way that was crashed often enough and never led to a double grant."""
+    """Return the word of a page: it recommends a way that was crashed often enough and never led to
+    a double grant."""
     safe = [option.crash.cuts for option in page.options if option.crash and option.crash.is_safe]
     evidence = [Evidence("crashes of ways that were safe", sum(safe), CUTS)]
     return conclude(words.RECOMMENDED, evidence, {words.NOT_KNOWN: page.warnings})
@@ -141,7 +170,9 @@ def _date(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"started_at {text!r} is no moment; the result was changed or is damaged") from None
+        raise UsageError(
+            f"started_at {text!r} is no moment; the result was changed or is damaged"
+        ) from None
 
 
 def _text(value: object) -> str:
@@ -149,54 +180,81 @@ def _text(value: object) -> str:
 
 
 def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
-    """What must be known of losses that stand beside the speed. `counts`: the Ns whose speed is known."""
+    """What must be known of losses that stand beside the speed.
+
+    `counts`: the Ns whose speed is known.
+    """
     if (cuts := crash.conditions.cuts_per_cell) < CUTS:
-        yield f"the losses rest on {cuts} of {CUTS} cuts per cell: too few to rely on what they did not show"
+        yield (
+            f"the losses rest on {cuts} of {CUTS} cuts per cell: too few to rely on what "
+            "they did not show"
+        )
     if uncrashed := sorted(counts - {*crash.conditions.instances}):
-        yield f"no crash was made at N={', '.join(map(str, uncrashed))}: what others lose says nothing of it"
+        yield (
+            f"no crash was made at N={', '.join(map(str, uncrashed))}: what others lose says "
+            "nothing of it"
+        )
 
 
-def _unmeasured(page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost], crash: CrashResult | None) -> Iterator[str]:
+def _unmeasured(
+    page: PlannerPage, rows: Rows, costs: Sequence[AlwaysCost], crash: CrashResult | None
+) -> Iterator[str]:
     if crash is not None:
         yield from _of_slow_disks(page, crash)
     if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
         yield f"what {', '.join(missing)} costs: lockbench fsync --fsync {','.join(missing)}"
-    if uncut := dict.fromkeys(f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None):
+    if uncut := dict.fromkeys(
+        f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None
+    ):
         where = f" under {', '.join(uncut)}" if any(option.crash for option in page.options) else ""
         yield f"what a crash loses{where}: lockbench crash --quick, then lockbench planner"
     for why, unknown in (
         ("the load process was the limit there", [cost for cost in costs if cost.generator_bound]),
-        ("fewer than six pairs of visits", [cost for cost in costs if not cost.is_known and not cost.generator_bound]),
+        (
+            "fewer than six pairs of visits",
+            [cost for cost in costs if not cost.is_known and not cost.generator_bound],
+        ),
     ):
         if unknown:
             yield f"what always costs with {'; '.join(map(place_text, unknown))}: {why}"
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
-    """The losses belong to the disk under the crashes; a slower one changes them as it changes the price."""
-    crashed_on, reference = crash.conditions.disk, page.reference
-    crash_disk, price_disk = crash.fleet.fdatasync_s, page.disk_fdatasync_s
+    """The losses belong to the disk under the crashes; a slower one changes them as it changes the
+    price."""
+    crashed_on = crash.conditions.disk
+    reference = page.reference
+    crash_disk = crash.fleet.fdatasync_s
+    price_disk = page.disk_fdatasync_s
     crashed_ms = crash_disk.p50_s * 1000 if crash_disk else None
     priced_ms = price_disk.p50 * 1000 if price_disk else None
     if reference is not None:
         added = (reference.injected_ms, crash.conditions.latency_ms)
-        if added[0] != added[1] or _is_unlike(added[0] + (priced_ms or 0), added[1] + (crashed_ms or 0)):
+        if added[0] != added[1] or _is_unlike(
+            added[0] + (priced_ms or 0), added[1] + (crashed_ms or 0)
+        ):
             again = f" --latency {added[0]:g}ms" if added[0] else ""
             yield (
-                f"what everysec loses at the latency of these prices ({_disk_text(reference.disk, priced_ms)}): the "
-                f"crashes were made on {_disk_text(crashed_on, crashed_ms)}, and a slower disk can lose more; "
+                "what everysec loses at the latency of these prices "
+                f"({_disk_text(reference.disk, priced_ms)}): the "
+                f"crashes were made on {_disk_text(crashed_on, crashed_ms)}, and a "
+                "slower disk can lose more; "
                 f"lockbench crash --quick{again}"
             )
-    slow = [one for one in crash.groups if one.kind == "kill-slow-fsync" and one.policy == "everysec"]
+    slow = [
+        one for one in crash.groups if one.kind == "kill-slow-fsync" and one.policy == "everysec"
+    ]
     windows_s = [one.lost_window_s.max for one in slow if one.lost_window_s.max is not None]
     if windows_s:
         yield (
-            f"a disk that stalls: with fsyncs of 1.5 s kill -9 alone lost up to {max(windows_s):.2f} s of locks "
+            "a disk that stalls: with fsyncs of 1.5 s kill -9 alone lost up to "
+            f"{max(windows_s):.2f} s of locks "
             f"under everysec; nothing between that and {crashed_on} was crashed"
         )
     if page.longest_ttl_ms and page.ttl_ms and page.longest_ttl_ms != page.ttl_ms:
         yield (
-            f"a crash at your TTL of {seconds_text(page.longest_ttl_ms)}: what comes on top of the TTL was measured at "
+            f"a crash at your TTL of {seconds_text(page.longest_ttl_ms)}: what comes on "
+            "top of the TTL was measured at "
             f"{seconds_text(page.ttl_ms)}"
         )
 
@@ -207,17 +265,26 @@ def _is_unlike(one_ms: float, other_ms: float) -> bool:
 
 
 def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
-    measured = "fdatasync not measured" if fdatasync_ms is None else f"fdatasync p50 {fdatasync_ms:.3g} ms"
+    measured = (
+        "fdatasync not measured" if fdatasync_ms is None else f"fdatasync p50 {fdatasync_ms:.3g} ms"
+    )
     return f"{disk}, {measured}"
 
 
 def _reference(rows: Rows) -> Setup | None:
-    """The load that most N and policies share; of equals the one with the slowest disk, then the most callers."""
+    """The load that most N and policies share; of equals the one with the slowest disk, then the
+    most callers."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
     counts = Counter(row.setup for row in of_policies)
 
     def rank(load: Setup) -> tuple[float, ...]:
-        return counts[load], load.injected_ms == 2.0, load.injected_ms, load.callers <= 256, load.callers
+        return (
+            counts[load],
+            load.injected_ms == 2.0,
+            load.injected_ms,
+            load.callers <= 256,
+            load.callers,
+        )
 
     return max(counts, key=rank, default=None)
 
@@ -225,7 +292,9 @@ def _reference(rows: Rows) -> Setup | None:
 def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> Iterator[Option]:
     """By N, policy and way of coming back; that is None where no crash was made."""
     cells = crash.rows if crash else ()
-    found = {(row.instances, row.policy) for row in rows} | {(cell.instances, cell.policy) for cell in cells}
+    found = {(row.instances, row.policy) for row in rows} | {
+        (cell.instances, cell.policy) for cell in cells
+    }
     for instances, policy in sorted(found, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
         wanted: dict[str, object] = {"instances": instances, "policy": policy}
         if reference is not None:
@@ -245,14 +314,17 @@ def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> 
                 acquired_per_s=fastest.acquired_per_s if fastest else None,
                 rate_interval=rate_interval(fastest) if fastest else None,
                 generator_bound=fastest.generator.bound if fastest else None,
-                p99_s=loaded.acquire_s.p99 if loaded and loaded.sustained and not loaded.generator.reason else None,
+                p99_s=loaded.acquire_s.p99
+                if loaded and loaded.sustained and not loaded.generator.reason
+                else None,
                 sustained=loaded.sustained if loaded else None,
                 crash=_losses(crashed[key], crash.groups) if crash and key is not None else None,
             )
 
 
 def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSeen:
-    """The worst of some cells: margins share their cuts, which count once; `groups` know the losses of all margins."""
+    """The worst of some cells: margins share their cuts, which count once; `groups` know the losses
+    of all margins."""
     cells = [cell for cell in cells if cell.kind in POWER_CUTS] or cells
     cuts = {cell.key: cell.cuts for cell in cells}
     whole = [group for group in groups if group.key in cuts] or cells

@@ -1,5 +1,6 @@
-"""What `lockbench fsync` stores: *visits in the journal, rows of cells, what always costs, findings, the planner's
-page*. A figure of repeats is a `Spread`; null = not known, or not applicable."""
+"""What `lockbench fsync` stores: *visits in the journal, rows of cells, what always costs,
+findings, the planner's page*. A figure of repeats is a `Spread`; null = not known, or not
+applicable."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeVar, get_args
@@ -11,9 +12,11 @@ from bench.measure.run_result import InstanceFacts, ServerBinary, SyncLatency
 from bench.measure.section import Amount, Count, Section, says
 from bench.measure.statistics import Spread
 
-Policy = Literal["none", "no", "everysec", "always", "waitaof"]  # each of the first four does more than the one before
+# each of the first four does more than the one before
+Policy = Literal["none", "no", "everysec", "always", "waitaof"]
 Rewrite = Literal["off", "on", "on-no-sync"]
-LoadName = Literal["max", "50%", "80%"]  # 50% in results of before 2026-11-23 only
+# 50% in results of before 2026-11-23 only
+LoadName = Literal["max", "50%", "80%"]
 Word = Literal["as expected", "not shown", "not known", "violated", "not judged", "server fault"]
 Number = TypeVar("Number", int, float)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -40,7 +43,8 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> str:
-        """As findings name their cells: connections × callers of each, and how long those hold a lock."""
+        """As findings name their cells: connections × callers of each, and how long those hold a
+        lock."""
         held = "" if self.hold == "0" else f", {self.hold.removeprefix('fixed:')}"
         return f"{self.clients}×{self.pipeline}{held}"
 
@@ -48,7 +52,11 @@ class Setup(Section, frozen=True, kw_only=True):
     def load_text(self) -> str:
         """The same in words: `64 callers on 16 connections, hold 5ms`."""
         count = "1 caller" if self.callers == 1 else f"{self.callers:,} callers"
-        shared = f" on {self.clients} connection{'' if self.clients == 1 else 's'}" if self.pipeline > 1 else ""
+        shared = (
+            f" on {self.clients} connection{'' if self.clients == 1 else 's'}"
+            if self.pipeline > 1
+            else ""
+        )
         held = "" if self.hold == "0" else f", hold {self.hold.removeprefix('fixed:')}"
         return f"{count}{shared}{held}"
 
@@ -61,9 +69,14 @@ class Setup(Section, frozen=True, kw_only=True):
 class FsyncCell(Setup, frozen=True, kw_only=True):
     """One point of the matrix."""
 
-    policy: Annotated[Policy, says("appendfsync; none: no append-only file; waitaof: everysec, WAITAOF is awaited")]
+    policy: Annotated[
+        Policy,
+        says("appendfsync; none: no append-only file; waitaof: everysec, WAITAOF is awaited"),
+    ]
     instances: Annotated[Count, says("N")]
-    rewrite: Annotated[Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")]
+    rewrite: Annotated[
+        Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")
+    ]
 
     @property
     def connections(self) -> int:
@@ -94,13 +107,17 @@ class WaitaofCounts(Section, frozen=True, kw_only=True):
     confirmed: Annotated[Count, says("those that count the local fsync")] = 0
     unconfirmed: Annotated[Count, says("those that do not: no vote")] = 0
     probes: Annotated[Count, says("single tries that were confirmed")] = 0
-    untrue: Annotated[Count, says("those of them that were not on the disk, by the shim's ledger")] = 0
+    untrue: Annotated[
+        Count, says("those of them that were not on the disk, by the shim's ledger")
+    ] = 0
 
     @classmethod
     def sum_of(cls, parts: Iterable[Self]) -> Self:
         """Add them up."""
         known = list(parts)
-        return cls(**{name: sum(getattr(one, name) for one in known) for name in cls.__struct_fields__})
+        return cls(
+            **{name: sum(getattr(one, name) for one in known) for name in cls.__struct_fields__}
+        )
 
 
 class PhaseFigures(Section, frozen=True, kw_only=True):
@@ -108,26 +125,35 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
 
     seconds: Annotated[Amount, says("of the window")]
     granted: Annotated[Count, says("in the window, whenever due")]
-    due: Annotated[Count | None, says("acquires that the schedule had in the window; null in closed loop")]
+    due: Annotated[
+        Count | None, says("acquires that the schedule had in the window; null in closed loop")
+    ]
     histogram: Annotated[str, says("of acquires due in the window, from the intended start, ns")]
     max_ns: Annotated[Count, says("the longest of them, exact")]
     sum_ns: Annotated[Count, says("of all of them, exact")]
     leases: Annotated[Count, says("granted in the whole load, with warm-up and drain")]
     denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
     release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
-    wanted_ratio: Annotated[Amount, says("share of the time that the load process ran or waited for a core")]
+    wanted_ratio: Annotated[
+        Amount, says("share of the time that the load process ran or waited for a core")
+    ]
     littles_law_ratio: Annotated[Amount | None, says("callers at work ÷ callers; closed loop")]
     lateness_p99_ns: Annotated[Count | None, says("what the timer added to starts; open loop")]
     waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
-    """What came of a load, with what the servers and the shim counted meanwhile, warm-up and drain included."""
+    """What came of a load, with what the servers and the shim counted meanwhile, warm-up and drain
+    included."""
 
     rate_per_s: Annotated[Amount | None, says("asked for; null in closed loop")]
     fsyncs: Annotated[Count | None, says("of all instances")]
-    latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
-    rewrite_fsyncs_per_s: Annotated[Amount | None, says("while the files were rewritten; null: not, or not counted")]
+    latency_events: Annotated[
+        dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")
+    ]
+    rewrite_fsyncs_per_s: Annotated[
+        Amount | None, says("while the files were rewritten; null: not, or not counted")
+    ]
     elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
     server_cpu_s: Annotated[Amount | None, says("CPU of all instances")]
     aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted")]
@@ -136,7 +162,9 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
 class VisitSeen(Section, frozen=True, kw_only=True):
     """One visit of a cell: a line of the journal."""
 
-    repeat: Annotated[Count, says("which one; visits of one number were made in a row on the same servers")]
+    repeat: Annotated[
+        Count, says("which one; visits of one number were made in a row on the same servers")
+    ]
     cell: Annotated[FsyncCell, says("what was visited")]
     disk: Annotated[SyncLatency | None, says("null where it cannot be measured")]
     loads: Annotated[dict[LoadName, LoadSeen], says("by name")]
@@ -146,7 +174,10 @@ class DiskFigures(Section, frozen=True, kw_only=True):
     """fdatasync before each visit, nothing added (s)."""
 
     p50: Annotated[Amount, says("s, median of the visits' medians")]
-    p99: Annotated[Amount | None, says("s, median of the visits'; of one with fewer than 100 writes its longest")]
+    p99: Annotated[
+        Amount | None,
+        says("s, median of the visits'; of one with fewer than 100 writes its longest"),
+    ]
     max: Annotated[Amount, says("s, the longest")]
 
 
@@ -168,24 +199,38 @@ class VisitRate(Section, frozen=True, kw_only=True):
 class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     """One cell under one load."""
 
-    load: Annotated[LoadName, says("max: closed loop; 80%: open loop at that share of the visit's maximum")]
+    load: Annotated[
+        LoadName, says("max: closed loop; 80%: open loop at that share of the visit's maximum")
+    ]
     offered_per_s: Annotated[Spread | None, says("asked for; null in closed loop")]
-    acquired_per_s: Annotated[Spread, says("granted in the window; each is released at once: two appended writes")]
-    sustained: Annotated[bool | None, says("no more than 1 % (or chance) fell behind; null in closed loop")]
+    acquired_per_s: Annotated[
+        Spread, says("granted in the window; each is released at once: two appended writes")
+    ]
+    sustained: Annotated[
+        bool | None, says("no more than 1 % (or chance) fell behind; null in closed loop")
+    ]
     acquire_s: Annotated[Latency, says("acquire, from the intended start, of all repeats together")]
     fsyncs_per_s: Annotated[Spread | None, says("per instance, counted by the shim")]
     locks_per_fsync: Annotated[Spread | None, says("leases ÷ fsyncs of one instance")]
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
     aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted, all repeats")]
-    latency_events: Annotated[dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")]
-    rewrite_fsyncs_per_s: Annotated[Spread | None, says("of all instances and their children meanwhile")]
+    latency_events: Annotated[
+        dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")
+    ]
+    rewrite_fsyncs_per_s: Annotated[
+        Spread | None, says("of all instances and their children meanwhile")
+    ]
     leases: Annotated[Count, says("granted in all, with warm-up and drain")]
     denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
     release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
     waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
-    disk_fdatasync_s: Annotated[DiskFigures | None, says("the disk of the servers; null = not known")]
+    disk_fdatasync_s: Annotated[
+        DiskFigures | None, says("the disk of the servers; null = not known")
+    ]
     generator: Annotated[LoadProcessFigures, says("the load process")]
-    visits: Annotated[tuple[VisitRate, ...], says("each by itself, for pairs; none before 2026-11-23")] = ()
+    visits: Annotated[
+        tuple[VisitRate, ...], says("each by itself, for pairs; none before 2026-11-23")
+    ] = ()
 
     @property
     def rate(self) -> float:
@@ -203,7 +248,9 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
 
     instances: Annotated[Count, says("N")]
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
-    generator_bound: Annotated[bool, says("one of the two was limited by the load process: the ratio is understated")]
+    generator_bound: Annotated[
+        bool, says("one of the two was limited by the load process: the ratio is understated")
+    ]
     low: Annotated[Amount | None, says("of its 95 % interval; null: too few pairs")] = None
     high: Annotated[Amount | None, says("of its 95 % interval; null as low")] = None
     pairs: Annotated[Count, says("of visits that it is made of")] = 0
@@ -216,14 +263,21 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
     @property
     def interval(self) -> str:
         """In words, a dash where there is none."""
-        return f"{_times(self.low)}–{_times(self.high)}" if self.low is not None and self.high is not None else "–"
+        return (
+            f"{_times(self.low)}–{_times(self.high)}"
+            if self.low is not None and self.high is not None
+            else "–"
+        )
 
     @property
     def price(self) -> str:
         """The ratio with its interval, in words; results of before 2026-11-23 have none."""
         if self.low is None:
             return f"{_times(self.ratio)}× (no interval)"
-        return f"{f'{_times(self.ratio)}×' if self.low > 1 else 'nothing measurable'} ({self.interval})"
+        return (
+            f"{f'{_times(self.ratio)}×' if self.low > 1 else 'nothing measurable'} "
+            f"({self.interval})"
+        )
 
 
 def _times(ratio: float) -> str:
@@ -250,7 +304,9 @@ class LossesSeen(Section, frozen=True, kw_only=True):
 
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash")]
-    double_grants: Annotated[Count, says("of the asked ones, granted while the first lease was valid")]
+    double_grants: Annotated[
+        Count, says("of the asked ones, granted while the first lease was valid")
+    ]
     asked: Annotated[Count, says("locks a second client asked for while somebody held them")] = 0
     unavailable_s: Annotated[Most, says("without new locks")]
 
@@ -266,13 +322,19 @@ class Option(Section, frozen=True, kw_only=True):
     instances: Annotated[Count, says("N")]
     policy: Annotated[Policy, says("of the servers")]
     restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")]
-    abstention: Annotated[bool, says("clients let a restarted instance abstain for the longest TTL")] = False
+    abstention: Annotated[
+        bool, says("clients let a restarted instance abstain for the longest TTL")
+    ] = False
     acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")]
     generator_bound: Annotated[bool | None, says("limited by the load process")]
-    p99_s: Annotated[Amount | None, says("acquire at 80 % of it; null when that was a queue, or late")]
+    p99_s: Annotated[
+        Amount | None, says("acquire at 80 % of it; null when that was a queue, or late")
+    ]
     sustained: Annotated[bool | None, says("of that open load")]
     crash: Annotated[LossesSeen | None, says("what a crash loses")]
-    rate_interval: Annotated[tuple[Amount, Amount] | None, says("of acquired_per_s, 95 %; null: too few visits")] = None
+    rate_interval: Annotated[
+        tuple[Amount, Amount] | None, says("of acquired_per_s, 95 %; null: too few visits")
+    ] = None
 
 
 class CostRange(Section, frozen=True, kw_only=True):
@@ -282,23 +344,33 @@ class CostRange(Section, frozen=True, kw_only=True):
     most: Annotated[AlwaysCost, says("where it costs most")]
 
     def __str__(self) -> str:
-        least, most = self.least.price, self.most.price
+        least = self.least.price
+        most = self.most.price
         return most if least == most else f"between {least} and {most}"
 
 
 class PlannerPage(Section, frozen=True, kw_only=True):
     """Speed beside losses."""
 
-    reference: Annotated[Setup | None, says("the load whose figures stand in the options, p99 at 80 % of the maximum")]
+    reference: Annotated[
+        Setup | None,
+        says("the load whose figures stand in the options, p99 at 80 % of the maximum"),
+    ]
     options: Annotated[tuple[Option, ...], says("N × policy × restart")]
     always_costs: Annotated[CostRange | None, says("null where nothing can be compared")]
     disk_fdatasync_s: Annotated[DiskFigures | None, says("of all rows; null = not known")]
-    always_here: Annotated[AlwaysCost | None, says("at the reference load, N as shown; null = not known")] = None
-    shown_instances: Annotated[Count | None, says("the N with the most figures: pictures show it")] = None
+    always_here: Annotated[
+        AlwaysCost | None, says("at the reference load, N as shown; null = not known")
+    ] = None
+    shown_instances: Annotated[
+        Count | None, says("the N with the most figures: pictures show it")
+    ] = None
     ttl_ms: Annotated[Amount | None, says("of the crash result; null without one")]
     longest_ttl_ms: Annotated[Amount | None, says("the user's, of --ttl; null: not named")] = None
     crash_locks_per_s: Annotated[Amount | None, says("offered while it crashed servers")]
-    warnings: Annotated[tuple[str, ...], says("what must be known before both are read together")] = ()
+    warnings: Annotated[
+        tuple[str, ...], says("what must be known before both are read together")
+    ] = ()
     unmeasured: Annotated[tuple[str, ...], says("what nothing is known of, and what to type")] = ()
     advice: Annotated[tuple[str, ...], says("sentences, the recommendation first")] = ()
 
@@ -308,7 +380,9 @@ class FsyncFleet(Section, frozen=True, kw_only=True):
 
     started: Annotated[bool, says("by us")]
     server: Annotated[ServerBinary | None, says("the program; null on the user's servers")]
-    instances: Annotated[tuple[InstanceFacts, ...] | None, says("facts of the user's servers; null on our own")]
+    instances: Annotated[
+        tuple[InstanceFacts, ...] | None, says("facts of the user's servers; null on our own")
+    ]
 
 
 class FsyncTimes(Section, frozen=True, kw_only=True):
@@ -318,7 +392,9 @@ class FsyncTimes(Section, frozen=True, kw_only=True):
     warmup_s: Annotated[Amount, says("before each load")]
     seconds: Annotated[Amount, says("of each load")]
     quick: Annotated[bool, says("--quick")]
-    scenario: Annotated[str, says("what was taken of a scenario and what not, or what so few cores do not drive")] = ""
+    scenario: Annotated[
+        str, says("what was taken of a scenario and what not, or what so few cores do not drive")
+    ] = ""
 
 
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):

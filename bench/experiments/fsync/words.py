@@ -1,6 +1,6 @@
-"""What `lockbench fsync` and `lockbench planner` say: *a result → advice, pictures, tables, findings*. A latency of a
-load that was not sustained is not shown; what was not measured, or has no interval, is an en dash. Tables fit 80
-columns."""
+"""What `lockbench fsync` and `lockbench planner` say: *a result → advice, pictures, tables,
+findings*. A latency of a load that was not sustained is not shown; what was not measured, or has no
+interval, is an en dash. Tables fit 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +9,16 @@ import msgspec
 
 from bench.errors import UsageError
 from bench.experiments.crash.result import CrashResult, Restart
-from bench.experiments.fsync.advice import Tried, Way, choices, key_figures, place_text, tried_ways, wait_s, wait_text
+from bench.experiments.fsync.advice import (
+    Tried,
+    Way,
+    choices,
+    key_figures,
+    place_text,
+    tried_ways,
+    wait_s,
+    wait_text,
+)
 from bench.experiments.fsync.judge import rate_interval
 from bench.experiments.fsync.planner import apart, judge_page, plan_page
 from bench.experiments.fsync.result import (
@@ -21,7 +30,7 @@ from bench.experiments.fsync.result import (
     Option,
     PlannerPage,
     Setup,
-)  # fmt: skip
+)
 from bench.measure.expectation import ROW_WORDS
 from bench.measure.run_result import servers_text
 from bench.measure.statistics import Spread
@@ -47,25 +56,32 @@ from bench.report.sheet import (
 )
 
 CARRY_OVER = (
-    "absolute rates do not carry over to another machine, disk or client; the order of the policies does, and the row "
+    "absolute rates do not carry over to another machine, disk or client; the order of "
+    "the policies does, and the row "
     "whose latency is nearest to that of your own disk (lockbench doctor measures it)"
 )
 _REWRITTEN = {"off": "", "on": ", rewrite", "on-no-sync": ", unsynced"}
 TERMS = {
-    "appendfsync": "when Redis syncs its append-only file to the disk: never by itself (no), once a second (everysec), "
+    "appendfsync": "when Redis syncs its append-only file to the disk: never "
+    "by itself (no), once a "
+    "second (everysec), "
     "before each reply (always); none: there is no such file",
     "granted twice": "a second client got a lock while the lease of the first was valid",
-    "restart": "at once: the server starts again as soon as it has ended; delayed: only when the longest TTL is over",
-    "clients abstain": "clients do not count the votes of a restarted server before the longest TTL is over",
+    "restart": "at once: the server starts again as soon as it has ended; delayed: only when the "
+    "longest TTL is over",
+    "clients abstain": "clients do not count the votes of a restarted server before "
+    "the longest TTL is over",
     "disk": "raw: as it is; +2 ms: every fsync was made to take 2 ms longer, as cloud volumes do",
-    "rewrite": "Redis rewrites its append-only file meanwhile; unsynced: under no-appendfsync-on-rewrite yes",
+    "rewrite": "Redis rewrites its append-only file meanwhile; unsynced: under "
+    "no-appendfsync-on-rewrite yes",
 }
-MEMORY_S = 5e-6  # an fdatasync of a file in memory takes less
+# an fdatasync of a file in memory takes less
+MEMORY_S = 5e-6
 
 
 def beside(result: FsyncResult, folder: Path) -> FsyncResult:
-    """Return it with the losses of the newest crash result right below `folder`, if it has none of its own. Where those
-    are refused or are of another machine, a warning says so."""
+    """Return it with the losses of the newest crash result right below `folder`, if it has none of
+    its own. Where those are refused or are of another machine, a warning says so."""
     if result.planner.ttl_ms:
         return result
     try:
@@ -85,20 +101,38 @@ def _warned(result: FsyncResult, warning: str) -> FsyncResult:
 
 
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
-    """Return what a policy costs, then the planner's choices; `result` is stored at `place` ("" = nowhere)."""
+    """Return what a policy costs, then the planner's choices; `result` is stored at `place` ("" =
+    nowhere)."""
     page = result.planner
-    expected = [("as expected", finding.text) for finding in result.findings if finding.verdict == "as expected"]
-    headline = f"always costs {page.always_costs}" if page.always_costs else "what always costs is not known here"
+    expected = [
+        ("as expected", finding.text)
+        for finding in result.findings
+        if finding.verdict == "as expected"
+    ]
+    headline = (
+        f"always costs {page.always_costs}"
+        if page.always_costs
+        else "what always costs is not known here"
+    )
     return sheet_of(
-        result, place, kind="fsync", headline=headline, conditions=_conditions(result),
+        result,
+        place,
+        kind="fsync",
+        headline=headline,
+        conditions=_conditions(result),
         parts=(_prices(result), _options(page), _measured(result)),
-        lines=dict.fromkeys([*_advice_lines(page), *_notes(page), *expected]), keys=_cost_keys(page),
-    )  # fmt: skip
+        lines=dict.fromkeys([*_advice_lines(page), *_notes(page), *expected]),
+        keys=_cost_keys(page),
+    )
 
 
 def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
-    """Return the planner's page alone, its advice first. `sources`: which results it was made of."""
-    page, verdict = result.planner, judge_page(result.planner)
+    """Return the planner's page alone, its advice first.
+
+    `sources`: which results it was made of.
+    """
+    page = result.planner
+    verdict = judge_page(result.planner)
     word = word_of("planner", verdict)
     conditions = f"{_server(result) or 'your servers'} · p99 from the intended start"
     reasons = [Sentence("because", reason) for reason in verdict.reasons]
@@ -127,7 +161,8 @@ def suite(result: FsyncResult) -> Suite:
     cases = [
         Case(f"{finding.name}: {finding.cell}", ROW_WORDS[finding.verdict].status, finding.text)
         for finding in result.findings
-        if finding.verdict in ROW_WORDS  # not those that were not judged, and what is the server's fault
+        # not those that were not judged, and what is the server's fault
+        if finding.verdict in ROW_WORDS
     ]
     return Suite("fsync", result.started_at, result.duration_s, cases, {"id": result.id})
 
@@ -170,7 +205,8 @@ def _hold(setup: Setup) -> str:
     return "–" if setup.hold == "0" else setup.hold.removeprefix("fixed:").replace("exp:", "≈")
 
 
-Measured = tuple[FsyncRow, FsyncRow | None]  # of a cell its maximum, and the open loop at 80 % of that
+# of a cell its maximum, and the open loop at 80 % of that
+Measured = tuple[FsyncRow, FsyncRow | None]
 _ROWS: Columns[Measured] = (
     ("N", lambda pair: str(pair[0].instances)),
     ("callers", lambda pair: count(pair[0].callers)),
@@ -192,7 +228,11 @@ _COSTS: Columns[AlwaysCost] = (
     ("95 % sure", lambda cost: cost.interval if cost.is_known else MISSING),
     ("pairs", lambda cost: str(cost.pairs)),
 )
-_WAYS = {("at-once", False): "at once", ("at-once", True): "at once, clients abstain", ("delayed", False): "delayed"}
+_WAYS = {
+    ("at-once", False): "at once",
+    ("at-once", True): "at once, clients abstain",
+    ("delayed", False): "delayed",
+}
 _OPTIONS: Columns[Option] = (
     ("N", lambda one: str(one.instances)),
     ("policy", lambda one: one.policy),
@@ -200,16 +240,31 @@ _OPTIONS: Columns[Option] = (
     ("locks\n/s", lambda one: _rate(one.acquired_per_s, bound=one.generator_bound)),
     ("p99\nms", lambda one: milliseconds(one.p99_s)),
     ("locks\nlost", lambda one: count(one.crash.lost_per_cut.max) if one.crash else MISSING),
-    ("granted\ntwice", lambda one: f"{one.crash.double_grants:,} of {one.crash.asked:,}" if one.crash else MISSING),
+    (
+        "granted\ntwice",
+        lambda one: f"{one.crash.double_grants:,} of {one.crash.asked:,}" if one.crash else MISSING,
+    ),
     ("cuts", lambda one: count(one.crash.cuts) if one.crash else MISSING),
     ("no new\nlocks s", lambda one: f"{one.crash.unavailable_s.max:.1f}" if one.crash else MISSING),
 )
 
 
 def _prices(result: FsyncResult) -> Part:
-    about = "everysec's locks/s ÷ always's, in turns on the same servers; pairs: turns that were compared"
-    about += "; – : no interval, or the load process was the limit" * any(not cost.is_known for cost in result.costs)
-    return table("What always costs", about, _COSTS, result.costs, (2, 3), terms=_terms("disk", "appendfsync"))
+    about = (
+        "everysec's locks/s ÷ always's, in turns on the same servers; pairs: turns that were "
+        "compared"
+    )
+    about += "; – : no interval, or the load process was the limit" * any(
+        not cost.is_known for cost in result.costs
+    )
+    return table(
+        "What always costs",
+        about,
+        _COSTS,
+        result.costs,
+        (2, 3),
+        terms=_terms("disk", "appendfsync"),
+    )
 
 
 def _measured(result: FsyncResult) -> Part:
@@ -217,9 +272,16 @@ def _measured(result: FsyncResult) -> Part:
     pairs = [(row, opened.get(str(row))) for row in result.rows if row.load == "max"]
     shared = sorted({(row.callers, row.clients) for row, _ in pairs if row.pipeline > 1})
     about = "locks/s with all callers at work; p50 and p99 of an acquire at 80 % of that"
-    about += "".join(f"; {callers} callers share {counted(clients, 'connection')}" for callers, clients in shared)
-    about += "; – : too few samples, or the load fell behind or started late; ≥: the load process was the limit"
-    return table("Measured", about, _ROWS, pairs, (2, 3, 4), terms=_terms("disk", "rewrite", "appendfsync"))
+    about += "".join(
+        f"; {callers} callers share {counted(clients, 'connection')}" for callers, clients in shared
+    )
+    about += (
+        "; – : too few samples, or the load fell behind or started late; ≥: the load process "
+        "was the limit"
+    )
+    return table(
+        "Measured", about, _ROWS, pairs, (2, 3, 4), terms=_terms("disk", "rewrite", "appendfsync")
+    )
 
 
 def _terms(*names: str) -> dict[str, str]:
@@ -242,7 +304,11 @@ def _rate(rate: Spread | None, *, bound: bool | None) -> str:
 
 def _interval(interval: tuple[float, float] | None, *, bound: bool | None) -> str:
     """Of what the servers do: a load process at its limit says nothing about that."""
-    return MISSING if interval is None or bound else f"{count(round(interval[0]))}–{count(round(interval[1]))}"
+    return (
+        MISSING
+        if interval is None or bound
+        else f"{count(round(interval[0]))}–{count(round(interval[1]))}"
+    )
 
 
 def _advice_lines(page: PlannerPage) -> Iterator[Sentence]:
@@ -257,8 +323,14 @@ def _notes(page: PlannerPage) -> Iterator[Sentence]:
     yield Sentence("disk", disk_text(page.disk_fdatasync_s))
     yield Sentence("carries over", CARRY_OVER)
     if page.ttl_ms:
-        at = f", at {count(page.crash_locks_per_s)} locks/s; expect as many times more as your rate is higher"
-        yield Sentence("locks lost", f"held by somebody and forgotten by a crash, the most of one power cut{at}")
+        at = (
+            f", at {count(page.crash_locks_per_s)} locks/s; expect as many times more as "
+            "your rate is higher"
+        )
+        yield Sentence(
+            "locks lost",
+            f"held by somebody and forgotten by a crash, the most of one power cut{at}",
+        )
 
 
 def _cost_keys(page: PlannerPage) -> Iterator[KeyFigure]:
@@ -267,7 +339,9 @@ def _cost_keys(page: PlannerPage) -> Iterator[KeyFigure]:
         yield KeyFigure("least", costs.least.price, place_text(costs.least))
         yield KeyFigure("most", costs.most.price, place_text(costs.most))
     if disk := page.disk_fdatasync_s:
-        yield KeyFigure("fsync of this disk", f"p50 {latency(disk.p50)}", f"p99 {latency(disk.p99)}")
+        yield KeyFigure(
+            "fsync of this disk", f"p50 {latency(disk.p50)}", f"p99 {latency(disk.p99)}"
+        )
 
 
 def _options(page: PlannerPage) -> Part:
@@ -275,7 +349,9 @@ def _options(page: PlannerPage) -> Part:
     at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
     about = f"{at}losses: the worst power cut (none: any end)"
     terms = _terms("appendfsync", "restart", "clients abstain", "granted twice")
-    return table("Price and loss of each choice", about, _OPTIONS, page.options, (1, 2), terms=terms)
+    return table(
+        "Price and loss of each choice", about, _OPTIONS, page.options, (1, 2), terms=terms
+    )
 
 
 _GROUPS: dict[tuple[Restart, bool], str] = {
@@ -286,11 +362,17 @@ _GROUPS: dict[tuple[Restart, bool], str] = {
 
 
 def choice_figure(page: PlannerPage) -> Figure | None:
-    """Price against loss: of each way the share of locks granted twice, the wait after a crash, the speed."""
-    shown = [one for one in page.options if one.instances == page.shown_instances and one.crash and one.restart]
+    """Price against loss: of each way the share of locks granted twice, the wait after a crash, the
+    speed."""
+    shown = [
+        one
+        for one in page.options
+        if one.instances == page.shown_instances and one.crash and one.restart
+    ]
     if not shown:
         return None
-    groups, rows = [], []
+    groups = []
+    rows = []
     for key, heading in _GROUPS.items():
         named = []
         for one in shown:
@@ -304,25 +386,53 @@ def choice_figure(page: PlannerPage) -> Figure | None:
             groups.append((heading, named))
     ways = tried_ways(page)
     safe = sum(tried.is_safe for tried in ways)
-    title = f"{safe} of {len(ways)} ways granted no lock twice: they cost waiting after a crash, or speed"
-    load = f"speed with {page.reference.load_text}, disk {page.reference.disk}" if page.reference else "speed not known"
+    title = (
+        f"{safe} of {len(ways)} ways granted no lock twice: they cost waiting after a crash, "
+        "or speed"
+    )
+    load = (
+        f"speed with {page.reference.load_text}, disk {page.reference.disk}"
+        if page.reference
+        else "speed not known"
+    )
     about = f"N={page.shown_instances}; after power cuts (none: any end); {load}"
-    heads = [Panel("granted twice", "% of locks"), Panel("no new locks", "s, at most"), Panel("speed", "acquires/s")]
-    names = ("policy", "restart", "abstention", "instances", "double_grants", "asked", "cuts", "unavailable_s", "per_s")
+    heads = [
+        Panel("granted twice", "% of locks"),
+        Panel("no new locks", "s, at most"),
+        Panel("speed", "acquires/s"),
+    ]
+    names = (
+        "policy",
+        "restart",
+        "abstention",
+        "instances",
+        "double_grants",
+        "asked",
+        "cuts",
+        "unavailable_s",
+        "per_s",
+    )
     columns = [Column(name, "text") for name in names]
     return panels("choices", title, about, heads=heads, groups=groups, columns=columns, rows=rows)
 
 
 def _choice_measures(page: PlannerPage, one: Option, tried: Tried) -> list[Measure]:
     """Of one N: the share of locks granted twice, the wait after a crash, the speed."""
-    (losses,), speed = tried.losses, one.acquired_per_s
+    (losses,) = tried.losses
+    speed = one.acquired_per_s
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
-    lost = ("bad", "locks granted twice") if losses.double_grants else ("good", "no lock granted twice")
+    lost = (
+        ("bad", "locks granted twice")
+        if losses.double_grants
+        else ("good", "no lock granted twice")
+    )
     waited = wait_text(page, tried, "TTL+").removesuffix(" s")
     return [
         Measure(twice, percent(twice, 0) if losses.double_grants else "none", *lost),
         Measure(wait_s(page, tried), waited, "c3", "time without new locks"),
-        Measure(speed.median if speed else None, _rate(speed, bound=one.generator_bound), "c1", "speed"),
+        Measure(
+            speed.median if speed else None, _rate(speed, bound=one.generator_bound), "c1", "speed"
+        ),
     ]
 
 
@@ -333,21 +443,38 @@ def figures(result: FsyncResult) -> list[Figure]:
         return []
     bars = [
         Bar(
-            f"N={cost.instances}, {_short(cost)}", cost.ratio, cost.low, cost.high, cost.price,
+            f"N={cost.instances}, {_short(cost)}",
+            cost.ratio,
+            cost.low,
+            cost.high,
+            cost.price,
             *(("bad", "costs, 95 % sure") if (cost.low or 0) > 1 else ("c5", "may cost nothing")),
         )
-        for cost in result.costs if cost.is_known
-    ]  # fmt: skip
+        for cost in result.costs
+        if cost.is_known
+    ]
     title = f"always costs {CostRange(least=known[0], most=known[-1])}"
-    about = "Acquires/s with everysec ÷ with always, 95 % sure; by N, callers and how long they hold, disk"
+    about = (
+        "Acquires/s with everysec ÷ with always, 95 % sure; by N, callers and how long they "
+        "hold, disk"
+    )
     ends = [1.0, *(end for cost in known for end in (cost.low, cost.high) if end)]
     x = logarithmic(ends, "everysec ÷ always (log scale)", number_tick)
     names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
-    columns, rows = (
-        [Column(name, "count") for name in names],
-        [[getattr(cost, name) for name in names] for cost in known],
-    )
-    return [forest("costs", title, about, bars=bars, x=x, columns=columns, rows=rows, lines=[(1.0, "no cost")])]
+    columns = [Column(name, "count") for name in names]
+    rows = [[getattr(cost, name) for name in names] for cost in known]
+    return [
+        forest(
+            "costs",
+            title,
+            about,
+            bars=bars,
+            x=x,
+            columns=columns,
+            rows=rows,
+            lines=[(1.0, "no cost")],
+        )
+    ]
 
 
 def _short(cost: AlwaysCost) -> str:

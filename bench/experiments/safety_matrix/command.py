@@ -1,4 +1,5 @@
-"""`lockbench safety`: *options → the matrix of recipes and faults, judged*; an unknown name is refused at once."""
+"""`lockbench safety`: *options → the matrix of recipes and faults, judged*; an unknown name is
+refused at once."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,10 +17,17 @@ def _claims() -> Iterable[str]:
 
 
 @click.command(
-    cls=Grouped, epilog="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick 2 to 3."
+    cls=Grouped,
+    epilog="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick "
+    "2 to 3.",
 )
 @click.option(
-    "--recipe", "recipes", metavar="R", type=RECIPE, multiple=True, help="only the rows of this recipe (repeatable)"
+    "--recipe",
+    "recipes",
+    metavar="R",
+    type=RECIPE,
+    multiple=True,
+    help="only the rows of this recipe (repeatable)",
 )
 @click.option(
     "--claim",
@@ -41,5 +49,6 @@ def safety(**values: Any) -> int:
     from bench.experiments.safety_matrix.result import SafetyPlan
 
     plan = SafetyPlan(values["recipes"], values["claims"], values["quick"], values["seed"])
-    choose_cases(plan.recipes, plan.claims)  # a wrong name is refused before the work
+    # a wrong name is refused before the work
+    choose_cases(plan.recipes, plan.claims)
     return carry_out("safety", plan, values, run_safety)

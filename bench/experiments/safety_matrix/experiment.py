@@ -1,10 +1,12 @@
-"""The safety matrix: *every recipe, explored; what is claimed of Redlock and persistence → each row looked at, judged*.
+"""The safety matrix: *every recipe, explored; what is claimed of Redlock and persistence → each row
+looked at, judged*.
 
-Rules: recipes first. What must hold whatever happens is explored, as `lockbench explore` does, which shows the schedule
-that breaks it; what needs real time and real clocks stands in leases.py, on own servers on loopback; a claim that
-another command measures is listed with that command. A signal ends it at once: the row it cuts is dropped, the rows
-before it are kept, judged and written, and nothing else stays. Source: the Redis documentation, "Distributed Locks with
-Redis"; the Redlock text, "Performance, crash recovery and fsync".
+Rules: recipes first. What must hold whatever happens is explored, as `lockbench explore` does,
+which shows the schedule that breaks it; what needs real time and real clocks stands in leases.py,
+on own servers on loopback; a claim that another command measures is listed with that command. A
+signal ends it at once: the row it cuts is dropped, the rows before it are kept, judged and written,
+and nothing else stays. Source: the Redis documentation, "Distributed Locks with Redis"; the Redlock
+text, "Performance, crash recovery and fsync".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +23,13 @@ from bench.experiments.explore.result import ExploredRow, ExplorePlan
 from bench.experiments.safety_matrix import leases
 from bench.experiments.safety_matrix.judge import ELSEWHERE, judge_rows
 from bench.experiments.safety_matrix.leases import SKIPPED, RowSetup, cannot, confirmed
-from bench.experiments.safety_matrix.result import Finding, MatrixPart, SafetyPlan, SafetyResult, SafetyRow
+from bench.experiments.safety_matrix.result import (
+    Finding,
+    MatrixPart,
+    SafetyPlan,
+    SafetyResult,
+    SafetyRow,
+)
 from bench.measure.expectation import NOT_KNOWN
 from bench.measure.run_result import OwnFleet
 from bench.recipes.registry import RECIPES, WITHDRAWN, find_recipe
@@ -31,14 +39,17 @@ from bench.topology.child import Child
 from bench.topology.server import find_server
 from lockcore.errors import LockcoreError
 
-BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)  # what ends a look says nothing
-TRIES = 3  # of a row that is not known: a machine that was busy for a moment need not be so the next time
+# what ends a look says nothing
+BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)
+# of a row that is not known: a machine that was busy for a moment need not be so the next time
+TRIES = 3
 # How many schedules a recipe is played in that must hold, and the claims about lockcore.
 QUICK_SCHEDULES = 250
 FULL_SCHEDULES = 2_000
 # How many a recipe with a known flaw is played in at most; its search ends when the flaw has shown.
-# Each schedule shows the flaw of `set-nx-get-del`, which hides best, with a chance of 1 in 150 (12 seeds: the flaw
-# showed in schedule 1 to 386). So 3,000 schedules miss it for 2 of 10⁹ seeds. 250 missed it for one seed in six.
+# Each schedule shows the flaw of `set-nx-get-del`, which hides best, with a chance of 1 in 150 (12
+# seeds: the flaw showed in schedule 1 to 386). So 3,000 schedules miss it for 2 of 10⁹ seeds. 250
+# missed it for one seed in six.
 SCHEDULES_OF_A_FLAW = 3_000
 ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
 
@@ -62,15 +73,23 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
     if row.broken:
         figures["steps"] = len(row.broken.steps) - 1
     seen = NOT_KNOWN if row.verdict == NOT_KNOWN else "the flaw" if row.broken else "no flaw"
-    return Finding(seen, row.verdict, figures, row.reason or (row.broken.rule if row.broken else None))
+    return Finding(
+        seen, row.verdict, figures, row.reason or (row.broken.rule if row.broken else None)
+    )
 
 
 def look_at_rules(wanted: Mapping[str, int], setup: RowSetup) -> Finding:
-    """Explore lockcore: none of its rules may be broken where what a claim is about came about so often, `wanted`."""
+    """Explore lockcore: none of its rules may be broken where what a claim is about came about so
+    often, `wanted`."""
     row, seen = _explored("redlock", setup)
-    figures = {"schedules": row.schedules, **{name.replace(" ", "_"): seen.get(name, 0) for name in wanted}}
+    figures = {
+        "schedules": row.schedules,
+        **{name.replace(" ", "_"): seen.get(name, 0) for name in wanted},
+    }
     figures["broken_rules"] = int(row.broken is not None)
-    needs = {f"at least {least} × {name}": seen.get(name, 0) >= least for name, least in wanted.items()}
+    needs = {
+        f"at least {least} × {name}": seen.get(name, 0) >= least for name, least in wanted.items()
+    }
     needs["the schedules were played"] = row.broken is not None or row.verdict != NOT_KNOWN
     rule = row.broken.rule if row.broken else row.reason
     return confirmed(True, figures, needs, broken=row.broken is not None, reason=rule)
@@ -89,9 +108,11 @@ def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, i
 _SPLITS = "`lockbench split-votes` measures it, beside the closed form"
 _RESTARTS = "`lockbench crash` measures it, by vote margin, policy, restart and abstention"
 _POWER = "`lockbench crash` measures it, with power cuts at random moments"
-_GRANTED = 30  # with fewer, one in ten may come after its end and not be seen (95 %)
+# with fewer, one in ten may come after its end and not be seen (95 %)
+_GRANTED = 30
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
-CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # looked at, or measured elsewhere
+# looked at, or measured elsewhere
+CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
     ("owner-tokens", "tokens of many processes never collide", leases.owner_tokens),
     (
         "votes",
@@ -103,9 +124,17 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # 
         "with clocks off by less than the drift factor leases never overlap",
         partial(leases.drift, leases.WITHIN),
     ),
-    ("split-vote-window", "sending to all at once narrows the window in which nobody wins", _SPLITS),
+    (
+        "split-vote-window",
+        "sending to all at once narrows the window in which nobody wins",
+        _SPLITS,
+    ),
     ("retry-delay", "a random delay before the next attempt ends split votes", _SPLITS),
-    ("release-to-all", "released on all instances, believed granted or not", partial(look_at_rules, {"late votes": 1})),
+    (
+        "release-to-all",
+        "released on all instances, believed granted or not",
+        partial(look_at_rules, {"late votes": 1}),
+    ),
     (
         "extension",
         "extended on a quorum, before the lease's end, a limited number of times only",
@@ -113,9 +142,17 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (  # 
     ),
     ("restart-margin", "without persistence one restart loses the lock, by vote margin", _RESTARTS),
     ("clean-shutdown", "AOF and a clean SHUTDOWN are fine, time passes while off", _RESTARTS),
-    ("delayed-restart", "a restart delayed by the longest TTL is safe, and costs that time", _RESTARTS),
+    (
+        "delayed-restart",
+        "a restart delayed by the longest TTL is safe, and costs that time",
+        _RESTARTS,
+    ),
     ("partition-ttl", "a holder that is cut off costs a TTL", leases.partition),
-    ("clock-drift", "drift is small against the TTL: what 10 % would cost", partial(leases.drift, leases.BEYOND)),
+    (
+        "clock-drift",
+        "drift is small against the TTL: what 10 % would cost",
+        partial(leases.drift, leases.BEYOND),
+    ),
     ("everysec-loses", "everysec can lose the key at a power cut", _POWER),
     ("always-is-slow", "always is safe but slow", f"{_POWER}; {_DISKS}"),
 )
@@ -125,29 +162,45 @@ def all_cases() -> Iterator[PlannedRow]:
     """Every row there is, the recipes first."""
     for recipe, entry in RECIPES.items():
         expected = "no flaw" if entry.about.safe else "the flaw"
-        yield PlannedRow("schedule", recipe, "explored", expected, ABOUT, partial(look_at_recipe, recipe))
+        yield PlannedRow(
+            "schedule", recipe, "explored", expected, ABOUT, partial(look_at_recipe, recipe)
+        )
     for recipe, why in WITHDRAWN.items():
         yield PlannedRow("schedule", recipe, "none", "nothing", why, cannot(SKIPPED, why))
     for name, about, how in CLAIMS:
         yield PlannedRow(
-            "claim", "redlock", name, "confirmed", about, cannot(ELSEWHERE, how) if isinstance(how, str) else how
+            "claim",
+            "redlock",
+            name,
+            "confirmed",
+            about,
+            cannot(ELSEWHERE, how) if isinstance(how, str) else how,
         )
 
 
 def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
-    """The rows of these recipes and claims; of all when none is named. Raises UsageError with the nearest name."""
+    """The rows of these recipes and claims; of all when none is named.
+
+    Raises UsageError with the nearest name.
+    """
     cases = list(all_cases())
     require_known("recipe", recipes, (*RECIPES, *WITHDRAWN))
     require_known("claim", claims, [name for name, _, _ in CLAIMS])
     if not recipes and not claims:
         return cases
-    return [case for case in cases if (case.fault in claims if case.part == "claim" else case.recipe in recipes)]
+    return [
+        case
+        for case in cases
+        if (case.fault in claims if case.part == "claim" else case.recipe in recipes)
+    ]
 
 
 def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
-    """Look at `case`, again while it is not known, at most TRIES times; what goes wrong on the way says nothing.
+    """Look at `case`, again while it is not known, at most TRIES times; what goes wrong on the way
+    says nothing.
 
-    A search of schedules that came to its end is not repeated: the same seed plays the same schedules.
+    A search of schedules that came to its end is not repeated: the same seed plays the same
+    schedules.
     """
     for _ in range(TRIES):
         ended_early = False
@@ -161,30 +214,46 @@ def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
             break
     return SafetyRow(
         **structs.asdict(finding),
-        part=case.part, recipe=case.recipe, fault=case.fault, expected=case.expected, about=case.about,
-    )  # fmt: skip
+        part=case.part,
+        recipe=case.recipe,
+        fault=case.fault,
+        expected=case.expected,
+        about=case.about,
+    )
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:
-    """Look at all rows; the result is written by then. Raises BenchError, KeyboardInterrupt before the first row."""
-    plan, rows, server = order.plan, list[SafetyRow](), find_server(order.server)
+    """Look at all rows; the result is written by then.
+
+    Raises BenchError, KeyboardInterrupt before the first row.
+    """
+    plan = order.plan
+    rows = list[SafetyRow]()
+    server = find_server(order.server)
     planned = choose_cases(plan.recipes, plan.claims)
     with Experiment(order) as experiment:
-        with Child("a search process", search.__name__) as searcher, experiment.cuttable():  # a cut row is none
-            setup = RowSetup(plan.seed, plan.quick, order.server, searcher, lambda: experiment.is_over)
+        # a cut row is none
+        with Child("a search process", search.__name__) as searcher, experiment.cuttable():
+            setup = RowSetup(
+                plan.seed, plan.quick, order.server, searcher, lambda: experiment.is_over
+            )
             for number, one in enumerate(planned, 1):
                 show(f"{one.part}: row {number} of {len(planned)}, {one.recipe}, {one.fault}")
                 rows.append(look(one, setup))
                 if experiment.is_over:
-                    break  # whoever was told has swallowed it
+                    # whoever was told has swallowed it
+                    break
         experiment.require(rows)
         result = SafetyResult(
             **experiment.header(seed=plan.seed, interrupted=len(rows) < len(planned)),
             fleet=OwnFleet(server=server),
             conditions=plan,
             rows=tuple(rows),
-            warnings=tuple(  # what was not looked at here, and why: never silently
-                f"{row.recipe}, {row.fault}: {row.verdict}: {row.reason}" for row in rows if row.verdict == SKIPPED
+            # what was not looked at here, and why: never silently
+            warnings=tuple(
+                f"{row.recipe}, {row.fault}: {row.verdict}: {row.reason}"
+                for row in rows
+                if row.verdict == SKIPPED
             ),
             verdict=judge_rows(rows, len(planned)),
         )

@@ -1,7 +1,9 @@
-"""The verdict over the safety matrix: *rows, each with what was seen and what it rests on → one word*. Pure.
+"""The verdict over the safety matrix: *rows, each with what was seen and what it rests on → one
+word*. Pure.
 
-Rules: half of the rows that are measured here must come out as expected. `earned` judges a stored matrix anew, row by
-row: what was seen must be what was expected, and every precondition must have come about.
+Rules: half of the rows that are measured here must come out as expected. `earned` judges a stored
+matrix anew, row by row: what was seen must be what was expected, and every precondition must have
+come about.
 """
 
 from collections.abc import Sequence
@@ -10,11 +12,20 @@ from typing import Final
 from msgspec.structs import replace
 
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyResult, SafetyRow
-from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, ROW_WORDS, VIOLATED, conclude_rows
+from bench.measure.expectation import (
+    AS_EXPECTED,
+    NOT_KNOWN,
+    NOT_SHOWN,
+    ROW_WORDS,
+    VIOLATED,
+    conclude_rows,
+)
 from bench.measure.verdict import TESTED_LEAST, Verdict
 
 ELSEWHERE: Final = "not measured here"
-HOLDS, FLAW = "no flaw", "the flaw"  # of a recipe, as seen and as expected
+# of a recipe, as seen and as expected
+HOLDS = "no flaw"
+FLAW = "the flaw"
 
 
 def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
@@ -25,7 +36,12 @@ def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
     told = []
     for row in rows:
         more = f" ({row.reason})" if row.reason else ""
-        told.append((row.verdict, f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}"))
+        told.append(
+            (
+                row.verdict,
+                f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}",
+            )
+        )
     return conclude_rows(told, least=max(1, here // 2), interrupted=cut)
 
 
@@ -36,7 +52,10 @@ def earned(result: SafetyResult) -> SafetyResult:
 
 
 def word_of_row(row: SafetyRow) -> MatrixWord:
-    """Return the word that a stored row earns. Of a row that was not looked at there is nothing to say."""
+    """Return the word that a stored row earns.
+
+    Of a row that was not looked at there is nothing to say.
+    """
     if row.verdict not in ROW_WORDS:
         return row.verdict
     if row.verdict == VIOLATED or row.figures.get("broken_rules"):

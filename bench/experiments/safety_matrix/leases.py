@@ -1,4 +1,5 @@
-"""Claims that need real time: *a course of events on lockcore's Redlock, tokens made → figures, confirmed or refuted*.
+"""Claims that need real time: *a course of events on lockcore's Redlock, tokens made → figures,
+confirmed or refuted*.
 
 Two leases at once are a violation whatever was claimed. Source: the Redlock text.
 """
@@ -31,8 +32,9 @@ _LINKS = frozenset({Need.PROXY})
 
 @dataclass(frozen=True, slots=True)
 class RowSetup:
-    """How a case is looked at. `quick`: a glance; `seed` of every random choice; `server`: the program to start, None =
-    look; `searcher`: a search process of `lockbench explore`; `is_over`: whether somebody wants it to end."""
+    """How a case is looked at. `quick`: a glance; `seed` of every random choice; `server`: the
+    program to start, None = look; `searcher`: a search process of `lockbench explore`; `is_over`:
+    whether somebody wants it to end."""
 
     seed: int
     quick: bool
@@ -47,11 +49,19 @@ def cannot(verdict: MatrixWord, reason: str) -> Finding:
 
 
 def confirmed(
-    holds: bool, figures: Figures, needs: Preconditions, *, broken: bool = False, reason: str | None = None
+    holds: bool,
+    figures: Figures,
+    needs: Preconditions,
+    *,
+    broken: bool = False,
+    reason: str | None = None,
 ) -> Finding:
-    """The finding of a claim that `holds` or not, if what it `needs` came about; `broken`: exclusion was."""
+    """The finding of a claim that `holds` or not, if what it `needs` came about; `broken`:
+    exclusion was."""
     verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
-    seen = NOT_KNOWN if verdict == NOT_KNOWN else "confirmed" if verdict == AS_EXPECTED else "refuted"
+    seen = (
+        NOT_KNOWN if verdict == NOT_KNOWN else "confirmed" if verdict == AS_EXPECTED else "refuted"
+    )
     if verdict == NOT_KNOWN:
         reason = "; ".join(filter(None, (reason, unmet(needs))))
     return Finding(seen, verdict, figures, reason, needs)
@@ -60,11 +70,13 @@ def confirmed(
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:
     """A client of its own; it trusts every server unless `settings` say otherwise."""
     told = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
-    return Redlock.connect(urls, shell="threads", **told)  # noqa: S604 - this shell is a way of waiting
+    # this shell is a way of waiting
+    return Redlock.connect(urls, shell="threads", **told)  # noqa: S604
 
 
 def double_grant(first: Lease, second: Lease | Denied) -> bool:
-    """Whether `second`, got while the holder of `first` had not given back, was granted while `first` was valid."""
+    """Whether `second`, got while the holder of `first` had not given back, was granted while
+    `first` was valid."""
     return isinstance(second, Lease) and second.granted_ns < first.valid_until_ns
 
 
@@ -92,16 +104,19 @@ def partition(_setup: RowSetup) -> Finding:
     return confirmed(blocked > 0.5, figures, needs, broken=double_grant(lease, granted))
 
 
-# -- clocks ----------------------------------------------------------------------------------------------------------
+# -- clocks ----------------------------------------------------------------------------------------
 
-WITHIN, BEYOND = (0.995, 1.005), (0.9, 1.1)
-TIMES = 3  # a busy machine lets the next one ask too late to see an overlap
-LEAST_MS = 5.0  # retries come 2 ms apart
+WITHIN = (0.995, 1.005)
+BEYOND = (0.9, 1.1)
+# a busy machine lets the next one ask too late to see an overlap
+TIMES = 3
+# retries come 2 ms apart
+LEAST_MS = 5.0
 
 
 def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
-    """Server clocks at these rates: off by half of the drift factor (WITHIN) no lease overlaps the next; by ten times
-    the factor (BEYOND) the fast ones let it."""
+    """Server clocks at these rates: off by half of the drift factor (WITHIN) no lease overlaps the
+    next; by ten times the factor (BEYOND) the fast ones let it."""
     ttl_ms = 1000 if setup.quick else 2000
     try:
         found = {rate: _overlap_ms(rate, ttl_ms, setup) for rate in rates}
@@ -109,7 +124,10 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
         return cannot(SKIPPED, str(error))
     figures: dict[str, float | None] = {"ttl_ms": ttl_ms}
     for rate, (overlap_ms, lived_ms) in found.items():
-        figures |= {f"overlap_ms_at_rate_{rate:g}": overlap_ms, f"lived_ms_at_rate_{rate:g}": lived_ms}
+        figures |= {
+            f"overlap_ms_at_rate_{rate:g}": overlap_ms,
+            f"lived_ms_at_rate_{rate:g}": lived_ms,
+        }
     in_time = all(asked_in_time(rate, ttl_ms, lived_ms) for rate, (_, lived_ms) in found.items())
     needs = {"the next lease began as soon as the key had ended": in_time}
     slow_ms, fast_ms = (overlap_ms for overlap_ms, _ in found.values())
@@ -119,16 +137,19 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
 
 
 def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
-    """Whether the next one got the lock as soon as a key that lives TTL ÷ rate was gone: later, no overlap can show.
-    Keys on a clock that is slow outlive their lease, however late the next one asks."""
+    """Whether the next one got the lock as soon as a key that lives TTL ÷ rate was gone: later, no
+    overlap can show. Keys on a clock that is slow outlive their lease, however late the next one
+    asks."""
     return rate < 1 or lived_ms - ttl_ms / rate < max((1 - 1 / rate) * ttl_ms / 2, LEAST_MS)
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """By how much (ms) a lease overlapped the next, the longest of TIMES, and how long its key lived, the promptest."""
+    """By how much (ms) a lease overlapped the next, the longest of TIMES, and how long its key
+    lived, the promptest."""
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
-    overlap_ns, lived_ms = 0, inf
+    overlap_ns = 0
+    lived_ms = inf
     with prepared_fleet(needs_of(orders), INSTANCES, "none", find_server(setup.server)) as fleet:
         for order in orders:
             fault = injection(fleet, order)
@@ -146,15 +167,19 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
     return overlap_ns / NS_PER_MS, lived_ms
 
 
-# -- owner tokens ------------------------------------------------------------------------------------------------------
+# -- owner tokens ----------------------------------------------------------------------------------
 
-PROCESSES, TOKENS = 4, 50_000  # of each kind, by each process
+# of each kind, by each process
+PROCESSES = 4
+TOKENS = 50_000
 GUESSABLE = (
-    "20 random bytes cannot be guessed; uuid1 tells its clock and its host, time and client id are known to anybody: "
+    "20 random bytes cannot be guessed; uuid1 tells its clock and its host, time and "
+    "client id are known to anybody: "
     "harmless among friends, as a token is no password"
 )
 _PATIENCE_S = 60.0
-MadeTokens = dict[str, tuple[float, list[str]]]  # by kind: how long one took (ns), all of them
+# by kind: how long one took (ns), all of them
+MadeTokens = dict[str, tuple[float, list[str]]]
 
 
 def owner_tokens(_setup: RowSetup) -> Finding:
@@ -171,7 +196,10 @@ def owner_tokens(_setup: RowSetup) -> Finding:
         figures[f"{kind}_collisions"] = len(tokens) - len(set(tokens))
         figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in made) / PROCESSES)
     shown = bool(figures["microseconds_collisions"])
-    needs = {"tokens of time and client id were made within a microsecond": shown or figures["microseconds_ns"] < 1000}
+    needs = {
+        "tokens of time and client id were made within a microsecond": shown
+        or figures["microseconds_ns"] < 1000
+    }
     broken = figures["urandom_collisions"] + figures["uuid1_collisions"] > 0
     return confirmed(shown, figures, needs, broken=broken, reason=GUESSABLE)
 
@@ -182,13 +210,18 @@ def main() -> None:
         makers: dict[str, Callable[[], bytes]] = {
             "urandom": lambda: os.urandom(20),
             "uuid1": lambda: uuid.uuid1().bytes,
-            "microseconds": lambda client=client: b"%d:%d" % (time.time_ns() // 1000, client),  # type: ignore[misc]
+            "microseconds": lambda client=client: (  # type: ignore[misc]
+                b"%d:%d" % (time.time_ns() // 1000, client)
+            ),
         }
         made: MadeTokens = {}
         for kind, make in makers.items():
             began_ns = time.perf_counter_ns()
             tokens = [make() for _ in range(TOKENS)]
-            made[kind] = (time.perf_counter_ns() - began_ns) / TOKENS, [token.hex() for token in tokens]
+            made[kind] = (
+                (time.perf_counter_ns() - began_ns) / TOKENS,
+                [token.hex() for token in tokens],
+            )
         say(made)
 
 

@@ -1,4 +1,5 @@
-"""What `lockbench safety` stores: *rows of the matrix, each with what it rests on → a typed result*."""
+"""What `lockbench safety` stores: *rows of the matrix, each with what it rests on → a typed
+result*."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -21,21 +22,28 @@ class Finding(Section, frozen=True):
     seen: Annotated[str, says("what came out, in the words of expected")]
     verdict: Annotated[
         MatrixWord,
-        says("not shown: an expected flaw stayed away; not known: a precondition did not come about; violated: broken"),
+        says(
+            "not shown: an expected flaw stayed away; not known: a precondition did not "
+            "come about; violated: broken"
+        ),
     ]
-    figures: Annotated[Figures, says("by name, units in the names; null: it never happened")] = field(
-        default_factory=dict
-    )
-    reason: Annotated[str | None, says("what there is to say besides: why it was skipped, what went wrong")] = None
-    preconditions: Annotated[Mapping[str, bool], says("what the row rests on, each with whether it came about")] = (
+    figures: Annotated[Figures, says("by name, units in the names; null: it never happened")] = (
         field(default_factory=dict)
     )
+    reason: Annotated[
+        str | None, says("what there is to say besides: why it was skipped, what went wrong")
+    ] = None
+    preconditions: Annotated[
+        Mapping[str, bool], says("what the row rests on, each with whether it came about")
+    ] = field(default_factory=dict)
 
 
 class SafetyRow(Finding, frozen=True, kw_only=True):
     """One row of the matrix."""
 
-    part: Annotated[MatrixPart, says("simulated schedules, or a claim about Redlock; once short loads, too")]
+    part: Annotated[
+        MatrixPart, says("simulated schedules, or a claim about Redlock; once short loads, too")
+    ]
     recipe: Annotated[str, says("the lock that was looked at")]
     fault: Annotated[str, says("explored, or the claim")]
     expected: Annotated[str, says("the flaw, no flaw or confirmed")]
@@ -52,7 +60,8 @@ class SafetyPlan(Section, frozen=True):
 
 
 class SafetyResult(Document, frozen=True, kw_only=True):
-    """Each recipe under the faults that are known to break it, and the claims about Redlock. null: not applicable."""
+    """Each recipe under the faults that are known to break it, and the claims about Redlock. null:
+    not applicable."""
 
     kind: Annotated[Literal["safety"], says("the command that made it")] = "safety"
     fleet: Annotated[OwnFleet, says("the servers")]

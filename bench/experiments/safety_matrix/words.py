@@ -1,4 +1,5 @@
-"""What `lockbench safety` says: *its result → one table per part, on a terminal or as Markdown, verdict first*."""
+"""What `lockbench safety` says: *its result → one table per part, on a terminal or as Markdown,
+verdict first*."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,10 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
     lines = {row.fault: row.about for row in result.rows if row.fault != "none"}
     counts = Counter(row.verdict for row in result.rows)
     told = " · ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    headline = f"{counted(len(result.rows), 'row')}{', then interrupted' if result.interrupted else ''}: {told}"
+    headline = (
+        f"{counted(len(result.rows), 'row')}{', then interrupted' if result.interrupted else ''}: "
+        f"{told}"
+    )
     server = result.fleet.server
     conditions = (
         "quick" if result.conditions.quick else "full",
@@ -30,28 +34,47 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
         *made(result),
     )
     return sheet_of(
-        result, place, kind="safety", headline=headline, conditions=conditions, parts=_parts(result.rows),
-        lines=lines.items(), tables_first=True,
-    )  # fmt: skip
+        result,
+        place,
+        kind="safety",
+        headline=headline,
+        conditions=conditions,
+        parts=_parts(result.rows),
+        lines=lines.items(),
+        tables_first=True,
+    )
 
 
 def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
     for name, about in _PARTS.items():
         shown = (row for row in rows if row.part == name)
-        cells = tuple((row.recipe, row.fault, row.expected, row.seen, _figure(row), row.verdict) for row in shown)
+        cells = tuple(
+            (row.recipe, row.fault, row.expected, row.seen, _figure(row), row.verdict)
+            for row in shown
+        )
         if cells:
-            yield Part(name, about, HEAD, cells, frozenset(range(len(HEAD))), below=4, styles=_STYLES)
+            yield Part(
+                name, about, HEAD, cells, frozenset(range(len(HEAD))), below=4, styles=_STYLES
+            )
 
 
 def figures_text(figures: Figures) -> str:
     """Figures in words: `chain 5, foreign deletes 1`."""
-    return ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in figures.items())
+    return ", ".join(
+        f"{name.replace('_', ' ')} {_number(value)}" for name, value in figures.items()
+    )
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return "never"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:,.3g}"
+        if abs(value) < 1000
+        else f"{value:,.0f}"
+    )
 
 
 def _figure(row: SafetyRow) -> str:

@@ -13,9 +13,11 @@ from bench.scenario.quantity import parse_duration
 if TYPE_CHECKING:
     from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
 
-ROUNDS, QUICK_ROUNDS = 300, 60
+ROUNDS = 300
+QUICK_ROUNDS = 60
 MOST_CONTENDERS = 64
-SPREADS_MS, QUICK_SPREADS_MS = (0.0, 0.5), (0.0,)
+SPREADS_MS = (0.0, 0.5)
+QUICK_SPREADS_MS = (0.0,)
 RETRIES = "fixed:200ms,full-jitter:5ms"
 
 
@@ -39,8 +41,11 @@ def _retry(text: str) -> RetrySettings | None:
     raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")
 
 
-_KS, _ORDERS = Several(click.IntRange(2, MOST_CONTENDERS)), Several(click.Choice(("parallel", "sequential", "random")))
-_TRIALS = f"trials per row; of retries in parallel four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+_KS = Several(click.IntRange(2, MOST_CONTENDERS))
+_ORDERS = Several(click.Choice(("parallel", "sequential", "random")))
+_TRIALS = (
+    f"trials per row; of retries in parallel four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+)
 _APART = "starts are spread over so much  [0ms,0.5ms; quick 0ms]"
 _POLICIES = f"retry policies side by side, or none  [{RETRIES}]"
 _ALL = "parallel,sequential,random"
@@ -48,19 +53,40 @@ _TAKES = "Servers are started on loopback and stopped; a full run takes about 4 
 
 
 @click.command(cls=Grouped, epilog=_TAKES)
-@click.option("--instances", metavar="N", type=click.IntRange(2, 15), default=5, help="how many servers  [5]")
-@click.option("--contenders", metavar="K,…", type=_KS, default="3,5,10", help="processes that want one lock  [3,5,10]")
+@click.option(
+    "--instances", metavar="N", type=click.IntRange(2, 15), default=5, help="how many servers  [5]"
+)
+@click.option(
+    "--contenders",
+    metavar="K,…",
+    type=_KS,
+    default="3,5,10",
+    help="processes that want one lock  [3,5,10]",
+)
 @click.option("--spread", metavar="TIME,…", type=Several(_spread), help=_APART)
 @click.option("--repeats", "rounds", metavar="R", type=click.IntRange(1, 100_000), help=_TRIALS)
-@click.option("--order", metavar="ORDER,…", type=_ORDERS, default=_ALL, help="how instances are asked  [all three]")
-@click.option("--retry-policy", "retry", metavar="POLICY,…", type=Several(_retry), default=RETRIES, help=_POLICIES)
+@click.option(
+    "--order",
+    metavar="ORDER,…",
+    type=_ORDERS,
+    default=_ALL,
+    help="how instances are asked  [all three]",
+)
+@click.option(
+    "--retry-policy",
+    "retry",
+    metavar="POLICY,…",
+    type=Several(_retry),
+    default=RETRIES,
+    help=_POLICIES,
+)
 @click.option("--quick", is_flag=True, help="a glance in about a minute")
 @experiment_options("split-votes")
 def split_votes(**values: Any) -> int:
     """How often nobody wins, by contenders, order and spread; how long that lasts, by retry policy.
 
-    Calibration: votes shared out by pure chance must be within 0.05 of the closed form. Contention: real processes,
-    the rate beside it. Retries: the same until somebody wins.
+    Calibration: votes shared out by pure chance must be within 0.05 of the closed form. Contention:
+    real processes, the rate beside it. Retries: the same until somebody wins.
     """
     from bench.experiments.split_votes.experiment import run_split_votes
 

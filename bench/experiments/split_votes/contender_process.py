@@ -1,8 +1,10 @@
-"""One contender of `lockbench split-votes`, alone in its process: *orders on stdin → its attempts on stdout*.
+"""One contender of `lockbench split-votes`, alone in its process: *orders on stdin → its attempts
+on stdout*.
 
-Rules: one attempt is one round of SETs; retries are made here, by lockcore's own policy, so that everybody stops when
-somebody has won. The winner holds until all others have stopped, so that a trial has one grant. A lost attempt's
-clean-up counts as sent as soon as the attempt was lost: a time never too late.
+Rules: one attempt is one round of SETs; retries are made here, by lockcore's own policy, so that
+everybody stops when somebody has won. The winner holds until all others have stopped, so that a
+trial has one grant. A lost attempt's clean-up counts as sent as soon as the attempt was lost: a
+time never too late.
 """
 
 import time
@@ -13,7 +15,15 @@ import gevent
 from msgspec.structs import replace
 
 from bench.experiments.split_votes.contenders import STOP, StartingGate
-from bench.experiments.split_votes.plan import PATIENCE_MS, TTL_MS, Attempt, Block, CastVote, Contest, Enrolment
+from bench.experiments.split_votes.plan import (
+    PATIENCE_MS,
+    TTL_MS,
+    Attempt,
+    Block,
+    CastVote,
+    Contest,
+    Enrolment,
+)
 from bench.recipes.plain import DEFINITE, PlainInstance
 from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock import RedlockRandomOrder, RedlockSequential
@@ -22,16 +32,21 @@ from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, Ret
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.quorum import quorum_of
 
-TIMEOUT_MS = 2000.0  # there may be more contenders than cores: a reply that waits for a core is not lost
-SPIN_NS = 150_000  # before its time a contender stops sleeping
-LOOK_S = 0.0002  # between two looks at the gate
+# there may be more contenders than cores: a reply that waits for a core is not lost
+TIMEOUT_MS = 2000.0
+# before its time a contender stops sleeping
+SPIN_NS = 150_000
+# between two looks at the gate
+LOOK_S = 0.0002
 
 
 class ParallelVoter:
     """lockcore's Redlock; an Observer of itself."""
 
     def __init__(self, enrolment: Enrolment) -> None:
-        self._seat, self._records, self._released_ns = enrolment.seat, list[AttemptRecord](), 0
+        self._seat = enrolment.seat
+        self._records = list[AttemptRecord]()
+        self._released_ns = 0
         self._lock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
             enrolment.urls,
             shell="gevent",
@@ -68,18 +83,28 @@ class ParallelVoter:
         given_back_ns = self._released_ns if won else lost_ns(record)
         votes = [
             CastVote(vote, sent_ns, replied_ns, given_back_ns if sent_ns else 0)
-            for vote, sent_ns, replied_ns in zip(record.votes, record.sent_ns, record.replied_ns, strict=True)
+            for vote, sent_ns, replied_ns in zip(
+                record.votes, record.sent_ns, record.replied_ns, strict=True
+            )
         ]
         until_ns = record.decided_ns + record.validity_ns if won else 0
-        return Attempt(self._seat, record.started_ns, record.decided_ns, record.outcome, tuple(votes), until_ns)
+        return Attempt(
+            self._seat, record.started_ns, record.decided_ns, record.outcome, tuple(votes), until_ns
+        )
 
 
 def lost_ns(record: AttemptRecord) -> int:
-    """When (ns) a lost attempt knew that it was: so many instances had not granted that no quorum was left."""
+    """When (ns) a lost attempt knew that it was: so many instances had not granted that no quorum
+    was left."""
     spare = len(record.votes) - quorum_of(len(record.votes))
-    others = [at for vote, at in zip(record.votes, record.replied_ns, strict=True) if vote is not Vote.GRANTED]
+    others = [
+        at
+        for vote, at in zip(record.votes, record.replied_ns, strict=True)
+        if vote is not Vote.GRANTED
+    ]
     known = sorted(at or record.closed_ns for at in others)
-    return known[spare] if len(known) > spare else record.decided_ns  # TOO_LATE: won, and not in time
+    # TOO_LATE: won, and not in time
+    return known[spare] if len(known) > spare else record.decided_ns
 
 
 class TimedInstance(PlainInstance):
@@ -99,7 +124,9 @@ class TimedInstance(PlainInstance):
         except DEFINITE:
             self.cast = CastVote(Vote.ERRORED, asked_ns, monotonic_ns())
             raise
-        self.cast = CastVote(Vote.REFUSED if reply is None else Vote.GRANTED, asked_ns, monotonic_ns())
+        self.cast = CastVote(
+            Vote.REFUSED if reply is None else Vote.GRANTED, asked_ns, monotonic_ns()
+        )
         return reply
 
 
@@ -115,9 +142,13 @@ class SequentialVoter:
             seed=enrolment.seed,
             process=enrolment.seat,
         )
-        self._servers = [TimedInstance(index, url, settings) for index, url in enumerate(enrolment.urls)]
+        self._servers = [
+            TimedInstance(index, url, settings) for index, url in enumerate(enrolment.urls)
+        ]
         self._lock = recipe(self._servers, settings)
-        self._seat, self._started_ns, self._ended_ns = enrolment.seat, 0, 0
+        self._seat = enrolment.seat
+        self._started_ns = 0
+        self._ended_ns = 0
         self._result: Lease | Denied
         self.release = self._lock.release
 
@@ -129,20 +160,28 @@ class SequentialVoter:
         return self._result
 
     def attempt(self) -> Attempt:
-        """See ParallelVoter. The recipe cleans up before it returns: a lost attempt was decided by its last vote."""
+        """See ParallelVoter.
+
+        The recipe cleans up before it returns: a lost attempt was decided by its last vote.
+        """
         votes = tuple(server.cast for server in self._servers)
         if isinstance(self._result, Lease):
-            decided_ns, until_ns = self._ended_ns, self._result.valid_until_ns
+            decided_ns = self._ended_ns
+            until_ns = self._result.valid_until_ns
         else:
-            decided_ns, until_ns = max(one.replied_ns for one in votes) or self._ended_ns, 0
-        return Attempt(self._seat, self._started_ns, decided_ns, self._result.outcome, votes, until_ns)
+            decided_ns = max(one.replied_ns for one in votes) or self._ended_ns
+            until_ns = 0
+        return Attempt(
+            self._seat, self._started_ns, decided_ns, self._result.outcome, votes, until_ns
+        )
 
 
 class Contender:
     """One of the contenders."""
 
     def __init__(self, enrolment: Enrolment, gate: StartingGate) -> None:
-        self._seat, self._gate = enrolment.seat, gate
+        self._seat = enrolment.seat
+        self._gate = gate
         self._rng = Random(f"{enrolment.seed} {enrolment.seat} contender")
         self._voters: dict[str, ParallelVoter | SequentialVoter] = {
             "parallel": ParallelVoter(enrolment),
@@ -153,7 +192,8 @@ class Contender:
     def run(self, block: Block) -> list[tuple[int, Attempt]]:
         """Take part in all trials of a block; every attempt with its trial's number."""
         made: list[tuple[int, Attempt]] = []
-        gate, voter = self._gate, self._voters[block.contest.order]
+        gate = self._gate
+        voter = self._voters[block.contest.order]
         start_ns = gate.start[0]
         for trial in block.trials:
             gate.ready[self._seat] = trial
@@ -165,16 +205,22 @@ class Contender:
             lease, attempts = self._try_for(block.contest, trial, int(start_ns))
             gate.finished[self._seat] = trial
             if lease is not None:
-                while (gate.finished[: block.contest.contenders] < trial).any() and gate.start[0] != STOP:
+                while (gate.finished[: block.contest.contenders] < trial).any() and gate.start[
+                    0
+                ] != STOP:
                     time.sleep(LOOK_S)
                 voter.release(lease)
                 attempts.append(voter.attempt())
             made += [(trial, attempt) for attempt in attempts]
         return made
 
-    def _try_for(self, contest: Contest, trial: int, start_ns: int) -> tuple[Lease | None, list[Attempt]]:
-        """Attempt after attempt, until somebody has won or the policy or the patience is at its end; the lost ones."""
-        voter, resource = self._voters[contest.order], f"trial-{trial}"
+    def _try_for(
+        self, contest: Contest, trial: int, start_ns: int
+    ) -> tuple[Lease | None, list[Attempt]]:
+        """Attempt after attempt, until somebody has won or the policy or the patience is at its
+        end; the lost ones."""
+        voter = self._voters[contest.order]
+        resource = f"trial-{trial}"
         policy = RetryPolicy(contest.retry.policy, contest.retry.window_ms)
         deadline_ns = start_ns + int(PATIENCE_MS * NS_PER_MS)
         _sleep_until(start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))

@@ -1,8 +1,10 @@
-"""Real processes that contend for one lock: *blocks of trials → every attempt of every contender, by trial*.
+"""Real processes that contend for one lock: *blocks of trials → every attempt of every contender,
+by trial*.
 
-Rules: one process per contender, made once for all blocks. They start together through words of memory that all of them
-map: the start is a time on CLOCK_MONOTONIC in the near future, for which each process waits by itself, so that it does
-not matter who reads the word when. Source: mmap(2); aligned 64-bit stores are whole where Redis runs.
+Rules: one process per contender, made once for all blocks. They start together through words of
+memory that all of them map: the start is a time on CLOCK_MONOTONIC in the near future, for which
+each process waits by itself, so that it does not matter who reads the word when. Source: mmap(2);
+aligned 64-bit stores are whole where Redis runs.
 """
 
 import time
@@ -16,18 +18,21 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.plan import PATIENCE_MS, Attempt, Block, Enrolment
 from bench.topology.child import Child
 
-LEAD_NS = 1_500_000  # between naming a start and the start
-PATIENCE_S = 30.0 + PATIENCE_MS / 1000  # for contenders to be ready for the next trial
+# between naming a start and the start
+LEAD_NS = 1_500_000
+# for contenders to be ready for the next trial
+PATIENCE_S = 30.0 + PATIENCE_MS / 1000
 _LOOK_S = 0.0002
 _CHECK_EVERY = 256  # looks
 STOP = -1
 
 
 class StartingGate:
-    """Words that contenders in `seats` processes and their leader share, 64 bits each and written by one process only:
-    no locks. `start[0]`: when the newest trial starts (ns), 0 before the first, STOP when there will be no more;
-    `won[0]`: the newest trial that somebody has won; by seat `ready`: the trial it waits for, all before it cleaned up,
-    and `finished`: the one it does not try for any more."""
+    """Words that contenders in `seats` processes and their leader share, 64 bits each and written
+    by one process only: no locks. `start[0]`: when the newest trial starts (ns), 0 before the
+    first, STOP when there will be no more; `won[0]`: the newest trial that somebody has won; by
+    seat `ready`: the trial it waits for, all before it cleaned up, and `finished`: the one it does
+    not try for any more."""
 
     def __init__(self, path: Path, seats: int) -> None:
         """Map the file `path`, which their leader has made."""
@@ -36,10 +41,18 @@ class StartingGate:
 
 
 class Contenders(ExitStack):
-    """`seats` contenders. A context manager: at its end they have given back what they hold, and are gone."""
+    """`seats` contenders.
 
-    def __init__(self, urls: Sequence[str], seats: int, folder: Path, key_prefix: str, seed: int) -> None:
-        """Start them; `folder` is private and outlives them. Raises EnvironmentNotReadyError when one does not."""
+    A context manager: at its end they have given back what they hold, and are gone.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], seats: int, folder: Path, key_prefix: str, seed: int
+    ) -> None:
+        """Start them; `folder` is private and outlives them.
+
+        Raises EnvironmentNotReadyError when one does not.
+        """
         super().__init__()
         path = folder / "starting-gate"
         path.write_bytes(bytes((2 + 2 * seats) * 8))
@@ -47,7 +60,9 @@ class Contenders(ExitStack):
         self._members: list[Child] = []
         try:
             for seat in range(seats):
-                child = Child(f"contender {seat}", "bench.experiments.split_votes.contender_process")
+                child = Child(
+                    f"contender {seat}", "bench.experiments.split_votes.contender_process"
+                )
                 self._members.append(self.enter_context(child))
                 child.tell(Enrolment(urls, key_prefix, str(path), seats, seat, seed))
             self.callback(self._dismiss)
@@ -58,7 +73,10 @@ class Contenders(ExitStack):
             raise
 
     def run(self, block: Block) -> Mapping[int, list[Attempt]]:
-        """Run the block's trials; every attempt by its trial's number. Raises EnvironmentNotReadyError."""
+        """Run the block's trials; every attempt by its trial's number.
+
+        Raises EnvironmentNotReadyError.
+        """
         seated = self._members[: block.contest.contenders]
         for member in seated:
             member.tell(block)
@@ -89,6 +107,7 @@ class Contenders(ExitStack):
                         raise member.failure()
                 if time.monotonic() > deadline_s:
                     raise EnvironmentNotReadyError(
-                        f"the {seats} contenders were not ready within {PATIENCE_S:g} s; use fewer of them"
+                        f"the {seats} contenders were not ready within {PATIENCE_S:g} s; "
+                        "use fewer of them"
                     )
             time.sleep(_LOOK_S)

@@ -1,7 +1,8 @@
-"""How often nobody wins, and how long that lasts: *N, K, spreads, orders, retry policies → a judged, written result*.
+"""How often nobody wins, and how long that lasts: *N, K, spreads, orders, retry policies → a
+judged, written result*.
 
-Rules: own servers on loopback, in memory; blocks of all rows are interleaved in random order, so that what else the
-machine does hits all alike.
+Rules: own servers on loopback, in memory; blocks of all rows are interleaved in random order, so
+that what else the machine does hits all alike.
 """
 
 import tempfile
@@ -34,17 +35,24 @@ REPLY_S = 5.0
 
 
 def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[SplitVotesResult]:
-    """Measure `order` and store its result. Raises BenchError when it cannot be measured here, KeyboardInterrupt when
-    it was cut before anything was measured."""
+    """Measure `order` and store its result. Raises BenchError when it cannot be measured here,
+    KeyboardInterrupt when it was cut before anything was measured."""
     plan = order.plan
     with Experiment(order) as experiment:
         with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
-            facts, measured = ask(fleet.urls, allow_missing=False), _Measurement(order, experiment, show)
+            facts = ask(fleet.urls, allow_missing=False)
+            measured = _Measurement(order, experiment, show)
             measured.measure(fleet)
             losses = Servers(fleet.urls, facts, fleet, None).losses()
-        unreachable = sum(row.endings["unreachable"] for row in (*measured.contests, *measured.retried))
+        unreachable = sum(
+            row.endings["unreachable"] for row in (*measured.contests, *measured.retried)
+        )
         warning = f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes"
-        contention = tuple(figures.contention_row(plan.instances) for figures in measured.contests if figures.trials)
+        contention = tuple(
+            figures.contention_row(plan.instances)
+            for figures in measured.contests
+            if figures.trials
+        )
         retries = tuple(figures.retry_row() for figures in measured.retried if figures.trials)
         result = SplitVotesResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
@@ -55,22 +63,32 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
             retries=retries,
             losses=tuple(losses),
             warnings=(warning,) if unreachable else (),
-            verdict=judge_split_votes(measured.calibration, contention, retries, losses, interrupted=experiment.cut),
+            verdict=judge_split_votes(
+                measured.calibration, contention, retries, losses, interrupted=experiment.cut
+            ),
         )
         return experiment.store(result)
 
 
 class _Measurement:
-    def __init__(self, order: ExperimentOrder[SplitVotesPlan], experiment: Experiment, show: Show) -> None:
-        self._plan, self._experiment, self._show = order.plan, experiment, show
+    def __init__(
+        self, order: ExperimentOrder[SplitVotesPlan], experiment: Experiment, show: Show
+    ) -> None:
+        self._plan = order.plan
+        self._experiment = experiment
+        self._show = show
         self._prefix = f"lockbench:{order.run_id}:"
-        self._rng, self._blocks = Random(f"{order.plan.seed} split votes"), count(1, BLOCK)
+        self._rng = Random(f"{order.plan.seed} split votes")
+        self._blocks = count(1, BLOCK)
         self.calibration: list[CalibrationRow] = []
         self.contests = [ContestFigures(contest) for contest in order.plan.contests]
         self.retried = [ContestFigures(contest) for contest in order.plan.retried]
 
     def measure(self, fleet: Fleet) -> None:
-        """Measure everything. Raises KeyboardInterrupt if it was cut before anything was measured."""
+        """Measure everything.
+
+        Raises KeyboardInterrupt if it was cut before anything was measured.
+        """
         seats = max(figures.contest.contenders for figures in [*self.contests, *self.retried])
         self._show(f"starting {seats} contenders")
         folder = Path(tempfile.mkdtemp(prefix="contenders-", dir=fleet.folder))
@@ -94,54 +112,82 @@ class _Measurement:
                     made.append(driver.round(contenders, number, self._rng))
                 self.calibration.append(calibration_row(self._plan.instances, contenders, made))
 
-    def _contend(self, contenders: Contenders, section: str, rows: Sequence[ContestFigures]) -> None:
+    def _contend(
+        self, contenders: Contenders, section: str, rows: Sequence[ContestFigures]
+    ) -> None:
         """Pass after pass over all rows, a block each, until every row has its trials."""
         while wanting := [figures for figures in rows if figures.missing]:
             for figures in self._rng.sample(wanting, len(wanting)):
                 contest = figures.contest
-                what = f"trial {figures.trials:,} of {contest.trials:,}, K={contest.contenders} {contest.order}"
+                what = (
+                    f"trial {figures.trials:,} of {contest.trials:,}, K={contest.contenders} "
+                    f"{contest.order}"
+                )
                 self._show(f"{section}: {what}")
-                figures.take(contenders.run(Block(next(self._blocks), min(BLOCK, figures.missing), contest)))
+                figures.take(
+                    contenders.run(Block(next(self._blocks), min(BLOCK, figures.missing), contest))
+                )
 
 
 class Driver(ExitStack):
     """Votes shared out by pure chance, over one connection per instance. A context manager.
 
-    A round's K · N SETs stand in one uniformly shuffled order over (contender, instance), and each instance is sent its
-    own in that order. So it falls to each contender with the chance 1/K, which is what the closed form assumes.
+    A round's K · N SETs stand in one uniformly shuffled order over (contender, instance), and each
+    instance is sent its own in that order. So it falls to each contender with the chance 1/K, which
+    is what the closed form assumes.
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
         super().__init__()
         self._prefix = key_prefix
-        clients = (Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=REPLY_S) for url in urls)
+        clients = (
+            Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=REPLY_S)
+            for url in urls
+        )
         self._servers = [self.enter_context(client) for client in clients]
 
     def round(self, contenders: int, number: int, rng: Random) -> list[Attempt]:
-        """Make one round: an attempt of each of the `contenders`. Raises EnvironmentNotReadyError."""
-        start_ns, instances = monotonic_ns(), len(self._servers)
+        """Make one round: an attempt of each of the `contenders`.
+
+        Raises EnvironmentNotReadyError.
+        """
+        start_ns = monotonic_ns()
+        instances = len(self._servers)
         turns = [(seat, index) for seat in range(contenders) for index in range(instances)]
         rng.shuffle(turns)
         try:
             votes = [
-                self._votes(server, f"calibration-{contenders}-{number}", [seat for seat, at in turns if at == index])
+                self._votes(
+                    server,
+                    f"calibration-{contenders}-{number}",
+                    [seat for seat, at in turns if at == index],
+                )
                 for index, server in enumerate(self._servers)
             ]
         except RedisError as error:
-            raise EnvironmentNotReadyError(f"a server did not answer a round of the calibration: {error}") from error
-        decided_ns, attempts = monotonic_ns(), []
+            raise EnvironmentNotReadyError(
+                f"a server did not answer a round of the calibration: {error}"
+            ) from error
+        decided_ns = monotonic_ns()
+        attempts = []
         for seat in range(contenders):
             own = [of_it[seat] for of_it in votes]
-            outcome = outcome_of(own.count(Vote.GRANTED), own.count(Vote.REFUSED), quorum_of(instances))
+            outcome = outcome_of(
+                own.count(Vote.GRANTED), own.count(Vote.REFUSED), quorum_of(instances)
+            )
             cast = tuple(CastVote(vote, start_ns, decided_ns) for vote in own)
             until_ns = start_ns + TTL_MS * NS_PER_MS if outcome is Outcome.ACQUIRED else 0
             attempts.append(Attempt(seat, start_ns, decided_ns, outcome, cast, until_ns))
         return attempts
 
     def _votes(self, server: Redis, resource: str, seats: Sequence[int]) -> dict[int, Vote]:
-        key, commands = self._prefix + resource, server.pipeline(transaction=False)
+        key = self._prefix + resource
+        commands = server.pipeline(transaction=False)
         for seat in seats:
             commands.set(key, seat, nx=True, px=TTL_MS)
         commands.delete(key)
         replies = commands.execute()[:-1]
-        return {seat: Vote.GRANTED if reply else Vote.REFUSED for seat, reply in zip(seats, replies, strict=True)}
+        return {
+            seat: Vote.GRANTED if reply else Vote.REFUSED
+            for seat, reply in zip(seats, replies, strict=True)
+        }

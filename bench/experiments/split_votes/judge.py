@@ -1,13 +1,15 @@
-"""When nobody wins: *attempts by trial → rounds and how they ended → rows with intervals → the verdict*. Pure.
+"""When nobody wins: *attempts by trial → rounds and how they ended → rows with intervals → the
+verdict*. Pure.
 
 Rules, with q = N // 2 + 1:
-- Exact: a vote is *certain* from its OK until its release is sent. A contention round is *split* if at some moment
-  nobody had won and nobody still could: for every contender certain votes + free live instances < q, while ≥ q
-  instances had answered. All evidence is late and ends early, so a split that is found was one; a round that nobody won
-  without such a moment is *unproven*. Nobody-won is the upper bound, split the lower one.
-- A contention round is a maximal cluster of overlapping attempts on a resource without a valid holder: it ends with
-  the first grant, and an attempt that starts while a lease is valid belongs to none. A rate's whole is the rounds of
-  two or more attempts.
+- Exact: a vote is *certain* from its OK until its release is sent. A contention round is *split* if
+  at some moment nobody had won and nobody still could: for every contender certain votes + free
+  live instances < q, while ≥ q instances had answered. All evidence is late and ends early, so a
+  split that is found was one; a round that nobody won without such a moment is *unproven*.
+  Nobody-won is the upper bound, split the lower one.
+- A contention round is a maximal cluster of overlapping attempts on a resource without a valid
+  holder: it ends with the first grant, and an attempt that starts while a lease is valid belongs to
+  none. A rate's whole is the rounds of two or more attempts.
 """
 
 from collections import Counter
@@ -45,16 +47,21 @@ from bench.measure.verdict import (
 from lockcore.model import Outcome, Vote
 from lockcore.quorum import quorum_of
 
-LEAST_ROUNDS = 1000  # of which a rate is off by 0.05 by chance less than 2 times in 1,000
-TOLERANCE = 0.05  # between a calibrated rate and the closed form
+# of which a rate is off by 0.05 by chance less than 2 times in 1,000
+LEAST_ROUNDS = 1000
+# between a calibrated rate and the closed form
+TOLERANCE = 0.05
 ANSWERS = (Vote.GRANTED, Vote.REFUSED)
-Change = tuple[float, bool, int, int]  # when, whether from then on, which instance is held by which attempt
-Ending = Literal["won", "split", "unproven", "unreachable"]  # a field of Endings each
+# when, whether from then on, which instance is held by which attempt
+Change = tuple[float, bool, int, int]
+# a field of Endings each
+Ending = Literal["won", "split", "unproven", "unreachable"]
 
 
 def closed_form(instances: int, contenders: int) -> float:
-    """The chance that nobody wins a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥ q): each instance falls to each
-    contender with the chance 1/K, and at most one can have q of them. Both arguments ≥ 1."""
+    """The chance that nobody wins a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥ q): each instance
+    falls to each contender with the chance 1/K, and at most one can have q of them. Both arguments
+    ≥ 1."""
     quorum = quorum_of(instances)
     enough = range(quorum, instances + 1)
     ways = sum(comb(instances, votes) * (contenders - 1) ** (instances - votes) for votes in enough)
@@ -65,14 +72,17 @@ def rounds_of(attempts: Sequence[Attempt]) -> list[tuple[Attempt, ...]]:
     """The rounds of one resource in order; those of two or more attempts are contention rounds."""
     leases = [(attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won]
     rounds: list[list[Attempt]] = []
-    won_ns, all_decided_ns = inf, 0  # of the present round: over when somebody has won it, or nobody runs any more
+    # of the present round: over when somebody has won it, or nobody runs any more
+    won_ns = inf
+    all_decided_ns = 0
     for attempt in sorted(attempts, key=lambda attempt: attempt.started_ns):
         start_ns = attempt.started_ns
         if any(granted_ns <= start_ns < end_ns for granted_ns, end_ns in leases):
             continue
         if not rounds or start_ns >= min(won_ns, all_decided_ns):
             rounds.append([])
-            won_ns, all_decided_ns = inf, 0
+            won_ns = inf
+            all_decided_ns = 0
         rounds[-1].append(attempt)
         won_ns = min(won_ns, attempt.decided_ns) if attempt.is_won else won_ns
         all_decided_ns = max(all_decided_ns, attempt.decided_ns)
@@ -81,8 +91,11 @@ def rounds_of(attempts: Sequence[Attempt]) -> list[tuple[Attempt, ...]]:
 
 def double_grants(attempts: Sequence[Attempt]) -> int:
     """How many leases on one resource began while another one was valid: must be 0."""
-    leases = sorted((attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won)
-    found, end_ns = 0, 0
+    leases = sorted(
+        (attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won
+    )
+    found = 0
+    end_ns = 0
     for granted_ns, over_ns in leases:
         found += granted_ns < end_ns
         end_ns = max(end_ns, over_ns)
@@ -105,14 +118,19 @@ def ending_of(attempts: Sequence[Attempt]) -> Ending:
         for number, cast in enumerate(column):
             until_ns = cast.release_sent_ns or inf
             if cast.vote is Vote.GRANTED and until_ns > cast.replied_ns:
-                changes += [(cast.replied_ns, True, index, number), (until_ns, False, index, number)]
+                changes += [
+                    (cast.replied_ns, True, index, number),
+                    (until_ns, False, index, number),
+                ]
     return "split" if _can_nobody(changes, first_answers[quorum - 1], live, quorum) else "unproven"
 
 
 def _can_nobody(changes: list[Change], enough_ns: int, live: int, quorum: int) -> bool:
-    """Whether at `enough_ns` or later so many instances are held, for certain, that no attempt can reach a quorum."""
+    """Whether at `enough_ns` or later so many instances are held, for certain, that no attempt can
+    reach a quorum."""
     held: dict[int, int] = {}  # instance -> attempt
-    changes.sort()  # an end is exclusive: before the begins of the same moment
+    # an end is exclusive: before the begins of the same moment
+    changes.sort()
     for _, moment in groupby(changes, lambda change: max(change[0], enough_ns)):
         for _, begins, instance, attempt in moment:
             if begins:
@@ -127,8 +145,9 @@ def _can_nobody(changes: list[Change], enough_ns: int, live: int, quorum: int) -
 
 @dataclass(frozen=True, slots=True)
 class UntilGrant:
-    """A resource from the first start to the first grant. `first_grant_ns`: how long that took, 0 if never; `attempts`:
-    started until then, by all; `winners_attempt`: which of the winner's own it was, 0 if nobody won."""
+    """A resource from the first start to the first grant. `first_grant_ns`: how long that took, 0
+    if never; `attempts`: started until then, by all; `winners_attempt`: which of the winner's own
+    it was, 0 if nobody won."""
 
     first_grant_ns: int
     attempts: int
@@ -138,16 +157,24 @@ class UntilGrant:
 def until_grant(attempts: Sequence[Attempt]) -> UntilGrant:
     """How one resource that was free at first was won; `attempts` must not be empty."""
     start_ns = min(attempt.started_ns for attempt in attempts)
-    won = min((attempt for attempt in attempts if attempt.is_won), key=lambda one: one.decided_ns, default=None)
+    won = min(
+        (attempt for attempt in attempts if attempt.is_won),
+        key=lambda one: one.decided_ns,
+        default=None,
+    )
     before = [attempt for attempt in attempts if won is None or attempt.started_ns < won.decided_ns]
     return UntilGrant(
         first_grant_ns=0 if won is None else won.decided_ns - start_ns,
         attempts=len(before),
-        winners_attempt=0 if won is None else sum(attempt.contender == won.contender for attempt in before),
+        winners_attempt=0
+        if won is None
+        else sum(attempt.contender == won.contender for attempt in before),
     )
 
 
-def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]]) -> CalibrationRow:
+def calibration_row(
+    instances: int, contenders: int, rounds: Sequence[Sequence[Attempt]]
+) -> CalibrationRow:
     """One K of the calibration."""
     endings: Counter[str] = Counter(map(ending_of, rounds))
     row = CalibrationRow(
@@ -165,13 +192,16 @@ def calibration_row(instances: int, contenders: int, rounds: Sequence[Sequence[A
 def _calibrated(row: CalibrationRow, instances: int) -> CalibrationRow:
     """Return the row with the rate that its endings give, and how that misses the closed form."""
     endings = row.endings
-    expected, measured = closed_form(instances, row.contenders), wilson(endings.split, row.rounds)
+    expected = closed_form(instances, row.contenders)
+    measured = wilson(endings.split, row.rounds)
     unlike = row.rounds - endings.won - endings.split
     misses = [f"{unlike} rounds that nobody won were not found to be split votes"] if unlike else []
     if measured.rate is None:
         misses.append("the split-vote rate was not measured")
     elif abs(measured.rate - expected) > TOLERANCE:
-        misses.append(f"the split-vote rate is {measured.rate:.3f}, expected {expected:.3f} ± {TOLERANCE}")
+        misses.append(
+            f"the split-vote rate is {measured.rate:.3f}, expected {expected:.3f} ± {TOLERANCE}"
+        )
     return replace(row, split_rate=measured, closed_form=expected, misses=tuple(misses))
 
 
@@ -234,7 +264,9 @@ class ContestFigures:
             first_attempts_lost=sum(course.winners_attempt != 1 for course in self._courses),
             attempts_per_grant=sum(course.attempts for course in won) / len(won) if won else None,
             first_grant_s=_latency([course.first_grant_ns for course in won]),
-            dead_time_s=_latency([course.first_grant_ns for course in won if course.winners_attempt != 1]),
+            dead_time_s=_latency(
+                [course.first_grant_ns for course in won if course.winners_attempt != 1]
+            ),
         )
 
     def _row(self) -> ContestRow:
@@ -268,24 +300,38 @@ def _counted(row: ContentionRow, instances: int) -> ContentionRow:
 
 def earned(result: SplitVotesResult) -> SplitVotesResult:
     """Return `result` with the rates and the verdict that the endings of its rounds earn."""
-    instances, losses = result.conditions.instances, result.losses
-    if losses is None:  # before 2026-11-27 only the reasons told
+    instances = result.conditions.instances
+    losses = result.losses
+    # before 2026-11-27 only the reasons told
+    if losses is None:
         losses = result.verdict.reasons if result.verdict.word == NOT_KNOWN.text else ()
     calibration = tuple(_calibrated(row, instances) for row in result.calibration)
     contention = tuple(_counted(row, instances) for row in result.contention)
-    verdict = judge_split_votes(calibration, contention, result.retries, losses, interrupted=result.interrupted)
+    verdict = judge_split_votes(
+        calibration, contention, result.retries, losses, interrupted=result.interrupted
+    )
     return replace(result, calibration=calibration, contention=contention, verdict=verdict)
 
 
 def judge_split_votes(
-    calibration: Sequence[CalibrationRow], contention: Sequence[ContentionRow], retries: Sequence[RetryRow],
-    losses: Sequence[str] = (), *, interrupted: bool,
-) -> Verdict:  # fmt: skip
-    """Return the verdict: violated by two leases at once; not known where nobody contended, nobody was granted, or
-    servers ended (`losses`)."""
+    calibration: Sequence[CalibrationRow],
+    contention: Sequence[ContentionRow],
+    retries: Sequence[RetryRow],
+    losses: Sequence[str] = (),
+    *,
+    interrupted: bool,
+) -> Verdict:
+    """Return the verdict: violated by two leases at once; not known where nobody contended, nobody
+    was granted, or servers ended (`losses`)."""
     faults = sum(row.double_grants for row in (*contention, *retries))
-    violated = [f"{faults} leases were granted while another on the same resource was valid"] if faults else []
-    missed = [f"calibration, K={row.contenders}: {miss}" for row in calibration for miss in row.misses]
+    violated = (
+        [f"{faults} leases were granted while another on the same resource was valid"]
+        if faults
+        else []
+    )
+    missed = [
+        f"calibration, K={row.contenders}: {miss}" for row in calibration for miss in row.misses
+    ]
     unknown = [*losses]
     for row in contention:
         name = f"contention, K={row.contenders}, {row.order}"

@@ -1,5 +1,5 @@
-"""What is contended for, by whom, how often: *options → rows → blocks of trials, as contenders are told; attempts*.
-Values only: both sides of a contender's pipe import this."""
+"""What is contended for, by whom, how often: *options → rows → blocks of trials, as contenders are
+told; attempts*. Values only: both sides of a contender's pipe import this."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -11,10 +11,13 @@ from lockcore.model import Outcome, Vote
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
-LEAST_PROCESSES = 4  # in at least one row: one event loop alone never splits
+# in at least one row: one event loop alone never splits
+LEAST_PROCESSES = 4
 RETRY_CONTENDERS = 20
-PARALLEL_TIMES = 4  # as many retry trials in parallel: a p99 wants a thousand, and each is over in a moment
-PATIENCE_MS = 5000.0  # for a first grant: when nobody has won by then, everybody gives up
+# as many retry trials in parallel: a p99 wants a thousand, and each is over in a moment
+PARALLEL_TIMES = 4
+# for a first grant: when nobody has won by then, everybody gives up
+PATIENCE_MS = 5000.0
 
 
 class RetrySettings(Section, frozen=True):
@@ -25,7 +28,10 @@ class RetrySettings(Section, frozen=True):
 
 
 class Contest(Struct, frozen=True):
-    """What is the same for all `trials` of a row. `spread_ms`: each contender starts U(0, spread) after the start."""
+    """What is the same for all `trials` of a row.
+
+    `spread_ms`: each contender starts U(0, spread) after the start.
+    """
 
     contenders: int
     order: str
@@ -42,7 +48,10 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     spreads_ms: Annotated[tuple[float, ...], says("starts are spread over so much")]
     orders: Annotated[tuple[str, ...], says("in which attempts ask the instances")]
     retries: Annotated[tuple[RetrySettings, ...], says("policies side by side")]
-    rounds: Annotated[Count, says("trials per row; calibration: at least 2,000; parallel retries: four times as many")]
+    rounds: Annotated[
+        Count,
+        says("trials per row; calibration: at least 2,000; parallel retries: four times as many"),
+    ]
     seed: Annotated[int, says("of every random choice")]
 
     @property
@@ -58,18 +67,28 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> list[Contest]:
-        """The rows of the section retries: all at once, and in random order, where nobody wins most often."""
+        """The rows of the section retries: all at once, and in random order, where nobody wins most
+        often."""
         orders = [order for order in self.orders if order != "sequential"] or self.orders
         count = max(RETRY_CONTENDERS, *self.contenders)
         return [
-            Contest(count, order, 0.0, self.rounds * (PARALLEL_TIMES if order == "parallel" else 1), retry)
+            Contest(
+                count,
+                order,
+                0.0,
+                self.rounds * (PARALLEL_TIMES if order == "parallel" else 1),
+                retry,
+            )
             for order in orders
             for retry in self.retries
         ]
 
 
 class Enrolment(Struct, frozen=True):
-    """What a contender is told once. `seat`: its number, from 0; `gate`: the shared memory's file, for `seats`."""
+    """What a contender is told once.
+
+    `seat`: its number, from 0; `gate`: the shared memory's file, for `seats`.
+    """
 
     urls: Sequence[str]
     key_prefix: str
@@ -80,7 +99,8 @@ class Enrolment(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """`count` trials in a row from number `first` on, each of a resource of its own, of the first seats."""
+    """`count` trials in a row from number `first` on, each of a resource of its own, of the first
+    seats."""
 
     first: int
     count: int
@@ -93,7 +113,10 @@ class Block(Struct, frozen=True):
 
 
 class CastVote(Struct, frozen=True, array_like=True):
-    """One instance's part in one attempt. Times in ns of CLOCK_MONOTONIC, 0 = never; `release_sent_ns` is not late."""
+    """One instance's part in one attempt.
+
+    Times in ns of CLOCK_MONOTONIC, 0 = never; `release_sent_ns` is not late.
+    """
 
     vote: Vote
     sent_ns: int = 0
@@ -102,7 +125,8 @@ class CastVote(Struct, frozen=True, array_like=True):
 
 
 class Attempt(Struct, frozen=True, array_like=True):
-    """One contender's round of SETs, one vote per configured instance; `valid_until_ns` counts if it was won."""
+    """One contender's round of SETs, one vote per configured instance; `valid_until_ns` counts if
+    it was won."""
 
     contender: int
     started_ns: int

@@ -14,8 +14,12 @@ class Endings(Section, frozen=True, kw_only=True):
     """How many contention rounds ended how."""
 
     won: Annotated[Count, says("somebody was granted a lease")] = 0
-    split: Annotated[Count, says("at some moment nobody had won and, for certain, nobody still could")] = 0
-    unproven: Annotated[Count, says("nobody won, and there was no moment at which that was certain")] = 0
+    split: Annotated[
+        Count, says("at some moment nobody had won and, for certain, nobody still could")
+    ] = 0
+    unproven: Annotated[
+        Count, says("nobody won, and there was no moment at which that was certain")
+    ] = 0
     unreachable: Annotated[Count, says("fewer than a quorum answered: no matter of votes")] = 0
 
 
@@ -27,15 +31,21 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
     endings: Annotated[Endings, says("how they ended")]
     split_rate: Annotated[Interval, says("split votes of all rounds, exact")]
     closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)")]
-    probable_by_outcome: Annotated[Interval, says("rounds in which an attempt alone ended as SPLIT_VOTE")]
-    misses: Annotated[tuple[str, ...], says("what is not as expected: the rate within 0.05 of the closed form")]
+    probable_by_outcome: Annotated[
+        Interval, says("rounds in which an attempt alone ended as SPLIT_VOTE")
+    ]
+    misses: Annotated[
+        tuple[str, ...], says("what is not as expected: the rate within 0.05 of the closed form")
+    ]
 
 
 class ContestRow(Section, frozen=True, kw_only=True):
     """Contenders in processes of their own that were released together, again and again."""
 
     contenders: Annotated[Count, says("K, each a process")]
-    order: Annotated[Literal["parallel", "sequential", "random"], says("in which an attempt asks the instances")]
+    order: Annotated[
+        Literal["parallel", "sequential", "random"], says("in which an attempt asks the instances")
+    ]
     spread_s: Annotated[Amount, says("each starts U(0, spread) after the trial's start")]
     trials: Annotated[Count, says("made")]
     double_grants: Annotated[Count, says("leases granted while another was valid: must be 0")]
@@ -45,11 +55,19 @@ class ContestRow(Section, frozen=True, kw_only=True):
 class ContentionRow(ContestRow, frozen=True, kw_only=True):
     """One attempt each: how often nobody wins."""
 
-    contention_rounds: Annotated[Count, says("two or more overlapping attempts on a resource without a valid holder")]
+    contention_rounds: Annotated[
+        Count, says("two or more overlapping attempts on a resource without a valid holder")
+    ]
     endings: Annotated[Endings, says("how they ended")]
-    split_rate: Annotated[Interval, says("split votes of the contention rounds, exact: the lower bound")]
-    nobody_won_rate: Annotated[Interval, says("rounds that nobody won, though a quorum answered: the upper bound")]
-    probable_by_outcome: Annotated[Interval, says("rounds in which an attempt alone ended as SPLIT_VOTE")]
+    split_rate: Annotated[
+        Interval, says("split votes of the contention rounds, exact: the lower bound")
+    ]
+    nobody_won_rate: Annotated[
+        Interval, says("rounds that nobody won, though a quorum answered: the upper bound")
+    ]
+    probable_by_outcome: Annotated[
+        Interval, says("rounds in which an attempt alone ended as SPLIT_VOTE")
+    ]
     closed_form: Annotated[Share, says("by pure chance; no tolerance here")]
 
 
@@ -70,7 +88,11 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
     kind: Annotated[Literal["split-votes"], says("the command that made it")] = "split-votes"
     fleet: Annotated[OwnFleet, says("the servers")]
     conditions: Annotated[SplitVotesPlan, says("what was asked for")]
-    calibration: Annotated[tuple[CalibrationRow, ...], says("votes by pure chance beside the closed form")]
+    calibration: Annotated[
+        tuple[CalibrationRow, ...], says("votes by pure chance beside the closed form")
+    ]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
     retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
-    losses: Annotated[tuple[str, ...] | None, says("servers that ended meanwhile, in words; null: older")] = None
+    losses: Annotated[
+        tuple[str, ...] | None, says("servers that ended meanwhile, in words; null: older")
+    ] = None

@@ -1,9 +1,14 @@
-"""What `lockbench split-votes` says: *its result → tables and sentences*. Exact and probable figures are named as such
-wherever they stand; tables fit 80 columns."""
+"""What `lockbench split-votes` says: *its result → tables and sentences*. Exact and probable
+figures are named as such wherever they stand; tables fit 80 columns."""
 
 from collections.abc import Iterator
 
-from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, RetryRow, SplitVotesResult
+from bench.experiments.split_votes.result import (
+    CalibrationRow,
+    ContentionRow,
+    RetryRow,
+    SplitVotesResult,
+)
 from bench.measure.statistics import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
 from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
@@ -50,9 +55,15 @@ def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
         *made(result, " shared by contenders and servers"),
     )
     return sheet_of(
-        result, place, kind="split-votes", headline=_headline(result), conditions=conditions,
-        parts=_parts(result), lines=_lines(result), tables_first=True,
-    )  # fmt: skip
+        result,
+        place,
+        kind="split-votes",
+        headline=_headline(result),
+        conditions=conditions,
+        parts=_parts(result),
+        lines=_lines(result),
+        tables_first=True,
+    )
 
 
 def _headline(result: SplitVotesResult) -> str:
@@ -74,20 +85,41 @@ def _parts(result: SplitVotesResult) -> Iterator[Part]:
         about = f"K processes released together, one attempt each, {count(trials)} trials per row"
         yield table("contention", about, _CONTENTION, result.contention, (1,))
     if result.retries:
-        yield table("retries", "the same, again and again until somebody wins", _RETRIES, result.retries, (1, 2))
+        yield table(
+            "retries",
+            "the same, again and again until somebody wins",
+            _RETRIES,
+            result.retries,
+            (1, 2),
+        )
 
 
 def _lines(result: SplitVotesResult) -> Iterator[tuple[str, str]]:
-    yield "rounds", "contention rounds: overlapping attempts on a resource without a valid holder; took: an attempt"
+    yield (
+        "rounds",
+        "contention rounds: overlapping attempts on a resource without a valid holder; "
+        "took: an attempt",
+    )
     yield (
         "exact",
-        "by all contenders' records at some moment nobody had won and nobody still could; at least so many",
+        "by all contenders' records at some moment nobody had won and nobody still "
+        "could; at least so many",
     )
     odd = "; at odd N, all answering, a quorum refuses every loser: CONTENDED"
-    yield "probable", f"an attempt alone ended as SPLIT_VOTE{odd if result.conditions.instances % 2 else ''}"
-    yield "closed form", "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one uniformly random order; no tolerance in contention"
+    yield (
+        "probable",
+        f"an attempt alone ended as SPLIT_VOTE{odd if result.conditions.instances % 2 else ''}",
+    )
+    yield (
+        "closed form",
+        "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one uniformly random order; no tolerance "
+        "in contention",
+    )
     if result.retries:
-        yield "all lost", "trials in which nobody's first attempt won; dead: of those, first start → first grant"
+        yield (
+            "all lost",
+            "trials in which nobody's first attempt won; dead: of those, first start → first grant",
+        )
 
 
 def _rate(interval: Interval, digits: int = 2) -> str:
@@ -113,4 +145,6 @@ def suite(result: SplitVotesResult) -> Suite:
     ]
     verdict = result.verdict
     whole = Case("split votes", verdict.status, "; ".join(verdict.reasons) or _headline(result))
-    return Suite("split-votes", result.started_at, result.duration_s, [*cases, whole], {"id": result.id})
+    return Suite(
+        "split-votes", result.started_at, result.duration_s, [*cases, whole], {"id": result.id}
+    )

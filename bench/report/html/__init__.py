@@ -1,1 +1,4 @@
-"""A result as a page: *result.json → one self-contained HTML file*. See README.md of this folder."""
+"""A result as a page: *result.json → one self-contained HTML file*.
+
+See README.md of this folder.
+"""

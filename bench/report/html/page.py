@@ -1,9 +1,11 @@
-"""Which page a result gets, as text and as a file: *one or several results → Page → one self-contained HTML document*.
+"""Which page a result gets, as text and as a file: *one or several results → Page → one
+self-contained HTML document*.
 
-Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its figures. Side by
-side stand figures, never a ratio: whether a difference is more than noise is for `lockbench compare`, which pairs its
-runs. Nothing is fetched (the page forbids it to itself by its Content-Security-Policy); whatever comes from a result is
-escaped, in markup by jinja2, in the data by `render`; a file is written whole or not at all.
+Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its
+figures. Side by side stand figures, never a ratio: whether a difference is more than noise is for
+`lockbench compare`, which pairs its runs. Nothing is fetched (the page forbids it to itself by its
+Content-Security-Policy); whatever comes from a result is escaped, in markup by jinja2, in the data
+by `render`; a file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -34,16 +36,21 @@ if TYPE_CHECKING:
 REPORT_NAME = "report.html"
 
 
-_ALARMS = ("because", "warning")  # labels of what stands before everything else
-_ROOM = 1700  # characters of sentences that the space beside one picture takes
+# labels of what stands before everything else
+_ALARMS = ("because", "warning")
+# characters of sentences that the space beside one picture takes
+_ROOM = 1700
 
 
 def page_of(result: Document, place: str = "") -> Page:
     """Return the page of one result, stored at `place`."""
     if isinstance(result, RunResult):
         return run_page(result, place)
-    said, words = told(result, place), words_of(result)
-    figures, evidence = (getattr(words, what, lambda _: ())(result) for what in ("figures", "evidence"))
+    said = told(result, place)
+    words = words_of(result)
+    figures, evidence = (
+        getattr(words, what, lambda _: ())(result) for what in ("figures", "evidence")
+    )
     pictures = (Chapter("In pictures", tuple(figures)),) if figures else ()
     courses = (Chapter("Step by step", (), evidence, "folded"),) if evidence else ()
     tables = (Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in said.parts)
@@ -52,7 +59,10 @@ def page_of(result: Document, place: str = "") -> Page:
 
 
 def write_report(result: Document, stored: Path) -> Path:
-    """Write report.html beside the result stored at `stored` and return its path. Raises EnvironmentNotReadyError."""
+    """Write report.html beside the result stored at `stored` and return its path.
+
+    Raises EnvironmentNotReadyError.
+    """
     return write_page(page_of(result, str(stored)), stored.with_name(REPORT_NAME))
 
 
@@ -68,21 +78,29 @@ def render(page: Page) -> str:
         }
         for figure in figures
     }
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")  # it stands inside a script element
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
+    # it stands inside a script element
+    text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     texts = {"css": _text("page.css"), "js": _text("page.js"), "data": text}
-    return _template().render(page=page, sheet=page.sheet, lines=_lines_of(page.sheet), styles=STYLES, **texts)
+    return _template().render(
+        page=page, sheet=page.sheet, lines=_lines_of(page.sheet), styles=STYLES, **texts
+    )
 
 
 def _lines_of(sheet: Sheet) -> dict[str, object]:
-    """The sentences of a page by the place where they stand: alarms, advice (by its heading), notes."""
-    alarms, notes = list[Sentence](), list[Sentence]()
+    """The sentences of a page by the place where they stand: alarms, advice (by its heading),
+    notes."""
+    alarms = list[Sentence]()
+    notes = list[Sentence]()
     advice: dict[str, list[Sentence]] = {}
     place = notes
     for line in sheet.lines:
         if line.group:
             place = advice.setdefault(line.group, [])
-        elif line.label:  # a line without a label goes on with the one before
+        elif line.label:
+            # a line without a label goes on with the one before
             place = alarms if line.label in _ALARMS else notes
         place.append(line)
     beside = [*notes, *(line for of_group in advice.values() for line in of_group)]
@@ -113,27 +131,42 @@ def _text(name: str) -> str:
     return (resources.files("bench.report.html") / name).read_text("utf-8")
 
 
-# -- several runs ----------------------------------------------------------------------------------------------------
+# -- several runs ----------------------------------------------------------------------------------
 
-_STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")  # of curves; runs beyond them stand in the tables alone
+# of curves; runs beyond them stand in the tables alone
+_STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
 _FIGURES = ("rate.offered_per_s", *USUAL, "safety.violations", "safety.tested_leases")
 
 
 def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
-    """Return the page of several runs that are called `names`, in their order. Raises UsageError for results of other
-    commands."""
+    """Return the page of several runs that are called `names`, in their order. Raises UsageError
+    for results of other commands."""
     runs = []
     for result, name in zip(results, names, strict=True):
         if not isinstance(result, RunResult):
-            raise UsageError(f"{name} is a result of lockbench {kind_of(result)}; only runs can stand side by side")
+            raise UsageError(
+                f"{name} is a result of lockbench {kind_of(result)}; only runs can stand "
+                "side by side"
+            )
         runs.append(result)
     labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
     named = [*zip(labels, runs, map(sheet, runs), strict=True)]
-    heads = [f"{label[0]} {one.verdict} {count(run.rate.achieved_per_s)} leases/s" for label, run, one in named]
-    lines = [Sentence("shown", f"{label}, {one.verdict}: {one.conditions}") for label, _, one in named]
+    heads = [
+        f"{label[0]} {one.verdict} {count(run.rate.achieved_per_s)} leases/s"
+        for label, run, one in named
+    ]
+    lines = [
+        Sentence("shown", f"{label}, {one.verdict}: {one.conditions}") for label, _, one in named
+    ]
     note = "side by side only: whether a difference is more than noise, lockbench compare tells"
-    about = "of the measured window, acquires whether they failed or not; – means too few samples, or not applicable"
-    rows = [(one.name, *(in_unit(one.value(run), one.unit) for run in runs)) for one in map(find_metric, _FIGURES)]
+    about = (
+        "of the measured window, acquires whether they failed or not; – means too few "
+        "samples, or not applicable"
+    )
+    rows = [
+        (one.name, *(in_unit(one.value(run), one.unit) for run in runs))
+        for one in map(find_metric, _FIGURES)
+    ]
     verdicts = ("verdict", *(one.verdict for *_, one in named))
     figures = Part("Figures", about, ("", *labels), (verdicts, *rows))
     said = Sheet(
@@ -160,16 +193,27 @@ def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
         }
         for run in runs
     ]
-    keys = [key for key in facts[0] if key not in ("seed", "targets") and len({fact[key] for fact in facts}) > 1]
+    keys = [
+        key
+        for key in facts[0]
+        if key not in ("seed", "targets") and len({fact[key] for fact in facts}) > 1
+    ]
     if not keys:
         return Part("Nothing differs", "but the time they were run at", (), ())
     rows = tuple((key, *(fact[key] for fact in facts)) for key in keys)
     words = frozenset(range(len(labels) + 1))
-    return Part("What differs", "between their scenarios, servers and machines", ("key", *labels), rows, words)
+    return Part(
+        "What differs",
+        "between their scenarios, servers and machines",
+        ("key", *labels),
+        rows,
+        words,
+    )
 
 
 def _curves(labels: Sequence[str], runs: Sequence[RunResult]) -> Figure | None:
-    curves, said = [], []
+    curves = []
+    said = []
     for label, run, style in zip(labels, runs, _STYLES, strict=False):
         acquire = run.latency_s.acquire
         if acquire.count:

@@ -1,10 +1,12 @@
-"""Pictures as SVG text: *series, or rows with intervals, over scales → a figure with its legend*. Source: SVG 1.1.
+"""Pictures as SVG text: *series, or rows with intervals, over scales → a figure with its legend*.
+Source: SVG 1.1.
 
-Rules: whatever comes from a result is escaped here; coordinates keep one digit after the point; colours are classes of
-page.css, so that light, dark and print are its business. Gaps stay gaps; every axis has its unit; faults are bands over
-the whole height with their name on top; lines differ by dash, not by colour alone. A mark says what it is (`key`): the
-legend is made of the marks that are drawn, by what draws them. A title states what was found, with its figures; `about`
-says what is drawn and in which unit; the data of every picture goes with it, in the units of result.json.
+Rules: whatever comes from a result is escaped here; coordinates keep one digit after the point;
+colours are classes of page.css, so that light, dark and print are its business. Gaps stay gaps;
+every axis has its unit; faults are bands over the whole height with their name on top; lines differ
+by dash, not by colour alone. A mark says what it is (`key`): the legend is made of the marks that
+are drawn, by what draws them. A title states what was found, with its figures; `about` says what is
+drawn and in which unit; the data of every picture goes with it, in the units of result.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,18 +16,25 @@ from textwrap import shorten
 
 from bench.report.html.scale import Scale
 
-_WIDTH, _HEIGHT = 470.0, 262.0
-LEFT, RIGHT, BOTTOM, TOP = 60.0, _WIDTH - 12.0, _HEIGHT - 44.0, 26.0
-_LETTER_PX = 6.4  # about the width of a character: labels that would touch are left out
+_WIDTH = 470.0
+_HEIGHT = 262.0
+LEFT = 60.0
+RIGHT = _WIDTH - 12.0
+BOTTOM = _HEIGHT - 44.0
+TOP = 26.0
+# about the width of a character: labels that would touch are left out
+_LETTER_PX = 6.4
 _SPOT_PX = 4.0
-_FEW_TICKS = 4  # have room on a phone, too
+# have room on a phone, too
+_FEW_TICKS = 4
 
 Cell = float | int | str | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of data: its name in the files, its unit (s, per_s, count, ratio, us, text), its name on the page."""
+    """A column of data: its name in the files, its unit (s, per_s, count, ratio, us, text), its
+    name on the page."""
 
     name: str
     unit: str
@@ -34,9 +43,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture with its finding. `name`: an identifier, also of its files; `legend`: its names, each with a small
-    drawing (SVG); `cursor`: where each row of its data is, for reading it with mouse or keys; `drawn`: what the page's
-    script draws over the whole width, where `svg` is empty."""
+    """A picture with its finding. `name`: an identifier, also of its files; `legend`: its names,
+    each with a small drawing (SVG); `cursor`: where each row of its data is, for reading it with
+    mouse or keys; `drawn`: what the page's script draws over the whole width, where `svg` is
+    empty."""
 
     name: str
     title: str
@@ -49,14 +59,17 @@ class Figure:
     drawn: Mapping[str, object] | None = None
 
 
-# -- series over two axes --------------------------------------------------------------------------------------------
+# -- series over two axes --------------------------------------------------------------------------
 
 Value = float | int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through (xs, ys); None in ys is a gap, and a point between two gaps a dot. `style`: class of page.css."""
+    """A line through (xs, ys); None in ys is a gap, and a point between two gaps a dot.
+
+    `style`: class of page.css.
+    """
 
     xs: Sequence[float]
     ys: Sequence[Value]
@@ -101,14 +114,27 @@ Mark = Line | Area | Band | Spot
 
 
 def plot(
-    name: str, title: str, about: str, *, x: Scale, y: Scale, marks: Sequence[Mark], columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]], xs: Sequence[float] = (),
-) -> Figure:  # fmt: skip
-    """The figure `name` of `marks` over both scales, bands below the others. `title` and `about` are read out; `xs`:
-    where on the x axis each of the `rows` is."""
-    x, y = replace(x, start=LEFT, end=RIGHT), replace(y, start=BOTTOM, end=TOP)
+    name: str,
+    title: str,
+    about: str,
+    *,
+    x: Scale,
+    y: Scale,
+    marks: Sequence[Mark],
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    xs: Sequence[float] = (),
+) -> Figure:
+    """The figure `name` of `marks` over both scales, bands below the others. `title` and `about`
+    are read out; `xs`: where on the x axis each of the `rows` is."""
+    x = replace(x, start=LEFT, end=RIGHT)
+    y = replace(y, start=BOTTOM, end=TOP)
     bands = [mark for mark in marks if isinstance(mark, Band)]
-    others = [(mark, drawn) for mark in marks if not isinstance(mark, Band) and (drawn := _mark(x, y, mark))]
+    others = [
+        (mark, drawn)
+        for mark in marks
+        if not isinstance(mark, Band) and (drawn := _mark(x, y, mark))
+    ]
     parts = [*(_area(x, band) for band in bands), _grid(x, y), *(drawn for _, drawn in others)]
     parts += [_band_names(x, bands), _label(y.name, 4, 12, style="name")]
     parts.append(_label(x.name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
@@ -121,10 +147,14 @@ def _grid(x: Scale, y: Scale) -> str:
     parts = []
     for tick in y.ticks:
         at = y(tick)
-        parts += [_stroke(LEFT, at, RIGHT, at, "grid"), _label(y.label(tick), LEFT - 6, at + 4, anchor="end")]
+        parts += [
+            _stroke(LEFT, at, RIGHT, at, "grid"),
+            _label(y.label(tick), LEFT - 6, at + 4, anchor="end"),
+        ]
     free = 0.0
     for place, tick in enumerate(x.ticks):
-        at, text = x(tick), x.label(tick)
+        at = x(tick)
+        text = x.label(tick)
         parts.append(_stroke(at, BOTTOM, at, BOTTOM + 4, "axis"))
         half = len(text) * _LETTER_PX / 2
         middle = min(at, RIGHT - half + 4)
@@ -140,17 +170,24 @@ def _odd(place: int, scale: Scale) -> str:
 
 
 def _area(x: Scale, band: Band) -> str:
-    left, right, title = x(band.start), x(band.stop), _element("title", escape(band.text))
+    left = x(band.start)
+    right = x(band.stop)
+    title = _element("title", escape(band.text))
     size = {"width": max(right - left, 1.5), "height": BOTTOM - TOP}
     return _element("rect", title, x=left, y=TOP, **size, class_=band.style)
 
 
 def _band_names(x: Scale, bands: Sequence[Band]) -> str:
     """Their edges and names, above everything else."""
-    parts, free = [], 0.0
+    parts = []
+    free = 0.0
     for band in sorted(bands, key=lambda band: band.start):
-        parts += [_stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge") for at in (band.start, band.stop)]
-        text = shorten(band.text, 40, placeholder=" …")  # whole in its title
+        parts += [
+            _stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge")
+            for at in (band.start, band.stop)
+        ]
+        # whole in its title
+        text = shorten(band.text, 40, placeholder=" …")
         width = len(text) * _LETTER_PX
         at = min(x(band.start) + 3, RIGHT - width)
         if at >= free:
@@ -168,15 +205,19 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
         return _element("path", d=_polyline([*forth, *back]) + "Z", class_=_class_of(mark))
     if isinstance(mark, Spot):
         return _circle(x(mark.x), y(mark.y), _SPOT_PX, _class_of(mark))
-    points = [None if value is None else (x(at), y(value)) for at, value in zip(mark.xs, mark.ys, strict=True)]
+    points = [
+        None if value is None else (x(at), y(value))
+        for at, value in zip(mark.xs, mark.ys, strict=True)
+    ]
     around = zip([None, *points], points, [*points[1:], None], strict=False)
-    alone = [point for before, point, after in around if point and not before and not after]  # no line shows it
+    # no line shows it
+    alone = [point for before, point, after in around if point and not before and not after]
     dots = [_circle(*point, 2.2, f"alone {mark.style}") for point in alone]
     path = _polyline(points)
     return "".join([_element("path", d=path, class_=_class_of(mark)) if "L" in path else "", *dots])
 
 
-# -- the legend ------------------------------------------------------------------------------------------------------
+# -- the legend ------------------------------------------------------------------------------------
 
 
 def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -194,7 +235,11 @@ def _swatch(mark: Mark) -> str:
         return _stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
     if isinstance(mark, Spot):
         return _circle(13, 5, _SPOT_PX, style)
-    edges = [_stroke(at, 0, at, 10, f"{style}-edge") for at in (3, 23)] if isinstance(mark, Band) else []
+    edges = (
+        [_stroke(at, 0, at, 10, f"{style}-edge") for at in (3, 23)]
+        if isinstance(mark, Band)
+        else []
+    )
     return _element("rect", x=3, y=0, width=20, height=10, class_=style) + "".join(edges)
 
 
@@ -206,18 +251,22 @@ def _class_of(mark: Mark) -> str:
     return mark.style if isinstance(mark, Band) else f"area {mark.style}"
 
 
-# -- rows with their intervals ---------------------------------------------------------------------------------------
+# -- rows with their intervals ---------------------------------------------------------------------
 
-_ROW_PX, _FIRST_PX, _LAST_PX = 42.0, 24.0, 40.0  # of a row, above the first, below the last
-_BAR_PX = 24.0  # from the top of a row to its interval
+# of a row, above the first, below the last
+_ROW_PX = 42.0
+_FIRST_PX = 24.0
+_LAST_PX = 40.0
+# from the top of a row to its interval
+_BAR_PX = 24.0
 _MOST_LETTERS = 29
 _MARGIN = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: its name, the value with its interval (None = not known), the figure in words, its class, what that
-    means; `limit`: where the row has a mark of its own."""
+    """One row: its name, the value with its interval (None = not known), the figure in words, its
+    class, what that means; `limit`: where the row has a mark of its own."""
 
     name: str
     value: float | None
@@ -230,24 +279,47 @@ class Bar:
 
 
 def forest(
-    name: str, title: str, about: str, *, bars: Sequence[Bar], x: Scale, columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]], lines: Sequence[tuple[float, str]] = (), limit: str = "limit",
-) -> Figure:  # fmt: skip
-    """The figure `name` of `bars` over `x`, as meta-analyses draw them, the name and the words of a row above it.
-    `lines`: values to mark, with their names; `limit`: what the rows' own marks mean."""
-    x, bottom = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN), _FIRST_PX + len(bars) * _ROW_PX
+    name: str,
+    title: str,
+    about: str,
+    *,
+    bars: Sequence[Bar],
+    x: Scale,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    lines: Sequence[tuple[float, str]] = (),
+    limit: str = "limit",
+) -> Figure:
+    """The figure `name` of `bars` over `x`, as meta-analyses draw them, the name and the words of a
+    row above it. `lines`: values to mark, with their names; `limit`: what the rows' own marks
+    mean."""
+    x = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN)
+    bottom = _FIRST_PX + len(bars) * _ROW_PX
     tops = [_FIRST_PX + place * _ROW_PX for place in range(len(bars))]
     parts = []
     for place, tick in enumerate(x.ticks):
         parts += [_beside_bar(x(tick), top, "grid") for top in tops]
-        parts.append(_label(x.label(tick), x(tick), bottom + 15, anchor="middle", style=_odd(place, x)))
+        parts.append(
+            _label(x.label(tick), x(tick), bottom + 15, anchor="middle", style=_odd(place, x))
+        )
     for value, text in lines:
         if x.low <= value <= x.high:
             parts += [_beside_bar(x(value), top, "axis") for top in tops]
-            parts.append(_label(text, max(x(value), len(text) * _LETTER_PX / 2), 12, anchor="middle", style="name"))
+            parts.append(
+                _label(
+                    text,
+                    max(x(value), len(text) * _LETTER_PX / 2),
+                    12,
+                    anchor="middle",
+                    style="name",
+                )
+            )
     parts.append(_label(x.name, _WIDTH / 2, bottom + 33, anchor="middle", style="name"))
     parts += [_row(bar, x, _FIRST_PX + place * _ROW_PX) for place, bar in enumerate(bars)]
-    drawn = [(bar.key, _bar(bar, 5.0, {"low": 2.0, "high": 24.0, "value": 13.0}.__getitem__)) for bar in bars]
+    drawn = [
+        (bar.key, _bar(bar, 5.0, {"low": 2.0, "high": 24.0, "value": 13.0}.__getitem__))
+        for bar in bars
+    ]
     drawn += [(limit, _stroke(13, 0, 13, 10, "mean")) for bar in bars if bar.limit is not None]
     picture = _drawing(bottom + _LAST_PX, parts, f"{title}. {about}")
     return Figure(name, title, about, picture, columns, rows, legend=_legend(drawn))
@@ -260,7 +332,10 @@ def _beside_bar(at: float, top: float, style: str) -> str:
 
 def _row(bar: Bar, x: Scale, top: float) -> str:
     short = bar.name if len(bar.name) <= _MOST_LETTERS else bar.name[: _MOST_LETTERS - 1] + "…"
-    parts = [_label(short, 0, top + 14, style="row"), _label(bar.text, _WIDTH, top + 14, anchor="end", style="row")]
+    parts = [
+        _label(short, 0, top + 14, style="row"),
+        _label(bar.text, _WIDTH, top + 14, anchor="end", style="row"),
+    ]
     at = top + _BAR_PX
     if bar.limit is not None:
         parts.append(_stroke(x(bar.limit), at - 8, x(bar.limit), at + 8, "mean"))
@@ -268,27 +343,37 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
 
 
 def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
-    """Its interval and its point, as far as they are known; `x_of`: where its `low`, `high` and `value` are."""
+    """Its interval and its point, as far as they are known; `x_of`: where its `low`, `high` and
+    `value` are."""
     parts = []
     if bar.low is not None and bar.high is not None:
-        left, right, style = x_of("low"), x_of("high"), f"line solid {bar.style}"
-        parts = [_stroke(left, y, right, y, style), *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right))]
+        left = x_of("low")
+        right = x_of("high")
+        style = f"line solid {bar.style}"
+        parts = [
+            _stroke(left, y, right, y, style),
+            *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right)),
+        ]
     if bar.value is not None:
         parts.append(_circle(x_of("value"), y, _SPOT_PX, f"dot {bar.style}"))
     return "".join(parts)
 
 
-# -- rows with several measures --------------------------------------------------------------------------------------
+# -- rows with several measures --------------------------------------------------------------------
 
-_LINE_PX, _HEADS_PX, _GAP_PX, _BAR_SHARE = 27.0, 38.0, 14.0, 0.42
-_PHONE_LETTER_PX = 8.8  # of the larger letters that a phone shows
+_LINE_PX = 27.0
+_HEADS_PX = 38.0
+_GAP_PX = 14.0
+_BAR_SHARE = 0.42
+# of the larger letters that a phone shows
+_PHONE_LETTER_PX = 8.8
 _TICK = "M{0} {1}l4 4l7 -9"
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One value of a row: a bar of `style` with its `text`. 0 of style good is a green tick, None an en dash. `key`:
-    what the mark means."""
+    """One value of a row: a bar of `style` with its `text`. 0 of style good is a green tick, None
+    an en dash. `key`: what the mark means."""
 
     value: float | None
     text: str
@@ -304,36 +389,61 @@ class Panel:
     unit: str
 
 
-Group = tuple[str, Sequence[tuple[str, Sequence[Measure]]]]  # a heading, and its rows: a name, a measure for each panel
+# a heading, and its rows: a name, a measure for each panel
+Group = tuple[str, Sequence[tuple[str, Sequence[Measure]]]]
 
 
 def panels(
-    name: str, title: str, about: str, *, heads: Sequence[Panel], groups: Sequence[Group], columns: Sequence[Column],
+    name: str,
+    title: str,
+    about: str,
+    *,
+    heads: Sequence[Panel],
+    groups: Sequence[Group],
+    columns: Sequence[Column],
     rows: Sequence[Sequence[Cell]],
-) -> Figure:  # fmt: skip
-    """The figure `name` of rows in groups: bars beside each other, every panel with its own length for its largest."""
+) -> Figure:
+    """The figure `name` of rows in groups: bars beside each other, every panel with its own length
+    for its largest."""
     letters = max(len(text) for _, named in groups for text, _ in named)
     first = letters * _PHONE_LETTER_PX + _GAP_PX
     width = (_WIDTH - first) / len(heads)
     measures = [measured for _, named in groups for _, measured in named]
-    most = [max((one[place].value or 0.0 for one in measures), default=0.0) for place in range(len(heads))]
+    most = [
+        max((one[place].value or 0.0 for one in measures), default=0.0)
+        for place in range(len(heads))
+    ]
     parts = []
     for place, panel in enumerate(heads):
         parts.append(_label(panel.head, first + place * width, 12, style="row"))
         parts.append(_label(panel.unit, first + place * width, 29, style="name"))
     top = _HEADS_PX
     for heading, named in groups:
-        parts += [_label(heading, 0, top + 19, style="row strong"), _stroke(0, top + 25, _WIDTH, top + 25, "grid")]
+        parts += [
+            _label(heading, 0, top + 19, style="row strong"),
+            _stroke(0, top + 25, _WIDTH, top + 25, "grid"),
+        ]
         top += _LINE_PX
         for text, measured in named:
             parts.append(_label(text, 0, top + 18, style="row"))
             for place, one in enumerate(measured):
-                left, share = first + place * width, (one.value or 0.0) / (most[place] or 1.0)
+                left = first + place * width
+                share = (one.value or 0.0) / (most[place] or 1.0)
                 parts.append(_measure(one, left, top + 13, share * _BAR_SHARE * (width - _GAP_PX)))
             top += _LINE_PX
     drawn = [one for measured in measures for one in measured if one.value is not None]
-    legend = _legend((one.key, _tick(8, 5) if _is_tick(one) else _bar_of(one, 3, 5, 20)) for one in drawn)
-    return Figure(name, title, about, _drawing(top + 8, parts, f"{title}. {about}"), columns, rows, legend=legend)
+    legend = _legend(
+        (one.key, _tick(8, 5) if _is_tick(one) else _bar_of(one, 3, 5, 20)) for one in drawn
+    )
+    return Figure(
+        name,
+        title,
+        about,
+        _drawing(top + 8, parts, f"{title}. {about}"),
+        columns,
+        rows,
+        legend=legend,
+    )
 
 
 def _measure(one: Measure, left: float, middle: float, length: float) -> str:
@@ -341,7 +451,9 @@ def _measure(one: Measure, left: float, middle: float, length: float) -> str:
         return _label(one.text, left, middle + 5)
     if _is_tick(one):
         return _tick(left, middle) + _label(one.text, left + 17, middle + 5, style="row")
-    return _bar_of(one, left, middle, max(length, 1.5)) + _label(one.text, left + length + 5, middle + 5, style="row")
+    return _bar_of(one, left, middle, max(length, 1.5)) + _label(
+        one.text, left + length + 5, middle + 5, style="row"
+    )
 
 
 def _is_tick(one: Measure) -> bool:
@@ -353,10 +465,12 @@ def _tick(left: float, middle: float) -> str:
 
 
 def _bar_of(one: Measure, left: float, middle: float, length: float) -> str:
-    return _element("rect", x=left, y=middle - 5, width=length, height=10, class_=f"area {one.style}")
+    return _element(
+        "rect", x=left, y=middle - 5, width=length, height=10, class_=f"area {one.style}"
+    )
 
 
-# -- SVG -------------------------------------------------------------------------------------------------------------
+# -- SVG -------------------------------------------------------------------------------------------
 
 
 def _number(value: float) -> str:
@@ -364,7 +478,10 @@ def _number(value: float) -> str:
 
 
 def _element(name: str, content: str = "", /, **attributes: float | str | None) -> str:
-    """An element; `content` is markup. `_` at an attribute's end is dropped, others become `-`; None leaves it out."""
+    """An element; `content` is markup.
+
+    `_` at an attribute's end is dropped, others become `-`; None leaves it out.
+    """
     parts = [name]
     for key, value in attributes.items():
         if value is not None:
@@ -387,7 +504,8 @@ def _circle(x: float, y: float, radius: float, style: str) -> str:
 
 
 def _polyline(points: Iterable[tuple[float, float] | None]) -> str:
-    parts, pen = [], "M"
+    parts = []
+    pen = "M"
     for point in points:
         if point is None:
             pen = "M"
@@ -400,4 +518,6 @@ def _polyline(points: Iterable[tuple[float, float] | None]) -> str:
 def _drawing(height: float, parts: Sequence[str], said: str) -> str:
     """The whole; `said` is what a screen reader says."""
     shape = f'viewBox="0 0 {_number(_WIDTH)} {_number(height)}"'
-    return f'<svg {shape} role="img" tabindex="0" aria-label="{escape(said)}">{"".join(parts)}</svg>'
+    return (
+        f'<svg {shape} role="img" tabindex="0" aria-label="{escape(said)}">{"".join(parts)}</svg>'
+    )

@@ -1,8 +1,9 @@
-"""The pictures of a run: *HDR histograms → percentile curves, a small one per instance; `over_time` → courses*.
+"""The pictures of a run: *HDR histograms → percentile curves, a small one per instance; `over_time`
+→ courses*.
 
-Rules: a curve is solid as far as ten samples lie beyond a point, faint up to the slowest; figures in words are those of
-`latency_s`. Every point over time is a figure of the result; a slice without samples is a gap; faults are bands.
-Source: Gil Tene's percentile plots (HdrHistogram).
+Rules: a curve is solid as far as ten samples lie beyond a point, faint up to the slowest; figures
+in words are those of `latency_s`. Every point over time is a figure of the result; a slice without
+samples is a gap; faults are bands. Source: Gil Tene's percentile plots (HdrHistogram).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,20 +16,33 @@ from bench.measure.latency import Latency, OverTime
 from bench.measure.run_result import InjectedFault, RunResult, fields_of
 from bench.report.figures import count, latency, percent, share
 from bench.report.html.plot import Area, Band, Cell, Column, Figure, Line, Mark, plot
-from bench.report.html.scale import Scale, duration_tick, exact, latencies, linear, number_tick, percentiles
+from bench.report.html.scale import (
+    Scale,
+    duration_tick,
+    exact,
+    latencies,
+    linear,
+    number_tick,
+    percentiles,
+)
 
-Curve = list[tuple[float, float]]  # (1 ÷ (1 − share), seconds)
+# (1 ÷ (1 − share), seconds)
+Curve = list[tuple[float, float]]
 CURVES = (
-    ("acquire", "c1", "acquire"), ("release", "c2", "release"), ("handoff", "c4", "hand-off"),
-    ("acquire_failed", "bad", "failed acquire"), ("hold", "c5", "hold"),
-)  # fmt: skip
+    ("acquire", "c1", "acquire"),
+    ("release", "c2", "release"),
+    ("handoff", "c4", "hand-off"),
+    ("acquire_failed", "bad", "failed acquire"),
+    ("hold", "c5", "hold"),
+)
 _POINTS_PER_DECADE = 24
 MOST_INSTANCES = 9
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """One line of a picture of percentiles: its column of data, labelled as in the legend, its style, its points."""
+    """One line of a picture of percentiles: its column of data, labelled as in the legend, its
+    style, its points."""
 
     column: Column
     style: str
@@ -40,13 +54,26 @@ def percentile_figure(result: RunResult) -> Figure | None:
     curves = []
     for name, style, text in CURVES:
         section: Latency = getattr(result.latency_s, name)
-        if section.count and name in result.histograms and (name != "hold" or result.scenario.hold.ms):
+        if (
+            section.count
+            and name in result.histograms
+            and (name != "hold" or result.scenario.hold.ms)
+        ):
             points = curve_of(result.histograms[name], section.max)
             curves.append(LatencyCurve(Column(f"{name}_s", "s", text), style, points))
-    acquire, title = result.latency_s.acquire, "No lease was acquired"
+    acquire = result.latency_s.acquire
+    title = "No lease was acquired"
     if acquire.count:
-        named = (("half took at most", acquire.p50), ("99 %", acquire.p99), ("the slowest", acquire.max))
-        title = "Latencies of a growing queue: " if result.rate.sustained is False else "Of the acquires, "
+        named = (
+            ("half took at most", acquire.p50),
+            ("99 %", acquire.p99),
+            ("the slowest", acquire.max),
+        )
+        title = (
+            "Latencies of a growing queue: "
+            if result.rate.sustained is False
+            else "Of the acquires, "
+        )
         title += ", ".join(f"{text} {latency(value)}" for text, value in named if value is not None)
     return curves_figure(title, "Latency", curves)
 
@@ -55,9 +82,17 @@ def instance_figures(result: RunResult) -> Iterator[Figure | None]:
     """The reply times of each instance, the first MOST_INSTANCES of them, all on the same axes."""
     shown: dict[str, tuple[str, LatencyCurve]] = {}
     for one in result.instances[:MOST_INSTANCES]:
-        name, reply = f"reply_{one.index}", one.reply_s
-        if reply and name in result.histograms and (points := curve_of(result.histograms[name], reply.max)):
-            title = f"#{one.index} {one.address}: reply p50 {latency(reply.p50)}, p99 {latency(reply.p99)}"
+        name = f"reply_{one.index}"
+        reply = one.reply_s
+        if (
+            reply
+            and name in result.histograms
+            and (points := curve_of(result.histograms[name], reply.max))
+        ):
+            title = (
+                f"#{one.index} {one.address}: reply p50 {latency(reply.p50)}, p99 "
+                f"{latency(reply.p99)}"
+            )
             shown[name] = title, LatencyCurve(Column("reply_s", "s", "reply"), "c1", points)
     beside = [curve for _, curve in shown.values()]
     for name, (title, curve) in shown.items():
@@ -72,33 +107,41 @@ def curves_figure(
     name: str = "percentiles",
     beside: Sequence[LatencyCurve] = (),
 ) -> Figure | None:
-    """The picture of `curves` of `what` on the same axes, which fit those `beside` it, too; None without any."""
+    """The picture of `curves` of `what` on the same axes, which fit those `beside` it, too; None
+    without any."""
     if not curves:
         return None
     x = percentiles(max(curve.points[-1][0] for curve in (*curves, *beside)))
     y = latencies(seconds for curve in (*curves, *beside) for _, seconds in curve.points)
     marks = [mark for curve in curves for mark in _lines(curve)]
-    about = f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
+    about = (
+        f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
+    )
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
-    known = [dict(curve.points) for curve in curves]  # all at the same percentiles, up to their ends
+    # all at the same percentiles, up to their ends
+    known = [dict(curve.points) for curve in curves]
     grid = [*max(known, key=len)]
     rows = [[f"{100 * (1 - 1 / at):.4f} %", *(curve.get(at) for curve in known)] for at in grid]
     return plot(name, title, about, x=x, y=y, marks=marks, columns=columns, rows=rows, xs=grid)
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:
-    """The percentile curve of an encoded histogram, as far as the number of its samples, and the largest, `most_s`."""
+    """The percentile curve of an encoded histogram, as far as the number of its samples, and the
+    largest, `most_s`."""
     histogram = Histogram.decode(encoded)
     if not histogram.count:
         return []
-    total, sums = histogram.count, np.cumsum(histogram.counts)
+    total = histogram.count
+    sums = np.cumsum(histogram.counts)
     steps = int(np.log10(total) * _POINTS_PER_DECADE)
     grid = sorted({2.0, *(10 ** (step / _POINTS_PER_DECADE) for step in range(steps + 1))})
     slowest = most_s or histogram.max_ns / 1e9
     curve: Curve = []
     for value in [value for value in grid if value < total]:
         rank = max(int(total * (1 - 1 / value) + 0.5), 1)
-        curve.append((value, min(highest_of_bucket(int(np.searchsorted(sums, rank))) / 1e9, slowest)))
+        curve.append(
+            (value, min(highest_of_bucket(int(np.searchsorted(sums, rank))) / 1e9, slowest))
+        )
     return [*curve, (float(total), slowest)]
 
 
@@ -108,33 +151,45 @@ def _lines(curve: LatencyCurve) -> Iterator[Mark]:
     sure = [point for point in curve.points if samples / point[0] >= SAMPLES_BEYOND]
     faint = [*sure[-1:], *curve.points[len(sure) :]]
     few = f"fewer than {SAMPLES_BEYOND} samples beyond"
-    for points, style, key in ((sure, curve.style, curve.column.label), (faint, f"{curve.style} faint", few)):
+    for points, style, key in (
+        (sure, curve.style, curve.column.label),
+        (faint, f"{curve.style} faint", few),
+    ):
         yield Line([x for x, _ in points], [y for _, y in points], style, key)
 
 
-# -- over time ---------------------------------------------------------------------------------------------------------
+# -- over time -------------------------------------------------------------------------------------
 
 OUTCOMES = {
-    "acquired": "good", "contended": "c3", "split_vote": "c4", "too_late": "c5", "unreachable": "bad",
-}  # fmt: skip
+    "acquired": "good",
+    "contended": "c3",
+    "split_vote": "c4",
+    "too_late": "c5",
+    "unreachable": "bad",
+}
 _SHARES = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "share", lambda share: f"{share * 100:g} %")
 
 
 def course_of(result: RunResult) -> OverTime | None:
-    """What there is over time: nothing in results of old, nor in a run cut off as its window began."""
+    """What there is over time: nothing in results of old, nor in a run cut off as its window
+    began."""
     over = result.over_time
     return over if over and over.start_s and over.slice_s else None
 
 
 def slowest_of(result: RunResult) -> tuple[float, str] | None:
-    """The middle of the slice in which the slowest acquire was due, and that in a sentence; None when none is known."""
-    over, whole = course_of(result), result.latency_s.acquire.max
+    """The middle of the slice in which the slowest acquire was due, and that in a sentence; None
+    when none is known."""
+    over = course_of(result)
+    whole = result.latency_s.acquire.max
     slices = zip(over.acquire.max_s, over.start_s, strict=True) if over else ()
     most = [(value, at) for value, at in slices if value is not None and at >= 0]
     if over is None or whole is None or not most:
         return None
     at = max(most)[1]
-    faults = " and ".join(band.text for band in fault_bands(result) if band.start <= at <= band.stop)
+    faults = " and ".join(
+        band.text for band in fault_bands(result) if band.start <= at <= band.stop
+    )
     said = f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run"
     return at + over.slice_s / 2, said + (f", during {faults}" if faults else "")
 
@@ -151,24 +206,36 @@ class _CourseFigures:
     """What all figures of a run over time share."""
 
     def __init__(self, result: RunResult, over: OverTime) -> None:
-        self._result, self._over = result, over
-        starts, width = over.start_s, over.slice_s
+        self._result = result
+        self._over = over
+        starts = over.start_s
+        width = over.slice_s
         self._edges = [*starts, starts[-1] + width]
         self._middles = [start + width / 2 for start in starts]
         warmup = [Band(starts[0], 0.0, "warm-up", "warm-up", "warmup")] if starts[0] < 0 else []
         self._bands = [*warmup, *fault_bands(result)]
-        self._x = exact(self._edges[0], self._edges[-1], "s since the measured window began", "{:g}".format)
+        self._x = exact(
+            self._edges[0], self._edges[-1], "s since the measured window began", "{:g}".format
+        )
         self._slice = f"slices of {duration_tick(width)}"
 
     def latency(self) -> Figure:
         """Percentiles of acquire, slice by slice."""
         acquire = self._over.acquire
         series = (
-            ("max", "slowest", "c5", acquire.max_s), ("p99", "p99", "c2", acquire.p99_s),
-            ("p90", "p90", "c3", acquire.p90_s), ("p50", "p50", "c1", acquire.p50_s),
-        )  # fmt: skip
-        lines = [Line(self._middles, [one or None for one in values], style, text) for _, text, style, values in series]
-        about = f"Acquire latency from the intended start, {self._slice}; a percentile needs ten samples beyond it"
+            ("max", "slowest", "c5", acquire.max_s),
+            ("p99", "p99", "c2", acquire.p99_s),
+            ("p90", "p90", "c3", acquire.p90_s),
+            ("p50", "p50", "c1", acquire.p50_s),
+        )
+        lines = [
+            Line(self._middles, [one or None for one in values], style, text)
+            for _, text, style, values in series
+        ]
+        about = (
+            f"Acquire latency from the intended start, {self._slice}; a percentile needs ten "
+            "samples beyond it"
+        )
         y = latencies(value for *_, values in series for value in values if value)
         columns = {Column(f"{name}_s", "s", name): values for name, *_, values in reversed(series)}
         _, title = slowest_of(self._result) or (0.0, "No lease was acquired in the measured window")
@@ -176,44 +243,69 @@ class _CourseFigures:
 
     def rate(self) -> Figure:
         """Leases granted per second; in open loop beside what was offered and what was due."""
-        rate, offered = self._result.rate, self._result.rate.offered_per_s
+        rate = self._result.rate
+        offered = self._result.rate.offered_per_s
         begun = [sum(numbers) for numbers in zip(*self._over.outcomes.values(), strict=True)]
-        granted, due = ([number / self._over.slice_s for number in numbers] for numbers in (self._over.granted, begun))
+        granted, due = (
+            [number / self._over.slice_s for number in numbers]
+            for numbers in (self._over.granted, begun)
+        )
         marks = [Line(self._middles, granted, "c1", "leases granted")]
         if offered:
             marks.insert(0, Line(self._middles, due, "c3", "acquires due"))
             marks.insert(0, Line([0.0, self._edges[-1]], [offered] * 2, "c2", "offered"))
-        held = f"of {count(offered)}/s offered: {'sustained' if rate.sustained else 'not sustained'}"
+        held = (
+            f"of {count(offered)}/s offered: {'sustained' if rate.sustained else 'not sustained'}"
+        )
         title = f"{count(rate.achieved_per_s)} leases/s {held if offered else 'in closed loop'}"
         columns = {
             Column("granted", "count", "leases granted"): self._over.granted,
             Column("due", "count", "acquires due"): begun,
         }
-        y = linear((value for mark in marks for value in mark.ys if value), "per second", number_tick)
+        y = linear(
+            (value for mark in marks for value in mark.ys if value), "per second", number_tick
+        )
         about = f"Leases {'and acquires ' if offered else ''}per second, {self._slice}"
         return self._figure("rate", title, about, y, marks=marks, columns=columns)
 
     def outcomes(self) -> Figure:
         """How acquires ended, as shares."""
-        shares, counts = fields_of(self._result.outcome_shares), self._over.outcomes
-        said = ", ".join(f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items() if ratio)
+        shares = fields_of(self._result.outcome_shares)
+        counts = self._over.outcomes
+        said = ", ".join(
+            f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items() if ratio
+        )
         title = f"Acquires ended: {said}" if said else "No acquire was due in the measured window"
         about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
-        columns = {Column(name, "count", name.replace("_", " ")): values for name, values in counts.items()}
-        drawn = (column for column, values in columns.items() if column.name in OUTCOMES and any(values))
+        columns = {
+            Column(name, "count", name.replace("_", " ")): values for name, values in counts.items()
+        }
+        drawn = (
+            column for column, values in columns.items() if column.name in OUTCOMES and any(values)
+        )
         styles = {column: OUTCOMES[column.name] for column in drawn}
         return self._shares("outcomes", title, about, styles, columns)
 
     def votes(self) -> Figure:
         """Vote margins as shares, and split votes."""
         margins = sorted(self._over.margin, key=int, reverse=True)
-        whole, split = self._result.votes.margin, self._result.split_votes
+        whole = self._result.votes.margin
+        split = self._result.split_votes
         total = sum(whole.values())
-        said = ", ".join(f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int)[::-1])
-        rounds = f"{count(split.count)} split votes" + (f" ({percent(split.ratio)} of the rounds)" * bool(split.count))
+        said = ", ".join(
+            f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int)[::-1]
+        )
+        rounds = f"{count(split.count)} split votes" + (
+            f" ({percent(split.ratio)} of the rounds)" * bool(split.count)
+        )
         title = f"Vote margin {said}; {rounds}" if said else f"No lease's round closed; {rounds}"
-        about = f"Share of leases by granted votes beyond the quorum when the round closed, {self._slice}"
-        columns = {Column(f"margin_{m}", "count", f"margin {m}"): self._over.margin[m] for m in margins}
+        about = (
+            "Share of leases by granted votes beyond the quorum when the round closed, "
+            f"{self._slice}"
+        )
+        columns = {
+            Column(f"margin_{m}", "count", f"margin {m}"): self._over.margin[m] for m in margins
+        }
         good = ("good", "c1", "c3", "c4", *["c5"] * len(margins))
         styles = {
             column: "bad" if int(margin) < 0 else style
@@ -222,34 +314,62 @@ class _CourseFigures:
         columns[Column("split_votes", "count", "split votes")] = self._over.split_votes
         return self._shares("votes", title, about, styles, columns)
 
-    # -- how they are drawn -------------------------------------------------------------------------------------------
+    # -- how they are drawn ------------------------------------------------------------------------
 
     def _shares(
-        self, name: str, title: str, about: str, styles: Mapping[Column, str], columns: Mapping[Column, Sequence[int]]
+        self,
+        name: str,
+        title: str,
+        about: str,
+        styles: Mapping[Column, str],
+        columns: Mapping[Column, Sequence[int]],
     ) -> Figure:
-        """A figure of shares: the columns that have a style, stacked; they fill every slice that has any."""
-        sums = [sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)]
-        low, marks = [0.0] * len(sums), list[Mark]()
+        """A figure of shares: the columns that have a style, stacked; they fill every slice that
+        has any."""
+        sums = [
+            sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)
+        ]
+        low = [0.0] * len(sums)
+        marks = list[Mark]()
         for column, style in styles.items():
-            high = [base + value / whole for base, value, whole in zip(low, columns[column], sums, strict=True)]
+            high = [
+                base + value / whole
+                for base, value, whole in zip(low, columns[column], sums, strict=True)
+            ]
             marks.append(Area(self._edges, low, high, style, column.label))
             low = high
         return self._figure(name, title, about, _SHARES, marks=marks, columns=columns)
 
     def _figure(
-        self, name: str, title: str, about: str, y: Scale, *, marks: Sequence[Mark],
+        self,
+        name: str,
+        title: str,
+        about: str,
+        y: Scale,
+        *,
+        marks: Sequence[Mark],
         columns: Mapping[Column, Sequence[Cell]],
-    ) -> Figure:  # fmt: skip
+    ) -> Figure:
         """A figure over time; `columns`: its data, slice by slice."""
         rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
-        named, bands = (Column("start_s", "text", "at s"), *columns), self._bands
+        named = (Column("start_s", "text", "at s"), *columns)
+        bands = self._bands
         return plot(
-            name, title, about, x=self._x, y=y, marks=[*bands, *marks], columns=named, rows=rows, xs=self._middles
+            name,
+            title,
+            about,
+            x=self._x,
+            y=y,
+            marks=[*bands, *marks],
+            columns=named,
+            rows=rows,
+            xs=self._middles,
         )
 
 
 def fault_bands(result: RunResult) -> list[Band]:
-    """One band for each fault that took place, on all its targets, in seconds of the measured window."""
+    """One band for each fault that took place, on all its targets, in seconds of the measured
+    window."""
     groups: dict[tuple[str, float, float | None], list[InjectedFault]] = {}
     for fault in result.faults:
         if fault.begun_s is not None:
@@ -259,7 +379,9 @@ def fault_bands(result: RunResult) -> list[Band]:
 
 def _band(faults: Sequence[InjectedFault], end_s: float) -> Band:
     """The band of one fault; `end_s`: where the measured window ends, and what was never undone."""
-    targets = ", ".join(fault.target.replace("instance:", "#").replace(":", " ") for fault in faults)
+    targets = ", ".join(
+        fault.target.replace("instance:", "#").replace(":", " ") for fault in faults
+    )
     stops = (end_s if fault.ended_s is None else fault.ended_s for fault in faults)
     begun_s = min(fault.begun_s or 0.0 for fault in faults)
     return Band(begun_s, min(max(stops), end_s), f"{faults[0].kind} {targets}")

@@ -1,7 +1,8 @@
 """The page of a run: *result.json → verdict, figures, tables, in the order people ask*.
 
-Rules: verdict and reasons first, then the chapter that shows where to look first, then how fast, how it went over time,
-whether it was safe, the instances, the conditions. Words and figures are those of the terminal's summary.
+Rules: verdict and reasons first, then the chapter that shows where to look first, then how fast,
+how it went over time, whether it was safe, the instances, the conditions. Words and figures are
+those of the terminal's summary.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to repeat it; `opens`:
-    where to look first, as a sentence and the part of the page that shows it."""
+    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to
+    repeat it; `opens`: where to look first, as a sentence and the part of the page that shows
+    it."""
 
     title: str
     sheet: Sheet
@@ -54,8 +56,10 @@ class Page:
 
 def run_page(result: RunResult, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
-    told, moment = replace(sheet(result, place), keys=key_figures(result)), moment_of(result)
-    course, safety = Chapter("Over time", tuple(course_figures(result))), _safety(result, moment)
+    told = replace(sheet(result, place), keys=key_figures(result))
+    moment = moment_of(result)
+    course = Chapter("Over time", tuple(course_figures(result)))
+    safety = _safety(result, moment)
     instances = Chapter("Instances", tuple(filter(None, instance_figures(result))))
     chapters = [_speed(result, told), course, safety, instances, _conditions(result)]
     if moment:
@@ -73,25 +77,39 @@ def run_page(result: RunResult, place: str = "") -> Page:
 
 def _speed(result: RunResult, told: Sheet) -> Chapter:
     (part,) = told.parts
-    rows = tuple((f"{name.strip()}{f' ({note.strip()})' if note else ''}", *cells) for name, *cells, note in part.rows)
+    rows = tuple(
+        (f"{name.strip()}{f' ({note.strip()})' if note else ''}", *cells)
+        for name, *cells, note in part.rows
+    )
     about = "From HDR histograms; – means fewer than ten samples beyond it"
     table = replace(part, name="How long it took", about=about, head=part.head[:-1], rows=rows)
     curve = percentile_figure(result)
     return Chapter("How fast", (curve,) if curve else (), (table,) if rows else (), "beside")
 
 
-# -- where it opens --------------------------------------------------------------------------------------------------
-# The first violation, else the first fault, else the slowest acquire; seconds count from the start of the measured
-# window. "First" is said of what the result has: of each kind of violation it has the earliest few.
+# -- where it opens --------------------------------------------------------------------------------
+# The first violation, else the first fault, else the slowest acquire; seconds count from the start
+# of the measured window. "First" is said of what the result has: of each kind of violation it has
+# the earliest few.
 
 RULES: dict[BrokenRule, str] = {
-    "service_fault": "two leases valid at once", "granted_invalid": "accepted after its own end",
-    "foreign_delete": "deleted another's lock", "client_overstay": "worked past its own validity",
+    "service_fault": "two leases valid at once",
+    "granted_invalid": "accepted after its own end",
+    "foreign_delete": "deleted another's lock",
+    "client_overstay": "worked past its own validity",
     "spurious_refusal": "refused, and nobody held it",
-}  # fmt: skip
-TIMES = ("start_ns", "granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns")
+}
+TIMES = (
+    "start_ns",
+    "granted_ns",
+    "valid_until_ns",
+    "work_end_ns",
+    "release_sent_ns",
+    "release_replied_ns",
+)
 _VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-_LEASES = 24  # in view around a moment
+# in view around a moment
+_LEASES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +122,27 @@ class Eyecatcher:
 
 
 def moment_of(result: RunResult) -> Eyecatcher | None:
-    """Return where the page of `result` opens; None when nothing of the kind is known, or not when it was."""
-    over, found, safety = course_of(result), findings(result), result.safety
+    """Return where the page of `result` opens; None when nothing of the kind is known, or not when
+    it was."""
+    over = course_of(result)
+    found = findings(result)
+    safety = result.safety
     if over is None:
         return None
     if found and found[0].kind in _VIOLATIONS:
         seen = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
         where = f"on resource {found[0].operations[0].resource}, {_told(found[0], over.origin_ns)}"
-        return Eyecatcher(f"Violation 1 of {count(seen)}: {where}", _span(found[0], over.origin_ns), is_violation=True)
+        return Eyecatcher(
+            f"Violation 1 of {count(seen)}: {where}",
+            _span(found[0], over.origin_ns),
+            is_violation=True,
+        )
     if bands := fault_bands(result):
         first = min(bands, key=lambda band: band.start)
-        text = f"Fault 1 of {len(bands)}: {first.text}, from {first.start:.2f} s to {first.stop:.2f} s of the run"
+        text = (
+            f"Fault 1 of {len(bands)}: {first.text}, from {first.start:.2f} s to "
+            f"{first.stop:.2f} s of the run"
+        )
         return Eyecatcher(text, _around(result, first.start))
     at_s, text = slowest_of(result) or (0.0, "")
     return Eyecatcher(text, _around(result, at_s)) if text else None
@@ -131,55 +159,83 @@ def _told(example: Example, origin_ns: int) -> str:
 
 
 def _span(example: Example, origin_ns: int) -> tuple[float, float]:
-    """From when to when the operations of a finding lasted; a lease that was never released, to the finding."""
+    """From when to when the operations of a finding lasted; a lease that was never released, to the
+    finding."""
     names = (name for name in TIMES if name != "valid_until_ns")
-    times = [example.at_ns, *(at for name in names for op in example.operations if (at := getattr(op, name)))]
+    times = [
+        example.at_ns,
+        *(at for name in names for op in example.operations if (at := getattr(op, name))),
+    ]
     return (min(times) - origin_ns) / 1e9, (max(times) - origin_ns) / 1e9
 
 
 def _around(result: RunResult, at_s: float) -> tuple[float, float]:
-    """From when to when some leases of the first resource are to be seen, and `at_s`, to which they are nearest."""
+    """From when to when some leases of the first resource are to be seen, and `at_s`, to which they
+    are nearest."""
     rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
     near = sorted(rows, key=lambda row: abs(row[0] / 1e6 - at_s))[:_LEASES]
     times = [at_s, *(row[0] / 1e6 for row in near), *(row[1] / 1e6 for row in near)]
     return min(times), max(times)
 
 
-# -- did the lock hold -----------------------------------------------------------------------------------------------
+# -- did the lock hold -----------------------------------------------------------------------------
 
 
 def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
-    holders, examples = _holders(result, moment), _examples(result)
-    found = ("service_faults", "granted_invalid", "foreign_deletes", "client_overstays", "spurious_refusals")
+    holders = _holders(result, moment)
+    examples = _examples(result)
+    found = (
+        "service_faults",
+        "granted_invalid",
+        "foreign_deletes",
+        "client_overstays",
+        "spurious_refusals",
+    )
     names = (*found, "unexplained", "contested_leases", "tested_leases")
     rows = tuple((name.replace("_", " "), f"{getattr(result.safety, name):,}") for name in names)
     about = "in the whole run, warm-up and drain included"
     counts = Part("What the oracle found", about, ("rule", "count"), rows)
-    return Chapter("Did the lock hold?", (holders,) if holders else (), (counts, examples) if examples else (counts,))
+    return Chapter(
+        "Did the lock hold?",
+        (holders,) if holders else (),
+        (counts, examples) if examples else (counts,),
+    )
 
 
 def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
-    """Holders per resource over time, drawn by the page's script (page.js), from `moment` on; None when the result has
-    none. Without a script the tables below say the same."""
-    holders, over = result.safety.holders, course_of(result)
+    """Holders per resource over time, drawn by the page's script (page.js), from `moment` on; None
+    when the result has none. Without a script the tables below say the same."""
+    holders = result.safety.holders
+    over = course_of(result)
     if over is None or not any(entry.rows for entry in holders):
         return None
-    start, end, origin_ns = over.start_s[0], over.start_s[-1] + over.slice_s, over.origin_ns
+    start = over.start_s[0]
+    end = over.start_s[-1] + over.slice_s
+    origin_ns = over.origin_ns
     said = safety_sentence(result.safety).text
     drawn = {
         "start_s": start,
         "end_s": end,
         "bands": [[band.start, band.stop, band.text] for band in fault_bands(result)],
-        "lanes": [{**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders],
+        "lanes": [
+            {**builtins_of(entry), "name": f"resource {entry.resource}"} for entry in holders
+        ],
         "marks": [
-            {"resource": one.operations[0].resource, "span_s": _span(one, origin_ns), "text": _told(one, origin_ns)}
+            {
+                "resource": one.operations[0].resource,
+                "span_s": _span(one, origin_ns),
+                "text": _told(one, origin_ns),
+            }
             for one in findings(result)
         ],
         "opens": moment.view_s if moment else [start, end],
     }
     rows = [[entry.resource, *row] for entry in holders for row in entry.rows]
     columns = [Column(name, "count") for name in ("resource", *_LEASE)]
-    about = "Each bar is a lease, from its grant to its release or its end; the strip above shows the whole run"
+    about = (
+        "Each bar is a lease, from its grant to its release or its end; the strip above "
+        "shows the whole run"
+    )
     return Figure("holders", said[:1].upper() + said[1:], about, "", columns, rows, drawn=drawn)
 
 
@@ -192,7 +248,9 @@ def _examples(result: RunResult) -> Part | None:
         for place, op in enumerate(operations):
             what = f"{number}. {RULES[example.kind]}" if not place else ""
             blame = (example.blame or "no violation") if not place else ""
-            times = (f"{(at - first) / 1e6:,.3f}" if (at := getattr(op, name)) else "–" for name in TIMES)
+            times = (
+                f"{(at - first) / 1e6:,.3f}" if (at := getattr(op, name)) else "–" for name in TIMES
+            )
             ended = f"{op.outcome}, {op.release_outcome}".replace("_", " ")
             rows.append((what, blame, f"caller {op.caller}, resource {op.resource}", ended, *times))
     if not rows:
@@ -203,20 +261,21 @@ def _examples(result: RunResult) -> Part | None:
     return Part("The operations involved", about, head, tuple(rows), frozenset(range(4)))
 
 
-# -- conditions -------------------------------------------------------------------------------------------------------
+# -- conditions ------------------------------------------------------------------------------------
 
 
 def _conditions(result: RunResult) -> Chapter:
     tables = {"Scenario": conditions_of(result), "Servers": _server_facts(result.fleet)}
     tables |= {"Load generator": _facts(result.environment)}
-    head, words = ("what", "value"), frozenset({0, 1})
+    head = ("what", "value")
+    words = frozenset({0, 1})
     parts = (Part(name, "", head, tuple(facts.items()), words) for name, facts in tables.items())
     return Chapter("Conditions", (), tuple(parts), "folded")
 
 
 def conditions_of(result: RunResult) -> dict[str, str]:
-    """Return every key of the run's scenario in words. The AOF policy is that of the servers: own targets have theirs,
-    whatever the key says."""
+    """Return every key of the run's scenario in words. The AOF policy is that of the servers: own
+    targets have theirs, whatever the key says."""
     return scenario_facts(result.scenario) | {"fsync": result.fleet.policies or MISSING}
 
 
@@ -227,13 +286,22 @@ def _server_facts(fleet: FleetFacts) -> dict[str, str]:
 
 
 def _facts(section: Section) -> dict[str, str]:
-    return {name: _fact_text(value) for name, value in builtins_of(section).items() if name != "instances"}
+    return {
+        name: _fact_text(value)
+        for name, value in builtins_of(section).items()
+        if name != "instances"
+    }
 
 
 def scenario_facts(scenario: Scenario) -> dict[str, str]:
-    """Return every key of a resolved scenario in words; times to wait and skew as a scenario file has them."""
+    """Return every key of a resolved scenario in words; times to wait and skew as a scenario file
+    has them."""
     said = {name: _fact_text(value) for name, value in asdict(scenario).items()}
-    written = {"hold": delay_text(scenario.hold), "think": delay_text(scenario.think), "skew": skew_text(scenario.skew)}
+    written = {
+        "hold": delay_text(scenario.hold),
+        "think": delay_text(scenario.think),
+        "skew": skew_text(scenario.skew),
+    }
     return said | written
 
 

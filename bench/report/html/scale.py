@@ -1,8 +1,8 @@
 """Values to pixels: *a range of figures → a scale with ticks that people can read*.
 
-Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten); a logarithmic scale shows whole decades, and
-the steps between them where there are few. A range without width is widened, never divided by.
-Source: Heckbert, "Nice numbers for graph labels" (Graphics Gems, 1990).
+Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten); a logarithmic scale
+shows whole decades, and the steps between them where there are few. A range without width is
+widened, never divided by. Source: Heckbert, "Nice numbers for graph labels" (Graphics Gems, 1990).
 """
 
 import math
@@ -17,8 +17,8 @@ Label = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps low…high to start…end (which who draws sets, in pixels). `ticks`: the values to label, written by `label`;
-    `name`: what is measured, with its unit."""
+    """Maps low…high to start…end (which who draws sets, in pixels). `ticks`: the values to label,
+    written by `label`; `name`: what is measured, with its unit."""
 
     low: float
     high: float
@@ -31,9 +31,13 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """Where a value is; what lies outside is put on the edge."""
-        low, high, at = self.low, self.high, min(max(value, self.low), self.high)
+        low = self.low
+        high = self.high
+        at = min(max(value, self.low), self.high)
         if self.log:
-            low, high, at = math.log10(low), math.log10(high), math.log10(at)
+            low = math.log10(low)
+            high = math.log10(high)
+            at = math.log10(at)
         return self.start + (self.end - self.start) * (at - low) / (high - low)
 
 
@@ -45,7 +49,8 @@ def linear(values: Iterable[float], name: str, label: Label) -> Scale:
 
 
 def exact(low: float, high: float, name: str, label: Label, *, most: int = 6) -> Scale:
-    """A linear scale that ends exactly at `low` and `high` (time on a run), with round ticks between them."""
+    """A linear scale that ends exactly at `low` and `high` (time on a run), with round ticks
+    between them."""
     if high <= low:
         high = low + 1.0
     step = _nice((high - low) / most)
@@ -56,7 +61,8 @@ def exact(low: float, high: float, name: str, label: Label, *, most: int = 6) ->
 def logarithmic(values: Iterable[float], name: str, label: Label, *, most: int = 7) -> Scale:
     """A logarithmic scale over the positive `values`, with about `most` ticks."""
     known = [value for value in values if value > 0] or [1.0]
-    low, high = _nice(min(known), up=False), _nice(max(known))
+    low = _nice(min(known), up=False)
+    high = _nice(max(known))
     if high <= low:
         high = low * 10
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -72,7 +78,8 @@ def latencies(values: Iterable[float]) -> Scale:
 
 
 def percentiles(count: float) -> Scale:
-    """The scale of a percentile curve: 1 ÷ (1 − share), logarithmic, as far as `count` samples reach."""
+    """The scale of a percentile curve: 1 ÷ (1 − share), logarithmic, as far as `count` samples
+    reach."""
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
     return Scale(1.0, 10.0**nines, ticks, "percentile", percentile_text, log=True)
@@ -101,7 +108,12 @@ def number_tick(value: float) -> str:
 
 
 def _nice(value: float, *, up: bool = True) -> float:
-    """The next number that is 1, 2 or 5 times a power of ten, above `value` or below it; itself if it is one."""
+    """The next number that is 1, 2 or 5 times a power of ten, above `value` or below it; itself if
+    it is one."""
     power = 10.0 ** math.floor(math.log10(value))
     steps = [step * power for step in (*STEPS, 10.0)]
-    return min(s for s in steps if s >= value * 0.999999) if up else max(s for s in steps if s <= value * 1.000001)
+    return (
+        min(s for s in steps if s >= value * 0.999999)
+        if up
+        else max(s for s in steps if s <= value * 1.000001)
+    )

@@ -1,1 +1,2 @@
-"""Faults on purpose: *what a scenario orders, a fleet, a kind → something broken, and whole again*."""
+"""Faults on purpose: *what a scenario orders, a fleet, a kind → something broken, and whole
+again*."""

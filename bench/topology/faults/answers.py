@@ -1,15 +1,19 @@
-"""What a client meets: answers that are late, missing or refusals, and a way to the instance that is no better.
+"""What a client meets: answers that are late, missing or refusals, and a way to the instance that
+is no better.
 
 Rules
-- The commands go to the instance itself, past any proxy. Settings and keys are as before at the end.
+- The commands go to the instance itself, past any proxy. Settings and keys are as before at the
+  end.
 - A replica of a master that nobody reaches reads on and answers -READONLY to writes; its keys stay.
-- maxmemory, noeviction: a limit below what is in use refuses every SET. volatile-ttl: ballast with a far expiry and a
-  limit just above what is in use, so that each new key takes the place of the lock that would expire first.
-- loading: DEBUG RELOAD of the running server, so process, run id and keys stay. Ballast and the server's own delay
-  per loaded key stretch it; taking the delay away ends it. The saved file is removed: a restart must not find it.
+- maxmemory, noeviction: a limit below what is in use refuses every SET. volatile-ttl: ballast with
+  a far expiry and a limit just above what is in use, so that each new key takes the place of the
+  lock that would expire first.
+- loading: DEBUG RELOAD of the running server, so process, run id and keys stay. Ballast and the
+  server's own delay per loaded key stretch it; taking the delay away ends it. The saved file is
+  removed: a restart must not find it.
 - misconf: a folder stands where the snapshot's file belongs.
-- Drop rules name one loopback port of ours, in a table that belongs to an `nft` process and dies with it. "to" is
-  what clients send, "from" what the instance answers.
+- Drop rules name one loopback port of ours, in a table that belongs to an `nft` process and dies
+  with it. "to" is what clients send, "from" what the instance answers.
 
 Source: Redis 7.0 and Valkey 9.1; nft(8), `flags owner`.
 """
@@ -29,7 +33,9 @@ from bench.topology.fleet import Fleet
 SNAPSHOT_FILE = "dump.rdb"  # the servers' default
 
 
-def commanding(words: tuple[str, ...], undoing: tuple[str, ...] = ()) -> Callable[[Injection], None]:
+def commanding(
+    words: tuple[str, ...], undoing: tuple[str, ...] = ()
+) -> Callable[[Injection], None]:
     """A fault that is one command, undone by another."""
 
     def begin(fault: Injection) -> None:
@@ -40,38 +46,54 @@ def commanding(words: tuple[str, ...], undoing: tuple[str, ...] = ()) -> Callabl
     return begin
 
 
-_BALLAST_KEYS, _BALLAST_BYTES, _BALLAST_TTL_S = 256, 16384, 86_400
+_BALLAST_KEYS = 256
+_BALLAST_BYTES = 16384
+_BALLAST_TTL_S = 86_400
 _ROOM_BYTES = 32768
 
 
 def fill_memory(fault: Injection) -> None:
     """maxmemory with the policy `noeviction` or `volatile-ttl`: there is no room left."""
-    fleet, index, policy, limit = fault.fleet, fault.index, fault.params["policy"], 1
+    fleet = fault.fleet
+    index = fault.index
+    policy = fault.params["policy"]
+    limit = 1
     ballast = [f"lockbench-maxmemory:{number}" for number in range(_BALLAST_KEYS)]
     fault.undo.callback(fleet.command, index, "UNLINK", *ballast)
     if policy == "volatile-ttl":
-        fleet.commands(index, [("SET", key, "x" * _BALLAST_BYTES, "EX", _BALLAST_TTL_S) for key in ballast])
-        info = fleet.info(index)  # an AOF that waits for its disk is in use, and not what evicts
+        fleet.commands(
+            index, [("SET", key, "x" * _BALLAST_BYTES, "EX", _BALLAST_TTL_S) for key in ballast]
+        )
+        # an AOF that waits for its disk is in use, and not what evicts
+        info = fleet.info(index)
         limit = int(info["used_memory"]) - int(info["mem_not_counted_for_evict"]) + _ROOM_BYTES
     settings = {"maxmemory-policy": policy, "maxmemory-samples": "64", "maxmemory": str(limit)}
     before = fleet.configure(index, settings)
-    fault.undo.callback(fleet.configure, index, dict(reversed(before.items())))  # the limit goes first
+    # the limit goes first
+    fault.undo.callback(fleet.configure, index, dict(reversed(before.items())))
 
 
-_FEWEST_KEYS, _MOST_KEY_MS, _LOADED_BYTES = 1000, 10.0, 1024
-_LONGER = 2.0  # the load is planned to take twice as long, and cut
+_FEWEST_KEYS = 1000
+_MOST_KEY_MS = 10.0
+_LOADED_BYTES = 1024
+# the load is planned to take twice as long, and cut
+_LONGER = 2.0
 _NORMAL = {"key-load-delay": "0", "rdbcompression": "yes"}
 
 
 def load(fault: Injection) -> None:
-    """-LOADING for the fault's time; then the rest is loaded at once, and what was only there to be loaded goes."""
-    fleet, index, lasts_ms = fault.fleet, fault.index, fault.order.lasts_ms
+    """-LOADING for the fault's time; then the rest is loaded at once, and what was only there to be
+    loaded goes."""
+    fleet = fault.fleet
+    index = fault.index
+    lasts_ms = fault.order.lasts_ms
     assert lasts_ms is not None
     number = max(_FEWEST_KEYS, round(lasts_ms * _LONGER / _MOST_KEY_MS))
     ballast = [f"lockbench-loading:{key}" for key in range(number)]
 
     def reload() -> None:
-        with suppress(BenchError):  # that it does not load is seen below
+        # that it does not load is seen below
+        with suppress(BenchError):
             fleet.command(index, "DEBUG", "RELOAD", timeout_s=lasts_ms * _LONGER / 1000 + 30)
 
     def end_load() -> None:
@@ -93,23 +115,27 @@ def load(fault: Injection) -> None:
 
 def fail_snapshots(fault: Injection) -> None:
     """-MISCONF by a snapshot that fails while one is wanted, once the server has noticed."""
-    fleet, index = fault.fleet, fault.index
+    fleet = fault.fleet
+    index = fault.index
     obstacle = fleet.instances[index].folder / SNAPSHOT_FILE
     fault.undo.callback(shutil.rmtree, obstacle, ignore_errors=True)
     (obstacle / "in the way").mkdir(parents=True)
     before = fleet.configure(index, {"save": "3600 1", "stop-writes-on-bgsave-error": "yes"})
     fault.undo.callback(fleet.configure, index, before)
     fleet.command(index, "BGSAVE", "SCHEDULE")
-    fleet.until(index, lambda info: info["rdb_last_bgsave_status"] != "ok", "notice the failed snapshot")
+    fleet.until(
+        index, lambda info: info["rdb_last_bgsave_status"] != "ok", "notice the failed snapshot"
+    )
 
 
 DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
 
 
 def bend_link(fault: Injection) -> None:
-    """A link that is late, hands over nothing until it is healed (then what was held, first), or resets every
-    connection."""
-    mode, directions = fault.params["mode"], DIRECTIONS[fault.params["direction"]]
+    """A link that is late, hands over nothing until it is healed (then what was held, first), or
+    resets every connection."""
+    mode = fault.params["mode"]
+    directions = DIRECTIONS[fault.params["direction"]]
     shape = Shape(fault.params["delay"] / 1000, fault.params["jitter"] / 1000, slow=directions)
     if mode != "delay":
         shape = Shape(reset=True) if mode == "reset" else Shape(held=directions)
@@ -127,7 +153,8 @@ def require_one_bend(params: Params) -> None:
 
 
 def drop_packets(fault: Injection) -> None:
-    """Packets to or from the instance's port are lost; TCP repeats them, ever more seldom, until they come through."""
+    """Packets to or from the instance's port are lost; TCP repeats them, ever more seldom, until
+    they come through."""
     port = fault.fleet.instances[fault.index].port
     ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
     rules = _hold([ends[direction] for direction in DIRECTIONS[fault.params["direction"]]])
@@ -135,7 +162,10 @@ def drop_packets(fault: Injection) -> None:
 
 
 def require_nft(_fleet: Fleet) -> None:
-    """Dropping needs root and nft: tried with a table that drops nothing. Raises EnvironmentNotReadyError."""
+    """Dropping needs root and nft: tried with a table that drops nothing.
+
+    Raises EnvironmentNotReadyError.
+    """
     if os.geteuid() != 0:
         raise EnvironmentNotReadyError("it needs root")
     try:
@@ -145,7 +175,8 @@ def require_nft(_fleet: Fleet) -> None:
 
 
 def _hold(rules: list[str]) -> Leash:
-    """Have these rules on what arrives over loopback until the leash is released, or this process is gone."""
+    """Have these rules on what arrives over loopback until the leash is released, or this process
+    is gone."""
     table = f"lockbench_{secrets.token_hex(4)}"
     lines = [
         f"add table inet {table} {{ flags owner; }}",

@@ -1,10 +1,12 @@
-"""What a fault is, and where it happens: *an order → a fleet prepared for it, its handles → broken, and whole again*.
+"""What a fault is, and where it happens: *an order → a fleet prepared for it, its handles → broken,
+and whole again*.
 
-Rules: what faults need is prepared before the servers start, for all instances or none, so that they stay comparable:
-`prepared_fleet`. What cannot be prepared is not an error: the faults that need it say why they are skipped. `begin`
-returns once the fault is in force, `end` once it is undone; `end` is called after every `begin`, also one that failed
-half-way: what undoes a step is put on `undo` before the step is taken. Every kind lists its params once; every refusal
-is a ValueError, to which the reader of faults adds the place.
+Rules: what faults need is prepared before the servers start, for all instances or none, so that
+they stay comparable: `prepared_fleet`. What cannot be prepared is not an error: the faults that
+need it say why they are skipped. `begin` returns once the fault is in force, `end` once it is
+undone; `end` is called after every `begin`, also one that failed half-way: what undoes a step is
+put on `undo` before the step is taken. Every kind lists its params once; every refusal is a
+ValueError, to which the reader of faults adds the place.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +25,8 @@ from bench.topology.server import find_server
 from bench.topology.shim import IGNORED, Preload
 
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
-Workers = Callable[[], Mapping[int, int]]  # each load worker's process id, by its index
+# each load worker's process id, by its index
+Workers = Callable[[], Mapping[int, int]]
 
 
 class Need(StrEnum):
@@ -35,13 +38,19 @@ class Need(StrEnum):
 
 
 def prepared_fleet(
-    needs: frozenset[Need], instances: int = 1, fsync: str = "everysec", server: ServerBinary | None = None,
-    *, seed: int = 0,
-) -> Fleet:  # fmt: skip
-    """A running fleet that faults with these needs may strike, behind proxies if they are needed. `seed` drives their
-    jitter. Raises as `start_fleet`."""
-    server, missing = server or find_server(), dict[str, str]()
-    preload, config = None, list[str]()
+    needs: frozenset[Need],
+    instances: int = 1,
+    fsync: str = "everysec",
+    server: ServerBinary | None = None,
+    *,
+    seed: int = 0,
+) -> Fleet:
+    """A running fleet that faults with these needs may strike, behind proxies if they are needed.
+    `seed` drives their jitter. Raises as `start_fleet`."""
+    server = server or find_server()
+    missing = dict[str, str]()
+    preload = None
+    config = list[str]()
     if Need.SHIM in needs:
         try:
             preload = Preload()
@@ -51,10 +60,16 @@ def prepared_fleet(
         if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
             missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
         else:
-            config = ["--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024"]
+            config = [
+                "--enable-debug-command",
+                "local",
+                "--loading-process-events-interval-bytes",
+                "1024",
+            ]
     environment = preload.environment if preload else None
     fleet = start_fleet(instances, fsync, server=server, config=config, environment=environment)
-    fleet.missing, fleet.controls = missing, preload.controls if preload else {}
+    fleet.missing = missing
+    fleet.controls = preload.controls if preload else {}
     if Need.PROXY in needs:
         try:
             fleet.proxies = Proxies([instance.port for instance in fleet.instances], seed)
@@ -64,8 +79,10 @@ def prepared_fleet(
     return fleet
 
 
-Params = dict[str, Any]  # as the kind's table resolves them: numbers (times in ms) and words
-Table = Mapping[str, tuple[KeyKind, object]]  # how a param is read, and its default as one would write it (None: none)
+# as the kind's table resolves them: numbers (times in ms) and words
+Params = dict[str, Any]
+# how a param is read, and its default as one would write it (None: none)
+Table = Mapping[str, tuple[KeyKind, object]]
 
 
 def read_params(table: Table, given: Mapping[str, object]) -> Params:
@@ -88,9 +105,9 @@ def read_params(table: Table, given: Mapping[str, object]) -> Params:
 
 @dataclass(frozen=True, slots=True)
 class FaultOrder:
-    """One fault of a timeline on one target, resolved: `noun` "instance" or "worker", `index` from 0, times from the
-    start of the measured window; `lasts_ms` None = to the window's end; `params` as the kind's table resolves them,
-    `written` as they were given."""
+    """One fault of a timeline on one target, resolved: `noun` "instance" or "worker", `index` from
+    0, times from the start of the measured window; `lasts_ms` None = to the window's end; `params`
+    as the kind's table resolves them, `written` as they were given."""
 
     kind: str
     noun: str
@@ -109,9 +126,9 @@ class FaultOrder:
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One kind of fault. `lasts`: whether a scenario may, must or cannot say `for` how long (then it lasts as long as
-    its param `delay`, if it has one); `check` raises ValueError where params do not go together, `require` BenchError
-    where it cannot be, besides its `needs`."""
+    """One kind of fault. `lasts`: whether a scenario may, must or cannot say `for` how long (then
+    it lasts as long as its param `delay`, if it has one); `check` raises ValueError where params do
+    not go together, `require` BenchError where it cannot be, besides its `needs`."""
 
     begin: Callable[["Injection"], None]
     params: Table = field(default_factory=dict)
@@ -122,9 +139,10 @@ class FaultKind:
 
 
 class Injection:
-    """A fault that was ordered, and what became of it (monotonic ns): it began between `begun_ns` and `in_force_ns`.
-    `skipped`: why it never began; `failed`: what went wrong while it began or was undone; `undo`: what `end` does, the
-    last first; `detail`: what else the result says of it."""
+    """A fault that was ordered, and what became of it (monotonic ns): it began between `begun_ns`
+    and `in_force_ns`. `skipped`: why it never began; `failed`: what went wrong while it began or
+    was undone; `undo`: what `end` does, the last first; `detail`: what else the result says of
+    it."""
 
     skipped: str | None = None
     failed: str | None = None
@@ -132,10 +150,16 @@ class Injection:
     in_force_ns: int | None = None
     ended_ns: int | None = None
 
-    def __init__(self, fleet: Fleet | None, order: FaultOrder, kind: FaultKind, workers: Workers = dict) -> None:
+    def __init__(
+        self, fleet: Fleet | None, order: FaultOrder, kind: FaultKind, workers: Workers = dict
+    ) -> None:
         """`fleet`: None where the servers are not ours."""
-        self._fleet, self.order, self.kind, self.workers = fleet, order, kind, workers
-        self.index, self.params = order.index, order.params
+        self._fleet = fleet
+        self.order = order
+        self.kind = kind
+        self.workers = workers
+        self.index = order.index
+        self.params = order.params
         self.detail: Params = {}
         self.undo = ExitStack()
 
@@ -147,15 +171,20 @@ class Injection:
         return self._fleet
 
     def refusal(self) -> BenchError | None:
-        """Why it cannot be injected here, or None; asked before the load. A UsageError where the order is at fault."""
+        """Why it cannot be injected here, or None; asked before the load.
+
+        A UsageError where the order is at fault.
+        """
         if self.order.noun == "worker":
-            return None  # whether it runs is seen when the fault begins
+            # whether it runs is seen when the fault begins
+            return None
         try:
             self.kind.require(self.fleet)
             for need in sorted(self.kind.needs & self.fleet.missing.keys()):
                 raise EnvironmentNotReadyError(self.fleet.missing[need])
             if Need.SHIM in self.kind.needs:
-                pid = self.fleet.info(self.index)["process_id"]  # a wrapper may have started it
+                # a wrapper may have started it
+                pid = self.fleet.info(self.index)["process_id"]
                 if not self.fleet.control(self.index).loaded_in(pid):
                     raise EnvironmentNotReadyError(IGNORED)
         except BenchError as error:

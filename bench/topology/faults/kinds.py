@@ -1,7 +1,8 @@
-"""THE table of faults: *a kind and a target → how it is injected*; a scenario's faults → checked orders.
+"""THE table of faults: *a kind and a target → how it is injected*; a scenario's faults → checked
+orders.
 
-Rules: reading starts nothing. With a random phase a fault begins up to one second later (servers sync on seconds),
-drawn from the scenario's seed.
+Rules: reading starts nothing. With a random phase a fault begins up to one second later (servers
+sync on seconds), drawn from the scenario's seed.
 """
 
 import random
@@ -14,11 +15,21 @@ from bench.scenario.keys import KeyKind, choice, duration
 from bench.scenario.quantity import nearest, parse_duration
 from bench.topology.faults import answers, machine
 from bench.topology.faults.answers import commanding
-from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, Need, Params, Table, Workers, read_params
+from bench.topology.faults.injection import (
+    FaultKind,
+    FaultOrder,
+    Injection,
+    Need,
+    Params,
+    Table,
+    Workers,
+    read_params,
+)
 from bench.topology.fleet import HOST, Fleet
 
 PHASE_MS = 1000.0
-_MINUTE_MS, _DAY_MS = 60_000.0, 86_400_000.0
+_MINUTE_MS = 60_000.0
+_DAY_MS = 86_400_000.0
 
 
 def _jump_ms(raw: object) -> float:
@@ -47,14 +58,19 @@ _LINK: Table = {
 }
 _EVICTION = {"policy": (choice("noeviction", "volatile-ttl"), "noeviction")}
 _SLOWER = {"delay": (duration(0.001, _MINUTE_MS), "2ms")}
-_BY, _RATE = {"by": (KeyKind('"5s"', _jump_ms), None)}, {"rate": (KeyKind("1.1", _rate), None)}
+_BY = {"by": (KeyKind('"5s"', _jump_ms), None)}
+_RATE = {"rate": (KeyKind("1.1", _rate), None)}
 
 KINDS: Mapping[str, FaultKind] = {
     "kill": FaultKind(machine.kill_instance),
     "stop": FaultKind(machine.stop_instance),
     "restart": FaultKind(machine.kill_instance, _DELAY, lasts="cannot"),
-    "proxy": FaultKind(answers.bend_link, _LINK, frozenset({Need.PROXY}), check=answers.require_one_bend),
-    "client-pause": FaultKind(commanding(("CLIENT", "PAUSE", "86400000", "WRITE"), ("CLIENT", "UNPAUSE"))),
+    "proxy": FaultKind(
+        answers.bend_link, _LINK, frozenset({Need.PROXY}), check=answers.require_one_bend
+    ),
+    "client-pause": FaultKind(
+        commanding(("CLIENT", "PAUSE", "86400000", "WRITE"), ("CLIENT", "UNPAUSE"))
+    ),
     "client-kill": FaultKind(commanding(("CLIENT", "KILL", "TYPE", "normal")), lasts="cannot"),
     "script-flush": FaultKind(commanding(("SCRIPT", "FLUSH", "SYNC")), lasts="cannot"),
     "maxmemory": FaultKind(answers.fill_memory, _EVICTION),
@@ -75,15 +91,24 @@ WORKER_KINDS: Mapping[str, FaultKind] = {
 }
 
 
-def read_faults(faults: Iterable[Fault], *, seed: int = 0, duration_ms: float | None = None) -> tuple[FaultOrder, ...]:
-    """Return one order for each fault and target, random phases drawn from `seed`; none lasts beyond `duration_ms`.
+def read_faults(
+    faults: Iterable[Fault], *, seed: int = 0, duration_ms: float | None = None
+) -> tuple[FaultOrder, ...]:
+    """Return one order for each fault and target, random phases drawn from `seed`; none lasts
+    beyond `duration_ms`.
 
     Raises UsageError, naming the fault by its position and kind.
     """
-    return tuple(chain.from_iterable(_orders(number, fault, seed, duration_ms) for number, fault in enumerate(faults)))
+    return tuple(
+        chain.from_iterable(
+            _orders(number, fault, seed, duration_ms) for number, fault in enumerate(faults)
+        )
+    )
 
 
-def _orders(number: int, fault: Fault, seed: int, duration_ms: float | None) -> Iterator[FaultOrder]:
+def _orders(
+    number: int, fault: Fault, seed: int, duration_ms: float | None
+) -> Iterator[FaultOrder]:
     phase = random.Random(f"{seed}:{number}")
     room_ms = PHASE_MS if duration_ms is None else min(PHASE_MS, (duration_ms - fault.at_ms) / 2)
     at_ms = fault.at_ms + (phase.uniform(0, room_ms) if fault.phase == "random" else 0.0)
@@ -95,20 +120,34 @@ def _orders(number: int, fault: Fault, seed: int, duration_ms: float | None) -> 
             lasts_ms = _lasts_ms(kind, fault.for_ms, params)
             if lasts_ms is not None and duration_ms is not None:
                 lasts_ms = min(lasts_ms, duration_ms - at_ms)
-            yield FaultOrder(fault.kind, noun, int(index), at_ms, lasts_ms, params, dict(fault.params), fault.phase)
+            yield FaultOrder(
+                fault.kind,
+                noun,
+                int(index),
+                at_ms,
+                lasts_ms,
+                params,
+                dict(fault.params),
+                fault.phase,
+            )
     except ValueError as error:
         raise UsageError(f"fault {number + 1} ({fault.kind}): {error}") from None
 
 
 def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | None:
-    """How long it lasts, None: to the window's end. Raises ValueError where that or the params do not go together."""
+    """How long it lasts, None: to the window's end.
+
+    Raises ValueError where that or the params do not go together.
+    """
     kind.check(params)
     if kind.lasts == "must" and for_ms is None:
         raise ValueError("it must end: say `for` how long")
     if kind.lasts != "cannot":
         return for_ms
     if for_ms is not None:
-        lasts = "lasts as long as its param `delay` says" if "delay" in params else "happens at once"
+        lasts = (
+            "lasts as long as its param `delay` says" if "delay" in params else "happens at once"
+        )
         raise ValueError(f"it {lasts}; take `for` out")
     return float(params.get("delay", 0.0))
 
@@ -126,7 +165,9 @@ def injection(fleet: Fleet | None, order: FaultOrder, workers: Workers = dict) -
 def _kind(kind: str, noun: str) -> FaultKind:
     table = KINDS if noun == "instance" else WORKER_KINDS
     if kind not in KINDS:
-        raise ValueError(f"there is no such kind (there are {', '.join(KINDS)}){nearest(kind, KINDS)}")
+        raise ValueError(
+            f"there is no such kind (there are {', '.join(KINDS)}){nearest(kind, KINDS)}"
+        )
     if kind not in table:
         raise ValueError(f"{kind} strikes instances, not workers")
     return table[kind]

@@ -1,10 +1,13 @@
-"""What a machine does: processes die or stand still, a disk is slow, broken, full or loses its power, a clock is wrong.
+"""What a machine does: processes die or stand still, a disk is slow, broken, full or loses its
+power, a clock is wrong.
 
-Rules: a killed instance stays dead until the fault ends, so that leaks can be counted; a killed worker stays dead. A
-stopped worker hangs on a leash: it goes on even if lockbench is killed, while stopped instances have their guard for
-that. Everything behind what the last successful fsync *began* with is lost in a power cut, as in the worst case. File
-names are taken as durable: Redis syncs the folder of its manifest. A jump of the clock is undone by a jump back; a rate
-without a jump, so what it gained stays gained. Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime.
+Rules: a killed instance stays dead until the fault ends, so that leaks can be counted; a killed
+worker stays dead. A stopped worker hangs on a leash: it goes on even if lockbench is killed, while
+stopped instances have their guard for that. Everything behind what the last successful fsync
+*began* with is lost in a power cut, as in the worst case. File names are taken as durable: Redis
+syncs the folder of its manifest. A jump of the clock is undone by a jump back; a rate without a
+jump, so what it gained stays gained. Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and
+mstime.
 """
 
 import contextlib
@@ -53,11 +56,15 @@ def stop_worker(fault: Injection) -> None:
 
 
 def _running(fault: Injection) -> int:
-    """The worker's process, which goes into the record. Raises EnvironmentNotReadyError when it does not run."""
+    """The worker's process, which goes into the record.
+
+    Raises EnvironmentNotReadyError when it does not run.
+    """
     pid = fault.workers().get(fault.index)
     if pid is None:
         raise EnvironmentNotReadyError(f"worker {fault.index} does not run")
-    if _state(pid) in _ENDED:  # one that nobody has waited for yet still takes signals
+    # one that nobody has waited for yet still takes signals
+    if _state(pid) in _ENDED:
         raise EnvironmentNotReadyError(f"worker {fault.index} had ended before")
     fault.detail["pid"] = pid
     return pid
@@ -78,8 +85,9 @@ def slow_fsync(fault: Injection) -> None:
 
 
 def fail_fsync(fault: Injection) -> None:
-    """Every fsync fails: under everysec writes are refused (-MISCONF), under always the server ends. In the end it is
-    started again: it has ended of it, or refuses writes until something is synced."""
+    """Every fsync fails: under everysec writes are refused (-MISCONF), under always the server
+    ends. In the end it is started again: it has ended of it, or refuses writes until something is
+    synced."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(fault.fleet.restart, fault.index)
     fault.undo.callback(setattr, control.words, "sync_error", 0)
@@ -89,20 +97,26 @@ def fail_fsync(fault: Injection) -> None:
 def require_writes(fleet: Fleet) -> None:
     """Refuse disk faults of servers that do not write. Raises UsageError."""
     if fleet.fsync == "none":
-        raise UsageError("the servers have no append-only file (fsync = none), so nothing is synced")
+        raise UsageError(
+            "the servers have no append-only file (fsync = none), so nothing is synced"
+        )
 
 
 def require_syncs(fleet: Fleet) -> None:
     """Refuse faults of fsync where nobody waits for one. Raises UsageError."""
     require_writes(fleet)
     if fleet.fsync == "no":
-        raise UsageError("fsync = no leaves syncing to the kernel, so the servers never wait for it")
+        raise UsageError(
+            "fsync = no leaves syncing to the kernel, so the servers never wait for it"
+        )
 
 
 def fill_disk(fault: Injection) -> None:
-    """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends and is started
-    again. Returns when the server has noticed by an append of our own."""
-    fleet, index, control = fault.fleet, fault.index, fault.fleet.control(fault.index)
+    """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends
+    and is started again. Returns when the server has noticed by an append of our own."""
+    fleet = fault.fleet
+    index = fault.index
+    control = fault.fleet.control(fault.index)
 
     def exit_code() -> int | None:
         return fleet.exit_codes()[index]
@@ -115,18 +129,21 @@ def fill_disk(fault: Injection) -> None:
     fault.undo.callback(revive)
     fault.undo.callback(setattr, control.words, "disk_full", 0)
     control.words.disk_full = 1
-    with contextlib.suppress(BenchError):  # its own refusal, or its end
+    # its own refusal, or its end
+    with contextlib.suppress(BenchError):
         fleet.command(index, "SET", "lockbench-disk-full", "x", "PX", 1)
     if fleet.fsync == "always":
         wait_until(lambda: exit_code() is not None, SETTLE_S, f"instance {index} did not end")
     else:
-        fleet.until(index, lambda info: info["aof_last_write_status"] != "ok", "notice the full disk")
+        fleet.until(
+            index, lambda info: info["aof_last_write_status"] != "ok", "notice the full disk"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What became of one file; `in_flight`: syncs that were running when the server died: with one, even `kill -9` may
-    lose writes (everysec postpones them)."""
+    """What became of one file; `in_flight`: syncs that were running when the server died: with one,
+    even `kill -9` may lose writes (everysec postpones them)."""
 
     name: str
     size_bytes: int
@@ -135,27 +152,38 @@ class Cut:
     in_flight: int
 
 
-def cut_power(instance: Instance, control: Control, torn: random.Random | None = None) -> tuple[Cut, ...]:
-    """Cut every file of a *dead* instance to what was durable; `torn` draws how much of the rest stays. Raises
-    EnvironmentNotReadyError when the ledger does not know all files, OSError when one cannot be cut."""
+def cut_power(
+    instance: Instance, control: Control, torn: random.Random | None = None
+) -> tuple[Cut, ...]:
+    """Cut every file of a *dead* instance to what was durable; `torn` draws how much of the rest
+    stays. Raises EnvironmentNotReadyError when the ledger does not know all files, OSError when one
+    cannot be cut."""
     if control.words.overflow:
-        raise EnvironmentNotReadyError(f"instance {instance.index} synced more files than the shim's ledger holds")
+        raise EnvironmentNotReadyError(
+            f"instance {instance.index} synced more files than the shim's ledger holds"
+        )
     ours = {instance.folder / name for name in (LOG_FILE, CONTROL_FILE, LIBRARY_FILE)}
     cuts = []
-    for path in sorted(path for path in instance.folder.rglob("*") if path.is_file() and path not in ours):
-        known, size = control.synced(path), path.stat().st_size
+    for path in sorted(
+        path for path in instance.folder.rglob("*") if path.is_file() and path not in ours
+    ):
+        known = control.synced(path)
+        size = path.stat().st_size
         durable = kept = min(known.durable_bytes, size)
         if torn is not None:
             kept = torn.randint(durable, size)
         if kept < size:
             os.truncate(path, kept)
-        cuts.append(Cut(str(path.relative_to(instance.folder)), size, durable, kept, known.in_flight))
+        cuts.append(
+            Cut(str(path.relative_to(instance.folder)), size, durable, kept, known.in_flight)
+        )
     return tuple(cuts)
 
 
 def cut_instance(fault: Injection) -> None:
     """`kill -9` and the loss of what was not synced; started again after `delay`."""
-    fleet, index = fault.fleet, fault.index
+    fleet = fault.fleet
+    index = fault.index
     fault.undo.callback(fleet.restart, index)
     with fleet.locks[index]:
         fleet.kill(index)
@@ -169,7 +197,8 @@ def jump_clock(fault: Injection) -> None:
 
     def jump(sign: int) -> None:
         fault.fleet.control(fault.index).shift_clock(sign * int(fault.params["by"] * NS_PER_MS))
-        with contextlib.suppress(BenchError):  # one turn, as it looks at its clock once per turn; if it runs at all
+        # one turn, as it looks at its clock once per turn; if it runs at all
+        with contextlib.suppress(BenchError):
             fault.fleet.command(fault.index, "TIME")
 
     fault.undo.callback(jump, -1)

@@ -1,4 +1,5 @@
-"""The CI examples are not run here, so at least every option in them exists and every exit code is explained."""
+"""The CI examples are not run here, so at least every option in them exists and every exit code is
+explained."""
 
 import json
 import os
@@ -20,7 +21,9 @@ EXAMPLES = [ROOT / ".github" / "workflows" / "lock-gate.yml", ROOT / ".gitlab-ci
 
 def commands(text: str) -> list[list[str]]:
     """Every call of `lockbench gate`, as words."""
-    joined = "\n".join(line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#"))
+    joined = "\n".join(
+        line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")
+    )
     calls = re.findall(r"lockbench gate [^\n]*", joined)
     return [shlex.split(call.partition("||")[0]) for call in calls]
 
@@ -57,7 +60,11 @@ def script(path: Path) -> str:
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     if path.name == ".gitlab-ci.yml":
         return "\n".join(document["lock-gate"]["script"])
-    (step,) = [step for step in document["jobs"]["gate"]["steps"] if "lockbench gate" in step.get("run", "")]
+    (step,) = [
+        step
+        for step in document["jobs"]["gate"]["steps"]
+        if "lockbench gate" in step.get("run", "")
+    ]
     return str(step["run"])
 
 
@@ -70,9 +77,13 @@ def forgiven(path: Path) -> set[int]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 5, 130])
 @pytest.mark.parametrize("said", ["noise", "not noise", "older", "nothing"])
-def test_an_example_forgives_noise_and_nothing_else(path: Path, code: int, said: str, tmp_path: Path) -> None:
+def test_an_example_forgives_noise_and_nothing_else(
+    path: Path, code: int, said: str, tmp_path: Path
+) -> None:
     """The step is run with a gate that ends so and leaves such a result, or none."""
-    verdict = {"noise": {"only_noise": True}, "not noise": {"only_noise": False}, "older": {}}.get(said)
+    verdict = {"noise": {"only_noise": True}, "not noise": {"only_noise": False}, "older": {}}.get(
+        said
+    )
     wrote = json.dumps({"verdict": verdict})
     leave = f"mkdir gate; echo '{wrote}' > gate/result.json\n" if verdict is not None else ""
     gate = tmp_path / "lockbench"
@@ -80,15 +91,28 @@ def test_an_example_forgives_noise_and_nothing_else(path: Path, code: int, said:
     gate.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BASE": "main"}
     done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", script(path)], cwd=tmp_path, env=environment, capture_output=True, check=False
+        ["bash", "-eo", "pipefail", "-c", script(path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        check=False,
     )
     green = done.returncode in forgiven(path)
     assert green == (code == 0 or (code == 4 and said == "noise"))
 
 
-@pytest.mark.parametrize(("path", "kind"), [(EXAMPLES[0], "github-workflows"), (EXAMPLES[1], "gitlab-ci")])
+@pytest.mark.parametrize(
+    ("path", "kind"), [(EXAMPLES[0], "github-workflows"), (EXAMPLES[1], "gitlab-ci")]
+)
 def test_an_example_is_one_to_its_own_runner(path: Path, kind: str) -> None:
     pytest.importorskip("check_jsonschema")
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{kind}", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        f"vendor.{kind}",
+        str(path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""A line per run: the header once, the same columns in every line, other people's files left alone."""
+"""A line per run: the header once, the same columns in every line, other people's files left
+alone."""
 
 import copy
 import csv
@@ -17,13 +18,16 @@ def test_a_line_per_run_below_one_header(tmp_path: Path) -> None:
     for number in range(3):
         require_table(path)
         sample = copy.deepcopy(SAMPLE)
-        sample["id"], sample["name"] = str(number), 'a, "quoted" name'
+        sample["id"] = str(number)
+        sample["name"] = 'a, "quoted" name'
         append_line(path, run_of(sample))
     lines = list(csv.reader(path.open(encoding="utf-8", newline="")))
     assert lines[0][:2] == ["name", "id"]
     assert len(set(lines[0])) == len(lines[0])
     assert {len(line) for line in lines} == {len(lines[0])}
-    assert [line[:2] for line in lines[1:]] == [['a, "quoted" name', str(number)] for number in range(3)]
+    assert [line[:2] for line in lines[1:]] == [
+        ['a, "quoted" name', str(number)] for number in range(3)
+    ]
     row = dict(zip(lines[0], lines[1], strict=True))
     assert float(row["rate"]) == SAMPLE["rate"]["achieved_per_s"]
     assert float(row["acquire.p50_s"]) == SAMPLE["latency_s"]["acquire_all"]["p50"], "with its unit"
@@ -32,8 +36,12 @@ def test_a_line_per_run_below_one_header(tmp_path: Path) -> None:
 
 def test_every_usual_figure_and_every_key_of_a_scenario_has_a_column(tmp_path: Path) -> None:
     append_line(tmp_path / "runs.csv", run_of())
-    (columns,) = [line.split(",") for line in (tmp_path / "runs.csv").read_text("utf-8").splitlines()[:1]]
-    assert {name.removesuffix("_s") for name in columns} >= {name.removesuffix("_s") for name in USUAL}
+    (columns,) = [
+        line.split(",") for line in (tmp_path / "runs.csv").read_text("utf-8").splitlines()[:1]
+    ]
+    assert {name.removesuffix("_s") for name in columns} >= {
+        name.removesuffix("_s") for name in USUAL
+    }
     assert {"recipe", "instances", "fsync", "hold.ms", "faults", "thresholds"} <= set(columns)
 
 

@@ -18,9 +18,11 @@ class Program:
 
 
 class FleetOfTwo:
-    """A fleet whose second instance dies, then the first; after that it sends this process a signal."""
+    """A fleet whose second instance dies, then the first; after that it sends this process a
+    signal."""
 
-    server, folder = Program(), Path("/tmp/fleet")
+    server = Program()
+    folder = Path("/tmp/fleet")
 
     def __init__(self) -> None:
         self.instances = tuple(Instance(index, 7000 + index, 1, Path()) for index in range(2))
@@ -37,7 +39,9 @@ def test_each_death_is_told_once_until_a_signal_ends_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("bench.topology.fleet.find_server", lambda server: server)
-    monkeypatch.setattr("bench.topology.fleet.start_fleet", lambda *_, **__: contextlib.nullcontext(FleetOfTwo()))
+    monkeypatch.setattr(
+        "bench.topology.fleet.start_fleet", lambda *_, **__: contextlib.nullcontext(FleetOfTwo())
+    )
     assert execute(["fleet", "--quiet"]) == 130
     out, err = capsys.readouterr()
     assert out.splitlines() == ["redis://127.0.0.1:7000", "redis://127.0.0.1:7001"]

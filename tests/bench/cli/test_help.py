@@ -31,10 +31,15 @@ def test_every_command_says_what_it_does_and_shows_how(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "old"), CALLED_NOW)
-def test_an_old_name_says_what_it_is_called_now(name: str, old: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_name_says_what_it_is_called_now(
+    name: str, old: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = CALLED_NOW[name, old]
     assert execute([name, f"{old}=1"]) == 2
-    assert capsys.readouterr().err == f"lockbench: option {old} of lockbench {name} is called {now} now\n"
+    assert (
+        capsys.readouterr().err
+        == f"lockbench: option {old} of lockbench {name} is called {now} now\n"
+    )
     assert now in help_of(name)
     assert f"{old} " not in help_of(name)
 
@@ -82,11 +87,19 @@ def test_every_example_is_understood(line: str) -> None:
 
 
 def completed(words: str, place: int, shell: str = "bash") -> list[str]:
-    asked = {"COMP_WORDS": words, "COMP_CWORD": str(place), "_LOCKBENCH_COMPLETE": f"{shell}_complete"}
+    asked = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(place),
+        "_LOCKBENCH_COMPLETE": f"{shell}_complete",
+    }
     done = subprocess.run(
         [sys.executable, "-m", "bench"],
-        env={**os.environ, **asked, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env={**os.environ, **asked, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stderr == ""
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
@@ -122,22 +135,31 @@ def test_a_shell_completes_values(words: str, offered: list[str]) -> None:
     assert [item.value for item in items] == offered
 
 
-def test_of_words_to_choose_from_the_nearest_is_named_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_words_to_choose_from_the_nearest_is_named_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert execute(["fsync", "--fsync", "alway"]) == 2
     assert "'alway' is no choice; did you mean always? ('none', " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_asks_this_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_for_a_shell_asks_this_command(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert lockbench.main(["completion", shell], standalone_mode=False) == 0
     script = capsys.readouterr().out
     assert f"_LOCKBENCH_COMPLETE={shell}_complete" in script
     assert "lockbench" in script
 
 
-def test_bash_offers_the_ready_scenarios_and_leaves_files_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_offers_the_ready_scenarios_and_leaves_files_to_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert lockbench.main(["completion", "bash"], standalone_mode=False) == 0
-    tab = 'compopt() { :; }; COMP_WORDS=(lockbench run hot-); COMP_CWORD=2; _lockbench_completion "$1"'
+    tab = (
+        "compopt() { :; }; COMP_WORDS=(lockbench run hot-); COMP_CWORD=2; "
+        '_lockbench_completion "$1"'
+    )
     script = f"{capsys.readouterr().out}\n{tab}; echo ${{COMPREPLY[@]}}"
     command = ["bash", "-c", script, "bash", str(Path(sys.executable).with_name("lockbench"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

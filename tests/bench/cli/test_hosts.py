@@ -16,7 +16,9 @@ from tests.doubles.peer import banner, http, listening, reset
 TARGETS = {"targets": ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]}
 
 
-def test_the_expected_workers_are_the_processes_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_expected_workers_are_the_processes_of_the_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     values = {"expect_workers": 3, "bind": ("10.0.0.9", 6000), "quiet": False}
     (scenario,), bind = led([load(options=TARGETS)], values)
     assert (scenario.processes, bind) == (3, ("10.0.0.9", 6000))
@@ -32,9 +34,13 @@ def test_the_expected_workers_are_the_processes_of_the_run(capsys: pytest.Captur
         ({**TARGETS, "processes": 2}, {"expect_workers": 2}, "say --processes 1"),
     ],
 )
-def test_what_cannot_be_led_is_refused(options: dict[str, object], values: dict[str, object], said: str) -> None:
+def test_what_cannot_be_led_is_refused(
+    options: dict[str, object], values: dict[str, object], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
-        led([load(options=options)], {"expect_workers": None, "bind": None, "quiet": True, **values})
+        led(
+            [load(options=options)], {"expect_workers": None, "bind": None, "quiet": True, **values}
+        )
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "nan", "inf", "0"])
@@ -112,5 +118,8 @@ def test_a_leader_that_comes_later_is_found(
     assert execute(["worker", "--master", f"127.0.0.1:{port}"]) == 0
     assert joined == [("127.0.0.1", port)]
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"lockbench: nobody leads at 127.0.0.1:{port} yet (connection refused); waiting 30 s for it"
+    assert (
+        line == f"lockbench: nobody leads at 127.0.0.1:{port} yet (connection refused); waiting "
+        "30 s for it"
+    )
     leading.join(10)

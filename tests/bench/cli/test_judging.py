@@ -1,4 +1,5 @@
-"""`report --judge`: what the record says decides, and a result that says something else is never passed over."""
+"""`report --judge`: what the record says decides, and a result that says something else is never
+passed over."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,20 +24,34 @@ def other_rate(run: RunResult) -> RunResult:
 
 
 VIOLATED = {
-    "verdict": "VIOLATED", "reason": "7 × service fault", "service_faults": 7, "violations": 7, "upper_bound_95": None,
-}  # fmt: skip
+    "verdict": "VIOLATED",
+    "reason": "7 × service fault",
+    "service_faults": 7,
+    "violations": 7,
+    "upper_bound_95": None,
+}
 
 
 @pytest.mark.parametrize(
     ("record", "is_forged", "code"),
     [(run_of(), False, 0), (run_of(), True, 2), (run_of(safety=VIOLATED), True, 5)],
-    ids=["as stored", "a good record beside a forged result", "a bad record beside a forged result"],
+    ids=[
+        "as stored",
+        "a good record beside a forged result",
+        "a bad record beside a forged result",
+    ],
 )
 def test_a_forged_result_never_ends_with_zero(
-    record: RunResult, is_forged: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    record: RunResult,
+    is_forged: bool,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(judging, "judge_kept", lambda _place: judged_of(record))
-    monkeypatch.setattr(judging, "read_run", lambda _place: other_rate(run_of()) if is_forged else record)
+    monkeypatch.setattr(
+        judging, "read_run", lambda _place: other_rate(run_of()) if is_forged else record
+    )
     assert judging.judge_again([Path("there")]) == code
     shown = capsys.readouterr()
     assert ("NOT AS STORED" in shown.out) is is_forged

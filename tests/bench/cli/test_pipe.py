@@ -19,9 +19,14 @@ def code_without_a_reader(*words: str, folder: Path) -> int:
     os.close(reading)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "bench", *words], stdout=writing, stderr=writing, cwd=folder, timeout=DEADLINE_S,
-            check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        )  # fmt: skip
+            [sys.executable, "-m", "bench", *words],
+            stdout=writing,
+            stderr=writing,
+            cwd=folder,
+            timeout=DEADLINE_S,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        )
     finally:
         os.close(writing)
     return done.returncode
@@ -37,19 +42,29 @@ def code_without_a_reader(*words: str, folder: Path) -> int:
         (("gate", "--baseline", "nowhere", "--candidate", "s"), 2),
     ],
 )
-def test_an_exit_code_does_not_depend_on_who_reads(words: tuple[str, ...], code: int, tmp_path: Path) -> None:
+def test_an_exit_code_does_not_depend_on_who_reads(
+    words: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
     for name in ("r", "s"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(json.dumps(SAMPLE | {"id": name}), encoding="utf-8")
+        (tmp_path / name / "result.json").write_text(
+            json.dumps(SAMPLE | {"id": name}), encoding="utf-8"
+        )
     assert code_without_a_reader(*words, folder=tmp_path) == code
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_remarks_that_cannot_be_written_are_dropped(tmp_path: Path) -> None:
-    """A full disk below stderr, or a terminal that is gone: the run was lost at its first line of progress."""
+    """A full disk below stderr, or a terminal that is gone: the run was lost at its first line of
+    progress."""
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "bench", "report", "nowhere"], stdout=subprocess.DEVNULL, stderr=full, cwd=tmp_path,
-            timeout=DEADLINE_S, check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        )  # fmt: skip
+            [sys.executable, "-m", "bench", "report", "nowhere"],
+            stdout=subprocess.DEVNULL,
+            stderr=full,
+            cwd=tmp_path,
+            timeout=DEADLINE_S,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        )
     assert done.returncode == 2

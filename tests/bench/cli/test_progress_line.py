@@ -1,4 +1,5 @@
-"""The progress: whole at every width, sensible when nobody watches a terminal, silent when told to be."""
+"""The progress: whole at every width, sensible when nobody watches a terminal, silent when told to
+be."""
 
 import io
 from pathlib import Path
@@ -38,7 +39,8 @@ class Terminal(io.StringIO):
 
 def test_the_line_tells_time_rate_latency_outcomes_and_health() -> None:
     assert progress_line(progress()) == (
-        "measuring 4 s, 16 s left  11,482 acquires/s  p50 0.41 ms  p99 2.90 ms  acquired 45,000  contended 500"
+        "measuring 4 s, 16 s left  11,482 acquires/s  p50 0.41 ms  p99 2.90 ms  acquired "
+        "45,000  contended 500"
         "  generator CPU 61 %  lag p99 0.80 ms"
     )
 
@@ -57,11 +59,19 @@ def test_the_line_tells_what_the_live_oracle_knows() -> None:
 
 def test_the_line_names_the_faults_that_are_there() -> None:
     faults = ("stop instance:1", "drop instance:2")
-    assert "  fault stop instance:1  fault drop instance:2  " in progress_line(progress(faults=faults))
+    assert "  fault stop instance:1  fault drop instance:2  " in progress_line(
+        progress(faults=faults)
+    )
 
 
 TROUBLED: dict[str, Any] = {
-    "outcomes": {"acquired": 1_045_000, "contended": 500, "split_vote": 31, "unreachable": 1_200, "too_late": 4},
+    "outcomes": {
+        "acquired": 1_045_000,
+        "contended": 500,
+        "split_vote": 31,
+        "unreachable": 1_200,
+        "too_late": 4,
+    },
     "troubles": {1: ("down", 1_204), 3: ("down", 1_198), 4: ("voting", 2)},
     "late_starts": 12_800,
 }
@@ -75,7 +85,12 @@ def test_the_block_is_the_agreed_one(width: int) -> None:
 
 @pytest.mark.parametrize("width", [0, 20, 40, 80, 100, 400])
 def test_nothing_is_lost_at_any_width(width: int) -> None:
-    for look in (progress(), progress(**TROUBLED), progress("starting", 0.0), progress(cpu_ratio=None, lag_p99_s=None)):
+    for look in (
+        progress(),
+        progress(**TROUBLED),
+        progress("starting", 0.0),
+        progress(cpu_ratio=None, lag_p99_s=None),
+    ):
         shown = block(look, width)
         assert shown.split() == progress_line(look).split()
         assert max(map(len, shown.splitlines())) <= max(width, len("measuring 4 s, 16 s left"))
@@ -90,11 +105,17 @@ def test_off_a_terminal_a_line_comes_with_each_phase_and_then_every_few_seconds(
             show(progress("measuring", tenth / 10))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "starting users"
-    assert [line.split()[1] for line in lines[1:]] == ["0", f"{PLAIN_EVERY_S:.0f}", f"{2 * PLAIN_EVERY_S:.0f}"]
+    assert [line.split()[1] for line in lines[1:]] == [
+        "0",
+        f"{PLAIN_EVERY_S:.0f}",
+        f"{2 * PLAIN_EVERY_S:.0f}",
+    ]
     assert "\x1b" not in stream.getvalue()
 
 
-def test_on_a_terminal_the_lines_are_redrawn_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_lines_are_redrawn_and_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     stream = Terminal()
@@ -113,9 +134,18 @@ def test_on_a_terminal_the_lines_are_redrawn_and_given_back(monkeypatch: pytest.
 def test_off_a_terminal_words_come_once_per_part() -> None:
     stream = io.StringIO()
     with ProgressLine(stream=stream) as show:
-        for words in ("plan: 9 cuts", "N=3 kill: cut 1 of 9", "N=3 kill: cut 2 of 9", "N=5 kill: cut 3 of 9"):
+        for words in (
+            "plan: 9 cuts",
+            "N=3 kill: cut 1 of 9",
+            "N=3 kill: cut 2 of 9",
+            "N=5 kill: cut 3 of 9",
+        ):
             show(words)
-    assert stream.getvalue().splitlines() == ["plan: 9 cuts", "N=3 kill: cut 1 of 9", "N=5 kill: cut 3 of 9"]
+    assert stream.getvalue().splitlines() == [
+        "plan: 9 cuts",
+        "N=3 kill: cut 1 of 9",
+        "N=5 kill: cut 3 of 9",
+    ]
 
 
 def test_quiet_says_nothing() -> None:
@@ -125,11 +155,16 @@ def test_quiet_says_nothing() -> None:
         assert stream.getvalue() == ""
 
 
-def test_words_that_are_too_long_for_a_terminal_are_shown_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_are_too_long_for_a_terminal_are_shown_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     stream = Terminal()
-    long = "pair 23 of 24: rate +3.8 %, p50 -6.3 %, success -1.0 %, client cpu µs -2.1 %, at most 290 s left"
+    long = (
+        "pair 23 of 24: rate +3.8 %, p50 -6.3 %, success -1.0 %, client cpu µs -2.1 %, at "
+        "most 290 s left"
+    )
     with ProgressLine(stream=stream) as show:
         show(long)
     assert long in " ".join(stream.getvalue().split())

@@ -1,4 +1,5 @@
-"""What was measured is shown whole, whatever becomes of its page, and only then is a wish to end granted."""
+"""What was measured is shown whole, whatever becomes of its page, and only then is a wish to end
+granted."""
 
 import json
 import signal
@@ -27,7 +28,10 @@ def interrupted(*_: object) -> Path:
 
 @pytest.mark.parametrize(("stored", "quiet"), [(Path("one/result.json"), False), (None, True)])
 def test_an_experiment_is_shown_before_it_is_interrupted(
-    stored: Path | None, quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stored: Path | None,
+    quiet: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Also one that nobody wants to see, if it is stored nowhere."""
     monkeypatch.setattr(showing, "report_beside", interrupted)
@@ -37,12 +41,19 @@ def test_an_experiment_is_shown_before_it_is_interrupted(
     assert "leases/s" in capsys.readouterr().out
 
 
-def test_the_files_are_written_though_nobody_reads_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_are_written_though_nobody_reads_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def closed(*_: object) -> None:
         raise BrokenPipeError
 
     monkeypatch.setattr("bench.report.sheet.print_sheet", closed)
-    values = {"markdown": tmp_path / "run.md", "junit": tmp_path / "run.xml", "as_json": False, "quiet": False}
+    values = {
+        "markdown": tmp_path / "run.md",
+        "junit": tmp_path / "run.xml",
+        "as_json": False,
+        "quiet": False,
+    }
     with pytest.raises(BrokenPipeError):
         showing.show(Done(RESULT, None, 0), values)
     assert all((tmp_path / name).read_text(encoding="utf-8") for name in ("run.md", "run.xml"))
@@ -63,7 +74,9 @@ def test_a_second_wish_is_granted_at_once() -> None:
 
 
 def test_a_run_is_shown_whole_before_it_is_interrupted(
-    lockbench: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lockbench: Callable[..., Ended],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     orders: list[Order] = []
 
@@ -80,7 +93,11 @@ def test_a_run_is_shown_whole_before_it_is_interrupted(
     stdout = capsys.readouterr().out
     assert "leases/s" in stdout
     assert "result     one/result.json, report.html" in stdout
-    assert (str(orders[0].folder), orders[0].server, orders[0].allow_skipped) == ("new", "valkey", True)
+    assert (str(orders[0].folder), orders[0].server, orders[0].allow_skipped) == (
+        "new",
+        "valkey",
+        True,
+    )
     assert json.loads(lockbench("run", "--out", "other", "--json").stdout) == builtins_of(RESULT)
 
 
@@ -96,9 +113,13 @@ def test_a_result_that_was_not_stored_has_no_report() -> None:
     ],
 )
 def test_a_report_that_cannot_be_written_takes_nothing_from_its_result(
-    place: str, fault: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    place: str,
+    fault: object,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     if fault:
         monkeypatch.setattr("bench.report.html.page.write_report", fault)
     assert report_beside(RESULT, tmp_path / place) is None
@@ -106,7 +127,9 @@ def test_a_report_that_cannot_be_written_takes_nothing_from_its_result(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_page_leaves_no_half_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_page_leaves_no_half_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -116,9 +139,15 @@ def test_an_interrupted_page_leaves_no_half_of_itself(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stored_figure_beyond_all_bounds_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored = json.loads((Path(__file__).parents[2] / "histories" / "results" / "run.json").read_text("utf-8"))
-    stored["over_time"]["acquire"]["p90_s"] = [float("inf") for _ in stored["over_time"]["acquire"]["p90_s"]]
+def test_a_stored_figure_beyond_all_bounds_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = json.loads(
+        (Path(__file__).parents[2] / "histories" / "results" / "run.json").read_text("utf-8")
+    )
+    stored["over_time"]["acquire"]["p90_s"] = [
+        float("inf") for _ in stored["over_time"]["acquire"]["p90_s"]
+    ]
     (tmp_path / "result.json").write_text(json.dumps(stored), "utf-8")
     assert execute(["report", str(tmp_path)]) == 2
     assert "is not a result: Infinity is not a number" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""The verdict of a run as its whole result earns it: what else the reasons of a violated run name."""
+"""The verdict of a run as its whole result earns it: what else the reasons of a violated run
+name."""
 
 import pytest
 from msgspec import structs
@@ -18,7 +19,9 @@ def with_evictions(result: RunResult, keys: int, safety: str) -> RunResult:
     info = InfoDelta("10.0.0.1:6379", None, 1.0, evicted_keys=keys)
     first, *others = result.instances
     instances = (structs.replace(first, info=info), *others)
-    report = structs.replace(result.safety, verdict=safety, reason="1 × service fault", service_faults=1, violations=1)
+    report = structs.replace(
+        result.safety, verdict=safety, reason="1 × service fault", service_faults=1, violations=1
+    )
     return structs.replace(result, instances=instances, safety=report)
 
 
@@ -29,4 +32,7 @@ def test_a_violated_run_names_the_instances_that_evicted_keys(result: RunResult)
 
 
 def test_a_violated_run_without_evictions_names_none(result: RunResult) -> None:
-    assert not any("evicted" in reason for reason in judge_result(with_evictions(result, 0, "VIOLATED")).reasons)
+    assert not any(
+        "evicted" in reason
+        for reason in judge_result(with_evictions(result, 0, "VIOLATED")).reasons
+    )

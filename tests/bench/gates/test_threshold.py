@@ -1,4 +1,5 @@
-"""Thresholds: every figure of a result has a name, what is not known never passes, and the refusals help."""
+"""Thresholds: every figure of a result has a name, what is not known never passes, and the refusals
+help."""
 
 import copy
 from typing import Any
@@ -25,7 +26,12 @@ def result() -> Result:
     sample["outcome_shares"] = {"acquired": 0.999, "contended": 0.001}
     sample["outcomes"] = {"acquired": 49_950, "contended": 50}
     sample["cost"] |= {"client_cpu_us_per_cycle": 24.0, "commands_per_acquire": 10.0}
-    sample["safety"] |= {"verdict": "SAFE", "service_faults": 0, "tested_leases": 500, "reason": None}
+    sample["safety"] |= {
+        "verdict": "SAFE",
+        "service_faults": 0,
+        "tested_leases": 500,
+        "reason": None,
+    }
     return sample
 
 
@@ -61,7 +67,10 @@ def test_a_limit_is_kept_or_not_and_the_margin_says_by_how_much(
 
 
 UNKNOWN_SAFETY = ("safety", {"verdict": "UNKNOWN", "reason": "a worker died"})
-NOT_TESTED = ("safety", {"verdict": "NOT TESTED", "tested_leases": 99, "reason": "99 of 500 leases"})
+NOT_TESTED = (
+    "safety",
+    {"verdict": "NOT TESTED", "tested_leases": 99, "reason": "99 of 500 leases"},
+)
 NOT_SUSTAINED = ("rate", {"sustained": False})
 
 
@@ -73,7 +82,11 @@ def change(result: Result, section: str, figures: dict[str, Any]) -> None:
     ("changed", "text", "reason"),
     [
         (("acquire_all", {"count": 0, "p99": None}), "acquire.p99 < 5s", "there are no samples"),
-        (("acquire_all", {"count": 300, "p99": None}), "acquire.p99 < 5s", "300 samples are too few for it"),
+        (
+            ("acquire_all", {"count": 300, "p99": None}),
+            "acquire.p99 < 5s",
+            "300 samples are too few for it",
+        ),
         (("outcome_shares", {"acquired": None}), "acquire.success >= 1%", "there are no samples"),
         (UNKNOWN_SAFETY, "safety.violations == 0", "safety is unknown: a worker died"),
         (UNKNOWN_SAFETY, "safety.client_overstays < 10", "safety is unknown: a worker died"),
@@ -102,13 +115,18 @@ def test_unknown_safety_leaves_other_thresholds_alone(result: Result) -> None:
     assert read_threshold("acquire.p99 < 5ms").judge(run_of(result))["status"] == "pass"
 
 
-# ---------------------------------------------------------------- failures, late generators, invalid runs
+# ---------------------------------------------------------------- failures, late generators,
+# invalid runs
 
 
 def outage(result: Result) -> None:
     """8.7 % of acquires failed, the others are as fast as ever."""
     result["outcome_shares"] = {"acquired": 0.913, "unreachable": 0.087}
-    result["latency_s"]["acquire_all"] |= {"failed": 4_350, "infinite": ["p99", "p999", "p9999", "max"], "p99": None}
+    result["latency_s"]["acquire_all"] |= {
+        "failed": 4_350,
+        "infinite": ["p99", "p999", "p9999", "max"],
+        "p99": None,
+    }
 
 
 def test_a_limit_on_a_percentile_fails_when_so_many_acquires_failed(result: Result) -> None:
@@ -121,7 +139,12 @@ def test_a_limit_on_a_percentile_fails_when_so_many_acquires_failed(result: Resu
 
 
 def test_both_spellings_of_the_acquire_percentiles_are_over_all_acquires() -> None:
-    for name in ("acquire.p99", "latency_s.acquire.p99", "acquire_all.p99", "latency_s.acquire_all.p99"):
+    for name in (
+        "acquire.p99",
+        "latency_s.acquire.p99",
+        "acquire_all.p99",
+        "latency_s.acquire_all.p99",
+    ):
         assert find_metric(name).path == ("latency_s", "acquire_all", "p99")
     assert find_metric("acquire.mean").path == ("latency_s", "acquire", "mean")
 
@@ -131,7 +154,9 @@ def test_a_limit_on_the_service_time_of_successes_does_not_hide_an_outage(result
     outage(result)
     judged = read_threshold("acquire_service.p99 < 1s").judge(run_of(result))
     assert judged["status"] == "inconclusive"
-    assert judged["reason"] == "it is of successes only, and 8.7 % of acquires failed: see acquire.p99"
+    assert (
+        judged["reason"] == "it is of successes only, and 8.7 % of acquires failed: see acquire.p99"
+    )
 
 
 def late(result: Result, verdict: str = "LATE") -> None:
@@ -142,8 +167,10 @@ def late(result: Result, verdict: str = "LATE") -> None:
 @pytest.mark.parametrize(
     ("text", "status"),
     [
-        ("acquire.p99 < 5ms", "pass"),  # holds although the generator adds to it
-        ("acquire.p99 < 3ms", "inconclusive"),  # 4 ms, of which up to 3 are the generator's
+        # holds although the generator adds to it
+        ("acquire.p99 < 5ms", "pass"),
+        # 4 ms, of which up to 3 are the generator's
+        ("acquire.p99 < 3ms", "inconclusive"),
         ("acquire.p99 > 3ms", "inconclusive"),
         ("acquire.p99 > 5ms", "fail"),
         ("acquire.p99 != 3ms", "inconclusive"),
@@ -164,7 +191,9 @@ def test_a_late_generator_only_lengthens_so_the_other_side_is_judged(
         assert judged["reason"] == "the latency is an upper bound: its scheduler lagged by 3 ms"
 
 
-def test_a_valid_generator_that_was_late_at_the_limits_own_percentile_puts_that_one_in_doubt(result: Result) -> None:
+def test_a_valid_generator_that_was_late_at_the_limits_own_percentile_puts_that_one_in_doubt(
+    result: Result,
+) -> None:
     late(result, verdict="VALID")
     result["rate"]["offered_per_s"] = 300.0
     result["latency_s"]["acquire_all"] |= {"p90": 0.004, "p99": 0.165}
@@ -172,11 +201,14 @@ def test_a_valid_generator_that_was_late_at_the_limits_own_percentile_puts_that_
     result["histograms"]["timer_lateness"] = Histogram.of(lateness).encode()
     judged = read_threshold("acquire.p90 < 3ms").judge(run_of(result))
     assert (judged["status"], judged["reason"]) == (
-        "inconclusive", "the latency is an upper bound: the timer was late by 3 ms (p90)",
-    )  # fmt: skip
+        "inconclusive",
+        "the latency is an upper bound: the timer was late by 3 ms (p90)",
+    )
     assert read_threshold("acquire.p90 < 5ms").judge(run_of(result))["status"] == "pass"
-    assert read_threshold("acquire.p99 < 50ms").judge(run_of(result))["status"] == "fail"  # 3 ms of 165 do not matter
-    result["rate"]["offered_per_s"] = None  # closed loop: the timer is in no latency
+    # 3 ms of 165 do not matter
+    assert read_threshold("acquire.p99 < 50ms").judge(run_of(result))["status"] == "fail"
+    # closed loop: the timer is in no latency
+    result["rate"]["offered_per_s"] = None
     assert read_threshold("acquire.p90 < 3ms").judge(run_of(result))["status"] == "fail"
 
 
@@ -186,15 +218,23 @@ def test_failed_acquires_break_a_limit_however_late_the_generator(result: Result
     assert read_threshold("acquire.p99 < 50ms").judge(run_of(result))["status"] == "fail"
 
 
-@pytest.mark.parametrize("text", ["acquire.p99 < 5ms", "acquire.p99 < 1ms", "rate > 1/s", "safety.violations == 0"])
+@pytest.mark.parametrize(
+    "text", ["acquire.p99 < 5ms", "acquire.p99 < 1ms", "rate > 1/s", "safety.violations == 0"]
+)
 def test_of_an_invalid_run_no_limit_is_judged_broken_or_kept(result: Result, text: str) -> None:
     judged = read_threshold(text).judge(run_of(result), ["a worker died", "and more"])
-    assert (judged["status"], judged["reason"]) == ("inconclusive", "no figure of this run counts: a worker died")
+    assert (judged["status"], judged["reason"]) == (
+        "inconclusive",
+        "no figure of this run counts: a worker died",
+    )
 
 
 def test_a_violation_is_certain_even_in_an_invalid_run(result: Result) -> None:
     result["safety"]["violations"] = 2
-    assert read_threshold("safety.violations == 0").judge(run_of(result), ["a worker died"])["status"] == "fail"
+    assert (
+        read_threshold("safety.violations == 0").judge(run_of(result), ["a worker died"])["status"]
+        == "fail"
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +245,8 @@ def test_a_violation_is_certain_even_in_an_invalid_run(result: Result) -> None:
         ("acquire.success == 1", 1.0),
         ("safety.violations == 0", 0.0),
         ("safety.violations < 0.5", 0.5),
-        ("generator.cpu_ratio < 2.5", 2.5),  # of a core, and some have more
+        # of a core, and some have more
+        ("generator.cpu_ratio < 2.5", 2.5),
         ("cost.commands_per_acquire == 10.5", 10.5),  # an average
     ],
 )
@@ -220,13 +261,17 @@ def test_a_limit_within_the_range_of_its_figure_is_taken(text: str, limit: float
         ("acquire.p98 < 5ms", "there is no metric acquire.p98; did you mean acquire.p9"),
         (
             "speed > 3",
-            "there is no metric speed; metrics are the numbers of result.json, such as rate, acquire.success,",
+            "there is no metric speed; metrics are the numbers of result.json, such as "
+            "rate, acquire.success,",
         ),
         ("acquire.p99 < 5", "the limit needs a unit (write it like acquire.p99 < 5ms)"),
         ("acquire.p99 < 5%", "'%' is not a unit of acquire.p99"),
         ("rate > 5ms", "'ms' is not a unit of rate (write it like rate > 2000/s)"),
         ("safety.violations == 0%", "'%' is not a unit of safety.violations"),
-        ("acquire.success >= 99", "is a share from 0 to 1, and 99 is more than all; write acquire.success >= 99%"),
+        (
+            "acquire.success >= 99",
+            "is a share from 0 to 1, and 99 is more than all; write acquire.success >= 99%",
+        ),
         ("acquire.success >= 101%", "and 101% is more than all; write acquire.success >= 100%"),
         ("outcome_shares.contended < 2", "outcome_shares.contended is a share from 0 to 1"),
         (
@@ -247,8 +292,17 @@ def test_what_cannot_be_judged_is_refused_in_one_sentence(text: str, said: str) 
 
 
 def test_every_figure_of_a_real_result_is_a_metric_and_the_other_way_round() -> None:
-    assert {"latency_s.wait.p999", "cost.bytes_per_acquire", "attempts.mean", "votes.silent"} <= set(metrics())
-    assert not [path for path in metrics() if path.startswith(("environment", "histograms", "seed", "fleet"))]
+    assert {
+        "latency_s.wait.p999",
+        "cost.bytes_per_acquire",
+        "attempts.mean",
+        "votes.silent",
+    } <= set(metrics())
+    assert not [
+        path
+        for path in metrics()
+        if path.startswith(("environment", "histograms", "seed", "fleet"))
+    ]
     for path, metric in metrics().items():
         assert find_metric(metric.name) == find_metric(path) == metric
 

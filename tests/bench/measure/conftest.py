@@ -15,17 +15,34 @@ def records():
     """`records(dict, dict, …)`: a history array."""
 
     def make(*operations):
-        return np.array([record_of(number + 1, **one) for number, one in enumerate(operations)], dtype=RECORD_DTYPE)
+        return np.array(
+            [record_of(number + 1, **one) for number, one in enumerate(operations)],
+            dtype=RECORD_DTYPE,
+        )
 
     return make
 
 
 def instance(**changes):
     facts = {
-        "index": 0, "address": "127.0.0.1:7001", "state": "voting", "reason": "", "run_id": "a",
-        "server": "valkey 9.1.2", "release_command": "delifeq", "commands": 0, "bytes_sent": 0, "bytes_received": 0,
-        "writes": 0, "reads": 0, "late_replies": 0, "pending": 0, "owed_releases": 0, "reconnects": 0, "errors": {},
-    }  # fmt: skip
+        "index": 0,
+        "address": "127.0.0.1:7001",
+        "state": "voting",
+        "reason": "",
+        "run_id": "a",
+        "server": "valkey 9.1.2",
+        "release_command": "delifeq",
+        "commands": 0,
+        "bytes_sent": 0,
+        "bytes_received": 0,
+        "writes": 0,
+        "reads": 0,
+        "late_replies": 0,
+        "pending": 0,
+        "owed_releases": 0,
+        "reconnects": 0,
+        "errors": {},
+    }
     return facts | changes
 
 
@@ -35,12 +52,22 @@ def report():
 
     def make(**changes):
         note = {
-            "worker": 0, "pid": 1, "phase": "stopped", "spawned_ns": 10**9, "stopped_ns": 11 * 10**9, "cpu_s": 5.0,
-            "lag_histogram": Histogram.of(np.full(2_000, MS // 10)).encode(), "lateness_histogram": "",
-            "late_starts": 0, "queued_starts": 0,
-            "scheduled_starts": 0, "instances": [], "reply_histograms": [], "errors": {},
+            "worker": 0,
+            "pid": 1,
+            "phase": "stopped",
+            "spawned_ns": 10**9,
+            "stopped_ns": 11 * 10**9,
+            "cpu_s": 5.0,
+            "lag_histogram": Histogram.of(np.full(2_000, MS // 10)).encode(),
+            "lateness_histogram": "",
+            "late_starts": 0,
+            "queued_starts": 0,
+            "scheduled_starts": 0,
+            "instances": [],
+            "reply_histograms": [],
+            "errors": {},
             "locust": {"acquire": [0, 0], "release": [0, 0]},
-        } | changes  # fmt: skip
+        } | changes
         return typed(note, WorkerNote)
 
     make.instance = instance

@@ -1,4 +1,5 @@
-"""A clock of another host: its bounds hold for every drift and delay, and a step makes only what it touches unknown."""
+"""A clock of another host: its bounds hold for every drift and delay, and a step makes only what it
+touches unknown."""
 
 import numpy as np
 import pytest
@@ -6,12 +7,14 @@ import pytest
 from bench.measure.clocks import DRIFT, LOST_NS, READ_NS, Clock, clock_file, read_clocks
 from bench.measure.environment import slewed_ns
 
-MS, S = 1_000_000, 1_000_000_000
+MS = 1_000_000
+S = 1_000_000_000
 HOURS = 7_200 * S
 
 
 def exchanges(random, theirs, count=100, every_ns=100 * MS, delay_ms=1.0):
-    """Round trips over a network of this delay (each way, and up to twice as much again), beginning at our 10^12."""
+    """Round trips over a network of this delay (each way, and up to twice as much again), beginning
+    at our 10^12."""
     asked = 10**12 + np.arange(count) * every_ns
     there, back = (delay_ms * MS * (1 + 2 * random.random(count)) for _ in range(2))
     arrived = asked + there.astype(np.int64)
@@ -29,9 +32,13 @@ def test_every_time_lies_within_its_bounds(drift, delay_ms):
     assert (theirs(ours) + low - 2 <= ours).all()
     assert (theirs(ours) + high + 2 >= ours).all()
     assert clock.lost_ns == []
-    assert clock.errors_ns.min() >= delay_ms * MS - 2, "half a round trip is the least that can be known"
+    assert clock.errors_ns.min() >= delay_ms * MS - 2, (
+        "half a round trip is the least that can be known"
+    )
     if abs(drift) < DRIFT:
-        assert clock.grown_ns <= 2 * delay_ms * MS + 51_000 + 2 * READ_NS, "half of 0.1 s at the allowed drift"
+        assert clock.grown_ns <= 2 * delay_ms * MS + 51_000 + 2 * READ_NS, (
+            "half of 0.1 s at the allowed drift"
+        )
 
 
 @pytest.mark.parametrize("step_ms", [-500, -8, 8, 3_600_000])
@@ -45,7 +52,9 @@ def test_a_step_makes_unknown_what_lies_around_it_and_nothing_else(step_ms):
     lost = high - low >= LOST_NS
     assert (theirs(ours) + low <= ours).all()
     assert (ours <= theirs(ours) + high).all()
-    assert lost[(ours >= at - 5 * MS) & (ours < at)].all() or step_ms < 0, "back in time some times come twice"
+    assert lost[(ours >= at - 5 * MS) & (ours < at)].all() or step_ms < 0, (
+        "back in time some times come twice"
+    )
     assert ours[lost].min() > at - 3 * S
     assert ours[lost].max() < at + 3 * S
     assert len(clock.lost_ns) == 1
@@ -53,18 +62,24 @@ def test_a_step_makes_unknown_what_lies_around_it_and_nothing_else(step_ms):
 
 def test_a_drift_beyond_the_bound_contradicts_itself():
     random = np.random.default_rng(5)
-    clock = Clock(exchanges(random, lambda ours: ours + (np.asarray(ours - 10**12) * 0.05).astype(np.int64)))
+    clock = Clock(
+        exchanges(random, lambda ours: ours + (np.asarray(ours - 10**12) * 0.05).astype(np.int64))
+    )
     assert clock.lost_ns
 
 
 def slewing(ours):
     """What NTP adds to the other clock: 400 ppm for 15 seconds of every thirty."""
     since = np.asarray(ours - 10**12)
-    return (np.minimum(since % (30 * S), 15 * S) * 4e-4 + since // (30 * S) * 15 * S * 4e-4).astype(np.int64)
+    return (np.minimum(since % (30 * S), 15 * S) * 4e-4 + since // (30 * S) * 15 * S * 4e-4).astype(
+        np.int64
+    )
 
 
 def slewed_exchanges(random, oscillator, count):
-    rows = exchanges(random, lambda ours: ours + HOURS + oscillator(ours) + slewing(ours), count=count)
+    rows = exchanges(
+        random, lambda ours: ours + HOURS + oscillator(ours) + slewing(ours), count=count
+    )
     arrived = rows[:, 1] - HOURS
     for _ in range(3):
         arrived = rows[:, 1] - HOURS - oscillator(arrived) - slewing(arrived)
@@ -97,10 +112,15 @@ def test_what_ntp_does_is_known_and_the_rate_of_what_is_left_is_bounded_by_the_r
 @pytest.mark.parametrize("seconds", [10, 60])
 @pytest.mark.parametrize("seed", range(3))
 def test_an_oscillator_that_turns_misplaces_no_time(rate, seconds, seed):
-    """It goes too fast for half of the time, then as much too slow: steady it is not, and never taken for it."""
+    """It goes too fast for half of the time, then as much too slow: steady it is not, and never
+    taken for it."""
     half = seconds * S // 2
-    turning = lambda ours: (rate * (half - np.abs(np.asarray(ours - 10**12) - half))).astype(np.int64)  # noqa: E731
-    rows = exchanges(np.random.default_rng(seed), lambda ours: ours + turning(ours), count=10 * seconds)
+    turning = lambda ours: (rate * (half - np.abs(np.asarray(ours - 10**12) - half))).astype(
+        np.int64
+    )  # noqa: E731
+    rows = exchanges(
+        np.random.default_rng(seed), lambda ours: ours + turning(ours), count=10 * seconds
+    )
     ours = 10**12 + np.arange(0, seconds * S, 7 * MS + 1)
     theirs = ours + turning(ours)
     low, high = Clock(rows).bounds(theirs)
@@ -109,7 +129,8 @@ def test_an_oscillator_that_turns_misplaces_no_time(rate, seconds, seed):
 
 
 def test_what_ntp_did_is_read_between_two_looks_or_not_at_all():
-    first, second = slewed_ns(), slewed_ns()
+    first = slewed_ns()
+    second = slewed_ns()
     assert abs(second - first) < READ_NS + MS, "it moves by 500 ppm at most"
     assert slewed_ns(within_ns=-1) is None, "a clock that takes too long to read ends no loop"
 

@@ -1,4 +1,5 @@
-"""Every section of a result is what its definition says, from operations small enough to count by hand."""
+"""Every section of a result is what its definition says, from operations small enough to count by
+hand."""
 
 import numpy as np
 import pytest
@@ -30,9 +31,20 @@ def test_an_operation_belongs_to_the_window_by_its_intended_start(records):
 
 
 def test_outcomes_and_totals_name_all_five_and_shares_sum_to_one(records):
-    failed = [{"start": 1_100, "ended": 1_101, "outcome": name} for name in ("contended", "split_vote", "too_late")]
-    values = values_of(records(cycle(1_050), *failed, {"start": 500, "ended": 501, "outcome": "unreachable"}))
-    assert values["outcomes"] == {"acquired": 1, "contended": 1, "split_vote": 1, "unreachable": 0, "too_late": 1}
+    failed = [
+        {"start": 1_100, "ended": 1_101, "outcome": name}
+        for name in ("contended", "split_vote", "too_late")
+    ]
+    values = values_of(
+        records(cycle(1_050), *failed, {"start": 500, "ended": 501, "outcome": "unreachable"})
+    )
+    assert values["outcomes"] == {
+        "acquired": 1,
+        "contended": 1,
+        "split_vote": 1,
+        "unreachable": 0,
+        "too_late": 1,
+    }
     assert values["totals"]["unreachable"] == 1
     assert values["outcome_shares"]["acquired"] == 0.25
     assert sum(values["outcome_shares"].values()) == 1
@@ -53,10 +65,18 @@ def test_releases_are_counted_over_the_whole_run(records):
 def test_achieved_rate_counts_grants_and_completed_rate_returns_within_the_window(records):
     values = values_of(
         records(
-            cycle(999.5), cycle(1_500), cycle(1_999.5), {"start": 1_200, "ended": 1_300, "outcome": "contended"}
+            cycle(999.5),
+            cycle(1_500),
+            cycle(1_999.5),
+            {"start": 1_200, "ended": 1_300, "outcome": "contended"},
         )
-    )  # fmt: skip
-    assert values["rate"] == {"offered_per_s": None, "achieved_per_s": 2.0, "completed_per_s": 3.0, "sustained": None}
+    )
+    assert values["rate"] == {
+        "offered_per_s": None,
+        "achieved_per_s": 2.0,
+        "completed_per_s": 3.0,
+        "sustained": None,
+    }
 
 
 # ---------------------------------------------------------------- latencies
@@ -70,7 +90,11 @@ def test_acquire_runs_from_the_intended_start_and_service_from_the_actual_one(re
     operation = {"intended": 1_100, "start": 1_130, "attempt": 1_150, "ended": 1_160}
     for name, milliseconds in (("acquire", 60), ("acquire_service", 30), ("wait", 20)):
         section = latency(records, name, operation)
-        assert (section["count"], section["mean"], section["max"]) == (1, milliseconds / 1e3, milliseconds / 1e3), name
+        assert (section["count"], section["mean"], section["max"]) == (
+            1,
+            milliseconds / 1e3,
+            milliseconds / 1e3,
+        ), name
 
 
 def test_failed_acquires_stand_apart(records):
@@ -82,15 +106,17 @@ def test_failed_acquires_stand_apart(records):
 def test_release_and_hold_are_of_leases_that_were_released(records):
     vanished = {"start": 1_300, "ended": 1_301}
     assert latency(records, "release", cycle(1_100), vanished)["mean"] == 0.002
-    assert latency(records, "hold", cycle(1_100, granted=1_100.5), vanished)["mean"] == pytest.approx(0.01)
+    assert latency(records, "hold", cycle(1_100, granted=1_100.5), vanished)[
+        "mean"
+    ] == pytest.approx(0.01)
     assert latency(records, "hold", cycle(1_100), vanished)["count"] == 1
 
 
 def test_a_run_without_operations_has_empty_sections_and_no_division_by_zero(report):
     values = values_of(np.empty(0, RECORD_DTYPE), reports=[report()])
-    assert values["latency_s"]["acquire"] == dict.fromkeys(("mean", "p50", "p90", "p99", "p999", "p9999", "max")) | {
-        "count": 0
-    }
+    assert values["latency_s"]["acquire"] == dict.fromkeys(
+        ("mean", "p50", "p90", "p99", "p999", "p9999", "max")
+    ) | {"count": 0}
     assert values["outcome_shares"]["acquired"] is None
     assert values["cost"]["client_cpu_us_per_cycle"] is None
     assert values["split_votes"] == {"count": 0, "ratio": None}
@@ -118,15 +144,23 @@ def refused(ended, resource=0):
 @pytest.mark.parametrize(
     "operations, found",
     [
-        ([HOLDER, NEXT | {"start": 1_120}], (1, 0.006)),  # a waiter: from the release sent until it has its lease
-        ([HOLDER, NEXT], (0, None)),  # nobody waited at the release
-        ([HOLDER, refused(1_153), NEXT | {"start": 1_154, "ended": 1_160}], (1, 0.01)),  # a waiter that gives up
-        ([HOLDER, refused(1_140), NEXT], (0, None)),  # it gave up before the release
-        ([HOLDER, refused(1_200, resource=1), NEXT], (0, None)),  # it waits for another resource
-        ([LATE, NEXT | {"start": 1_120}], (0, None)),  # released after the next grant
+        # a waiter: from the release sent until it has its lease
+        ([HOLDER, NEXT | {"start": 1_120}], (1, 0.006)),
+        # nobody waited at the release
+        ([HOLDER, NEXT], (0, None)),
+        # a waiter that gives up
+        ([HOLDER, refused(1_153), NEXT | {"start": 1_154, "ended": 1_160}], (1, 0.01)),
+        # it gave up before the release
+        ([HOLDER, refused(1_140), NEXT], (0, None)),
+        # it waits for another resource
+        ([HOLDER, refused(1_200, resource=1), NEXT], (0, None)),
+        # released after the next grant
+        ([LATE, NEXT | {"start": 1_120}], (0, None)),
     ],
 )
-def test_handoff_is_from_the_release_sent_to_the_next_grant_while_somebody_waits(records, operations, found):
+def test_handoff_is_from_the_release_sent_to_the_next_grant_while_somebody_waits(
+    records, operations, found
+):
     assert handoff(records, *operations) == found
 
 
@@ -139,27 +173,42 @@ def test_margins_are_votes_above_the_quorum_of_leases_and_votes_sum_by_kind(reco
             cycle(1_100, votes={"granted": 5}),
             cycle(1_200, votes={"granted": 3, "silent": 2}),
             cycle(1_300, votes={"granted": 3, "errored": 1, "absent": 1}),
-            {"start": 1_400, "ended": 1_401, "outcome": "contended", "votes": {"granted": 1, "refused": 4}},
+            {
+                "start": 1_400,
+                "ended": 1_401,
+                "outcome": "contended",
+                "votes": {"granted": 1, "refused": 4},
+            },
             cycle(500, votes={"granted": 4, "undecided": 1}),
-            cycle(1_500, votes={"granted": 2}),  # a lease without a quorum
+            # a lease without a quorum
+            cycle(1_500, votes={"granted": 2}),
         )
     )
     assert values["votes"] == {
         "margin": {"-1": 1, "0": 2, "2": 1},
-        "granted": 14, "refused": 4, "errored": 1, "silent": 2, "absent": 1, "undecided": 0,
-    }  # fmt: skip
+        "granted": 14,
+        "refused": 4,
+        "errored": 1,
+        "silent": 2,
+        "absent": 1,
+        "undecided": 0,
+    }
 
 
 def test_attempts_are_of_leases_and_split_votes_of_all(records):
     values = values_of(
         records(
-            cycle(1_100), cycle(1_200, attempts=5, split=2),
+            cycle(1_100),
+            cycle(1_200, attempts=5, split=2),
             {"start": 1_300, "ended": 1_301, "outcome": "split_vote", "attempts": 4, "split": 4},
         )
-    )  # fmt: skip
+    )
     assert {key: values["attempts"][key] for key in ("count", "mean", "max", "total")} == {
-        "count": 2, "mean": 3.0, "max": 5.0, "total": 10,
-    }  # fmt: skip
+        "count": 2,
+        "mean": 3.0,
+        "max": 5.0,
+        "total": 10,
+    }
     assert values["split_votes"] == {"count": 6, "ratio": 0.6}
 
 
@@ -170,11 +219,13 @@ def test_cost_is_per_lease_of_the_whole_run(records, report):
     reports = [report(instances=instances, cpu_s=0.002)] * 2
     assert builtins_of(total.sections(reports, server_cpu_s=0.001).values.cost) == {
         "commands_per_acquire": 20.0,
-        "round_trips_per_acquire": 4.5,  # 1 + 4 + 1 attempts, 3 releases
+        # 1 + 4 + 1 attempts, 3 releases
+        "round_trips_per_acquire": 4.5,
         "bytes_per_acquire": 800.0,
         "client_cpu_us_per_cycle": 2_000.0,
         "server_cpu_us_per_cycle": 500.0,
-        "beside_cpu_ratio": None,  # the run itself knows
+        # the run itself knows
+        "beside_cpu_ratio": None,
     }
 
 
@@ -185,21 +236,40 @@ def test_what_is_not_known_of_the_cost_is_none(records):
 
 def test_waiting_is_how_evenly_long_and_for_what_callers_waited(records, report):
     facts = scenario_of(3)
-    asked = [cycle(1_100, caller=0, attempts=3), cycle(1_200, caller=1 << 41), cycle(1_300, caller=0, intended=1_000)]
-    lost = {"start": 1_250, "ended": 1_750, "outcome": "contended", "caller": 1 << 40, "attempts": 2}
+    asked = [
+        cycle(1_100, caller=0, attempts=3),
+        cycle(1_200, caller=1 << 41),
+        cycle(1_300, caller=0, intended=1_000),
+    ]
+    lost = {
+        "start": 1_250,
+        "ended": 1_750,
+        "outcome": "contended",
+        "caller": 1 << 40,
+        "attempts": 2,
+    }
     notes = [report(figures={"wakeups": 3, "polls": 10}), report(figures={"wakeups": 4})]
     waiting = values_of(records(*asked, lost, cycle(500, attempts=9)), facts, notes)["waiting"]
     assert waiting == {
-        "jain": 3**2 / (3 * (2**2 + 1)), "longest_s": 0.5, "asked": 3, "unserved": 1,
-        "wakeups": 7, "polls": 10 + 2 + 1 + 8,
-    }  # fmt: skip
+        "jain": 3**2 / (3 * (2**2 + 1)),
+        "longest_s": 0.5,
+        "asked": 3,
+        "unserved": 1,
+        "wakeups": 7,
+        "polls": 10 + 2 + 1 + 8,
+    }
 
 
 def test_where_nobody_was_served_nothing_was_uneven(records):
     lost = {"start": 1_250, "ended": 1_250, "outcome": "contended"}
     assert values_of(records(lost))["waiting"] == {
-        "jain": None, "longest_s": None, "asked": 2, "unserved": 2, "wakeups": 0, "polls": 0,
-    }  # fmt: skip
+        "jain": None,
+        "longest_s": None,
+        "asked": 2,
+        "unserved": 2,
+        "wakeups": 0,
+        "polls": 0,
+    }
 
 
 # ---------------------------------------------------------------- workers and instances
@@ -210,19 +280,25 @@ def test_a_difference_from_locusts_table_is_a_warning(records, report):
     agreeing = report(locust={"acquire": [2, 0], "release": [2, 0]}, lag_histogram="")
     assert fold(two, WINDOW, CLOSED, [agreeing]).warnings == ()
     differing = report(locust={"acquire": [3, 0], "release": [2, 0]}, lag_histogram="")
-    assert fold(two, WINDOW, CLOSED, [differing]).warnings == ("Locust's table counts 3 acquires, the history 2",)
+    assert fold(two, WINDOW, CLOSED, [differing]).warnings == (
+        "Locust's table counts 3 acquires, the history 2",
+    )
 
 
 def test_a_lock_whose_every_release_says_gone_is_warned_of(records):
-    gone, released = cycle(1_100, release="gone"), cycle(1_200)
+    gone = cycle(1_100, release="gone")
+    released = cycle(1_200)
     assert fold(records(released, gone), WINDOW, CLOSED).warnings == ()
     (warning,) = fold(records(gone, gone), WINDOW, CLOSED).warnings
     assert warning.startswith("all 2 releases said GONE")
 
 
 def test_a_worker_that_never_ended_is_named(records, report):
-    counts = {"acquire": [0, 0], "release": [0, 0]}  # fewer than recorded: no second warning for the same cause
-    running = report(worker=3, pid=77, phase="running", stopped_ns=0, locust=counts, lag_histogram="")
+    # fewer than recorded: no second warning for the same cause
+    counts = {"acquire": [0, 0], "release": [0, 0]}
+    running = report(
+        worker=3, pid=77, phase="running", stopped_ns=0, locust=counts, lag_histogram=""
+    )
     (warning,) = fold(records(cycle(1_100)), WINDOW, CLOSED, [running]).warnings
     assert warning.startswith("worker 3 (pid 77) did not report its end")
 
@@ -230,17 +306,27 @@ def test_a_worker_that_never_ended_is_named(records, report):
 def test_instances_are_summed_over_workers_with_the_worst_state(records, report):
     replies = Histogram.of(np.full(20, MS)).encode()
     reports = [
-        report(instances=[report.instance(commands=5, errors={"timeout": 1})], reply_histograms=[replies]),
+        report(
+            instances=[report.instance(commands=5, errors={"timeout": 1})],
+            reply_histograms=[replies],
+        ),
         report(
             worker=1,
-            instances=[report.instance(commands=7, state="down", reason="refused", errors={"timeout": 2, "closed": 1})],
+            instances=[
+                report.instance(
+                    commands=7, state="down", reason="refused", errors={"timeout": 2, "closed": 1}
+                )
+            ],
             reply_histograms=[replies],
         ),
     ]
     (merged,) = builtins_of(workers.instances(reports))
     assert (merged["commands"], merged["state"], merged["reason"]) == (12, "down", "refused")
     assert merged["errors"] == {"timeout": 3, "closed": 1}
-    assert (merged["reply_s"]["count"], merged["reply_s"]["p50"]) == (40, pytest.approx(0.001, rel=1e-3))
+    assert (merged["reply_s"]["count"], merged["reply_s"]["p50"]) == (
+        40,
+        pytest.approx(0.001, rel=1e-3),
+    )
 
 
 # ---------------------------------------------------------------- parts and facts
@@ -248,7 +334,10 @@ def test_instances_are_summed_over_workers_with_the_worst_state(records, report)
 
 def test_parts_by_resource_add_up_to_the_whole(records):
     operations = records(
-        *(cycle(950 + number * 3, resource=number % 7, attempts=1 + number % 3) for number in range(400))
+        *(
+            cycle(950 + number * 3, resource=number % 7, attempts=1 + number % 3)
+            for number in range(400)
+        )
     )
     parts = Fold(CLOSED, WINDOW)
     for part in range(3):
@@ -257,8 +346,14 @@ def test_parts_by_resource_add_up_to_the_whole(records):
 
 
 def test_a_rate_that_rises_from_tenth_to_tenth_of_the_window_is_a_warning(records):
-    rising = [cycle(1_000 + 100 * tenth + number) for tenth in range(10) for number in range(20 + 3 * tenth)]
-    assert any("not a steady state" in text for text in fold(records(*rising), WINDOW, CLOSED).warnings)
+    rising = [
+        cycle(1_000 + 100 * tenth + number)
+        for tenth in range(10)
+        for number in range(20 + 3 * tenth)
+    ]
+    assert any(
+        "not a steady state" in text for text in fold(records(*rising), WINDOW, CLOSED).warnings
+    )
     steady = [cycle(1_000 + 100 * tenth + number) for tenth in range(10) for number in range(20)]
     assert fold(records(*steady), WINDOW, CLOSED).warnings == ()
 
@@ -285,22 +380,32 @@ def test_percentiles_over_all_acquires_take_failures_as_endless(records):
     assert section["infinite"] == ["p99", "p999", "p9999", "max"]
     assert section["p99"] is section["max"] is None
     assert section["p50"] == pytest.approx(0.001, rel=1e-3)
-    assert values_of(outage(records, 2_000, 200))["latency_s"]["acquire"]["p99"] == pytest.approx(0.001, rel=1e-3)
+    assert values_of(outage(records, 2_000, 200))["latency_s"]["acquire"]["p99"] == pytest.approx(
+        0.001, rel=1e-3
+    )
 
 
 def test_without_failures_the_figures_over_all_are_those_of_the_acquired_ones(records):
     latency = values_of(outage(records, 2_000, 0))["latency_s"]
     figures = ("count", "p50", "p90", "p99", "p999", "p9999", "max")
-    assert [latency["acquire_all"][name] for name in figures] == [latency["acquire"][name] for name in figures]
+    assert [latency["acquire_all"][name] for name in figures] == [
+        latency["acquire"][name] for name in figures
+    ]
     assert latency["acquire_all"]["infinite"] == []
 
 
 @pytest.mark.parametrize("failed, warned", [(0, False), (20, False), (21, True), (400, True)])
 def test_more_than_one_percent_of_failures_is_a_warning(records, failed, warned):
-    said = [text for text in fold(outage(records, 2_000 - failed, failed), WINDOW, CLOSED).warnings if "failed" in text]
+    said = [
+        text
+        for text in fold(outage(records, 2_000 - failed, failed), WINDOW, CLOSED).warnings
+        if "failed" in text
+    ]
     assert bool(said) == warned
     if warned:
-        assert said[0].startswith(f"{failed / 2_000:.1%} of acquires failed (unreachable {failed / 2_000:.1%})")
+        assert said[0].startswith(
+            f"{failed / 2_000:.1%} of acquires failed (unreachable {failed / 2_000:.1%})"
+        )
 
 
 def test_a_note_replaces_the_one_before_and_leaves_no_draft(tmp_path):
@@ -308,4 +413,5 @@ def test_a_note_replaces_the_one_before_and_leaves_no_draft(tmp_path):
         workers.write_note(tmp_path, WorkerNote(worker=3, pid=77, phase=phase))
     assert [entry.name for entry in tmp_path.iterdir()] == ["worker-3-77.json"]
     assert [note.phase for note in workers.read_workers(tmp_path)] == ["stopped"]
-    workers.write_note(tmp_path / "gone", WorkerNote(worker=3, pid=77))  # and so is who would read it
+    # and so is who would read it
+    workers.write_note(tmp_path / "gone", WorkerNote(worker=3, pid=77))

@@ -23,7 +23,24 @@ def random_values(count: int, seed: int = 1) -> np.ndarray:
     return np.minimum(values, HIGHEST_NS)
 
 
-EDGES = np.array([0, 1, 2, 1023, 1024, 2047, 2048, 2049, 4095, 4096, 2**41 - 1, 2**41, HIGHEST_NS - 1, HIGHEST_NS])
+EDGES = np.array(
+    [
+        0,
+        1,
+        2,
+        1023,
+        1024,
+        2047,
+        2048,
+        2049,
+        4095,
+        4096,
+        2**41 - 1,
+        2**41,
+        HIGHEST_NS - 1,
+        HIGHEST_NS,
+    ]
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +80,26 @@ def test_decoding_gives_the_counts_back_and_sum_and_maximum_to_three_digits(twen
 
 def test_merging_parts_equals_counting_all_at_once():
     parts = [random_values(3_000, seed) for seed in range(5)]
-    merged, whole = Histogram.merged(Histogram.of(part) for part in parts), Histogram.of(np.concatenate(parts))
+    merged = Histogram.merged(Histogram.of(part) for part in parts)
+    whole = Histogram.of(np.concatenate(parts))
     np.testing.assert_array_equal(merged.counts, whole.counts)
     assert (merged.count, merged.sum_ns, merged.max_ns) == (whole.count, whole.sum_ns, whole.max_ns)
 
 
 @pytest.mark.parametrize(
     "count, percent, known",
-    [(19, 50, False), (20, 50, True), (999, 99, False), (1000, 99, True), (9_999, 99.9, False), (10_000, 99.9, True),
-     (99_999, 99.99, False), (100_000, 99.99, True), (50, 100, False)],
-)  # fmt: skip
+    [
+        (19, 50, False),
+        (20, 50, True),
+        (999, 99, False),
+        (1000, 99, True),
+        (9_999, 99.9, False),
+        (10_000, 99.9, True),
+        (99_999, 99.99, False),
+        (100_000, 99.99, True),
+        (50, 100, False),
+    ],
+)
 def test_a_percentile_with_fewer_than_ten_samples_beyond_it_is_none(count, percent, known):
     value = Histogram.of(np.full(count, 5_000)).percentile(percent)
     assert value == (5_000 if known else None)
@@ -91,7 +118,14 @@ def test_a_negative_duration_is_refused():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no histogram", "SElTVA==", HdrHistogram(1, 1000, 2).encode().decode(), Histogram().encode()[:-8]]
+    "text",
+    [
+        "",
+        "no histogram",
+        "SElTVA==",
+        HdrHistogram(1, 1000, 2).encode().decode(),
+        Histogram().encode()[:-8],
+    ],
 )
 def test_what_is_no_such_histogram_is_refused_by_a_value_error(text):
     with pytest.raises(ValueError, match="HDR histogram"):
@@ -101,10 +135,12 @@ def test_what_is_no_such_histogram_is_refused_by_a_value_error(text):
 @pytest.mark.parametrize(
     "acquired, failed, percent, value",
     [
-        (990, 10, 99.0, MS),  # rank 990 is the last one that succeeded
+        # rank 990 is the last one that succeeded
+        (990, 10, 99.0, MS),
         (989, 11, 99.0, inf),
         (989, 11, 50.0, MS),
-        (995, 5, 99.9, None),  # five failures are an anecdote, too
+        # five failures are an anecdote, too
+        (995, 5, 99.9, None),
         (9_000, 1_000, 90.0, MS),
         (9_000, 1_001, 90.0, inf),
         (0, 10, 50.0, inf),
@@ -113,6 +149,8 @@ def test_what_is_no_such_histogram_is_refused_by_a_value_error(text):
         (19, 0, 50.0, None),
     ],
 )
-def test_a_percentile_over_endless_samples_is_infinite_from_ten_of_them_on(acquired, failed, percent, value):
+def test_a_percentile_over_endless_samples_is_infinite_from_ten_of_them_on(
+    acquired, failed, percent, value
+):
     histogram = Histogram.of(np.full(acquired, MS, np.int64))
     assert histogram.percentile(percent, failed) == value

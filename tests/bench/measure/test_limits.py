@@ -1,10 +1,18 @@
-"""What limited a machine: a quota, a neighbour, a suspended hour; read as the kernel writes it, in both versions."""
+"""What limited a machine: a quota, a neighbour, a suspended hour; read as the kernel writes it, in
+both versions."""
 
 from pathlib import Path
 
 import pytest
 
-from bench.measure.limits import Counters, Limits, limits_between, quota_cores, read_counters, usable_cores
+from bench.measure.limits import (
+    Counters,
+    Limits,
+    limits_between,
+    quota_cores,
+    read_counters,
+    usable_cores,
+)
 
 SECOND = "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
 FIRST = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
@@ -22,7 +30,10 @@ def second_version(root: Path, **groups: str) -> Path:
     return written(
         root,
         {"proc/self/cgroup": "0::/pod/app\n", "proc/self/mountinfo": SECOND}
-        | {f"sys/fs/cgroup/{name.replace('__', '/').replace('_max', '.max')}": text for name, text in groups.items()},
+        | {
+            f"sys/fs/cgroup/{name.replace('__', '/').replace('_max', '.max')}": text
+            for name, text in groups.items()
+        },
     )
 
 
@@ -38,21 +49,29 @@ def test_no_quota_is_none_and_leaves_the_cores_of_the_scheduler(tmp_path: Path) 
     assert usable_cores(root) >= 1
 
 
-def test_the_quota_of_version_1_is_read_where_a_container_sees_only_its_own_group(tmp_path: Path) -> None:
+def test_the_quota_of_version_1_is_read_where_a_container_sees_only_its_own_group(
+    tmp_path: Path,
+) -> None:
     root = written(
         tmp_path,
         {
             "proc/self/cgroup": "4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n",
-            "proc/self/mountinfo": "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n",
+            "proc/self/mountinfo": "32 31 0:29 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup "
+            "rw,cpu,cpuacct\n",
             "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
             "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            "sys/fs/cgroup/cpu/cpu.stat": "nr_periods 218\nnr_throttled 206\nthrottled_time 19000000000\n",
+            "sys/fs/cgroup/cpu/cpu.stat": "nr_periods 218\nnr_throttled 206\nthrottled_time "
+            "19000000000\n",
             "proc/stat": "cpu  100 0 50 800 10 0 5 35 0 0\ncpu0 1 1 1 1 1 1 1 1\n",
         },
     )
     assert quota_cores(root) == 0.5
     counters = read_counters(root)
-    assert (counters.periods, counters.throttled_periods, counters.throttled_ns) == (218, 206, 19_000_000_000)
+    assert (counters.periods, counters.throttled_periods, counters.throttled_ns) == (
+        218,
+        206,
+        19_000_000_000,
+    )
     assert (counters.steal_ticks, counters.cpu_ticks) == (35, 1000)
 
 
@@ -70,14 +89,21 @@ def test_a_quota_that_makes_no_sense_is_none(tmp_path: Path, text: str) -> None:
     assert quota_cores(second_version(tmp_path, pod__app__cpu_max=text)) is None
 
 
-def at(periods: int = 0, throttled: int = 0, steal: int = 0, ticks: int = 0, suspended_s: float = 0) -> Counters:
-    return Counters(periods, throttled, throttled * 50_000_000, steal, ticks, int(suspended_s * 1e9))
+def at(
+    periods: int = 0, throttled: int = 0, steal: int = 0, ticks: int = 0, suspended_s: float = 0
+) -> Counters:
+    return Counters(
+        periods, throttled, throttled * 50_000_000, steal, ticks, int(suspended_s * 1e9)
+    )
 
 
 def test_throttled_periods_beyond_a_twentieth_make_every_figure_not_known() -> None:
     limits = limits_between(at(100, 40), at(318, 246), 0.15)
     assert (limits.periods, limits.throttled_periods, limits.throttled_s) == (218, 206, 10.3)
-    assert "the CPU quota of 0.15 cores throttled this container in 206 of 218 periods" in limits.invalidities()[0]
+    assert (
+        "the CPU quota of 0.15 cores throttled this container in 206 of 218 periods"
+        in limits.invalidities()[0]
+    )
     assert "not known" in limits.invalidities()[0]
     assert limits.warnings() == []
 
@@ -94,7 +120,10 @@ def test_a_machine_that_was_suspended_measured_nothing() -> None:
 
 
 def test_time_that_the_host_gave_to_others_is_a_warning() -> None:
-    assert "gave 12% of its CPU time" in limits_between(at(), at(steal=12, ticks=100), None).warnings()[0]
+    assert (
+        "gave 12% of its CPU time"
+        in limits_between(at(), at(steal=12, ticks=100), None).warnings()[0]
+    )
     assert limits_between(at(), at(steal=1, ticks=100), None).warnings() == []
 
 

@@ -1,4 +1,5 @@
-"""The run slice by slice: what the slices of the window add up to is what the result says of the whole."""
+"""The run slice by slice: what the slices of the window add up to is what the result says of the
+whole."""
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ FACTS = scenario_of(warmup_ms=300.0)
 def test_a_slice_begins_where_the_one_before_ends_and_the_window_at_nought():
     slices = Slices.of(WINDOW, warmup_s=0.3)
     assert (slices.count, slices.lead) == (10, 3)
-    assert slices.starts_s() == pytest.approx([-0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+    assert slices.starts_s() == pytest.approx(
+        [-0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    )
     edges = WINDOW.start_ns + np.arange(-3, 11) * 100 * MS
     assert slices.indices(edges[:-1]).tolist() == list(range(13))
     assert slices.indices(edges - 1).tolist() == list(range(-1, 13))
@@ -29,7 +32,11 @@ def test_however_long_the_run_there_are_slices_and_not_too_many(seconds):
     assert slices.total == len(slices.starts_s())
     assert slices.starts_s()[slices.lead] == 0
     last_ns = 5 + round(seconds * 1e9)
-    assert slices.indices(np.array([5, last_ns - 1, last_ns])).tolist() == [slices.lead, slices.total - 1, slices.total]
+    assert slices.indices(np.array([5, last_ns - 1, last_ns])).tolist() == [
+        slices.lead,
+        slices.total - 1,
+        slices.total,
+    ]
 
 
 def test_the_slices_of_the_window_add_up_to_the_outcomes_and_the_rate(records):
@@ -37,7 +44,10 @@ def test_the_slices_of_the_window_add_up_to_the_outcomes_and_the_rate(records):
     starts = rng.uniform(650, 2_050, 400)
     outcomes = rng.choice(["acquired", "contended", "split_vote", "unreachable"], 400)
     operations = records(
-        *({"start": s, "ended": s + 30, "outcome": str(name)} for s, name in zip(starts, outcomes, strict=True))
+        *(
+            {"start": s, "ended": s + 30, "outcome": str(name)}
+            for s, name in zip(starts, outcomes, strict=True)
+        )
     )
     values = builtins_of(fold(operations, WINDOW, FACTS).values)
     over = values["over_time"]

@@ -11,7 +11,13 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure import record
-from bench.measure.record import OUTCOME_CODES, RECORD_BYTES, RECORD_DTYPE, RECORD_FIELDS, HistoryTail
+from bench.measure.record import (
+    OUTCOME_CODES,
+    RECORD_BYTES,
+    RECORD_DTYPE,
+    RECORD_FIELDS,
+    HistoryTail,
+)
 from bench.measure.recorder import Recorder
 from lockcore.model import Outcome
 
@@ -54,7 +60,8 @@ def test_a_record_is_sixteen_int64_and_outcome_codes_are_the_names_of_design_md(
 def test_the_writer_reads_its_own_records_in_pieces_also_of_segments_long_left(tmp_path):
     recorder = Recorder(tmp_path, 0, segment_records=10)
     fill(recorder, range(37))
-    slot, pieces = 0, []
+    slot = 0
+    pieces = []
     while len(piece := recorder.read(slot, 7)):
         pieces.append(piece)
         slot += len(piece)
@@ -81,7 +88,9 @@ def test_what_is_written_is_read_back_over_several_segments(tmp_path):
 def test_a_record_without_its_last_field_is_none(tmp_path):
     recorder = Recorder(tmp_path, 0, segment_records=10)
     fill(recorder, range(3))
-    fields_of, recorder._segment.fields = recorder._segment.fields, memoryview(b"")  # as if killed before it
+    # as if killed before it
+    fields_of = recorder._segment.fields
+    recorder._segment.fields = memoryview(b"")
     with pytest.raises((IndexError, TypeError)):
         recorder.write(*fields(3))
     np.testing.assert_array_equal(record.read_history(tmp_path).records, expected(range(3)))
@@ -117,8 +126,14 @@ def test_parts_hold_each_resource_once_and_whole(tmp_path):
     recorder.close()
     overwrite(next(tmp_path.glob("*.3.bin")), 9, "sequence", 0)
     histories = [record.read_history(tmp_path, part, 3) for part in range(3)]
-    assert [sorted(set(history.records["resource"] % 3)) for history in histories] == [[0], [1], [2]]
-    assert sum(len(history.records) for history in histories) == 30, "all of a block whose checksum is another are torn"
+    assert [sorted(set(history.records["resource"] % 3)) for history in histories] == [
+        [0],
+        [1],
+        [2],
+    ]
+    assert sum(len(history.records) for history in histories) == 30, (
+        "all of a block whose checksum is another are torn"
+    )
     assert [history.torn for history in histories] == [10, 0, 0]
 
 
@@ -130,12 +145,17 @@ def test_votes_are_patched_in_the_present_and_the_previous_segment_only(tmp_path
     assert not recorder.patch_votes(9, 999)
     recorder.close()
     votes = record.read_history(tmp_path).records["votes"]
-    changed = {int(slot): int(votes[slot]) for slot in np.flatnonzero(votes != expected(range(25))["votes"])}
+    changed = {
+        int(slot): int(votes[slot])
+        for slot in np.flatnonzero(votes != expected(range(25))["votes"])
+    }
     assert changed == {24: 777, 10: 888}
 
 
 def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE
+    ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"go\n"
         writer.send_signal(signal.SIGKILL)
@@ -148,7 +168,9 @@ def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path):
 
 
 @pytest.mark.parametrize("slot", [7, 2], ids=["the last", "in the middle"])
-@pytest.mark.parametrize("sequence", [0, 4, 2**40], ids=["not written", "of another slot", "half written"])
+@pytest.mark.parametrize(
+    "sequence", [0, 4, 2**40], ids=["not written", "of another slot", "half written"]
+)
 def test_a_torn_record_is_noticed_and_left_out_alone(tmp_path, sequence, slot):
     recorder = Recorder(tmp_path, 0, segment_records=100)
     fill(recorder, range(8))
@@ -172,7 +194,9 @@ def test_a_missing_segment_is_noticed(tmp_path, number):
 
 
 def test_the_tail_hands_out_each_record_once_while_the_writer_goes_on(tmp_path):
-    tail, recorder, seen = HistoryTail(tmp_path), Recorder(tmp_path, 0, segment_records=10), []
+    tail = HistoryTail(tmp_path)
+    recorder = Recorder(tmp_path, 0, segment_records=10)
+    seen = []
     assert len(tail.new_records()) == 0
     for start, stop in ((0, 3), (3, 10), (10, 10), (10, 41)):
         fill(recorder, range(start, stop))
@@ -184,7 +208,8 @@ def test_the_tail_hands_out_each_record_once_while_the_writer_goes_on(tmp_path):
 
 
 def test_a_settled_tail_keeps_back_what_may_still_be_patched(tmp_path):
-    tail, recorder = HistoryTail(tmp_path), Recorder(tmp_path, 0, segment_records=4)
+    tail = HistoryTail(tmp_path)
+    recorder = Recorder(tmp_path, 0, segment_records=4)
     for ended_ns in (10, 20, 15, 30, 5, 40):
         recorder.write(0, 0, 0, 0, 0, 0, 0, 0, ended_ns, 0, 0, 0, 0, 0, 0)
     assert tail.new_records(settled_before_ns=20)["ended_ns"].tolist() == [10]
@@ -201,7 +226,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_written_records(tmp_path, mo
 
     monkeypatch.setattr(record.os, "posix_fallocate", no_room)
     for _ in range(2):
-        with pytest.raises(EnvironmentNotReadyError, match=r"history.*: No space left on device; free"):
+        with pytest.raises(
+            EnvironmentNotReadyError, match=r"history.*: No space left on device; free"
+        ):
             recorder.write(*fields(10))
     recorder.close()
     assert len(list(tmp_path.glob("history-*"))) == 1

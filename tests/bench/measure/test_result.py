@@ -1,4 +1,5 @@
-"""A result is complete, meets its documented schema, is written whole or not at all, and is found by its kind."""
+"""A result is complete, meets its documented schema, is written whole or not at all, and is found
+by its kind."""
 
 import errno
 import json
@@ -40,16 +41,24 @@ def complete(records, report):
     measured = structs.replace(sections.values, safety=judge(History(history, 0, 0), 10_000))
     return RunResult(
         **fields_of(measured),
-        id="7f3a", command=("lockbench", "run"), scenario=scenario_of(), seed=1, started_at="2026-11-20T18:24:01Z",
-        environment=environment.describe_environment(), instances=tuple(workers.instances(reports)),
+        id="7f3a",
+        command=("lockbench", "run"),
+        scenario=scenario_of(),
+        seed=1,
+        started_at="2026-11-20T18:24:01Z",
+        environment=environment.describe_environment(),
+        instances=tuple(workers.instances(reports)),
         fleet=FleetFacts(started=False, server=None, fsync=None, fdatasync_s=None, instances=()),
-        warnings=sections.warnings, verdict=judge_run(measured, ()),
-    )  # fmt: skip
+        warnings=sections.warnings,
+        verdict=judge_run(measured, ()),
+    )
 
 
 def test_a_result_meets_the_schema_and_is_read_as_it_was(complete, tmp_path):
     path = write_result(complete, tmp_path)
-    jsonschema.validate(json.loads(path.read_text("utf-8")), SCHEMA, jsonschema.Draft202012Validator)
+    jsonschema.validate(
+        json.loads(path.read_text("utf-8")), SCHEMA, jsonschema.Draft202012Validator
+    )
     assert read_run(tmp_path) == complete
     assert complete.safety.service_faults == 1
 
@@ -57,7 +66,9 @@ def test_a_result_meets_the_schema_and_is_read_as_it_was(complete, tmp_path):
 def test_an_empty_run_meets_the_schema_too(complete):
     empty = np.empty(0, RECORD_DTYPE)
     measured = fold(empty, Window(0, 10**9), scenario_of(rate_per_s=10.0)).values
-    nothing = structs.replace(complete, **{**fields_of(measured), "safety": judge(History(empty, 0, 0), 10_000)})
+    nothing = structs.replace(
+        complete, **{**fields_of(measured), "safety": judge(History(empty, 0, 0), 10_000)}
+    )
     jsonschema.validate(builtins_of(nothing), SCHEMA, jsonschema.Draft202012Validator)
 
 
@@ -71,12 +82,18 @@ def test_a_run_that_an_earlier_release_stored_is_read():
 @pytest.mark.parametrize(
     "path, value",
     [
-        (("schema_version",), 2), (("rate", "achieved_per_s"), "fast"), (("verdict", "status"), "good"),
-        (("safety", "verdict"), "safe"), (("outcomes", "acquired"), -1), (("latency_s", "acquire", "p50"), "1 ms"),
-        (("generator", "verdict"), None), (("unknown",), 1),
-        (("safety", "examples", 0, "kind"), "bad luck"), (("instances", 0, "reply_s", "count"), 0.5),
+        (("schema_version",), 2),
+        (("rate", "achieved_per_s"), "fast"),
+        (("verdict", "status"), "good"),
+        (("safety", "verdict"), "safe"),
+        (("outcomes", "acquired"), -1),
+        (("latency_s", "acquire", "p50"), "1 ms"),
+        (("generator", "verdict"), None),
+        (("unknown",), 1),
+        (("safety", "examples", 0, "kind"), "bad luck"),
+        (("instances", 0, "reply_s", "count"), 0.5),
     ],
-)  # fmt: skip
+)
 def test_the_schema_refuses_what_is_wrong(complete, path, value):
     document = builtins_of(complete)
     place = document
@@ -85,7 +102,8 @@ def test_the_schema_refuses_what_is_wrong(complete, path, value):
     place[path[-1]] = value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, SCHEMA, jsonschema.Draft202012Validator)
-    if path != ("unknown",):  # a key of a newer release is no fault
+    # a key of a newer release is no fault
+    if path != ("unknown",):
         with pytest.raises(UsageError, match="is not a whole RunResult"):
             typed(document, RunResult)
 

@@ -24,14 +24,17 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own tests have it
+    # git's own tests have it
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     if not ask_git(folder, "rev-parse", "HEAD").returncode:
         pytest.skip("this git reads checkouts of other users")
     return folder
 
 
 def test_a_gate_on_it_names_the_line_to_type(foreign: Path) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match=r"git config --global --add safe\.directory") as refused:
+    with pytest.raises(
+        EnvironmentNotReadyError, match=r"git config --global --add safe\.directory"
+    ) as refused:
         commit_of("main", foreign)
     assert "another user" in str(refused.value)
     assert "no revision" not in str(refused.value)
@@ -39,11 +42,17 @@ def test_a_gate_on_it_names_the_line_to_type(foreign: Path) -> None:
 
 def test_the_line_does_help(foreign: Path, tmp_path: Path) -> None:
     refusal = refusal_of(ask_git(foreign, "rev-parse", "HEAD"), foreign)
-    subprocess.run(["sh", "-c", refusal.partition("type: ")[2]], check=True, env={**os.environ, "HOME": str(tmp_path)})
+    subprocess.run(
+        ["sh", "-c", refusal.partition("type: ")[2]],
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
     assert len(commit_of("main", foreign)) == 40
 
 
-def test_a_run_whose_commit_is_not_known_for_that_says_so(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_commit_is_not_known_for_that_says_so(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(environment, "_SOURCE", foreign)
     assert environment.describe_environment().git_commit is None
     (warning,) = environment._commit_warnings()
@@ -51,9 +60,12 @@ def test_a_run_whose_commit_is_not_known_for_that_says_so(foreign: Path, monkeyp
     assert "safe.directory" in warning
 
 
-def test_elsewhere_there_is_nothing_to_warn_of(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_there_is_nothing_to_warn_of(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
-    for folder in (foreign, foreign.parent):  # one's own checkout, and none
+    # one's own checkout, and none
+    for folder in (foreign, foreign.parent):
         monkeypatch.setattr(environment, "_SOURCE", folder)
         assert environment._commit_warnings() == []
     done = ask_git(foreign, "rev-parse", "nonsense")
@@ -62,7 +74,8 @@ def test_elsewhere_there_is_nothing_to_warn_of(foreign: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("core", "is_checkout", "warned"), [("source", False, True), ("source", True, False), ("compiled", False, False)]
+    ("core", "is_checkout", "warned"),
+    [("source", False, True), ("source", True, False), ("compiled", False, False)],
 )
 def test_an_installation_that_could_not_be_compiled_says_so_in_every_result_and_in_doctor(
     core: str, is_checkout: bool, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

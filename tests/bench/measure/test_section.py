@@ -19,7 +19,8 @@ def meet(kind, together):
     read(dict.fromkeys(fields, 1), kind)
 
 for _ in range(50):
-    kind = msgspec.defstruct("Kind", [(name, dict[str, Count] | Count | None) for name in fields], bases=(Section,))
+    typed = [(name, dict[str, Count] | Count | None) for name in fields]
+    kind = msgspec.defstruct("Kind", typed, bases=(Section,))
     together = threading.Barrier(4)
     threads = [threading.Thread(target=meet, args=(kind, together)) for _ in range(4)]
     for thread in threads:
@@ -32,5 +33,8 @@ for _ in range(50):
 @pytest.mark.parametrize("how", ["locked", pytest.param("bare", marks=pytest.mark.slow)])
 def test_threads_that_meet_a_type_at_once_get_it(how):
     """`bare` shows what the lock is for; should it pass, msgspec is mended and the lock can go."""
-    ends = [subprocess.run([sys.executable, "-c", PROGRAM, how], check=False).returncode for _ in range(3)]
+    ends = [
+        subprocess.run([sys.executable, "-c", PROGRAM, how], check=False).returncode
+        for _ in range(3)
+    ]
     assert (set(ends) == {0}) == (how == "locked")

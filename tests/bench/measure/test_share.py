@@ -1,4 +1,5 @@
-"""What travels from other hosts: counts without loss, records unchanged by packing, the same share everywhere."""
+"""What travels from other hosts: counts without loss, records unchanged by packing, the same share
+everywhere."""
 
 import struct
 import zlib
@@ -28,7 +29,7 @@ from bench.measure.share import (
     read_folds,
     unpack,
     unpack_here,
-)  # fmt: skip
+)
 from tests.doubles.records import MS, legal_records, scenario_of
 
 WINDOW = Window(10**15 + 200 * MS, 10**15 + 1_700 * MS)
@@ -39,10 +40,19 @@ def random_records(seed: int, count: int = 3_000) -> Records:
     """Operations of every outcome, around the window."""
     random = np.random.default_rng(seed)
     records = legal_records(count, resources=20, seed=seed)
-    codes = [OUTCOME_CODES[name] for name in ("acquired", "contended", "split_vote", "unreachable", "too_late")]
+    codes = [
+        OUTCOME_CODES[name]
+        for name in ("acquired", "contended", "split_vote", "unreachable", "too_late")
+    ]
     failed = random.random(count) < 0.3
     records["outcome"][failed] = random.choice(codes[1:], failed.sum())
-    for name in ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns"):
+    for name in (
+        "granted_ns",
+        "valid_until_ns",
+        "work_end_ns",
+        "release_sent_ns",
+        "release_replied_ns",
+    ):
         records[name][failed] = 0
     records["votes"] = random.integers(3, 6, count) | random.integers(0, 3, count) << 8
     records["attempts"] = random.integers(1, 5, count) | random.integers(0, 2, count) << 32
@@ -66,7 +76,8 @@ def sent(fold: Fold) -> SumsState:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_merge_of_the_folds_of_parts_is_the_fold_of_all(seed: int) -> None:
     records = random_records(seed)
-    parts = np.random.default_rng(seed).integers(0, 4, len(records))  # one part may be of no worker's at all
+    # one part may be of no worker's at all
+    parts = np.random.default_rng(seed).integers(0, 4, len(records))
     merged = Fold(FACTS, WINDOW)
     for part in range(5):
         merged.sums.merge(sent(in_one(records[parts == part])))
@@ -87,14 +98,16 @@ def test_hand_offs_are_added_where_all_operations_of_a_resource_are() -> None:
     whole.add(records)
     assert builtins_of(by_worker.sections().values) == builtins_of(whole.sections().values)
     assert whole.sections().values.latency_s.handoff.count > 100
-    halves = Fold(FACTS, WINDOW)  # negative control: each half alone does not know who came between
+    # negative control: each half alone does not know who came between
+    halves = Fold(FACTS, WINDOW)
     for caller in range(2):
         halves.add(records[records["caller"] % 2 == caller])
     assert builtins_of(halves.sections().values) != builtins_of(whole.sections().values)
 
 
 def test_a_window_elsewhere_is_the_same_on_its_own_clock() -> None:
-    records, hours = random_records(1), 7_200 * 10**9
+    records = random_records(1)
+    hours = 7_200 * 10**9
     moved = records.copy()
     rows = moved.view("<i8").reshape(len(moved), -1)
     rows[:, :TIMES] += hours * (rows[:, :TIMES] != 0)
@@ -112,7 +125,12 @@ def test_a_window_elsewhere_is_the_same_on_its_own_clock() -> None:
         {"numbers": {**in_one(random_records(1)).sums.state.numbers, "tenths": {"0": 1}}},
         {"numbers": {**in_one(random_records(1)).sums.state.numbers, "leases": {"two": 1}}},
         {"histograms": {}},
-        {"histograms": {**in_one(random_records(1)).sums.state.histograms, "acquire": (Histogram().encode(), -1, 0)}},
+        {
+            "histograms": {
+                **in_one(random_records(1)).sums.state.histograms,
+                "acquire": (Histogram().encode(), -1, 0),
+            }
+        },
     ],
 )
 def test_a_fold_of_something_else_is_refused(change: dict[str, object]) -> None:
@@ -139,7 +157,12 @@ def test_every_resource_has_one_bucket_everywhere_and_the_most_wanted_one_the_fi
     assert found[0] == 0
     assert (found >= 0).all()
     assert (found < BUCKETS).all()
-    assert found[[1, 2, 3, 99_999]].tolist() == [632, 241, 874, (99_999 * 0x9E3779B97F4A7C15 % 2**64) >> 54]
+    assert found[[1, 2, 3, 99_999]].tolist() == [
+        632,
+        241,
+        874,
+        (99_999 * 0x9E3779B97F4A7C15 % 2**64) >> 54,
+    ]
     counts = np.bincount(found, minlength=BUCKETS)
     assert 90 <= counts.min() <= counts.max() <= 106
 
@@ -153,8 +176,10 @@ def counts_of(*filled: int) -> list[int]:
     [
         ([BUCKETS, BUCKETS], (3, 700), BUCKETS),
         ([BUCKETS, 500], (3, 700), 500),
-        ([BUCKETS, 700], (3, 700), 700),  # the one of number 700 is the first that stays
-        ([BUCKETS, 701], (3, 700), BUCKETS),  # nothing is left behind: all
+        # the one of number 700 is the first that stays
+        ([BUCKETS, 700], (3, 700), 700),
+        # nothing is left behind: all
+        ([BUCKETS, 701], (3, 700), BUCKETS),
         ([0, BUCKETS], (3, 700), 4),
         ([0], (0,), BUCKETS),  # one resource only
         ([0], (), BUCKETS),
@@ -212,7 +237,8 @@ def _file(folder: Path, data: bytes) -> Path:
 
 def test_what_is_torn_or_claims_to_be_something_else_is_refused(tmp_path: Path) -> None:
     block = pack(random_records(1).view("<i8").reshape(-1, 16))
-    body = zlib.compress(bytes(10**7))  # a thousandth of what it becomes
+    # a thousandth of what it becomes
+    body = zlib.compress(bytes(10**7))
     bombs = [struct.pack("<II", rows, len(body)) + body for rows in (1, 1_000, MOST_ROWS + 1, 0)]
     for torn in (block[:-1], block[:5], block + b"\0", block[:100] + b"\7" + block[101:], *bombs):
         with pytest.raises(ValueError, match="torn|packed"):
@@ -222,7 +248,8 @@ def test_what_is_torn_or_claims_to_be_something_else_is_refused(tmp_path: Path) 
 def left(folder: Path, records: Records) -> tuple[int, int]:
     """What a worker leaves; who it is."""
     folder.mkdir()
-    recorder, begun = Recorder(folder, 3, segment_records=1_000), Begun(folder, 3)
+    recorder = Recorder(folder, 3, segment_records=1_000)
+    begun = Begun(folder, 3)
     for row in records.view("<i8").reshape(-1, len(records.dtype)).tolist():
         recorder.write(*row[:15])
         begun.lost(row[9], (row[0], row[0] + 1))
@@ -231,8 +258,11 @@ def left(folder: Path, records: Records) -> tuple[int, int]:
     return 3, int(next(folder.glob("history-*")).name.split("-")[2].split(".")[0])
 
 
-def test_a_share_arrives_with_all_records_of_its_resources_and_lost_attempts(tmp_path: Path) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
+def test_a_share_arrives_with_all_records_of_its_resources_and_lost_attempts(
+    tmp_path: Path,
+) -> None:
+    there = tmp_path / "there"
+    here = tmp_path / "here"
     here.mkdir()
     records = random_records(2)
     who = left(there, records)
@@ -246,7 +276,9 @@ def test_a_share_arrives_with_all_records_of_its_resources_and_lost_attempts(tmp
         found = read_history(here)
         wanted = buckets_of(whole.records["resource"]) < buckets
         np.testing.assert_array_equal(found.records, whole.records[wanted])
-        np.testing.assert_array_equal(found.lost, whole.lost[buckets_of(whole.lost[:, 0]) < buckets])
+        np.testing.assert_array_equal(
+            found.lost, whole.lost[buckets_of(whole.lost[:, 0]) < buckets]
+        )
         assert (found.torn, found.missing_segments) == (0, 0)
         assert found.counts[who] + counts[buckets:].sum() == len(records), "all are accounted for"
         for path in here.iterdir():

@@ -1,4 +1,5 @@
-"""What recording and folding cost: comparable figures for later changes, and bounds that a slip would break."""
+"""What recording and folding cost: comparable figures for later changes, and bounds that a slip
+would break."""
 
 import time
 
@@ -14,7 +15,8 @@ from tests.doubles.records import legal_records, scenario_of
 
 START = 10**15
 
-WINDOW, FACTS = Window(START - 10**8, START + 10**10), scenario_of(64)
+WINDOW = Window(START - 10**8, START + 10**10)
+FACTS = scenario_of(64)
 
 
 @pytest.mark.alone
@@ -23,25 +25,48 @@ def test_a_third_of_a_million_operations_are_folded_in_less_than_a_second():
     before = time.process_time()
     values = fold(records, WINDOW, FACTS).values
     assert values["outcomes"]["acquired"] == 300_000
-    assert time.process_time() - before < 1  # 0.2 s when nothing else runs: the margin is for shared machines
+    # 0.2 s when nothing else runs: the margin is for shared machines
+    assert time.process_time() - before < 1
 
 
 def test_a_record_costs_far_less_than_two_microseconds(tmp_path):
-    recorder, best = Recorder(tmp_path, 0), float("inf")
+    recorder = Recorder(tmp_path, 0)
+    best = float("inf")
     write = recorder.write
     for _ in range(5):
         before = time.thread_time()
         for number in range(20_000):
-            write(START, START, START, START, START, START, START, START, START, number, 5, 1793, 5, 1, 12345)
+            write(
+                START,
+                START,
+                START,
+                START,
+                START,
+                START,
+                START,
+                START,
+                START,
+                number,
+                5,
+                1793,
+                5,
+                1,
+                12345,
+            )
         best = min(best, (time.thread_time() - before) / 20_000)
-    assert best < 2e-6  # 0.5 µs when nothing else runs
+    # 0.5 µs when nothing else runs
+    assert best < 2e-6
 
 
 @pytest.mark.benchmark(group="record")
 def test_speed_of_write(benchmark, tmp_path):
     recorder = Recorder(tmp_path, 0)
     benchmark.pedantic(
-        recorder.write, args=(*[START] * 9, 7, 5, 1793, 5, 1, 12345), rounds=200, iterations=100, warmup_rounds=5
+        recorder.write,
+        args=(*[START] * 9, 7, 5, 1793, 5, 1, 12345),
+        rounds=200,
+        iterations=100,
+        warmup_rounds=5,
     )
     recorder.close()
     assert len(read_history(tmp_path).records) >= 20_000

@@ -38,7 +38,8 @@ def test_the_rank_sum_distribution_is_that_of_all_orders(first: int, second: int
 
 @pytest.mark.parametrize(("pairs", "depth"), [(5, 0), (6, 1), (10, 9), (20, 53), (24, 82)])
 def test_the_interval_is_as_deep_as_the_tables_say(pairs: int, depth: int) -> None:
-    assert _depth(_signed_rank_shares(pairs), 0.95) == depth  # one more than the critical value of the two-sided 5 %
+    # one more than the critical value of the two-sided 5 %
+    assert _depth(_signed_rank_shares(pairs), 0.95) == depth
 
 
 def share_beyond(value: float, all_values: np.ndarray) -> float:
@@ -104,12 +105,16 @@ def test_no_rate_falls_by_more_than_all_of_it() -> None:
 
 def test_noise_without_trend_warns_in_at_most_one_of_twenty() -> None:
     rng = random.Random(3)
-    warned = sum(bool(list(trend_warning([round(rng.gauss(1_000, 150)) for _ in range(10)]))) for _ in range(1_000))
+    warned = sum(
+        bool(list(trend_warning([round(rng.gauss(1_000, 150)) for _ in range(10)])))
+        for _ in range(1_000)
+    )
     assert warned <= 60
 
 
 def test_one_odd_round_of_seven_does_not_make_the_others_uncertain_and_two_camps_do() -> None:
-    odd, camps = Spread.of_rounds([0.6, 0.85, 0.86, 0.84, 0.85, 0.87, 0.86]), Spread.of_rounds([0.7, 0.9] * 4)
+    odd = Spread.of_rounds([0.6, 0.85, 0.86, 0.84, 0.85, 0.87, 0.86])
+    camps = Spread.of_rounds([0.7, 0.9] * 4)
     assert (odd.median, odd.low > 0.7, odd.high) == (0.85, True, 0.865)
     assert camps.low < 0.8 < camps.high
 

@@ -9,13 +9,16 @@ from bench.measure.clocks import timelines
 @pytest.mark.parametrize("limit", [1, 50, 1_000, 1 << 62])
 def test_ranges_cover_every_row_once_whatever_the_limit(limit):
     rng = np.random.default_rng(1)
-    resources, times = rng.integers(-50, 50, 500), rng.integers(1, 40, 500)
+    resources = rng.integers(-50, 50, 500)
+    times = rng.integers(1, 40, 500)
     covered = np.zeros(500, np.int64)
     for line, rows in timelines(resources, (1, 40), limit):
         covered[rows] += 1
         keys = line.keys(resources[rows], times[rows])
         assert (np.argsort(keys, kind="stable") == np.lexsort((times[rows], resources[rows]))).all()
-        assert len(np.unique(keys)) == len({*zip(resources[rows].tolist(), times[rows].tolist(), strict=True)})
+        assert len(np.unique(keys)) == len(
+            {*zip(resources[rows].tolist(), times[rows].tolist(), strict=True)}
+        )
     assert covered.tolist() == [1] * 500
 
 

@@ -1,4 +1,5 @@
-"""A verdict is a value with its evidence: certain bad, good with its bound, or not known because …"""
+"""A verdict is a value with its evidence: certain bad, good with its bound, or not known because
+…"""
 
 from itertools import combinations
 
@@ -24,14 +25,19 @@ from bench.measure.verdict import (
 )
 
 ENOUGH = (Evidence("rows judged", 12, least=10),)
-GOOD_WORDS = [(command, word) for command, words in WORDS.items() for word in words if word.kind is Kind.GOOD]
+GOOD_WORDS = [
+    (command, word) for command, words in WORDS.items() for word in words if word.kind is Kind.GOOD
+]
 
 
 @pytest.mark.parametrize(("command", "good"), GOOD_WORDS)
 @pytest.mark.parametrize(
-    "evidence", [(), (Evidence("rows", 0),), (Evidence("rows", 9, 10),), (*ENOUGH, Evidence("x", 0))]
+    "evidence",
+    [(), (Evidence("rows", 0),), (Evidence("rows", 9, 10),), (*ENOUGH, Evidence("x", 0))],
 )
-def test_no_good_word_is_said_without_its_evidence(command: str, good: Word, evidence: tuple[Evidence, ...]) -> None:
+def test_no_good_word_is_said_without_its_evidence(
+    command: str, good: Word, evidence: tuple[Evidence, ...]
+) -> None:
     verdict = conclude(good, evidence, {})
     assert (verdict.word, verdict.exit_code) == (NOT_KNOWN.text, 4), command
     assert verdict.reasons
@@ -81,7 +87,10 @@ def test_reasons_stand_once_those_of_the_worst_word_first() -> None:
 def test_a_stored_verdict_without_a_word_is_never_shown_as_good() -> None:
     assert word_of("run", Verdict(status="pass", reasons=())).kind is Kind.UNKNOWN
     assert word_of("run", Verdict(status="violated", reasons=())).kind is Kind.BAD
-    assert word_of("never heard of", Verdict(status="pass", word="SAFE", reasons=())).kind is Kind.UNKNOWN
+    assert (
+        word_of("never heard of", Verdict(status="pass", word="SAFE", reasons=())).kind
+        is Kind.UNKNOWN
+    )
     assert word_of("run", conclude(SAFE, ENOUGH, {})) is SAFE
 
 

@@ -14,7 +14,9 @@ from bench.recipes.several_instances import replicate
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet, wait_until
 from lockcore import RetryPolicy
 
-SETTINGS = RecipeSettings(key_prefix="test:", retry=RetryPolicy("full-jitter", 2.0, 1000), instance_timeout_ms=500.0)
+SETTINGS = RecipeSettings(
+    key_prefix="test:", retry=RetryPolicy("full-jitter", 2.0, 1000), instance_timeout_ms=500.0
+)
 
 
 @pytest.fixture

@@ -39,7 +39,8 @@ def recipe(
     [
         ([1, 1, 2, 2], [True] * 4),
         ([2, 1, 1, 2, 3], [True, False, False, True, True]),
-        ([10, 9], [True, False]),  # as numbers, not as text
+        # as numbers, not as text
+        ([10, 9], [True, False]),
         ([2**53, 2**53 - 1], [True, False]),
     ],
 )
@@ -52,7 +53,8 @@ def test_a_smaller_token_than_one_seen_is_rejected(
 
 
 def test_only_the_marked_owner_writes(recipe: Protected, server: Redis) -> None:
-    first, second = lease_of(b"first"), lease_of(b"second")
+    first = lease_of(b"first")
+    second = lease_of(b"second")
     assert recipe.write(first, "unmarked") is False
     recipe.mark(first)
     assert recipe.write(first, "one")
@@ -76,9 +78,12 @@ def test_a_holder_writes_and_gives_back(recipe: Protected, server: Redis) -> Non
     assert {key.decode().removeprefix("test:") for key in server.scan_iter()} <= set(OWN_KEYS)
 
 
-def test_the_write_of_a_holder_that_was_succeeded_is_rejected_and_counted(recipe: Protected, server: Redis) -> None:
+def test_the_write_of_a_holder_that_was_succeeded_is_rejected_and_counted(
+    recipe: Protected, server: Redis
+) -> None:
     stale = granted(recipe)
-    stale.valid_until_ns = stale.granted_ns  # as if its time were over
+    # as if its time were over
+    stale.valid_until_ns = stale.granted_ns
     server.delete("test:r1")
     successor = granted(recipe)
     assert recipe.write(successor, "new") is True
@@ -88,7 +93,9 @@ def test_the_write_of_a_holder_that_was_succeeded_is_rejected_and_counted(recipe
     assert recipe.release(successor) is Outcome.RELEASED
 
 
-def test_a_write_without_an_answer_is_counted_and_the_lock_given_back(recipe: Protected, server: Redis) -> None:
+def test_a_write_without_an_answer_is_counted_and_the_lock_given_back(
+    recipe: Protected, server: Redis
+) -> None:
     lease = granted(recipe)
     server.set("test:" + REGISTERS, "no hash")
     assert recipe.release(lease) is Outcome.RELEASED

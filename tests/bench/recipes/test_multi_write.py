@@ -47,21 +47,37 @@ def test_after_an_error_the_next_instance_decides_and_stays_in_use(
 
 def lease_of(resource: str, token: bytes, lasts_ms: int) -> Lease:
     now_ns = monotonic_ns()
-    return Lease(resource, token, lasts_ms, now_ns, now_ns, now_ns + lasts_ms * 1_000_000, Closed(Tally(granted=1)))
+    return Lease(
+        resource,
+        token,
+        lasts_ms,
+        now_ns,
+        now_ns,
+        now_ns + lasts_ms * 1_000_000,
+        Closed(Tally(granted=1)),
+    )
 
 
 @pytest.fixture
-def two(fleet: Fleet, settings: RecipeSettings, tmp_path: Path) -> Iterator[list[MultiWriteUniqueIndex]]:
+def two(
+    fleet: Fleet, settings: RecipeSettings, tmp_path: Path
+) -> Iterator[list[MultiWriteUniqueIndex]]:
     """Two clients of one run, whose database they share."""
-    made = [MultiWriteUniqueIndex.connect(fleet.urls, replace(settings, folder=tmp_path)) for _ in range(2)]
+    made = [
+        MultiWriteUniqueIndex.connect(fleet.urls, replace(settings, folder=tmp_path))
+        for _ in range(2)
+    ]
     yield made
     for recipe in made:
         recipe.close()
 
 
-def test_the_index_admits_one_lease_of_a_resource_over_all_connections(two: list[MultiWriteUniqueIndex]) -> None:
+def test_the_index_admits_one_lease_of_a_resource_over_all_connections(
+    two: list[MultiWriteUniqueIndex],
+) -> None:
     first, second = two
-    mine, other = lease_of("r1", b"a", 60_000), lease_of("r1", b"b", 60_000)
+    mine = lease_of("r1", b"a", 60_000)
+    other = lease_of("r1", b"b", 60_000)
     assert first.insert(mine)
     assert not second.insert(other)
     assert second.insert(lease_of("r2", b"c", 60_000))

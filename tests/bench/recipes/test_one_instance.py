@@ -1,4 +1,5 @@
-"""What is special about the plain lock: cleaned up whatever happens, too late is no grant, fenced if asked."""
+"""What is special about the plain lock: cleaned up whatever happens, too late is no grant, fenced
+if asked."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,10 +34,12 @@ def test_a_caller_killed_in_a_command_leaves_no_key(
     plain: SetNxLuaRecipe, server: Redis, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     (instance,) = plain.servers
-    real, killed = instance._client.execute_command, []
+    real = instance._client.execute_command
+    killed = []
 
     def execute(*words: Any) -> Any:
-        reply = real(*words)  # the server did it
+        # the server did it
+        reply = real(*words)
         if words[0] == command and not killed:
             killed.append(command)
             raise Interrupted
@@ -79,7 +82,8 @@ def test_a_grant_that_came_after_its_own_end_is_given_back(
     real = plain.ask
 
     def slow(*words: Any) -> Any:
-        reply, until_ns = real(*words), monotonic_ns() + 20_000_000
+        reply = real(*words)
+        until_ns = monotonic_ns() + 20_000_000
         while monotonic_ns() < until_ns:
             pass
         return reply
@@ -109,12 +113,23 @@ def test_fencing_tokens_grow_with_every_grant_over_resources_and_a_forgotten_scr
     plain.close()
 
 
-def test_a_back_off_waits_twice_as_long_each_time_up_to_five_seconds_and_asks_once_more_at_its_deadline(
+def test_a_back_off_doubles_up_to_five_seconds_and_asks_once_more_at_its_deadline(
     fleet: Fleet, server: Redis, settings: RecipeSettings
 ) -> None:
     recipe = Backoff.connect(fleet.urls[:1], settings)
-    delays = [recipe.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**12) for attempts in (1, 2, 3, 6, 7, 8, 10_000)]
-    assert [(delay or 0) // NS_PER_MS for delay in delays] == [100, 200, 400, 3200, 5000, 5000, 5000]
+    delays = [
+        recipe.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**12)
+        for attempts in (1, 2, 3, 6, 7, 8, 10_000)
+    ]
+    assert [(delay or 0) // NS_PER_MS for delay in delays] == [
+        100,
+        200,
+        400,
+        3200,
+        5000,
+        5000,
+        5000,
+    ]
     assert recipe.next_start_ns(Outcome.CONTENDED, 1, 0, 100 * NS_PER_MS) == 100 * NS_PER_MS
     assert recipe.next_start_ns(Outcome.CONTENDED, 1, 0, 100 * NS_PER_MS - 1) == 100 * NS_PER_MS - 1
     assert recipe.next_start_ns(Outcome.CONTENDED, 1, 100 * NS_PER_MS, 100 * NS_PER_MS) is None
@@ -122,9 +137,15 @@ def test_a_back_off_waits_twice_as_long_each_time_up_to_five_seconds_and_asks_on
     recipe.close()
 
 
-def test_the_other_recipes_follow_the_scenarios_policy(fleet: Fleet, server: Redis, settings: RecipeSettings) -> None:
-    recipe = SetNxLuaRecipe.connect(fleet.urls[:1], replace(settings, retry=RetryPolicy("fixed", 40.0, 3)))
-    starts = [recipe.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**12) for attempts in (1, 2, 3)]
+def test_the_other_recipes_follow_the_scenarios_policy(
+    fleet: Fleet, server: Redis, settings: RecipeSettings
+) -> None:
+    recipe = SetNxLuaRecipe.connect(
+        fleet.urls[:1], replace(settings, retry=RetryPolicy("fixed", 40.0, 3))
+    )
+    starts = [
+        recipe.next_start_ns(Outcome.CONTENDED, attempts, 0, 10**12) for attempts in (1, 2, 3)
+    ]
     assert starts[2] is None
     assert all(30 * NS_PER_MS <= (start or 0) <= 50 * NS_PER_MS for start in starts[:2])
     recipe.close()

@@ -1,4 +1,5 @@
-"""Pause points: their share of the passes, repeatable, refused when unknown, nothing when unused."""
+"""Pause points: their share of the passes, repeatable, refused when unknown, nothing when
+unused."""
 
 import pytest
 
@@ -56,7 +57,9 @@ def test_the_seed_and_the_process_decide_which_passes(slept: list[float]) -> Non
 
 def test_a_gate_is_told_of_every_pass_before_any_pause(slept: list[float]) -> None:
     told: list[tuple[str, int]] = []
-    reach = reach_of((Pause("after-get", 1, 1.0),), 1, 0, lambda point: told.append((point, len(slept))))
+    reach = reach_of(
+        (Pause("after-get", 1, 1.0),), 1, 0, lambda point: told.append((point, len(slept)))
+    )
     reach("after-get")
     reach("before-release")
     assert told == [("after-get", 0), ("before-release", 1)]

@@ -16,8 +16,11 @@ TTL_MS = 2000
 WITHOUT_END = ("get-set", "setnx")
 BY_TIMESTAMP = ("timestamp-getset", "timestamp-set", "company-2013")
 WITH_TOKENS = [
-    name for name in RECIPES if name not in {*WITHOUT_END, *BY_TIMESTAMP, "setnx-expire", "set-nx-fixed"}
-]  # the others cannot tell their key from another's
+    name
+    for name in RECIPES
+    if name not in {*WITHOUT_END, *BY_TIMESTAMP, "setnx-expire", "set-nx-fixed"}
+    # the others cannot tell their key from another's
+]
 
 
 def granted(under, ttl_ms: int = TTL_MS) -> Lease:
@@ -33,7 +36,8 @@ def test_a_free_resource_is_granted_and_given_back_and_nothing_is_left(under) ->
     assert (lease.resource, lease.ttl_ms, lease.attempts) == ("r1", TTL_MS, 1)
     under.settles(lambda: set(under.values()), {lease.owner_token})
     assert under.recipe.release(lease) is Outcome.RELEASED
-    under.settles(under.keys, 1 if under.entry.name == "majority-release" else 0)  # that one is its flaw
+    # that one is its flaw
+    under.settles(under.keys, 1 if under.entry.name == "majority-release" else 0)
 
 
 def test_a_lease_is_believed_for_as_long_as_the_recipe_says(under) -> None:
@@ -46,8 +50,14 @@ def test_a_lease_is_believed_for_as_long_as_the_recipe_says(under) -> None:
         assert believed_ns == TTL_MS * 1_000_000
         assert under.servers[0].pttl("test:r1") == -1
     else:
-        assert believed_ns == (TTL_MS - 20 - 2) * 1_000_000  # TTL − 1 % − 2 ms
-        under.settles(lambda: all(TTL_MS - 500 < server.pttl("test:r1") <= TTL_MS for server in under.servers), True)
+        # TTL − 1 % − 2 ms
+        assert believed_ns == (TTL_MS - 20 - 2) * 1_000_000
+        under.settles(
+            lambda: all(
+                TTL_MS - 500 < server.pttl("test:r1") <= TTL_MS for server in under.servers
+            ),
+            True,
+        )
 
 
 def test_a_held_resource_is_contended_and_stays_with_its_holder(under) -> None:
@@ -62,7 +72,8 @@ def test_a_held_resource_is_contended_and_stays_with_its_holder(under) -> None:
 def test_waiting_ends_at_its_deadline_after_several_attempts(under) -> None:
     granted(under)
     before_ns = monotonic_ns()
-    denied = under.recipe.acquire("r1", TTL_MS, 600)  # long enough that a machine which pauses sees several, too
+    # long enough that a machine which pauses sees several, too
+    denied = under.recipe.acquire("r1", TTL_MS, 600)
     assert isinstance(denied, Denied)
     assert denied.attempts >= 3
     assert monotonic_ns() - before_ns < TTL_MS * 1_000_000
@@ -108,7 +119,8 @@ def test_the_instances_say_what_they_are_and_what_was_exchanged(under) -> None:
 
 def test_reply_times_are_sampled_and_handed_over_once(under) -> None:
     for _ in range(2 * OBSERVE_EVERY + 6):
-        if isinstance(lease := under.recipe.acquire("r1", TTL_MS, 0), Lease):  # a busy machine may answer late
+        # a busy machine may answer late
+        if isinstance(lease := under.recipe.acquire("r1", TTL_MS, 0), Lease):
             under.recipe.release(lease)
         for server in under.servers:
             server.delete("test:r1")  # majority-release
@@ -119,9 +131,13 @@ def test_reply_times_are_sampled_and_handed_over_once(under) -> None:
     assert under.recipe.take_reply_times_ns() == tuple([] for _ in under.urls)
 
 
-@pytest.mark.parametrize("under", [name for name, entry in RECIPES.items() if entry.about.safe], indirect=True)
+@pytest.mark.parametrize(
+    "under", [name for name, entry in RECIPES.items() if entry.about.safe], indirect=True
+)
 def test_safe_recipes_exclude_many_callers(under) -> None:
-    inside, most, done = [0], [0], []
+    inside = [0]
+    most = [0]
+    done = []
     turns, wait_ms = (1, 9000) if under.entry.name == "backoff" else (10, 9000)
 
     def call() -> None:
@@ -152,7 +168,9 @@ def test_every_attempt_has_an_owner_token_of_its_own(under) -> None:
     assert len(tokens) == 20
 
 
-@pytest.mark.parametrize("under", [name for name in WITH_TOKENS if "index" not in name], indirect=True)
+@pytest.mark.parametrize(
+    "under", [name for name in WITH_TOKENS if "index" not in name], indirect=True
+)
 def test_a_client_that_is_no_holder_any_more_is_told_so(under) -> None:
     lease = granted(under)
     for server in under.servers:
@@ -167,8 +185,12 @@ class Interrupted(BaseException):
 
 
 @pytest.mark.parametrize("point", ["after-grant", "before-release"])
-@pytest.mark.parametrize("under", ["redlock", "redlock-sequential", "set-nx-lua", "watchdog"], indirect=True)
-def test_a_caller_killed_at_a_pause_point_leaves_no_key(under, point: str, settings: RecipeSettings) -> None:
+@pytest.mark.parametrize(
+    "under", ["redlock", "redlock-sequential", "set-nx-lua", "watchdog"], indirect=True
+)
+def test_a_caller_killed_at_a_pause_point_leaves_no_key(
+    under, point: str, settings: RecipeSettings
+) -> None:
     def gate(reached: str) -> None:
         if reached == point:
             under.settles(lambda: None in under.values(), False)

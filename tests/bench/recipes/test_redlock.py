@@ -1,5 +1,5 @@
-"""lockcore's lock as a recipe is untouched on its hot path; one instance after the other: votes counted, lost rounds
-cleaned up, a minority may be missing."""
+"""lockcore's lock as a recipe is untouched on its hot path; one instance after the other: votes
+counted, lost rounds cleaned up, a minority may be missing."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +17,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def recipe(fleet: Fleet, servers: list[Redis], settings: RecipeSettings) -> Iterator[RedlockSequential]:
+def recipe(
+    fleet: Fleet, servers: list[Redis], settings: RecipeSettings
+) -> Iterator[RedlockSequential]:
     made = RedlockSequential.connect(fleet.urls, replace(settings, retry=RetryPolicy("none")))
     yield made
     made.close()
@@ -25,7 +27,13 @@ def recipe(fleet: Fleet, servers: list[Redis], settings: RecipeSettings) -> Iter
 
 @pytest.mark.parametrize(
     "held, outcome",
-    [((), None), ((0,), None), ((2,), None), ((0, 2), Outcome.CONTENDED), ((0, 1, 2), Outcome.CONTENDED)],
+    [
+        ((), None),
+        ((0,), None),
+        ((2,), None),
+        ((0, 2), Outcome.CONTENDED),
+        ((0, 1, 2), Outcome.CONTENDED),
+    ],
 )
 def test_a_quorum_wins_and_a_lost_round_leaves_nothing_of_its_own(
     held: tuple[int, ...], outcome: Outcome | None, recipe: RedlockSequential, servers: list[Redis]
@@ -45,7 +53,9 @@ def test_a_quorum_wins_and_a_lost_round_leaves_nothing_of_its_own(
     ]
 
 
-def test_one_silent_and_one_held_is_a_split_vote(recipe: RedlockSequential, servers: list[Redis], fleet: Fleet) -> None:
+def test_one_silent_and_one_held_is_a_split_vote(
+    recipe: RedlockSequential, servers: list[Redis], fleet: Fleet
+) -> None:
     servers[0].set("test:r1", "another's")
     fleet.stop(1)
     try:
@@ -109,7 +119,9 @@ def test_its_hot_path_is_lockcores_own(
     made: list[Redlock] = []
     connect = Redlock.connect.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(
-        Redlock, "connect", lambda *urls, **told: made.append(connect(Redlock, *urls, **told)) or made[0]
+        Redlock,
+        "connect",
+        lambda *urls, **told: made.append(connect(Redlock, *urls, **told)) or made[0],
     )
     recipe = RedlockRecipe.connect(fleet.urls[:1], settings)
     assert recipe.acquire == made[0].try_acquire

@@ -21,9 +21,12 @@ from bench.recipes.registry import RECIPES, WITHDRAWN, all_recipes, find_recipe
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "bench" / "recipes"
 DESCRIBED = (
-    "get-set setnx setnx-expire timestamp-getset timestamp-set company-2013 multi-write multi-write-unique-index "
-    "set-nx-fixed set-nx-get-del set-nx-lua set-nx-blpop set-nx-pubsub majority-release watchdog watchdog-naive "
-    "backoff redlock-sequential redlock-random-order redlock replica-failover replica-delayed-promotion"
+    "get-set setnx setnx-expire timestamp-getset timestamp-set company-2013 multi-write "
+    "multi-write-unique-index "
+    "set-nx-fixed set-nx-get-del set-nx-lua set-nx-blpop set-nx-pubsub majority-release "
+    "watchdog watchdog-naive "
+    "backoff redlock-sequential redlock-random-order redlock replica-failover "
+    "replica-delayed-promotion"
 )
 
 
@@ -57,35 +60,56 @@ def test_the_pause_points_a_recipe_lists_are_those_in_its_code(name: str) -> Non
     wrappers = [part for part in beside if inspect.isroutine(part) or isinstance(part, type)]
     wrappers = [part for part in wrappers if not hasattr(part, "about")]
     text = "".join(
-        inspect.getsource(part) for part in (*classes, *wrappers) if (part.__module__ or "").startswith("bench.")
+        inspect.getsource(part)
+        for part in (*classes, *wrappers)
+        if (part.__module__ or "").startswith("bench.")
     )
     passed = set(re.findall(r'(?:self\.pause|reach)\("([a-z-]+)"\)', text))
     assert passed == set(entry.about.all_points)
 
 
 def test_a_withdrawn_recipe_says_so() -> None:
-    with pytest.raises(UsageError, match="read-write was withdrawn by its author as wrong; not reproduced"):
+    with pytest.raises(
+        UsageError, match="read-write was withdrawn by its author as wrong; not reproduced"
+    ):
         find_recipe("read-write")
 
 
 @pytest.mark.parametrize(
     "name, targets, sentence",
     [
-        ("set-nx-lua", 2, "locks on 1 instance, and 2 were given; use --instances 1, or one --target"),
-        ("multi-write", 1, "locks on 2 or more instances, and 1 was given; use --instances 3, or one --target"),
+        (
+            "set-nx-lua",
+            2,
+            "locks on 1 instance, and 2 were given; use --instances 1, or one --target",
+        ),
+        (
+            "multi-write",
+            1,
+            "locks on 2 or more instances, and 1 was given; use --instances 3, or one --target",
+        ),
     ],
 )
-def test_a_number_of_targets_that_the_recipe_cannot_use_is_refused(name: str, targets: int, sentence: str) -> None:
+def test_a_number_of_targets_that_the_recipe_cannot_use_is_refused(
+    name: str, targets: int, sentence: str
+) -> None:
     with pytest.raises(UsageError, match=sentence):
-        find_recipe(name).connect([f"redis://host{number}" for number in range(targets)], RecipeSettings())
+        find_recipe(name).connect(
+            [f"redis://host{number}" for number in range(targets)], RecipeSettings()
+        )
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
 @pytest.mark.parametrize(
     "url, sentence",
-    [("redis://:sesame@127.0.0.1:1", "127.0.0.1:1|no instance"), ("redis://:sesame@h/x", "must be a number")],
+    [
+        ("redis://:sesame@127.0.0.1:1", "127.0.0.1:1|no instance"),
+        ("redis://:sesame@h/x", "must be a number"),
+    ],
 )
-def test_a_target_that_cannot_be_used_is_one_sentence_without_its_password(name: str, url: str, sentence: str) -> None:
+def test_a_target_that_cannot_be_used_is_one_sentence_without_its_password(
+    name: str, url: str, sentence: str
+) -> None:
     with pytest.raises(BenchError, match=sentence) as raised:
         RECIPES[name].connect([url] * RECIPES[name].about.least, RecipeSettings())
     assert "sesame" not in str(raised.value)
@@ -103,14 +127,21 @@ class Good(PlainRecipe):
 
 @pytest.fixture
 def offered(monkeypatch):
-    """Installs entry points: name → value; the module `elsewhere` holds Good and a class that is no recipe."""
+    """Installs entry points: name → value; the module `elsewhere` holds Good and a class that is no
+    recipe."""
     module = ModuleType("elsewhere")
-    module.Good, module.Bare = Good, object  # type: ignore[attr-defined]
+    module.Good = Good
+    module.Bare = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "elsewhere", module)
 
     def install(**points: str) -> None:
-        made = [EntryPoint(name.replace("_", "-"), value, registry.GROUP) for name, value in points.items()]
-        monkeypatch.setattr(registry, "entry_points", lambda group: made if group == registry.GROUP else [])
+        made = [
+            EntryPoint(name.replace("_", "-"), value, registry.GROUP)
+            for name, value in points.items()
+        ]
+        monkeypatch.setattr(
+            registry, "entry_points", lambda group: made if group == registry.GROUP else []
+        )
 
     return install
 
@@ -131,7 +162,10 @@ def test_nothing_of_it_is_imported_before_it_is_asked_for(offered):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("not_there:Recipe", "cannot be loaded .ModuleNotFoundError: No module named 'not_there'.; repair it"),
+        (
+            "not_there:Recipe",
+            "cannot be loaded .ModuleNotFoundError: No module named 'not_there'.; repair it",
+        ),
         ("elsewhere:Missing", "cannot be loaded .AttributeError"),
         ("elsewhere:Bare", "lacks connect, acquire, release"),
     ],
@@ -147,8 +181,13 @@ def test_a_broken_one_is_refused_with_a_sentence_and_hides_no_other(offered, cap
 def test_a_run_of_it_has_two_processes_unless_workers_of_other_hosts_load_it(offered):
     offered(theirs="nowhere:Theirs")
     assert scenario_of(None, {"recipe": "theirs", "instances": "1"}).processes == 2
-    assert scenario_of(None, {"recipe": "theirs", "instances": "1", "processes": "1"}).processes == 1
-    assert scenario_of(None, {"recipe": "theirs", "instances": "1", "expect_workers": 3}).processes == 1
+    assert (
+        scenario_of(None, {"recipe": "theirs", "instances": "1", "processes": "1"}).processes == 1
+    )
+    assert (
+        scenario_of(None, {"recipe": "theirs", "instances": "1", "expect_workers": 3}).processes
+        == 1
+    )
     assert scenario_of(None, {"recipe": "redlock"}).processes == 1
 
 
@@ -168,6 +207,7 @@ def test_an_unknown_name_is_answered_with_theirs_too(offered):
     with pytest.raises(UsageError, match="did you mean elsewhere?"):
         find_recipe("elswhere")
     with pytest.raises(
-        UsageError, match="there is no recipe 'nope'; the recipes are redlock, .*-promotion, elsewhere$"
+        UsageError,
+        match="there is no recipe 'nope'; the recipes are redlock, .*-promotion, elsewhere$",
     ):
         find_recipe("nope")

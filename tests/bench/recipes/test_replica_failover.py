@@ -23,12 +23,16 @@ def test_the_master_is_found_wherever_it_stands(replicas: Fleet, settings: Recip
 
 
 def test_independent_masters_are_refused(fleet: Fleet, settings: RecipeSettings) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match=r"there are 2 masters .* the other instances replicas of it"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match=r"there are 2 masters .* the other instances replicas of it"
+    ):
         ReplicaFailover.connect(fleet.urls[:2], settings)
 
 
 def test_replicas_without_a_master_are_refused(replicas: Fleet, settings: RecipeSettings) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="no instance is a master; this recipe needs one"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="no instance is a master; this recipe needs one"
+    ):
         ReplicaFailover.connect(replicas.urls[1:], settings)
 
 
@@ -53,5 +57,7 @@ def test_a_client_follows_the_promotion(settings: RecipeSettings) -> None:
 
 
 def test_a_server_that_does_not_answer_is_one_sentence() -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="127.0.0.1:1 cannot be made master or replica"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="127.0.0.1:1 cannot be made master or replica"
+    ):
         replicate(["redis://127.0.0.1:2", "redis://127.0.0.1:1"])

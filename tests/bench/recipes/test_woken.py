@@ -1,4 +1,5 @@
-"""Who waits is woken by the release, and looks by itself where nobody wakes it, or where it may not listen."""
+"""Who waits is woken by the release, and looks by itself where nobody wakes it, or where it may not
+listen."""
 
 import threading
 from collections.abc import Callable
@@ -26,17 +27,23 @@ def recipe(fleet: Fleet, request: pytest.FixtureRequest) -> Any:
 
 def listens(recipe: Any, resource: str) -> Callable[[], bool]:
     """Whether somebody listens for the resource on its server."""
-    ask, key = recipe.servers[0].ask, recipe.key(resource)
-    return lambda: int(ask("INFO", "clients")["blocked_clients"]) > 0 or ask("PUBSUB", "NUMSUB", key)[1] > 0
+    ask = recipe.servers[0].ask
+    key = recipe.key(resource)
+    return lambda: (
+        int(ask("INFO", "clients")["blocked_clients"]) > 0 or ask("PUBSUB", "NUMSUB", key)[1] > 0
+    )
 
 
 def test_a_release_wakes_who_waits(recipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(woken, "LOOK_MS", 60_000)
     recipe.servers[0]._patient.connection_pool.connection_kwargs["socket_timeout"] = 60.0
-    held, got = recipe.acquire("woken", TTL_MS, 0), list[Any]()
-    refused, rest = list[str](), recipe.rest
+    held = recipe.acquire("woken", TTL_MS, 0)
+    got = list[Any]()
+    refused = list[str]()
+    rest = recipe.rest
     monkeypatch.setattr(recipe, "rest", lambda *told: (refused.append(told[0]), rest(*told)))
-    asks = 1 if isinstance(recipe, woken.SetNxBlpop) else 2  # in vain: once more when it has subscribed
+    # in vain: once more when it has subscribed
+    asks = 1 if isinstance(recipe, woken.SetNxBlpop) else 2
     waiting = threading.Thread(target=lambda: got.append(recipe.acquire("woken", TTL_MS, 30_000)))
     waiting.start()
     wait_until(lambda: len(refused) == asks and listens(recipe, "woken")(), 20.0, "nobody listens")
@@ -49,7 +56,8 @@ def test_a_release_wakes_who_waits(recipe: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_push_that_was_lost_costs_a_look(recipe: Any) -> None:
-    recipe.acquire("lost", 500, 0)  # and never given back
+    # and never given back
+    recipe.acquire("lost", 500, 0)
     lease = recipe.acquire("lost", TTL_MS, 30_000)
     assert isinstance(lease, Lease)
     assert recipe.release(lease) is Outcome.RELEASED
@@ -71,7 +79,8 @@ def test_who_may_not_listen_polls(recipe: Any) -> None:
     finally:
         ask("ACL", "SETUSER", "default", "+blpop", "+subscribe")
     assert isinstance(lease, Lease)
-    assert lease.attempts < 500  # it slept in between
+    # it slept in between
+    assert lease.attempts < 500
     assert recipe.release(lease) is Outcome.RELEASED
 
 

@@ -16,8 +16,15 @@ def stored(place: Path) -> Document:
 
 
 def sheet_text(sheet: Sheet, width: int) -> str:
-    """The plain text that a terminal of `width` columns shows of `sheet`, without trailing blanks."""
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    """The plain text that a terminal of `width` columns shows of `sheet`, without trailing
+    blanks."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        color_system=None,
+        force_terminal=False,
+        legacy_windows=False,
+    )
     print_sheet(sheet, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]  # it is the StringIO above
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

@@ -1,4 +1,5 @@
-"""A stored result is never believed: whatever is changed in it, no word stays that its sections do not earn."""
+"""A stored result is never believed: whatever is changed in it, no word stays that its sections do
+not earn."""
 
 import copy
 import json
@@ -17,17 +18,30 @@ from bench.measure.latency import Latency
 from bench.measure.result import read_result
 from bench.measure.section import Section, builtins_of, contradictions_in
 from bench.measure.verdict import Kind, word_of
-from bench.report.kinds import KINDS, kind_of, newest_result, of_its_kind, read_run, result_of_kind, type_of
+from bench.report.kinds import (
+    KINDS,
+    kind_of,
+    newest_result,
+    of_its_kind,
+    read_run,
+    result_of_kind,
+    type_of,
+)
 from tests.bench.whole_run import SAMPLE
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
-MUTATIONS = 30  # of each stored result
+# of each stored result
+MUTATIONS = 30
 Json = dict[str, Any]
 
 
 def document(kind: str) -> Json:
     """A stored result of that kind."""
-    return copy.deepcopy(SAMPLE) if kind == "run" else json.loads((RESULTS / f"{kind}.json").read_text("utf-8"))
+    return (
+        copy.deepcopy(SAMPLE)
+        if kind == "run"
+        else json.loads((RESULTS / f"{kind}.json").read_text("utf-8"))
+    )
 
 
 def changed(kind: str, *changes: tuple[str, Any]) -> Json:
@@ -46,65 +60,127 @@ def read(made: Json) -> Any:
     return of_its_kind(made, "x/result.json")
 
 
-# -- words -----------------------------------------------------------------------------------------------------------
+# -- words -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("kind", "changes", "why"),
     [
         ("run", [("verdict.word", "PERFECT")], "it says PERFECT, and its sections come to SAFE"),
-        ("run", [("verdict.status", "violated")], "its status is violated, and its sections come to SAFE"),
+        (
+            "run",
+            [("verdict.status", "violated")],
+            "its status is violated, and its sections come to SAFE",
+        ),
         ("run", [("verdict.exit_code", 5)], "its exit code is 5, and SAFE ends with 0"),
         ("run", [("verdict.evidence.0.count", 10**6)], "verdict.evidence.0.count"),
         ("run", [("interrupted", True)], "its sections come to INTERRUPTED"),
-        ("run", [("generator.verdict", "INVALID"), ("generator.reason", "late")], "its sections come to INVALID"),
+        (
+            "run",
+            [("generator.verdict", "INVALID"), ("generator.reason", "late")],
+            "its sections come to INVALID",
+        ),
         ("run", [("generator.verdict", "INVALID")], "INVALID beside the reason None"),
         ("run", [("safety.verdict", "VIOLATED")], "VIOLATED, and no rule is counted as broken"),
         (
             "run",
-            [("safety.verdict", "VIOLATED"), ("safety.service_faults", 7), ("safety.violations", 7)],
+            [
+                ("safety.verdict", "VIOLATED"),
+                ("safety.service_faults", 7),
+                ("safety.violations", 7),
+            ],
             "VIOLATED beside the reason None",
         ),
         (
             "run",
             [
-                ("safety.verdict", "VIOLATED"), ("safety.service_faults", 7), ("safety.violations", 7),
-                ("safety.reason", "7 × service fault"), ("safety.upper_bound_95", None),
+                ("safety.verdict", "VIOLATED"),
+                ("safety.service_faults", 7),
+                ("safety.violations", 7),
+                ("safety.reason", "7 × service fault"),
+                ("safety.upper_bound_95", None),
             ],
             "it says SAFE, and its sections come to VIOLATED",
         ),
-        ("run", [("safety.service_faults", 1), ("safety.violations", 1)], "safety.examples has 0 × service_fault, and"),
+        (
+            "run",
+            [("safety.service_faults", 1), ("safety.violations", 1)],
+            "safety.examples has 0 × service_fault, and",
+        ),
         ("run", [("safety.tested_leases", 3)], "SAFE over 3 tested leases"),
         ("run", [("safety.tested_leases", 50_000)], "tested leases give 50,000 or more"),
         ("run", [("breaks", ["worker 0 died"])], "its sections come to INVALID"),
         ("run", [("breaks", []), ("limits", {"suspended_s": 3.0})], "its sections come to INVALID"),
         (
             "run",
-            [("exceptions", {"raised": 10**6, "operations": 10**6, "first": "KeyError: 1 (mine.py:3 in attempt)"})],
+            [
+                (
+                    "exceptions",
+                    {
+                        "raised": 10**6,
+                        "operations": 10**6,
+                        "first": "KeyError: 1 (mine.py:3 in attempt)",
+                    },
+                )
+            ],
             "its sections come to INVALID",
         ),
-        ("run", [("exceptions", {"raised": 3, "operations": 10**6, "first": ""})], "3 exceptions beside the first one"),
-        ("run", [("outcomes.acquired", 0)], "latency_s.acquire.count is 229,641, and outcomes give 0"),
+        (
+            "run",
+            [("exceptions", {"raised": 3, "operations": 10**6, "first": ""})],
+            "3 exceptions beside the first one",
+        ),
+        (
+            "run",
+            [("outcomes.acquired", 0)],
+            "latency_s.acquire.count is 229,641, and outcomes give 0",
+        ),
         ("crash", [("rows.0.verdict", "violated")], "rows.0.verdict is violated"),
-        ("crash", [("groups.1.lost_total", 0), ("groups.1.lost_share", 0.0)], "its sections come to NOT AS EXPECTED"),
-        ("crash", [("warnings", ["N=3 no kill of 1, at-once: given up: it hangs"])], "its sections come to NOT KNOWN"),
-        ("crash", [("verdict.word", "VIOLATED"), ("verdict.status", "violated")], "it says VIOLATED"),
+        (
+            "crash",
+            [("groups.1.lost_total", 0), ("groups.1.lost_share", 0.0)],
+            "its sections come to NOT AS EXPECTED",
+        ),
+        (
+            "crash",
+            [("warnings", ["N=3 no kill of 1, at-once: given up: it hangs"])],
+            "its sections come to NOT KNOWN",
+        ),
+        (
+            "crash",
+            [("verdict.word", "VIOLATED"), ("verdict.status", "violated")],
+            "it says VIOLATED",
+        ),
         ("fsync", [("conditions.visits_planned", 100)], "its sections come to NOT KNOWN"),
         ("fsync", [("findings.0.verdict", "not shown")], "findings.0.verdict"),
         ("safety", [("rows.0.seen", "the flaw")], "its sections come to VIOLATED"),
         ("safety", [("rows.0.figures.tested", 4)], "its sections come to NOT KNOWN"),
-        ("safety", [("rows.2.preconditions.at least 1 × too late", False)], "its sections come to NOT KNOWN"),
+        (
+            "safety",
+            [("rows.2.preconditions.at least 1 × too late", False)],
+            "its sections come to NOT KNOWN",
+        ),
         ("explore", [("rows.0.tested", 4), ("rows.1.tested", 4)], "its sections come to NOT KNOWN"),
         ("split-votes", [("contention.0.double_grants", 2)], "its sections come to VIOLATED"),
-        ("split-votes", [("calibration.0.endings.won", 1000)], "its sections come to NOT AS EXPECTED"),
+        (
+            "split-votes",
+            [("calibration.0.endings.won", 1000)],
+            "its sections come to NOT AS EXPECTED",
+        ),
         ("audit", [("cells.4.seen", 0)], "cells.4.verdict is does not"),
-        ("peers", [("verdict.word", "BARS REACHED"), ("verdict.status", "pass")], "it says BARS REACHED"),
+        (
+            "peers",
+            [("verdict.word", "BARS REACHED"), ("verdict.status", "pass")],
+            "it says BARS REACHED",
+        ),
         ("capacity", [("verdict.word", "FOUND"), ("verdict.status", "pass")], "it says FOUND"),
         ("gate", [("verdict.word", "PASS"), ("verdict.status", "pass")], "it says PASS"),
         ("compare", [("verdict.word", "COMPARED"), ("verdict.status", "pass")], "it says COMPARED"),
     ],
-)  # fmt: skip
-def test_a_word_that_its_sections_do_not_earn_is_refused(kind: str, changes: list[tuple[str, Any]], why: str) -> None:
+)
+def test_a_word_that_its_sections_do_not_earn_is_refused(
+    kind: str, changes: list[tuple[str, Any]], why: str
+) -> None:
     read(document(kind))
     with pytest.raises(UsageError) as refusal:
         read(changed(kind, *changes))
@@ -116,26 +192,41 @@ def test_a_result_of_before_there_was_a_word_gets_the_one_that_it_earns() -> Non
     old = changed("run", ("verdict", {"status": "pass", "reasons": []}))
     assert read(old).verdict.word == "SAFE"
     with pytest.raises(UsageError, match="its status is pass, and its sections come to VIOLATED"):
-        read(old | {"safety": changed("run", ("safety.granted_invalid", 2))["safety"] | {
-            "verdict": "VIOLATED", "reason": "2 × granted invalid", "upper_bound_95": None,
-        }})  # fmt: skip
+        read(
+            old
+            | {
+                "safety": changed("run", ("safety.granted_invalid", 2))["safety"]
+                | {
+                    "verdict": "VIOLATED",
+                    "reason": "2 × granted invalid",
+                    "upper_bound_95": None,
+                }
+            }
+        )
 
 
 def test_a_run_whose_exit_code_is_that_of_a_late_wish_to_end_is_read() -> None:
     assert read(changed("run", ("verdict.exit_code", 130))).verdict.word == "SAFE"
 
 
-# -- figures ---------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("rate.achieved_per_s", -5.0), ("outcome_shares.acquired", 1.2), ("outcomes.acquired", -1),
-        ("latency_s.acquire_all.p99", -0.1), ("cost.commands_per_acquire", -1.0), ("generator.cpu_ratio", -0.1),
-        ("duration_s", -1.0), ("waiting", {"jain": 1.5}), ("attempts.total", -1), ("instances.0.commands", -1),
+        ("rate.achieved_per_s", -5.0),
+        ("outcome_shares.acquired", 1.2),
+        ("outcomes.acquired", -1),
+        ("latency_s.acquire_all.p99", -0.1),
+        ("cost.commands_per_acquire", -1.0),
+        ("generator.cpu_ratio", -0.1),
+        ("duration_s", -1.0),
+        ("waiting", {"jain": 1.5}),
+        ("attempts.total", -1),
+        ("instances.0.commands", -1),
     ],
-)  # fmt: skip
+)
 def test_a_figure_that_cannot_be_is_refused(path: str, value: Any) -> None:
     made = changed("run", (path, value)) if path != "waiting" else document("run") | {path: value}
     with pytest.raises(UsageError, match="is not a whole RunResult"):
@@ -148,7 +239,11 @@ def test_a_figure_that_cannot_be_is_refused(path: str, value: Any) -> None:
         ("latency_s.acquire_all.p50", 1.0, "its p50 (1) is above its p90"),
         ("latency_s.acquire.mean", 99.0, "its mean (99) is above its largest sample"),
         ("latency_s.acquire.count", 5, "latency_s.acquire.count is 5, and outcomes give"),
-        ("latency_s.acquire_all.failed", 10**9, "latency_s.acquire_all.failed is 1e+09, and outcomes give 2,024"),
+        (
+            "latency_s.acquire_all.failed",
+            10**9,
+            "latency_s.acquire_all.failed is 1e+09, and outcomes give 2,024",
+        ),
         ("outcome_shares.contended", 0.5, "outcome_shares.contended is 0.5"),
         ("totals.acquired", 7, "and totals give 7 or less"),
         ("votes.margin", {"0": 10**9}, "votes.margin is 1e+09, and outcomes give"),
@@ -173,15 +268,23 @@ def test_what_is_no_number_is_refused(number: str, tmp_path: Path) -> None:
 def test_a_section_in_order_contradicts_nothing() -> None:
     good = Latency(count=100, mean=1.0, p50=1.0, p90=2.0, p99=None, p999=None, p9999=None, max=3.0)
     assert list(contradictions_in({"a": [good]})) == []
-    assert list(contradictions_in({"a": [replace(good, p50=2.5)]})) == ["a.0: its p50 (2.5) is above its p90 (2)"]
+    assert list(contradictions_in({"a": [replace(good, p50=2.5)]})) == [
+        "a.0: its p50 (2.5) is above its p90 (2)"
+    ]
 
 
-# -- whatever is changed ---------------------------------------------------------------------------------------------
+# -- whatever is changed ---------------------------------------------------------------------------
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, one in inner:
         yield (*path, key)
         yield from places(one, (*path, key))
@@ -192,7 +295,9 @@ def mutated(value: Any, chance: random.Random) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
-        return chance.choice([-value - 1, 0, value * 1000 + 1, value // 2, value + 1, float(value) / 3, None, "much"])
+        return chance.choice(
+            [-value - 1, 0, value * 1000 + 1, value // 2, value + 1, float(value) / 3, None, "much"]
+        )
     if isinstance(value, str):
         return chance.choice(["", "SAFE", "as expected", "pass", "violated", None, 7])
     if isinstance(value, list):
@@ -204,8 +309,10 @@ def mutated(value: Any, chance: random.Random) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_mutation_leaves_a_green_word_that_is_not_earned_nor_a_traceback(kind: str) -> None:
-    """What is read again is judged again: the word that is shown is always that of the sections that are shown."""
-    chance, seen = random.Random(f"{kind} 41"), 0
+    """What is read again is judged again: the word that is shown is always that of the sections
+    that are shown."""
+    chance = random.Random(f"{kind} 41")
+    seen = 0
     good = document(kind)
     paths = list(places(good))
     for _ in range(MUTATIONS):
@@ -228,16 +335,20 @@ def test_no_mutation_leaves_a_green_word_that_is_not_earned_nor_a_traceback(kind
     assert seen, "some of them must be noticed"
 
 
-def test_a_mutated_file_ends_the_report_with_two_and_one_line(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_a_mutated_file_ends_the_report_with_two_and_one_line(
+    tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("r").mkdir()
-    Path("r/result.json").write_text(json.dumps(changed("run", ("safety.tested_leases", 3))), "utf-8")
+    Path("r/result.json").write_text(
+        json.dumps(changed("run", ("safety.tested_leases", 3))), "utf-8"
+    )
     assert execute(["report", "r"]) == 2
     shown = capsys.readouterr()
     assert (shown.out, shown.err.count("\n")) == ("", 1)
     assert (
-        "SAFE over 3 tested leases: NOT TESTED below 100; the file was changed or is damaged, so measure it anew"
-        in shown.err
+        "SAFE over 3 tested leases: NOT TESTED below 100; the file was changed or is "
+        "damaged, so measure it anew" in shown.err
     )
 
 
@@ -249,7 +360,7 @@ def test_a_judge_that_believes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     assert read(forged).verdict.word == "PERFECT"
 
 
-# -- doors -----------------------------------------------------------------------------------------------------------
+# -- doors -----------------------------------------------------------------------------------------
 
 
 def store(folder: Path, kind: str, **changes: Any) -> Path:
@@ -283,4 +394,6 @@ def test_a_named_result_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_every_kind_is_judged_by_a_function_of_its_own() -> None:
     for kind in KINDS:
         assert isinstance(read(document(kind)), Section)
-    assert math.isclose(read(document("run")).safety.upper_bound_95, 3 / SAMPLE["safety"]["tested_leases"])
+    assert math.isclose(
+        read(document("run")).safety.upper_bound_95, 3 / SAMPLE["safety"]["tested_leases"]
+    )

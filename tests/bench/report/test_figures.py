@@ -1,4 +1,5 @@
-"""Numbers as people read them: the unit fits, and rounding never turns some into none or most into all."""
+"""Numbers as people read them: the unit fits, and rounding never turns some into none or most into
+all."""
 
 import pytest
 
@@ -26,7 +27,14 @@ def test_a_latency_has_its_unit(seconds: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(None, "–"), (0.0, "0.0 %"), (0.00001, "< 0.1 %"), (0.987, "98.7 %"), (0.99999, "> 99.9 %"), (1.0, "100.0 %")],
+    [
+        (None, "–"),
+        (0.0, "0.0 %"),
+        (0.00001, "< 0.1 %"),
+        (0.987, "98.7 %"),
+        (0.99999, "> 99.9 %"),
+        (1.0, "100.0 %"),
+    ],
 )
 def test_a_share_is_all_only_when_it_is(ratio: float | None, text: str) -> None:
     assert percent(ratio) == text

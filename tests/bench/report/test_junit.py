@@ -1,4 +1,5 @@
-"""JUnit XML: valid by the usual schema whatever stands in it, and nothing that is not a pass looks like one."""
+"""JUnit XML: valid by the usual schema whatever stands in it, and nothing that is not a pass looks
+like one."""
 
 import copy
 from pathlib import Path
@@ -38,10 +39,17 @@ def read(document: str) -> ET.Element:
 
 def test_a_run_is_a_case_of_its_own_beside_its_thresholds() -> None:
     result = judged(
-        "acquire.p99 < 5s", "acquire.p99 < 1us", status="fail", reasons=("acquire.p99 < 1us does not hold",)
+        "acquire.p99 < 5s",
+        "acquire.p99 < 1us",
+        status="fail",
+        reasons=("acquire.p99 < 1us does not hold",),
     )
     suite = read(junit_xml(suite_of(run_of(result))))
-    assert [case.get("name") for case in suite.iter("testcase")] == ["the run", "acquire.p99 < 5s", "acquire.p99 < 1us"]
+    assert [case.get("name") for case in suite.iter("testcase")] == [
+        "the run",
+        "acquire.p99 < 5s",
+        "acquire.p99 < 1us",
+    ]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
     failure = suite.find("testcase/failure")
     assert failure is not None
@@ -56,7 +64,8 @@ def test_the_outer_element_has_the_counts_and_the_time_too() -> None:
         Case("four", "invalid", ""),
     ]
     document = junit_xml(Suite("gate", "2026-11-21T01:02:03Z", 1.5, cases, {}, "mine"))
-    outer, inner = ET.fromstring(document), read(document)
+    outer = ET.fromstring(document)
+    inner = read(document)
     counts = {
         "tests": "4",
         "failures": "1",
@@ -71,7 +80,11 @@ def test_the_outer_element_has_the_counts_and_the_time_too() -> None:
 
 def test_no_two_cases_have_one_class_and_name() -> None:
     """Readers such as GitLab's keep one of them."""
-    cases = [Case("acquire.p99 < 5s", "pass", ""), Case("acquire.p99 < 5s", "fail", ""), Case("rate > 1/s", "pass", "")]
+    cases = [
+        Case("acquire.p99 < 5s", "pass", ""),
+        Case("acquire.p99 < 5s", "fail", ""),
+        Case("rate > 1/s", "pass", ""),
+    ]
     suites = [
         Suite("run", "2026-11-21T01:02:03Z", 1.5, cases, {}, "mine", "before"),
         Suite("run", "2026-11-21T01:02:03Z", 1.5, cases, {}, "mine", "after"),
@@ -97,9 +110,17 @@ def test_what_is_not_a_pass_is_an_error(status: str) -> None:
 
 def test_an_open_threshold_is_its_own_error_not_the_runs() -> None:
     result = judged("acquire_failed.p99 < 5s")
-    open_one = {"status": "inconclusive", "reason": "there are no samples", "value": None, "margin": None}
+    open_one = {
+        "status": "inconclusive",
+        "reason": "there are no samples",
+        "value": None,
+        "margin": None,
+    }
     result["thresholds"] = [structs.replace(result["thresholds"][0], **open_one)]
-    result["verdict"] = {"status": "inconclusive", "reasons": ["acquire_failed.p99 < 5s: there are no samples"]}
+    result["verdict"] = {
+        "status": "inconclusive",
+        "reasons": ["acquire_failed.p99 < 5s: there are no samples"],
+    }
     suite = read(junit_xml(suite_of(run_of(result))))
     assert [len(case) for case in suite.iter("testcase")] == [0, 1]
 
@@ -112,7 +133,11 @@ def test_nothing_in_a_text_breaks_the_document() -> None:
 
 def test_the_terminal_shows_value_limit_and_margin() -> None:
     result = judged("acquire.p99 < 5s", "rate >= 9000000/s", "safety.violations == 0")
-    lines = [line for line in sheet_text(sheet(run_of(result)), 110).splitlines() if line.startswith("threshold")]
+    lines = [
+        line
+        for line in sheet_text(sheet(run_of(result)), 110).splitlines()
+        if line.startswith("threshold")
+    ]
     assert lines[0].split()[1:5] == ["PASS", "acquire.p99", "<", "5s"]
     assert "limit 5.00 s · margin +" in lines[0]
     assert lines[1].split()[1] == "FAIL"

@@ -1,6 +1,8 @@
-"""Each number of a stored run is changed in turn: reading it refuses, or its word is no greener than it was.
+"""Each number of a stored run is changed in turn: reading it refuses, or its word is no greener
+than it was.
 
-`BELIEVED` names every figure that nothing else in a result bounds, so that a change of it alone cannot be noticed.
+`BELIEVED` names every figure that nothing else in a result bounds, so that a change of it alone
+cannot be noticed.
 """
 
 import copy
@@ -19,7 +21,8 @@ from bench.report.kinds import of_its_kind
 GOOD: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "histories" / "results" / "run-safe.json").read_text("utf-8")
 )
-PER_PLACE = 2  # of the elements of a list: those in its middle, where a window and not its warm-up is
+# of the elements of a list: those in its middle, where a window and not its warm-up is
+PER_PLACE = 2
 BELIEVED = frozenset(
     (
         # what was ordered: no count follows from it
@@ -84,7 +87,8 @@ BELIEVED = frozenset(
         "instances.*.reply_s.mean",
         "instances.*.reply_s.p50",
         "instances.*.writes",
-        # rates, costs and percentiles, with the count of samples of a distribution that has no other
+        # rates, costs and percentiles, with the count of samples of a distribution that has no
+        # other
         "cost.beside_cpu_ratio",
         "cost.bytes_per_acquire",
         "cost.client_cpu_us_per_cycle",
@@ -174,8 +178,11 @@ def others(value: float) -> Iterator[float]:
     yield from (one for one in (0, -1, 2 * value, huge, math.nan) if one != value)
 
 
-def test_a_number_that_was_changed_is_refused_or_gives_no_greener_word_and_the_believed_ones_are_named() -> None:
-    made, unnoticed = copy.deepcopy(GOOD), set[str]()
+def test_a_number_that_was_changed_is_refused_or_gives_no_greener_word_and_the_believed_ones_are_named() -> (
+    None
+):
+    made = copy.deepcopy(GOOD)
+    unnoticed = set[str]()
     for path, value in numbers(GOOD):
         for other in others(value):
             with_other(made, path, other)
@@ -196,18 +203,26 @@ def test_a_number_that_was_changed_is_refused_or_gives_no_greener_word_and_the_b
         ("INTERRUPTED", {"interrupted": True}),
         (
             "INVALID",
-            {"exceptions.raised": 10**4, "exceptions.operations": 10**5, "exceptions.first": "KeyError (a.py:3)"},
+            {
+                "exceptions.raised": 10**4,
+                "exceptions.operations": 10**5,
+                "exceptions.first": "KeyError (a.py:3)",
+            },
         ),
         (
             "VIOLATED",
             {
-                "safety.verdict": "VIOLATED", "safety.reason": "1 × granted invalid", "safety.granted_invalid": 1,
+                "safety.verdict": "VIOLATED",
+                "safety.reason": "1 × granted invalid",
+                "safety.granted_invalid": 1,
                 "safety.upper_bound_95": None,
             },
         ),
     ],
-)  # fmt: skip
-def test_no_number_turns_a_word_that_is_not_green_into_one_that_is(word: str, changes: dict[str, Any]) -> None:
+)
+def test_no_number_turns_a_word_that_is_not_green_into_one_that_is(
+    word: str, changes: dict[str, Any]
+) -> None:
     made = copy.deepcopy(GOOD)
     for place, value in changes.items():
         with_other(made, tuple(place.split(".")), value)
@@ -232,11 +247,27 @@ def test_no_number_turns_a_word_that_is_not_green_into_one_that_is(word: str, ch
 
 @pytest.mark.parametrize("clock_error_s", [None, 0.001])
 def test_leases_of_several_clocks_may_be_drawn_over_each_other(clock_error_s: float | None) -> None:
-    """They are drawn as their own clocks told them, so an overlap in the picture is none of the verdict."""
+    """They are drawn as their own clocks told them, so an overlap in the picture is none of the
+    verdict."""
     made = copy.deepcopy(GOOD)
-    facts = {"host": "a", "about": "", "phase": "stopped", "leases": 1, "round_trip_s": None, "round_trips": 0}
-    worker = {**facts, "worker": 0, "clock_error_max_s": None, "clock_steps": 0, "same_clock": clock_error_s is None}
-    made["workers"] = [{**worker, "clock_error_s": clock_error_s, "cpu_ratio": made["generator"]["cpu_ratio"]}]
+    facts = {
+        "host": "a",
+        "about": "",
+        "phase": "stopped",
+        "leases": 1,
+        "round_trip_s": None,
+        "round_trips": 0,
+    }
+    worker = {
+        **facts,
+        "worker": 0,
+        "clock_error_max_s": None,
+        "clock_steps": 0,
+        "same_clock": clock_error_s is None,
+    }
+    made["workers"] = [
+        {**worker, "clock_error_s": clock_error_s, "cpu_ratio": made["generator"]["cpu_ratio"]}
+    ]
     assert of_its_kind(made, "x").verdict.word == "SAFE"
     made["safety"]["holders"][0]["rows"][0][5] = 1
     if clock_error_s is None:

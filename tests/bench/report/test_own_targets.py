@@ -1,4 +1,5 @@
-"""Servers of the user keep their name, version and AOF policy in everything that is shown of a run."""
+"""Servers of the user keep their name, version and AOF policy in everything that is shown of a
+run."""
 
 import csv
 from pathlib import Path
@@ -23,7 +24,9 @@ from tests.doubles.capacity_points import capacity_result, point
 
 
 def fact(index: int, fsync: str | None = "always", server: str | None = "redis") -> InstanceFacts:
-    return InstanceFacts(index, f"10.0.0.{index}:6379", False, server=server, version="7.4.1", fsync=fsync)
+    return InstanceFacts(
+        index, f"10.0.0.{index}:6379", False, server=server, version="7.4.1", fsync=fsync
+    )
 
 
 def fleet_of(*facts: InstanceFacts) -> FleetFacts:
@@ -34,7 +37,10 @@ ALWAYS = fleet_of(*map(fact, range(3)))
 
 
 def run_on(fleet: FleetFacts) -> RunResult:
-    """A run on the user's servers. The key `fsync` of its scenario has its default, which is not theirs."""
+    """A run on the user's servers.
+
+    The key `fsync` of its scenario has its default, which is not theirs.
+    """
     urls = [f"redis://{one.address}" for one in fleet.instances]
     result = run_of(scenario={"targets": urls, "fsync": "everysec"})
     return structs.replace(result, fleet=fleet)
@@ -50,7 +56,9 @@ def run_on(fleet: FleetFacts) -> RunResult:
         ([], "own targets, fsync not known"),
     ],
 )
-def test_a_fleet_of_the_user_is_called_by_its_policies(facts: list[InstanceFacts], text: str) -> None:
+def test_a_fleet_of_the_user_is_called_by_its_policies(
+    facts: list[InstanceFacts], text: str
+) -> None:
     assert fleet_of(*facts).text == text
 
 
@@ -63,10 +71,14 @@ def test_the_summary_names_the_policy_of_own_targets() -> None:
     assert "own targets, fsync always" in sheet_text(sheet(run_on(ALWAYS)), 200)
 
 
-def test_the_page_of_a_run_shows_the_policy_and_the_servers_and_not_the_scenario_s_default() -> None:
+def test_the_page_of_a_run_shows_the_policy_and_the_servers_and_not_the_scenario_s_default() -> (
+    None
+):
     result = run_on(ALWAYS)
     assert conditions_of(result)["fsync"] == "always"
-    (conditions,) = [chapter for chapter in run_page(result).chapters if chapter.heading == "Conditions"]
+    (conditions,) = [
+        chapter for chapter in run_page(result).chapters if chapter.heading == "Conditions"
+    ]
     (servers,) = [table for table in conditions.tables if table.name == "Servers"]
     assert ("fsync", "always") in servers.rows
     assert ("server", "redis 7.4.1") in servers.rows
@@ -76,7 +88,10 @@ def test_the_line_of_a_table_has_the_policy_of_own_targets(tmp_path: Path) -> No
     append_line(tmp_path / "runs.csv", run_on(ALWAYS))
     append_line(tmp_path / "runs.csv", run_on(fleet_of(fact(0, None))))
     rows = list(csv.DictReader((tmp_path / "runs.csv").open(encoding="utf-8")))
-    assert [(row["server"], row["fsync"]) for row in rows] == [("redis 7.4.1", "always"), ("redis 7.4.1", "")]
+    assert [(row["server"], row["fsync"]) for row in rows] == [
+        ("redis 7.4.1", "always"),
+        ("redis 7.4.1", ""),
+    ]
 
 
 def test_the_answer_of_capacity_names_the_policy_of_own_targets() -> None:
@@ -105,6 +120,8 @@ def test_a_comparison_names_the_policy_of_own_targets(tmp_path: Path) -> None:
 
 
 def test_the_price_of_fsync_names_the_servers_of_the_user() -> None:
-    own = structs.replace(fsync_result().fleet, started=False, server=None, instances=(fact(0), fact(1)))
+    own = structs.replace(
+        fsync_result().fleet, started=False, server=None, instances=(fact(0), fact(1))
+    )
     text = sheet_text(fsync_sheet(structs.replace(fsync_result(), fleet=own)), 200)
     assert "2 of your servers (redis 7.4.1)" in text

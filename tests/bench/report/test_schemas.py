@@ -1,4 +1,5 @@
-"""The schemas beside the types are what the types say, and every key of every kind has its sentence."""
+"""The schemas beside the types are what the types say, and every key of every kind has its
+sentence."""
 
 import jsonschema
 import pytest
@@ -7,14 +8,21 @@ from bench.measure.section import schema_of
 from bench.report.generated import schemas
 from bench.report.kinds import KINDS, type_of
 
-OF_A_SCENARIO = ("Scenario", "Delay", "Skew", "Retry", "Pause", "Fault")  # `lockbench init` tells what they mean
+# `lockbench init` tells what they mean
+OF_A_SCENARIO = ("Scenario", "Delay", "Skew", "Retry", "Pause", "Fault")
 
 
 def without_sentence(node):
     """Properties that say nothing."""
-    parts = [node, *(part for name, part in node.get("$defs", {}).items() if name not in OF_A_SCENARIO)]
+    parts = [
+        node,
+        *(part for name, part in node.get("$defs", {}).items() if name not in OF_A_SCENARIO),
+    ]
     return [
-        name for part in parts for name, field in part.get("properties", {}).items() if not field.get("description")
+        name
+        for part in parts
+        for name, field in part.get("properties", {}).items()
+        if not field.get("description")
     ]
 
 

@@ -1,4 +1,5 @@
-"""Results that earlier releases stored keep what was measured, whatever keys have been added since, and their word."""
+"""Results that earlier releases stored keep what was measured, whatever keys have been added since,
+and their word."""
 
 import json
 import re
@@ -19,62 +20,168 @@ from tests.bench.report.screen import sheet_text, stored
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
 PATHS = sorted(RESULTS.glob("*.json"))
-JUDGED = {  # made anew from the other sections whenever a result is read, by today's rules
-    "agreement", "bars", "capacity", "evidence", "headroom", "knee", "metrics", "next_limit", "planner", "reasons",
+# made anew from the other sections whenever a result is read, by today's rules
+JUDGED = {
+    "agreement",
+    "bars",
+    "capacity",
+    "evidence",
+    "headroom",
+    "knee",
+    "metrics",
+    "next_limit",
+    "planner",
+    "reasons",
     "thresholds",
-}  # fmt: skip
-YOUNGER = {"evidence", "exit_code", "generator", "held", "noisy", "only_noise", "probed", "tested_leases", "word"}
-DROPPED = {  # figures that nobody reads any more
-    ".calibration[].probable_by_outcome.expected", ".calibration[].probable_by_holders",
-    ".calibration[].as_expected", ".contention[].start_skew_s", ".contention[].processes", ".retries[].processes",
+}
+YOUNGER = {
+    "evidence",
+    "exit_code",
+    "generator",
+    "held",
+    "noisy",
+    "only_noise",
+    "probed",
+    "tested_leases",
+    "word",
+}
+# figures that nobody reads any more
+DROPPED = {
+    ".calibration[].probable_by_outcome.expected",
+    ".calibration[].probable_by_holders",
+    ".calibration[].as_expected",
+    ".contention[].start_skew_s",
+    ".contention[].processes",
+    ".retries[].processes",
     *(f".conditions.{name}" for name in ("seats", "retry_contenders", "parallel_retry_rounds")),
-    *(f"{where}.{name}" for where in (".retries[].retry", ".conditions.retries[]") for name in (
-        "attempts", "retry_unreachable",
-    )),
-    *(f"{where}[].callers" for where in (".rows", ".costs")), *(f".planner.always_costs.{end}.callers" for end in (
-        "least", "most",
-    )),
-    ".rows[].repeats", ".rows[].histogram", ".rows[].generator.verdict", ".planner.sources", ".planner.reference.load",
-    ".conditions.concurrent", ".conditions.planned_cuts", ".conditions.cells",
-    ".retries[].rounds_per_grant", ".retries[].winners_attempt", ".leaks", ".cross_check",
-    ".rows[].quorum", ".rows[].lost_upper_bound_95", ".rows[].double_grant_upper_bound_95", ".groups[].quorum",
+    *(
+        f"{where}.{name}"
+        for where in (".retries[].retry", ".conditions.retries[]")
+        for name in (
+            "attempts",
+            "retry_unreachable",
+        )
+    ),
+    *(f"{where}[].callers" for where in (".rows", ".costs")),
+    *(
+        f".planner.always_costs.{end}.callers"
+        for end in (
+            "least",
+            "most",
+        )
+    ),
+    ".rows[].repeats",
+    ".rows[].histogram",
+    ".rows[].generator.verdict",
+    ".planner.sources",
+    ".planner.reference.load",
+    ".conditions.concurrent",
+    ".conditions.planned_cuts",
+    ".conditions.cells",
+    ".retries[].rounds_per_grant",
+    ".retries[].winners_attempt",
+    ".leaks",
+    ".cross_check",
+    ".rows[].quorum",
+    ".rows[].lost_upper_bound_95",
+    ".rows[].double_grant_upper_bound_95",
+    ".groups[].quorum",
     ".groups[].lost_upper_bound_95",
-    *(f".{where}[].fsync_in_flight.{name}" for where in ("rows", "groups") for name in (
-        "share", "lost_total", "lost_window_max_s",
-    )),
-    *(f".points[].capacity.{name}" for name in ("wanted_confirmations", "confirmed", "held", "probed")),
-    ".points[].law", ".points[].no_law", ".conditions.budget_s", ".conditions.usable_cores",
-    ".conditions.open_seconds", ".skipped", ".counts", ".findings[].figures",
-    ".rows[].acknowledged", ".groups[].acknowledged", ".rows[].back_s",
-    ".rows[].expected_double_grants", ".metrics[].detectable_ratio",
+    *(
+        f".{where}[].fsync_in_flight.{name}"
+        for where in ("rows", "groups")
+        for name in (
+            "share",
+            "lost_total",
+            "lost_window_max_s",
+        )
+    ),
+    *(
+        f".points[].capacity.{name}"
+        for name in ("wanted_confirmations", "confirmed", "held", "probed")
+    ),
+    ".points[].law",
+    ".points[].no_law",
+    ".conditions.budget_s",
+    ".conditions.usable_cores",
+    ".conditions.open_seconds",
+    ".skipped",
+    ".counts",
+    ".findings[].figures",
+    ".rows[].acknowledged",
+    ".groups[].acknowledged",
+    ".rows[].back_s",
+    ".rows[].expected_double_grants",
+    ".metrics[].detectable_ratio",
     *(f".rows[].generator.{name}" for name in ("cpu_ratio", "littles_law_ratio", "lateness_p99_s")),
-    ".rows[].busiest_server_ratio", ".rows[].rewrite_took_s", ".rows[].p99_s",
-    *(f".planner.options[].crash.{name}" for name in (
-        "kinds", "asked", "double_grants_abstaining", "double_grant_upper_bound_95", "lost_window_max_s",
-        "lost_per_cut.median", "unavailable_s.median",
-    )),
-    ".safety.holders[].held_ratio", ".rows[].safety", ".thresholds[].margin_ratio", ".runs[].thresholds[].margin_ratio",
-    *(f"{where}fleet.instances[].{name}" for where in (".", ".points[].", ".sides[].") for name in (
-        "process_id", "uptime_s",
-    )),
-    *(f".instances[].info.{name}" for name in (
-        "children_cpu_s", "usec_per_call", "evicted_keys", "input_bytes", "output_bytes",
-    )),
+    ".rows[].busiest_server_ratio",
+    ".rows[].rewrite_took_s",
+    ".rows[].p99_s",
+    *(
+        f".planner.options[].crash.{name}"
+        for name in (
+            "kinds",
+            "asked",
+            "double_grants_abstaining",
+            "double_grant_upper_bound_95",
+            "lost_window_max_s",
+            "lost_per_cut.median",
+            "unavailable_s.median",
+        )
+    ),
+    ".safety.holders[].held_ratio",
+    ".rows[].safety",
+    ".thresholds[].margin_ratio",
+    ".runs[].thresholds[].margin_ratio",
+    *(
+        f"{where}fleet.instances[].{name}"
+        for where in (".", ".points[].", ".sides[].")
+        for name in (
+            "process_id",
+            "uptime_s",
+        )
+    ),
+    *(
+        f".instances[].info.{name}"
+        for name in (
+            "children_cpu_s",
+            "usec_per_call",
+            "evicted_keys",
+            "input_bytes",
+            "output_bytes",
+        )
+    ),
     ".split_votes.operations",
-    ".points[].attainment", ".points[].instances", ".points[].next_limit.uses",
-    ".cells[].took_s", ".rows[].took_s", ".conditions.quick",
+    ".points[].attainment",
+    ".points[].instances",
+    ".points[].next_limit.uses",
+    ".cells[].took_s",
+    ".rows[].took_s",
+    ".conditions.quick",
     *(f".points[].headroom.{name}" for name in ("target_rate_per_s", "kept")),
-    *(f".points[].probes[].{name}" for name in ("sustained", "duration_s", "slo", "achieved_per_s")),
+    *(
+        f".points[].probes[].{name}"
+        for name in ("sustained", "duration_s", "slo", "achieved_per_s")
+    ),
     *(f".points[].probes[].instances[].{name}" for name in ("server", "state")),
-    *(f".points[].probes[].generator.{name}" for name in ("scheduler_lag_p99_s", "verdict", "reason")),
-    ".runs[].started_at", ".runs[].position", ".runs[].safety.contested_leases",
-    ".conditions.hot_seconds", ".conditions.hold_s", ".bars[].reached", ".stopped[].cycles",
+    *(
+        f".points[].probes[].generator.{name}"
+        for name in ("scheduler_lag_p99_s", "verdict", "reason")
+    ),
+    ".runs[].started_at",
+    ".runs[].position",
+    ".runs[].safety.contested_leases",
+    ".conditions.hot_seconds",
+    ".conditions.hold_s",
+    ".bars[].reached",
+    ".stopped[].cycles",
     ".stopped[].rounds[].cycles",
-}  # fmt: skip
+}
 
 
 def without(node: Any, keys: set[str]) -> Any:
-    """`node` as it was before there were these keys; a probe's `generator` is older than a compared run's."""
+    """`node` as it was before there were these keys; a probe's `generator` is older than a compared
+    run's."""
     if isinstance(node, list):
         return [without(one, keys) for one in node]
     if not isinstance(node, dict):
@@ -87,7 +194,9 @@ def missing(old: Any, new: Any, path: str = "") -> Iterator[str]:
     """Where `new` has lost or changed something of `old`."""
     if isinstance(old, dict):
         for key, value in old.items():
-            yield from missing(value, new[key], f"{path}.{key}") if key in new else [f"{path}.{key}"]
+            yield from (
+                missing(value, new[key], f"{path}.{key}") if key in new else [f"{path}.{key}"]
+            )
     elif isinstance(old, list):
         for one, other in zip(old, new, strict=True):
             yield from missing(one, other, f"{path}[]")
@@ -97,24 +206,30 @@ def missing(old: Any, new: Any, path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_its_cases_are_read_by_a_ci_server_as_they_are_meant(path: Path) -> None:
-    """As GitLab reads them: it keys by class and name, counts anew, and adds up the times of the cases."""
+    """As GitLab reads them: it keys by class and name, counts anew, and adds up the times of the
+    cases."""
     result = stored(path)
     suite = cases_of(result)
     outer = ET.fromstring(junit_xml(suite))
     cases = list(outer.iter("testcase"))
     keys = {(case.get("classname"), case.get("name")) for case in cases}
-    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    bad = [
+        case for case in cases if case.find("failure") is not None or case.find("error") is not None
+    ]
     assert len(keys) == len(cases) == int(outer.get("tests", ""))
     assert len(bad) == int(outer.get("failures", "")) + int(outer.get("errors", ""))
     assert sum(float(case.get("time", "")) for case in cases) == float(outer.get("time", "")) > 0
     assert bool(bad) == (result.verdict.status != "pass")
     undecided = structs.replace(result.verdict, status="inconclusive", word="NOT KNOWN", reasons=())
-    assert any(case.status != "pass" for case in cases_of(structs.replace(result, verdict=undecided)).cases)
+    assert any(
+        case.status != "pass" for case in cases_of(structs.replace(result, verdict=undecided)).cases
+    )
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_stored_result_keeps_every_value_and_is_told_whole(path: Path) -> None:
-    written, result = json.loads(path.read_text("utf-8")), stored(path)
+    written = json.loads(path.read_text("utf-8"))
+    result = stored(path)
     word = result.verdict.word
     kept = without(builtins_of(result), JUDGED)
     assert set(missing(without(written, JUDGED), kept)) <= DROPPED
@@ -153,7 +268,11 @@ def planted(node: Any, url: str) -> Any:
     said = {key: planted(value, url) for key, value in node.items()}
     for key in free & said.keys():
         said[key] = (
-            [*said[key], url] if isinstance(said[key], list) else url if isinstance(said[key], str) else said[key]
+            [*said[key], url]
+            if isinstance(said[key], list)
+            else url
+            if isinstance(said[key], str)
+            else said[key]
         )
     return said
 
@@ -166,6 +285,11 @@ def test_no_password_in_a_stored_result_reaches_a_reader(path: Path, tmp_path: P
     place.write_text(json.dumps(planted(written, f"redis://ann:{secret}@db:7000")), "utf-8")
     read = stored(place)
     sheet = told(read)
-    texts = [render(page_of(read)), sheet_markdown(sheet), sheet_text(sheet, 80), junit_xml(cases_of(read))]
+    texts = [
+        render(page_of(read)),
+        sheet_markdown(sheet),
+        sheet_text(sheet, 80),
+        junit_xml(cases_of(read)),
+    ]
     assert [secret in text for text in texts] == [False] * 4
     assert "ann:***@" in texts[0]

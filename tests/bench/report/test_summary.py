@@ -28,7 +28,12 @@ def result() -> Result:
 def violated(result: Result) -> None:
     reason = "3 × service fault"
     result["verdict"] = {"status": "violated", "reasons": [reason]}
-    result["safety"] |= {"verdict": "VIOLATED", "reason": reason, "service_faults": 3, "client_overstays": 12}
+    result["safety"] |= {
+        "verdict": "VIOLATED",
+        "reason": reason,
+        "service_faults": 3,
+        "client_overstays": 12,
+    }
 
 
 def troubled(result: Result) -> None:
@@ -38,14 +43,19 @@ def troubled(result: Result) -> None:
         "errors": {"closed": 4, "timeout": 1200},
     }
     result["votes"] |= {"absent": 81_000, "silent": 64}
-    result["warnings"] = ["instance #0 (127.0.0.1:40000) went down during the run; its votes were silent, then absent"]
+    result["warnings"] = [
+        "instance #0 (127.0.0.1:40000) went down during the run; its votes were silent, then absent"
+    ]
 
 
 def open_loop(result: Result) -> None:
     result["scenario"] |= {"rate_per_s": 20_000.0, "users": 256, "processes": 2}
     result["rate"] = {"offered_per_s": 20_000.0, "achieved_per_s": 17_800.5, "sustained": False}
     result["latency_s"]["acquire"] |= {"p50": 0.9, "p99": 2.1, "max": 2.4}
-    result["generator"] |= {"verdict": "INVALID", "reason": "only 89.0% of the operations due were started"}
+    result["generator"] |= {
+        "verdict": "INVALID",
+        "reason": "only 89.0% of the operations due were started",
+    }
     result["generator"] |= {"littles_law_ratio": None, "late_starts": 120, "queued_starts": 44_000}
     result["verdict"] |= {"status": "invalid", "word": "INVALID"}
     result["verdict"]["reasons"] = ["only 89.0% of the operations due were started"]
@@ -64,7 +74,8 @@ def untested(result: Result) -> None:
     result["latency_s"]["acquire_all"] = result["latency_s"]["acquire"]
     result["outcome_shares"] |= {"acquired": 1.0, "contended": 0.0, "split_vote": 0.0}
     result["latency_s"]["acquire_service"] = result["latency_s"]["acquire"]
-    result["interrupted"], result["duration_s"] = True, 7.31
+    result["interrupted"] = True
+    result["duration_s"] = 7.31
 
 
 CASES: dict[str, Callable[[Result], None]] = {
@@ -90,7 +101,9 @@ def test_the_screen_is_the_one_that_was_agreed(result: Result, case: str, width:
 
 def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result) -> None:
     disk = SyncLatency(200, 0.000499, 0.009, 0.011)
-    servers = Servers((), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk)
+    servers = Servers(
+        (), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk
+    )
     result["latency_s"]["acquire_failed"]["count"] = 0  # nobody gave up
     result["latency_s"]["acquire_all"] |= {"failed": 0, "infinite": []}
     result["outcome_shares"] |= {"acquired": 1.0}
@@ -104,7 +117,9 @@ def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result
 
 def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Result) -> None:
     first = result["instances"][0]
-    result["instances"] = [first | {"index": index, "address": f"10.0.0.{index}:6379"} for index in range(40)]
+    result["instances"] = [
+        first | {"index": index, "address": f"10.0.0.{index}:6379"} for index in range(40)
+    ]
     result["instances"][17] |= {"state": "down", "errors": {"timeout": 3}}
     text = text_of(result, 80)
     assert "#17 10.0.0.17:6379" in text
@@ -113,19 +128,27 @@ def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Resu
 
 def test_a_rate_that_was_not_reached_is_not_shown_as_if_it_was(result: Result) -> None:
     open_loop(result)
-    result["verdict"]["status"], result["generator"]["verdict"] = "pass", "VALID"
-    assert "17,800 leases/s of 20,000/s offered: not sustained" in (head := text_of(result, 80).splitlines()[0])
+    result["verdict"]["status"] = "pass"
+    result["generator"]["verdict"] = "VALID"
+    assert "17,800 leases/s of 20,000/s offered: not sustained" in (
+        head := text_of(result, 80).splitlines()[0]
+    )
     assert "p99" not in head
 
 
 def test_the_first_line_of_an_invalid_run_shows_no_figure(result: Result) -> None:
     open_loop(result)
-    assert text_of(result, 80).splitlines()[0] == "INVALID   no figure of this run counts, over 20 s"
-    result["verdict"]["status"] = "violated"  # a violation is certain; the rate beside it still means nothing
+    assert (
+        text_of(result, 80).splitlines()[0] == "INVALID   no figure of this run counts, over 20 s"
+    )
+    # a violation is certain; the rate beside it still means nothing
+    result["verdict"]["status"] = "violated"
     assert "leases/s" not in text_of(result, 80)
 
 
-def test_the_first_line_says_what_share_of_acquires_succeeded_unless_all_did(result: Result) -> None:
+def test_the_first_line_says_what_share_of_acquires_succeeded_unless_all_did(
+    result: Result,
+) -> None:
     result["outcome_shares"] |= {"acquired": 0.861, "unreachable": 0.139}
     result["latency_s"]["acquire_all"] |= {"infinite": ["p99", "p999", "p9999", "max"], "p99": None}
     head = text_of(result, 80).splitlines()[0]
@@ -135,7 +158,9 @@ def test_the_first_line_says_what_share_of_acquires_succeeded_unless_all_did(res
     assert "% acquired" not in text_of(result, 80).splitlines()[0]
 
 
-@pytest.mark.parametrize(("retried", "said"), [(False, "not retried"), (True, "retried within wait")])
+@pytest.mark.parametrize(
+    ("retried", "said"), [(False, "not retried"), (True, "retried within wait")]
+)
 def test_the_summary_says_whether_unreachable_acquires_were_tried_again(
     result: Result, retried: bool, said: str
 ) -> None:
@@ -150,11 +175,18 @@ def test_turns_that_were_passed_between_processes_are_told_with_who_waited(resul
     assert "\nwaits" not in text_of(result, 200)
     result["waiting"] = {"jain": 0.9981, "longest_s": 0.1521, "wakeups": 1430, "polls": 6}
     text = text_of(result, 200)
-    assert "\nwaits      longest 152 ms · Jain 0.998 · 1,430 turns passed between processes · 6 polls\n" in text
+    assert (
+        "\nwaits      longest 152 ms · Jain 0.998 · 1,430 turns passed between processes "
+        "· 6 polls\n" in text
+    )
 
 
-@pytest.mark.parametrize(("verdict", "word"), [("LATE", "late"), ("UNKNOWN", "not known to be in time")])
-def test_latencies_that_the_generator_is_part_of_are_upper_bounds(result: Result, verdict: str, word: str) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "word"), [("LATE", "late"), ("UNKNOWN", "not known to be in time")]
+)
+def test_latencies_that_the_generator_is_part_of_are_upper_bounds(
+    result: Result, verdict: str, word: str
+) -> None:
     result["generator"]["verdict"] = verdict
     text = text_of(result, 80)
     assert "p50 ≤ 0.41 ms" in text.splitlines()[0]
@@ -164,8 +196,13 @@ def test_latencies_that_the_generator_is_part_of_are_upper_bounds(result: Result
 def test_a_run_in_which_nothing_happened_says_so(result: Result) -> None:
     result["outcome_shares"] = dict.fromkeys(result["outcome_shares"])
     for name, section in result["latency_s"].items():
-        result["latency_s"][name] = dict.fromkeys(section) | {"count": 0, "failed": 0, "infinite": []}
-    result["attempts"]["mean"], result["votes"]["margin"] = None, {}
+        result["latency_s"][name] = dict.fromkeys(section) | {
+            "count": 0,
+            "failed": 0,
+            "infinite": [],
+        }
+    result["attempts"]["mean"] = None
+    result["votes"]["margin"] = {}
     result["rate"] |= {"achieved_per_s": None}
     text = text_of(result, 80)
     assert "nothing was recorded in the measured window" in text
@@ -187,7 +224,9 @@ def test_markdown_says_the_same_and_its_tables_hold(result: Result) -> None:
 def test_a_violation_comes_with_its_cause(result: Result) -> None:
     CASES["violated"](result)
     found = {"kind": "service_fault", "at_ns": 1, "operations": []}
-    result["safety"]["examples"] = [found | {"blame": blame} for blame in ("injected fault", None, "unexplained")]
+    result["safety"]["examples"] = [
+        found | {"blame": blame} for blame in ("injected fault", None, "unexplained")
+    ]
     result["safety"]["unexplained"] = 2
     assert " · cause: injected fault, 2 unexplained" in " ".join(text_of(result, 400).split())
 
@@ -198,9 +237,17 @@ def test_faults_that_were_there_are_told_with_their_times(result: Result) -> Non
     begun = about | {"kind": "stop", "target": "instance:1", "begun_s": 1.0, "ended_s": 1.254}
     never = about | {"kind": "drop", "target": "instance:0", "begun_s": None, "ended_s": None}
     worker = about | {"kind": "kill", "target": "worker:0", "begun_s": 2.0, "ended_s": None}
-    result["faults"] = [begun, never, worker, *(begun | {"target": f"instance:{index}"} for index in (2, 3, 4))]
+    result["faults"] = [
+        begun,
+        never,
+        worker,
+        *(begun | {"target": f"instance:{index}"} for index in (2, 3, 4)),
+    ]
     text = text_of(result, 400)
-    assert "faults     stop #1 1.00–1.25 s, #2 1.00–1.25 s, #3 1.00–1.25 s and 1 more · kill worker 0 2.00 s" in text
+    assert (
+        "faults     stop #1 1.00–1.25 s, #2 1.00–1.25 s, #3 1.00–1.25 s and 1 more · "
+        "kill worker 0 2.00 s" in text
+    )
     assert "drop" not in text
 
 
@@ -217,10 +264,19 @@ def test_a_green_word_of_one_process_says_so_on_its_line_and_beside_its_leases()
     [
         (
             untested,
-            "11,482 leases/s over 7.3 s, acquire p50 0.41 ms, p99 2.91 ms; not tested: no lease was held for a time",
+            "11,482 leases/s over 7.3 s, acquire p50 0.41 ms, p99 2.91 ms; not tested: "
+            "no lease was held for a time",
         ),
-        (violated, "11,482 leases/s over 20 s, 99.1 % acquired, p50 0.41 ms, p99 4.02 ms; 3 × service fault"),
-        (open_loop, "no figure of this run counts, over 20 s; only 89.0% of the operations due were started"),
+        (
+            violated,
+            "11,482 leases/s over 20 s, 99.1 % acquired, p50 0.41 ms, p99 4.02 ms; 3 × "
+            "service fault",
+        ),
+        (
+            open_loop,
+            "no figure of this run counts, over 20 s; only 89.0% of the operations due "
+            "were started",
+        ),
     ],
 )
 def test_one_line_has_one_rate_and_the_reason_of_its_word(
@@ -232,7 +288,11 @@ def test_one_line_has_one_rate_and_the_reason_of_its_word(
 
 def test_the_key_figures_of_a_page_have_their_bounds(result: Result) -> None:
     assert key_figures(run_of(copy.deepcopy(result))) == (
-        ("did the lock hold?", "0 violations in 31,207 tested leases", "95 % sure: fewer than 1 in 10,402"),
+        (
+            "did the lock hold?",
+            "0 violations in 31,207 tested leases",
+            "95 % sure: fewer than 1 in 10,402",
+        ),
         ("rate", "11,482 leases/s", "over 20 s, closed loop"),
         ("acquire p99", "4.02 ms", "p50 0.41 ms, from the intended start"),
     )

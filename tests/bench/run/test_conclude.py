@@ -18,7 +18,9 @@ REFUSED = "connection refused: nothing listens there"
 NO_COUNTERS = f"no counters: {REFUSED}"
 
 
-def instance(state: str, left: int | None, silence: str | None = None, **more: Any) -> InstanceReport:
+def instance(
+    state: str, left: int | None, silence: str | None = None, **more: Any
+) -> InstanceReport:
     info = InfoDelta("h:1", silence, 1.0)
     return InstanceReport(index=2, address="h:1", state=state, leaked_keys=left, info=info, **more)
 
@@ -26,10 +28,19 @@ def instance(state: str, left: int | None, silence: str | None = None, **more: A
 @pytest.mark.parametrize(
     "seen, sentence",
     [
-        (instance("down", None, NO_COUNTERS, reason=REFUSED), f"down at the end ({REFUSED}); whether keys were left"),
+        (
+            instance("down", None, NO_COUNTERS, reason=REFUSED),
+            f"down at the end ({REFUSED}); whether keys were left",
+        ),
         (instance("down", 0, reason=REFUSED), f"down at the end ({REFUSED})"),
-        (instance("voting", None, NO_COUNTERS), f"{NO_COUNTERS}; whether keys were left could not be checked"),
-        (instance("voting", 0, "no counters: it restarted in between"), "no counters: it restarted in between"),
+        (
+            instance("voting", None, NO_COUNTERS),
+            f"{NO_COUNTERS}; whether keys were left could not be checked",
+        ),
+        (
+            instance("voting", 0, "no counters: it restarted in between"),
+            "no counters: it restarted in between",
+        ),
         (instance("voting", 1), "keys of this run left behind, now unlinked: 1"),
     ],
 )
@@ -45,19 +56,37 @@ def test_an_instance_that_voted_to_the_end_is_no_warning() -> None:
 
 @pytest.mark.parametrize(("growth", "drifts"), [(0, False), (10, True)])
 def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bool) -> None:
-    second_ns, acquired = 1_000_000_000, OUTCOME_CODES["acquired"]
+    second_ns = 1_000_000_000
+    acquired = OUTCOME_CODES["acquired"]
     recorder = Recorder(tmp_path, 0, 4_096)
     for tenth in range(10):
         for number in range(100 + growth * tenth):
             at = second_ns + tenth * second_ns // 10 + number * 100_000
             recorder.write(
-                at, at, at, at + 9, at + 10_000, at + 9, at + 9, at + 20, at + 9, 7, 0, acquired, 5, 1, number
+                at,
+                at,
+                at,
+                at + 9,
+                at + 10_000,
+                at + 9,
+                at + 9,
+                at + 20,
+                at + 9,
+                7,
+                0,
+                acquired,
+                5,
+                1,
+                number,
             )
     recorder.close()
     scenario = load(options={"duration": "1s", "warmup": "0s"})
     context = Context(scenario=scenario, window_ns=(second_ns, 2 * second_ns))
     sections, *_ = _judge(tmp_path, context, [], {}, Told())
-    assert any("not a steady state: the rate changed by" in text for text in sections.warnings) == drifts
+    assert (
+        any("not a steady state: the rate changed by" in text for text in sections.warnings)
+        == drifts
+    )
 
 
 class EndedFleet:
@@ -74,11 +103,17 @@ class EndedFleet:
 
 @pytest.mark.parametrize(
     ("codes", "said"),
-    [((None, None), []), ((None, -9), ["instance #1 ended in the middle"]), (None, ["its guard process was killed"])],
+    [
+        ((None, None), []),
+        ((None, -9), ["instance #1 ended in the middle"]),
+        (None, ["its guard process was killed"]),
+    ],
 )
 def test_a_server_of_ours_that_nobody_was_to_end_spoils_the_run(
     codes: tuple[int | None, ...] | None, said: list[str]
 ) -> None:
     servers = Servers((), (), EndedFleet(codes), None)  # type: ignore[arg-type]
-    assert [sentence[: len(start)] for sentence, start in zip(servers.losses(), said, strict=True)] == said
+    assert [
+        sentence[: len(start)] for sentence, start in zip(servers.losses(), said, strict=True)
+    ] == said
     assert Servers((), (), None, None).losses() == []

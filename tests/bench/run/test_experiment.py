@@ -1,4 +1,5 @@
-"""The skeleton of every experiment: Ctrl-C ends a part and takes nothing, the header is that of a Document."""
+"""The skeleton of every experiment: Ctrl-C ends a part and takes nothing, the header is that of a
+Document."""
 
 import signal
 import sys
@@ -54,13 +55,18 @@ def test_what_was_measured_is_stored_before_a_wish_to_end_is_granted(
     assert (done.result.rows, done.exit_code, done.result.interrupted) == (rows, code, code == 130)
     stored = read_result(tmp_path)
     assert (stored["rows"], stored["id"], stored["seed"], stored["command"]) == (
-        list(rows), "abcd", SEED, ["lockbench", "count"]
-    )  # fmt: skip
+        list(rows),
+        "abcd",
+        SEED,
+        ["lockbench", "count"],
+    )
     assert stored["started_at"].endswith("Z")
     assert stored["environment"]["python"]
 
 
-def test_why_the_commit_is_not_known_stands_in_every_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_the_commit_is_not_known_stands_in_every_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(experiment, "environment_warnings", lambda: ["git does not read it"])
     assert count(order_in(tmp_path), 9, tmp_path).result.warnings == ("git does not read it",)
 
@@ -72,19 +78,32 @@ def test_cut_before_anything_was_measured_there_is_no_result(tmp_path: Path) -> 
 
 
 OPTIONS: dict[str, Any] = {
-    "out": None, "server": None, "json": False, "quiet": True, "markdown": None, "junit": None, "as_json": False,
-}  # fmt: skip
+    "out": None,
+    "server": None,
+    "json": False,
+    "quiet": True,
+    "markdown": None,
+    "junit": None,
+    "as_json": False,
+}
 
 
-def test_what_was_cut_or_broke_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_cut_or_broke_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def begin(order: ExperimentOrder[int], _show: Show) -> Done[Counted]:
-        with Experiment(order) as experiment, open_journal(order.folder, {"seed": 1}, int) as journal:
+        with (
+            Experiment(order) as experiment,
+            open_journal(order.folder, {"seed": 1}, int) as journal,
+        ):
             journal.write(1)
             journal.pieces.append(1)
             if order.plan:
                 raise EnvironmentNotReadyError("the disk is full")
             header = experiment.header(seed=1, interrupted=True)
-            return experiment.unfinished(Counted(**header, verdict=Verdict.of(NOT_KNOWN, 4, (), ()), rows=()))
+            return experiment.unfinished(
+                Counted(**header, verdict=Verdict.of(NOT_KNOWN, 4, (), ()), rows=())
+            )
 
     shown: list[Done[Any]] = []
     monkeypatch.setattr(showing, "show", lambda done, *_: shown.append(done))

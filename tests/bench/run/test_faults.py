@@ -1,4 +1,5 @@
-"""The timeline: what is due begins, what has begun is undone, and what happened is what is recorded."""
+"""The timeline: what is due begins, what has begun is undone, and what happened is what is
+recorded."""
 
 import threading
 import time
@@ -27,7 +28,8 @@ class Acted(Injection):
     def __init__(self, order: FaultOrder) -> None:
         super().__init__(None, order, FaultKind(lambda _fault: None))
         self.calls: list[tuple[str, int]] = []
-        self.begun, self.ended = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.ended = threading.Event()
 
     def refusal(self) -> BenchError | None:
         return self.refused
@@ -85,8 +87,23 @@ def test_a_fault_begins_when_it_is_due_and_lasts_as_long_as_ordered() -> None:
     assert entry["in_force_ns"] + 40 * MS <= ended_ns <= entry["ended_ns"]
     assert entry["begun_s"] == pytest.approx((entry["begun_ns"] - stage.start_ns) / 1e9)
     assert 0.03 <= entry["begun_s"] < entry["ended_s"]
-    expected = {"kind": "stop", "target": "instance:0", "params": {"a": "1"}, "phase": "fixed", "at_s": 0.03}
-    assert entry.items() >= {**expected, "for_s": 0.04, "skipped": None, "failed": None, "detail": {"seen": 1}}.items()
+    expected = {
+        "kind": "stop",
+        "target": "instance:0",
+        "params": {"a": "1"},
+        "phase": "fixed",
+        "at_s": 0.03,
+    }
+    assert (
+        entry.items()
+        >= {
+            **expected,
+            "for_s": 0.04,
+            "skipped": None,
+            "failed": None,
+            "detail": {"seen": 1},
+        }.items()
+    )
     assert stage.timeline.spans_ns() == ((entry["begun_ns"], entry["ended_ns"]),)
     assert stage.timeline.absences(allowed=True) == stage.timeline.absences() == []
 
@@ -95,13 +112,18 @@ def test_a_fault_without_an_end_lasts_to_the_end_of_the_window_and_no_fault_long
     stage = Stage(order(0, None), order(0, LONG_MS, 1), lasts_ms=800)
     with stage.timeline:
         assert all(acted.ended.wait(DEADLINE_S) for acted in stage.acted)
-    assert all(event.ended_ns >= stage.start_ns + 800 * MS for event in stage.timeline.faults if event.ended_ns)
+    assert all(
+        event.ended_ns >= stage.start_ns + 800 * MS
+        for event in stage.timeline.faults
+        if event.ended_ns
+    )
     assert [event.failed for event in stage.timeline.faults] == [None, None]
 
 
 def test_nothing_begins_before_the_window_is_known() -> None:
     stage = Stage(order(0))
-    span, stage.span = stage.span, None
+    span = stage.span
+    stage.span = None
     with stage.timeline:
         assert not stage.acted[0].begun.wait(0.1)
         stage.span = span
@@ -111,7 +133,9 @@ def test_nothing_begins_before_the_window_is_known() -> None:
 def test_faults_do_not_wait_for_each_other() -> None:
     """The first one's begin takes until the second has ended."""
     stage = Stage(order(0, LONG_MS), order(10, 10, 1))
-    stage.acted[0].begins = lambda: stage.acted[1].ended.wait(DEADLINE_S) or fail("waited in vain")()  # type: ignore[func-returns-value]
+    stage.acted[0].begins = lambda: (
+        stage.acted[1].ended.wait(DEADLINE_S) or fail("waited in vain")()
+    )  # type: ignore[func-returns-value]
     with stage.timeline:
         assert stage.acted[1].ended.wait(DEADLINE_S)
     assert [event.failed for event in stage.timeline.faults] == [None, None]
@@ -143,20 +167,30 @@ def test_a_run_that_never_came_to_its_window_has_nothing_to_undo() -> None:
     assert (entry["skipped"], entry["begun_s"]) == (NOT_BEGUN, None)
 
 
-@pytest.mark.parametrize("kind", [EnvironmentNotReadyError, UsageError], ids=["the machine", "the order"])
-def test_what_cannot_be_done_is_refused_before_the_load_by_what_is_at_fault(kind: type[BenchError]) -> None:
-    with pytest.raises(kind, match="the fault stop on instance:0 cannot take place: it .*--allow-skipped") as caught:
+@pytest.mark.parametrize(
+    "kind", [EnvironmentNotReadyError, UsageError], ids=["the machine", "the order"]
+)
+def test_what_cannot_be_done_is_refused_before_the_load_by_what_is_at_fault(
+    kind: type[BenchError],
+) -> None:
+    with pytest.raises(
+        kind, match="the fault stop on instance:0 cannot take place: it .*--allow-skipped"
+    ) as caught:
         Stage(order(0), order(0, None, 1), refused=kind("it needs root"))
     assert caught.type is kind
 
 
 def test_what_cannot_be_done_here_is_skipped_where_that_is_allowed() -> None:
-    stage = Stage(order(0, 10), allow_skipped=True, refused=EnvironmentNotReadyError("it needs root"))
+    stage = Stage(
+        order(0, 10), allow_skipped=True, refused=EnvironmentNotReadyError("it needs root")
+    )
     with stage.timeline:
         pass
     assert stage.acted[0].calls == []
     assert stage.timeline.section()[0]["skipped"] == "it needs root"
-    assert stage.timeline.absences(allowed=True) == ["the fault stop on instance:0 was skipped: it needs root"]
+    assert stage.timeline.absences(allowed=True) == [
+        "the fault stop on instance:0 was skipped: it needs root"
+    ]
     assert stage.timeline.spans_ns() == ()
 
 
@@ -176,16 +210,19 @@ def test_a_fault_that_fails_is_undone_and_an_absence_unless_that_is_allowed(
     with stage.timeline:
         assert stage.acted[0].ended.wait(DEADLINE_S)
     assert [name for name, _ in stage.acted[0].calls] == ["begin", "end"]
-    entry, said = stage.timeline.section()[0], [f"the fault stop on instance:0 failed: {why}"]
+    entry = stage.timeline.section()[0]
+    said = [f"the fault stop on instance:0 failed: {why}"]
     assert entry["failed"] == why
     assert (entry["in_force_ns"] is None) == why.startswith("it did not begin")
     assert stage.timeline.absences() == ([] if allowed else said)
     assert stage.timeline.absences(allowed=True) == (said if allowed else [])
-    assert len(stage.timeline.spans_ns()) == 1  # it may have been there
+    # it may have been there
+    assert len(stage.timeline.spans_ns()) == 1
 
 
 def test_a_fault_for_which_it_is_too_late_is_none() -> None:
-    """A machine so busy that the window is over when its threads get to run: the load has met no fault."""
+    """A machine so busy that the window is over when its threads get to run: the load has met no
+    fault."""
     stage = Stage(order(0), lasts_ms=30, lead_ms=-60)
     stage.timeline.__enter__()
     deadline_s = time.monotonic() + DEADLINE_S

@@ -1,4 +1,5 @@
-"""Following a run: it ends early for a signal, a death or a Locust that never starts, and keeps what was measured."""
+"""Following a run: it ends early for a signal, a death or a Locust that never starts, and keeps
+what was measured."""
 
 import json
 import os
@@ -63,7 +64,9 @@ def note(spawned_s: float, pid: int = US) -> Callable[[], None]:
         instance = {"index": 0, "address": "h:1", "state": "down", "errors": {"timeout": 3}}
         about = {"worker": 0, "pid": pid, "phase": "running", "cpu_s": 0.5, "instances": [instance]}
         spawned_ns = time.monotonic_ns() - int(spawned_s * NS)
-        Path(f"worker-0-{pid}.json").write_text(json.dumps({**about, "spawned_ns": spawned_ns, "stopped_ns": 0}))
+        Path(f"worker-0-{pid}.json").write_text(
+            json.dumps({**about, "spawned_ns": spawned_ns, "stopped_ns": 0})
+        )
 
     return write
 
@@ -75,7 +78,10 @@ def stopped(pid: int = 0, stopped_s: float = 0.0) -> Callable[[], None]:
         for path in Path().glob("worker-*.json"):
             document = json.loads(path.read_text(encoding="utf-8"))
             if not pid or document["pid"] == pid:
-                document |= {"phase": "stopped", "stopped_ns": time.monotonic_ns() - int(stopped_s * NS)}
+                document |= {
+                    "phase": "stopped",
+                    "stopped_ns": time.monotonic_ns() - int(stopped_s * NS),
+                }
                 path.write_text(json.dumps(document), encoding="utf-8")
 
     return write
@@ -98,10 +104,16 @@ def no_faults() -> FaultTimeline:
 
 
 def course_of(
-    load: ScriptedLoad, follower: Follower, interrupts: Interrupts | None = None, grace_s: float = 60.0,
-    show: Callable[[Progress], None] = lambda _: None, faults: FaultTimeline | None = None,
-) -> Course:  # fmt: skip
-    return follow(load, follower, interrupts or Interrupts(), grace_s, show, faults=faults or no_faults())  # type: ignore[arg-type]
+    load: ScriptedLoad,
+    follower: Follower,
+    interrupts: Interrupts | None = None,
+    grace_s: float = 60.0,
+    show: Callable[[Progress], None] = lambda _: None,
+    faults: FaultTimeline | None = None,
+) -> Course:
+    return follow(
+        load, follower, interrupts or Interrupts(), grace_s, show, faults=faults or no_faults()
+    )  # type: ignore[arg-type]
 
 
 def wishing(count: int = 1) -> Interrupts:
@@ -146,7 +158,9 @@ def test_a_second_ctrl_c_kills_it(follower: Follower) -> None:
     course = course_of(load, follower, interrupts)
     assert load.asked
     assert (load.closed, course.interrupted) == (True, True)
-    assert course.deaths == (f"worker 0 (pid {US}) did not report its end: what it did last may have no record",)
+    assert course.deaths == (
+        f"worker 0 (pid {US}) did not report its end: what it did last may have no record",
+    )
 
 
 def add_wish(interrupts: Interrupts) -> None:
@@ -164,21 +178,28 @@ def test_a_dead_worker_ends_the_run_and_is_named(follower: Follower) -> None:
     assert 3.9 < course.window.duration_s < 6.0
 
 
-def test_a_death_in_an_end_that_has_begun_is_named_and_ends_nothing_else(follower: Follower) -> None:
+def test_a_death_in_an_end_that_has_begun_is_named_and_ends_nothing_else(
+    follower: Follower,
+) -> None:
     """Asked to end once more, the load would lose what the others still hand over."""
     pid = ended_process()
     load = ScriptedLoad(note(20.0, pid), lambda: None, 0)
     note_ending(follower.workdir)
     course = course_of(load, follower)
     assert (load.asked, load.closed, course.interrupted) == (False, False, False)
-    assert course.deaths == (f"worker 0 (pid {pid}) did not report its end: what it did last may have no record",)
+    assert course.deaths == (
+        f"worker 0 (pid {pid}) did not report its end: what it did last may have no record",
+    )
     assert course.window is not None
     assert course.window.duration_s == 10.0
 
 
-def test_a_worker_that_leaves_just_before_the_end_is_named_though_nobody_looked(follower: Follower) -> None:
+def test_a_worker_that_leaves_just_before_the_end_is_named_though_nobody_looked(
+    follower: Follower,
+) -> None:
     follower.scenario = replace(SCENARIO, processes=2)
-    first, second = os.getpid(), os.getppid()
+    first = os.getpid()
+    second = os.getppid()
     both = [note(11.5, pid) for pid in (first, second)]
     note_ending(follower.workdir)
     ends = stopped(second, 1.0), stopped(first)
@@ -210,8 +231,12 @@ def test_a_locust_that_fails_in_the_middle_is_said(follower: Follower) -> None:
 
 def test_a_load_that_says_why_it_ends_before_it_measures_is_quoted(follower: Follower) -> None:
     """A worker that stops before it has begun says that it ran as of then."""
-    load = ScriptedLoad(note(0.0), stopped(), 3, failure="two has lockbench 1, and lockbench 2 leads")
-    with pytest.raises(EnvironmentNotReadyError, match="^two has lockbench 1, and lockbench 2 leads$"):
+    load = ScriptedLoad(
+        note(0.0), stopped(), 3, failure="two has lockbench 1, and lockbench 2 leads"
+    )
+    with pytest.raises(
+        EnvironmentNotReadyError, match="^two has lockbench 1, and lockbench 2 leads$"
+    ):
         course_of(load, follower)
 
 
@@ -224,7 +249,8 @@ def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(follower:
     assert 5.9 < course.window.duration_s < 9.0
     assert "s before the end of the run" in course.deaths[0]
     again = Follower(Path(), SCENARIO)
-    course = course_of(ScriptedLoad(0), again)  # nobody looked in between
+    # nobody looked in between
+    course = course_of(ScriptedLoad(0), again)
     assert course.interrupted
     assert course.deaths[0].startswith("the load ended ")
     assert course.window is not None
@@ -233,7 +259,8 @@ def test_a_locust_that_ends_before_its_time_is_cut_and_not_by_the_user(follower:
 
 def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(follower: Follower) -> None:
     follower.scenario = replace(SCENARIO, processes=2)
-    first, second = os.getpid(), os.getppid()
+    first = os.getpid()
+    second = os.getppid()
     both = [note(6.0, pid) for pid in (first, second)]
     load = ScriptedLoad(lambda: [write() for write in both], stopped(second), stopped(), 0)  # type: ignore[arg-type, return-value]
     course = course_of(load, follower)
@@ -242,8 +269,12 @@ def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(follower: Fol
     assert [f"(pid {second}) ended " in death for death in course.deaths] == [True]
 
 
-@pytest.mark.parametrize("alive", [True, False], ids=["it stands still for good", "it was killed at the very end"])
-def test_a_worker_that_never_reports_its_end_is_named_though_locust_ended_well(alive: bool, follower: Follower) -> None:
+@pytest.mark.parametrize(
+    "alive", [True, False], ids=["it stands still for good", "it was killed at the very end"]
+)
+def test_a_worker_that_never_reports_its_end_is_named_though_locust_ended_well(
+    alive: bool, follower: Follower
+) -> None:
     """Its last operations may lack: nothing is safe over such a history."""
     pid = os.getpid()
     load = ScriptedLoad(note(20.0, pid), note(20.0, pid), 0)
@@ -266,11 +297,15 @@ def leave(pid: int) -> None:
 
 def test_a_load_that_ends_in_its_warm_up_is_no_measurement(follower: Follower) -> None:
     load = ScriptedLoad(note(0.2), stopped(), 0)
-    with pytest.raises(InconclusiveError, match=r"ended before its measured time \(worker 0 .* before the end"):
+    with pytest.raises(
+        InconclusiveError, match=r"ended before its measured time \(worker 0 .* before the end"
+    ):
         course_of(load, follower)
 
 
-def test_a_locust_that_never_starts_its_users_is_an_error(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locust_that_never_starts_its_users_is_an_error(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "START_S", -1.0)
     with pytest.raises(EnvironmentNotReadyError, match="did not start its users within"):
         course_of(ScriptedLoad(lambda: None), follower)
@@ -281,7 +316,8 @@ class Killing(FaultTimeline):
 
     def __init__(self, pid: int) -> None:
         super().__init__((), lambda: None)
-        self._pid, self.stops = pid, 0
+        self._pid = pid
+        self.stops = 0
 
     def killed_workers(self) -> dict[int, int]:
         return {0: self._pid}
@@ -297,7 +333,9 @@ def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(follower
     load = ScriptedLoad(note(20.0, pid), lambda: None, 0)
     course = course_of(load, follower, faults=faults)
     assert (course.deaths, course.interrupted, course.killed) == ((), False, False)
-    assert course.casualties == (f"worker 0 (pid {pid}) was killed by a fault: its last operation has no record",)
+    assert course.casualties == (
+        f"worker 0 (pid {pid}) was killed by a fault: its last operation has no record",
+    )
     assert not course.orderly
     assert (faults.stops, load.asked) == (0, False)
 
@@ -313,8 +351,11 @@ def test_faults_are_undone_before_locust_is_asked_to_end(follower: Follower) -> 
     assert load.asked
 
 
-def test_a_look_that_is_held_up_between_two_clocks_shows_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    course, wall_ns = Course(), time.time_ns
+def test_a_look_that_is_held_up_between_two_clocks_shows_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    course = Course()
+    wall_ns = time.time_ns
 
     def late_ns() -> int:
         told_ns = wall_ns()

@@ -17,12 +17,17 @@ from tests.doubles.records import legal_records, scenario_of
 MS = 1_000_000
 
 
-def note(worker: int, *, host: str = "far", clock: str = "own", about: str = "lockbench 1, Python 3.11") -> WorkerNote:
-    return WorkerNote(worker=worker, pid=70 + worker, phase="stopped", host=host, clock=clock, about=about)
+def note(
+    worker: int, *, host: str = "far", clock: str = "own", about: str = "lockbench 1, Python 3.11"
+) -> WorkerNote:
+    return WorkerNote(
+        worker=worker, pid=70 + worker, phase="stopped", host=host, clock=clock, about=about
+    )
 
 
 def clock(step_ms: int = 0) -> Clock:
-    """Round trips of 2 ms, ten a second; the clock is ahead by 5 s, and by `step_ms` more from the fifth on."""
+    """Round trips of 2 ms, ten a second; the clock is ahead by 5 s, and by `step_ms` more from the
+    fifth on."""
     asked = 10**12 + np.arange(10) * 100 * MS
     there = asked + MS + 5_000 * MS + np.where(np.arange(10) >= 5, step_ms * MS, 0)
     return Clock(np.stack([asked, there, asked + 2 * MS, 0 * asked], axis=1))
@@ -37,8 +42,15 @@ def test_a_clock_that_was_never_compared_is_named() -> None:
 
 
 def test_a_row_for_each_worker_of_another_host() -> None:
-    first, second = load_workers([note(0), note(1, clock=""), note(2, host="")], {(0, 70): clock()}, {0: 7})
-    assert (first.leases, first.round_trips, first.same_clock, first.clock_steps) == (7, 10, False, 0)
+    first, second = load_workers(
+        [note(0), note(1, clock=""), note(2, host="")], {(0, 70): clock()}, {0: 7}
+    )
+    assert (first.leases, first.round_trips, first.same_clock, first.clock_steps) == (
+        7,
+        10,
+        False,
+        0,
+    )
     assert first.round_trip_s == 0.002
     assert first.clock_error_s == pytest.approx(0.001, abs=2e-5)
     assert first.clock_error_max_s is not None
@@ -51,7 +63,9 @@ def test_steps_and_other_versions_are_said() -> None:
     clocks = {(0, 70): clock(), (1, 71): clock(step_ms=300)}
     stepped, other = host_warnings(notes, clocks, 3)
     assert stepped.startswith("the clock of worker 1 (pid 71 on far) stepped 1 ×")
-    assert other.startswith("worker 2 (pid 72 on far) runs lockbench 1, Python 3.12, others lockbench 1, Python 3.11")
+    assert other.startswith(
+        "worker 2 (pid 72 on far) runs lockbench 1, Python 3.12, others lockbench 1, Python 3.11"
+    )
     more, *_ = host_warnings(notes, clocks, 2)
     assert more == "3 workers made load, and 2 were expected"
 
@@ -67,12 +81,17 @@ def told(buckets: int) -> Told:
 @pytest.mark.parametrize(("there", "said"), [(40, 0), (39, 1)])
 def test_what_was_not_wanted_is_no_hole_and_what_was_lost_is_one(there: int, said: int) -> None:
     share = told(4)
-    notes = [WorkerNote(worker=worker, pid=70 + worker, phase="stopped", recorded=100) for worker in range(2)]
+    notes = [
+        WorkerNote(worker=worker, pid=70 + worker, phase="stopped", recorded=100)
+        for worker in range(2)
+    ]
     recorded = share.left
     recorded.update({(0, 70): 40, (1, 71): there})
     found = list(holes(notes, recorded, {}, 2))
     assert found == ["worker 1 (pid 71) recorded 100 operations, and 99 are there"][:said]
-    assert len(list(holes(notes, {(0, 70): 40, (1, 71): 40}, {}, 2))) == 2, "negative control: without what was left"
+    assert len(list(holes(notes, {(0, 70): 40, (1, 71): 40}, {}, 2))) == 2, (
+        "negative control: without what was left"
+    )
 
 
 def test_the_share_that_was_judged_is_said() -> None:

@@ -1,4 +1,5 @@
-"""Ctrl-C: it raises while nothing is at stake, is only counted while something is, and is given back."""
+"""Ctrl-C: it raises while nothing is at stake, is only counted while something is, and is given
+back."""
 
 import os
 import signal
@@ -45,7 +46,9 @@ class Dying:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_a_signal_that_python_drops_in_a_finaliser_is_raised_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_that_python_drops_in_a_finaliser_is_raised_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before = signal.getsignal(signal.SIGALRM)
     with Interrupts() as interrupts:
         with pytest.raises(KeyboardInterrupt):
@@ -86,7 +89,8 @@ def _only_counted() -> int:
 
 
 def run_while(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception | None) -> int:
-    """The exit code of a run in which Ctrl-C is only counted, and which then ends well, or by `error`."""
+    """The exit code of a run in which Ctrl-C is only counted, and which then ends well, or by
+    `error`."""
 
     def run_on(_servers: object, _order: Order, interrupts: Interrupts, _show: object) -> Done:
         interrupts.raising = False
@@ -102,10 +106,16 @@ def run_while(monkeypatch: pytest.MonkeyPatch, folder: Path, error: Exception | 
         return run_scenario(order, interrupts, lambda _: None).exit_code
 
 
-def test_ctrl_c_while_a_run_is_put_away_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_while_a_run_is_put_away_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert run_while(monkeypatch, tmp_path, None) == EXIT_INTERRUPTED
 
 
-def test_ctrl_c_in_a_run_that_fails_comes_before_its_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_in_a_run_that_fails_comes_before_its_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_while(monkeypatch, tmp_path, InconclusiveError("the load ended before its measured time"))
+        run_while(
+            monkeypatch, tmp_path, InconclusiveError("the load ended before its measured time")
+        )

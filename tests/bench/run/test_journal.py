@@ -69,7 +69,10 @@ def test_a_broken_line_within_it_costs_nothing_that_stands_behind(tmp_path: Path
 
 def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
     begun(tmp_path, 1)
-    with pytest.raises(UsageError, match=r"seed 1 there, 2 here"), open_journal(tmp_path, {**PLAN, "seed": 2}, Piece):
+    with (
+        pytest.raises(UsageError, match=r"seed 1 there, 2 here"),
+        open_journal(tmp_path, {**PLAN, "seed": 2}, Piece),
+    ):
         pass
 
 
@@ -84,7 +87,10 @@ def test_what_differs_is_told_shortly(tmp_path: Path, other: dict[str, object], 
     plan = {**PLAN, "experiment": "fsync"}
     with open_journal(tmp_path, plan, Piece) as journal:
         journal.add(Piece(cut=1))
-    with pytest.raises(UsageError, match=re.escape(told)), open_journal(tmp_path, {**plan, **other}, Piece):
+    with (
+        pytest.raises(UsageError, match=re.escape(told)),
+        open_journal(tmp_path, {**plan, **other}, Piece),
+    ):
         pass
 
 
@@ -97,7 +103,9 @@ def test_a_folder_without_a_journal_is_refused(tmp_path: Path, content: str | No
 
 
 @pytest.mark.parametrize("line", ['{"cut": "x"}', '{"cat": 1}', '{"cut": null}', '{"cut": 10}'])
-def test_a_piece_that_none_can_be_made_of_is_named_and_nothing_is_touched(tmp_path: Path, line: str) -> None:
+def test_a_piece_that_none_can_be_made_of_is_named_and_nothing_is_touched(
+    tmp_path: Path, line: str
+) -> None:
     def few(piece: Piece) -> None:
         if piece.cut > 9:
             raise ValueError
@@ -114,7 +122,8 @@ def test_a_piece_that_none_can_be_made_of_is_named_and_nothing_is_touched(tmp_pa
 
 def test_a_full_disk_is_named_and_the_cut_line_dropped(tmp_path: Path) -> None:
     begun(tmp_path, 1)
-    path, usual = tmp_path / JOURNAL_NAME, resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / JOURNAL_NAME
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     refused = pytest.raises(EnvironmentNotReadyError, match=f"cannot write {path}")
     try:
         with refused, open_journal(tmp_path, PLAN, Piece) as journal:

@@ -1,4 +1,5 @@
-"""A lock of the user's own: what failed is in its percentiles, and one that never lets go ends the measurement."""
+"""A lock of the user's own: what failed is in its percentiles, and one that never lets go ends the
+measurement."""
 
 import contextlib
 import itertools
@@ -34,7 +35,9 @@ def test_percentiles_are_over_all_acquires_and_one_that_failed_takes_for_ever() 
     assert run.p50_s < inf
 
 
-def test_callers_who_never_come_out_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callers_who_never_come_out_are_waited_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(own_lock, "STRAGGLER_S", 0.4)
     never = threading.Event()
 
@@ -45,15 +48,23 @@ def test_callers_who_never_come_out_are_waited_for_together(monkeypatch: pytest.
 
     began_s = time.monotonic()
     try:
-        with pytest.raises(InconclusiveError, match="16 of 16 callers are still inside the lock 0.5 s after the end"):
-            measure_own_lock(never_granted, OwnLoad(callers=16, seconds=1.5, warmup_s=0.0, ttl_s=0.1))
+        with pytest.raises(
+            InconclusiveError,
+            match="16 of 16 callers are still inside the lock 0.5 s after the end",
+        ):
+            measure_own_lock(
+                never_granted, OwnLoad(callers=16, seconds=1.5, warmup_s=0.0, ttl_s=0.1)
+            )
         assert time.monotonic() - began_s < 16 * 0.5 + 1.5
     finally:
         never.set()
 
 
 def whose_first_lease_ends_by_itself(seconds: float) -> own_lock.OwnLock:
-    """A mutex of this process. Its first lease ends after so long, given back or not; the next one never does."""
+    """A mutex of this process.
+
+    Its first lease ends after so long, given back or not; the next one never does.
+    """
     guard = threading.Lock()
     leases: list[float] = []
 
@@ -91,6 +102,8 @@ def test_who_waited_longer_than_a_ttl_is_not_accused_and_tests_nothing() -> None
         with one:
             yield
 
-    load = OwnLoad(callers=4, seconds=0.4, warmup_s=0.0, resources=1, hold_s=0.002, ttl_s=0.01, processes=1)
+    load = OwnLoad(
+        callers=4, seconds=0.4, warmup_s=0.0, resources=1, hold_s=0.002, ttl_s=0.01, processes=1
+    )
     safety = measure_own_lock(slow, load).measured.safety
     assert (safety.verdict, safety.granted_invalid, safety.tested_leases) == ("NOT TESTED", 0, 0)

@@ -1,4 +1,5 @@
-"""A second process of a lock's load: it has connections of its own, and it never outlives the first one."""
+"""A second process of a lock's load: it has connections of its own, and it never outlives the first
+one."""
 
 import os
 import signal
@@ -30,7 +31,9 @@ def fleet() -> Iterator[Fleet]:
 def is_alive(pid: int) -> bool:
     """Whether a process runs: one that nobody has waited for has a number, and does not run."""
     with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] not in "ZX"
+        return (
+            Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] not in "ZX"
+        )
     return False
 
 
@@ -39,7 +42,8 @@ def test_the_copy_has_connections_of_its_own(fleet: Fleet) -> None:
     own_id = client.client_id()
 
     def ask(_link: Link) -> int:
-        with suppress(redis.ConnectionError):  # once: the one that was inherited
+        # once: the one that was inherited
+        with suppress(redis.ConnectionError):
             client.ping()
         return int(client.client_id())
 
@@ -63,9 +67,15 @@ def test_what_the_copy_raises_and_its_end_are_told() -> None:
     def ends(_link: Link) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with forked(fails, ()) as link, pytest.raises(InconclusiveError, match=r"could not begin: ValueError: no"):
+    with (
+        forked(fails, ()) as link,
+        pytest.raises(InconclusiveError, match=r"could not begin: ValueError: no"),
+    ):
         answer(link, 10.0, "begin")
-    with forked(ends, ()) as link, pytest.raises(InconclusiveError, match="ended before it could begin"):
+    with (
+        forked(ends, ()) as link,
+        pytest.raises(InconclusiveError, match="ended before it could begin"),
+    ):
         answer(link, 10.0, "begin")
 
 
@@ -82,7 +92,9 @@ def test_a_copy_that_hangs_is_ended() -> None:
     assert not is_alive(pid)
 
 
-def test_a_lock_that_hangs_in_the_second_process_only_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_hangs_in_the_second_process_only_ends_the_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(own_lock, "STRAGGLER_S", 0.4)
     first_pid = os.getpid()
 
@@ -97,7 +109,9 @@ def test_a_lock_that_hangs_in_the_second_process_only_ends_the_measurement(monke
         def __exit__(self, *_: object) -> None:
             pass
 
-    with pytest.raises(InconclusiveError, match=r"2 of 4 callers are still inside the lock 0\.5 s after the end"):
+    with pytest.raises(
+        InconclusiveError, match=r"2 of 4 callers are still inside the lock 0\.5 s after the end"
+    ):
         measure_own_lock(HangsInACopy, OwnLoad(callers=4, seconds=0.1, warmup_s=0.0, ttl_s=0.1))
 
 
@@ -119,7 +133,11 @@ with forked(work, ()) as link:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_copy_ends_with_the_first_process(number: signal.Signals) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())

@@ -10,18 +10,43 @@ from bench.measure.recorder import Recorder
 from bench.run.follow import Follower
 from bench.scenario import load
 
-MS, S = 1_000_000, 1_000_000_000
+MS = 1_000_000
+S = 1_000_000_000
 
 
 def acquire(recorder: Recorder, start_ns: int, took_ns: int, outcome: str = "acquired") -> None:
     end_ns = start_ns + took_ns
     granted_ns = end_ns if outcome == "acquired" else 0
-    recorder.write(start_ns, start_ns, start_ns, granted_ns, 0, 0, 0, 0, end_ns, 0, 0, OUTCOME_CODES[outcome], 0, 1, 0)
+    recorder.write(
+        start_ns,
+        start_ns,
+        start_ns,
+        granted_ns,
+        0,
+        0,
+        0,
+        0,
+        end_ns,
+        0,
+        0,
+        OUTCOME_CODES[outcome],
+        0,
+        1,
+        0,
+    )
 
 
 def write_note(workdir: Path, worker: int, **facts: object) -> None:
-    note = {"worker": worker, "pid": 100 + worker, "phase": "running", "spawned_ns": 10 * S, "cpu_s": 0.0} | facts
-    (workdir / f"worker-{worker}-{100 + worker}.json").write_text(json.dumps(note), encoding="utf-8")
+    note = {
+        "worker": worker,
+        "pid": 100 + worker,
+        "phase": "running",
+        "spawned_ns": 10 * S,
+        "cpu_s": 0.0,
+    } | facts
+    (workdir / f"worker-{worker}-{100 + worker}.json").write_text(
+        json.dumps(note), encoding="utf-8"
+    )
 
 
 @pytest.fixture
@@ -48,7 +73,9 @@ def test_an_interval_shows_only_what_ended_in_it(tmp_path: Path, follower: Follo
     recorder.close()
 
 
-def test_the_clock_starts_when_the_last_worker_has_its_users(tmp_path: Path, follower: Follower) -> None:
+def test_the_clock_starts_when_the_last_worker_has_its_users(
+    tmp_path: Path, follower: Follower
+) -> None:
     write_note(tmp_path, 0)
     assert follower.look(30 * S).phase == "starting"
     write_note(tmp_path, 1, spawned_ns=12 * S)
@@ -73,24 +100,53 @@ def test_the_busiest_worker_is_the_generators_health(tmp_path: Path, follower: F
     assert follower.look(12 * S).cpu_ratio == pytest.approx(0.9)
 
 
-def test_an_instance_in_trouble_is_told_with_the_errors_of_all_workers(tmp_path: Path, follower: Follower) -> None:
+def test_an_instance_in_trouble_is_told_with_the_errors_of_all_workers(
+    tmp_path: Path, follower: Follower
+) -> None:
     well = {"index": 0, "address": "h:1", "state": "voting", "errors": {}}
     write_note(
-        tmp_path, 0, instances=[well, {"index": 1, "address": "h:2", "state": "voting", "errors": {"timeout": 2}}]
+        tmp_path,
+        0,
+        instances=[
+            well,
+            {"index": 1, "address": "h:2", "state": "voting", "errors": {"timeout": 2}},
+        ],
     )
-    write_note(tmp_path, 1, instances=[well, {"index": 1, "address": "h:2", "state": "down", "errors": {"closed": 3}}])
+    write_note(
+        tmp_path,
+        1,
+        instances=[well, {"index": 1, "address": "h:2", "state": "down", "errors": {"closed": 3}}],
+    )
     assert follower.look(11 * S).troubles == {1: ("down", 5)}
 
 
-def test_a_violation_is_seen_at_the_next_look_and_stays_seen(tmp_path: Path, follower: Follower) -> None:
+def test_a_violation_is_seen_at_the_next_look_and_stays_seen(
+    tmp_path: Path, follower: Follower
+) -> None:
     recorder = Recorder(tmp_path, 0)
     held = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
-    for caller, granted_ns, sent_ns in ((1, 10 * S, 10 * S + 50 * MS), (2, 10 * S + MS, 10 * S + 60 * MS)):
+    for caller, granted_ns, sent_ns in (
+        (1, 10 * S, 10 * S + 50 * MS),
+        (2, 10 * S + MS, 10 * S + 60 * MS),
+    ):
         until_ns = granted_ns + S
         recorder.write(
-            granted_ns, granted_ns, granted_ns, granted_ns, until_ns, sent_ns, sent_ns, sent_ns + 1, granted_ns,
-            0, caller, held, 5, 1, caller,
-        )  # fmt: skip
+            granted_ns,
+            granted_ns,
+            granted_ns,
+            granted_ns,
+            until_ns,
+            sent_ns,
+            sent_ns,
+            sent_ns + 1,
+            granted_ns,
+            0,
+            caller,
+            held,
+            5,
+            1,
+            caller,
+        )
         if caller == 1:
             assert follower.look(11 * S).safety.verdict is None
     assert follower.look(12 * S).safety.violations == {"service_fault": 1}

@@ -60,7 +60,9 @@ def limit(status: Any, expression: str) -> JudgedThreshold:
         ({"thresholds": ("fail", "inconclusive"), "safety": "VIOLATED"}, "violated", 5),
     ],
 )
-def test_the_worst_word_wins_and_has_its_exit_code(case: dict[str, Any], status: str, code: int) -> None:
+def test_the_worst_word_wins_and_has_its_exit_code(
+    case: dict[str, Any], status: str, code: int
+) -> None:
     found = verdict(**case)
     assert found.status == status
     assert exit_code(found, interrupted=False) == code
@@ -68,7 +70,10 @@ def test_the_worst_word_wins_and_has_its_exit_code(case: dict[str, Any], status:
 
 
 def test_a_run_that_was_interrupted_is_never_green_and_what_is_certain_stays() -> None:
-    assert (verdict(interrupted=True).word, verdict(interrupted=True).exit_code) == ("INTERRUPTED", 130)
+    assert (verdict(interrupted=True).word, verdict(interrupted=True).exit_code) == (
+        "INTERRUPTED",
+        130,
+    )
     found = verdict(interrupted=True, safety="VIOLATED")
     assert (found.word, found.exit_code) == ("VIOLATED", 130)
 
@@ -98,7 +103,11 @@ def test_every_reason_is_said_not_only_the_worst() -> None:
 
 
 def test_an_invalid_run_says_why_and_judges_nothing_but_violations() -> None:
-    spoilt: dict[str, Any] = {"generator": "INVALID", "acquired": 0, "thresholds": ("inconclusive",)}
+    spoilt: dict[str, Any] = {
+        "generator": "INVALID",
+        "acquired": 0,
+        "thresholds": ("inconclusive",),
+    }
     reasons = ("worker 1 died", "the load was not what it claims: Little's ratio is 0.7")
     assert verdict(**spoilt, deaths=("worker 1 died",)).reasons == reasons
     violated = verdict(**spoilt, safety="VIOLATED")
@@ -108,5 +117,6 @@ def test_an_invalid_run_says_why_and_judges_nothing_but_violations() -> None:
 def test_nothing_granted_is_not_said_beside_a_rate_of_leases() -> None:
     assert verdict(acquired=0).reasons == ("no lease was granted in the measured window",)
     assert verdict(acquired=0, granted_per_s=20_782.0).reasons == (
-        "no acquire due in the measured window got a lease; all leases granted in it were due earlier",
+        "no acquire due in the measured window got a lease; all leases granted in it "
+        "were due earlier",
     )

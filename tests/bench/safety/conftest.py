@@ -13,11 +13,13 @@ HISTORIES = Path(__file__).parents[2] / "histories"
 
 
 def history_of(operations: list[dict]) -> History:
-    """The history of operations as the files write them: times in ms, what is not said did not happen."""
+    """The history of operations as the files write them: times in ms, what is not said did not
+    happen."""
     rows = []
     for number, one in enumerate(operations, 1):
         said = {"ended": one.get("granted", one["start"]), "release": "none", **one}
-        silent, vote = said.pop("silent", 0), "granted" if one["outcome"] == "acquired" else "refused"
+        silent = said.pop("silent", 0)
+        vote = "granted" if one["outcome"] == "acquired" else "refused"
         rows.append(record_of(number, votes={vote: 5 - silent, "silent": silent}, **said))
     return History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
 

@@ -1,7 +1,8 @@
-"""One flipped bit, or bytes of noise, in a stored record: the verdict stays or is UNKNOWN, and nothing raises.
+"""One flipped bit, or bytes of noise, in a stored record: the verdict stays or is UNKNOWN, and
+nothing raises.
 
-Planted here: bits and bytes in every file of a record. Without the checksums and the order of times a record can claim
-any verdict, which the last test shows.
+Planted here: bits and bytes in every file of a record. Without the checksums and the order of times
+a record can claim any verdict, which the last test shows.
 """
 
 import random
@@ -20,7 +21,8 @@ from bench.safety.judge import Circumstances, Judge, holes, without_seal
 from tests.doubles.records import granted_earlier, legal_records
 
 TTL_MS = 100
-LEASES = 1_200  # more than two blocks
+# more than two blocks
+LEASES = 1_200
 
 
 def record_in(folder: Path, *, violated: bool = False) -> WorkerNote:
@@ -29,7 +31,8 @@ def record_in(folder: Path, *, violated: bool = False) -> WorkerNote:
     if violated:
         for row in (100, 600, 1_100):
             granted_earlier(records, row + 4, records["release_sent_ns"][row] - 1)
-    recorder, begun = Recorder(folder, 0), Begun(folder, 0)
+    recorder = Recorder(folder, 0)
+    begun = Begun(folder, 0)
     begun.place()
     for row in words_of(records).tolist():
         recorder.write(*row[:15])
@@ -72,7 +75,8 @@ def zeros(rng: random.Random, raw: bytearray) -> None:
 def test_a_record_that_was_changed_keeps_its_verdict_or_is_unknown(
     tmp_path: Path, damage: Callable[[random.Random, bytearray], None], violated: bool
 ) -> None:
-    note, rng = record_in(tmp_path, violated=violated), random.Random(f"{damage.__name__} {violated}")
+    note = record_in(tmp_path, violated=violated)
+    rng = random.Random(f"{damage.__name__} {violated}")
     before = judged(tmp_path, note)
     assert before.verdict == ("VIOLATED" if violated else "SAFE"), before.reason
     unknown = 0
@@ -100,7 +104,10 @@ def test_a_file_cut_short_is_unknown(tmp_path: Path) -> None:
         whole = path.read_bytes()
         path.write_bytes(b"" if "seals" in kind else whole[: len(whole) // 2])
         found = judged(tmp_path, note)
-        assert found.verdict == "UNKNOWN" or (kind, found.verdict) == ("lostseals", "SAFE"), (kind, found.verdict)
+        assert found.verdict == "UNKNOWN" or (kind, found.verdict) == ("lostseals", "SAFE"), (
+            kind,
+            found.verdict,
+        )
         path.write_bytes(whole)
 
 
@@ -115,7 +122,9 @@ def test_a_file_cut_short_is_unknown(tmp_path: Path) -> None:
         ("resource", -1),
     ],
 )
-def test_a_record_that_cannot_be_true_is_torn_with_or_without_a_checksum(field: str, value: int) -> None:
+def test_a_record_that_cannot_be_true_is_torn_with_or_without_a_checksum(
+    field: str, value: int
+) -> None:
     records = legal_records(LEASES, 4)
     records[field][500] = value
     found = Judge(TTL_MS)
@@ -133,8 +142,11 @@ def test_nothing_in_a_record_is_later_than_when_it_was_read() -> None:
         assert ("torn" in str(oracle.report().reason)) is torn
 
 
-def test_without_the_rules_a_changed_record_claims_what_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: believed as it stands, a lease that was granted a little earlier is a violation."""
+def test_without_the_rules_a_changed_record_claims_what_it_likes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The negative control: believed as it stands, a lease that was granted a little earlier is a
+    violation."""
     records = legal_records(LEASES, 4)
     records["granted_ns"][504] = records["release_sent_ns"][500] - 1
     records["start_ns"][504] = records["attempt_ns"][504] = records["ended_ns"][504]
@@ -144,12 +156,21 @@ def test_without_the_rules_a_changed_record_claims_what_it_likes(monkeypatch: py
     assert oracle.report().verdict == "VIOLATED"
 
 
-def test_a_killed_writer_leaves_an_end_without_checksums_and_that_is_no_fault(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_an_end_without_checksums_and_that_is_no_fault(
+    tmp_path: Path,
+) -> None:
     recorder = Recorder(tmp_path, 0)
     for row in words_of(legal_records(700, 4)).tolist():
         recorder.write(*row[:15])
-    history = read_history(tmp_path)  # as it stands: nobody has closed it
-    assert (len(history.records), history.torn, dict(history.unsealed)) == (700, 0, {next(iter(history.counts)): 188})
-    assert np.array_equal(words_of(history.records)[:, : len(RECORD_FIELDS)], words_of(history.records))
+    # as it stands: nobody has closed it
+    history = read_history(tmp_path)
+    assert (len(history.records), history.torn, dict(history.unsealed)) == (
+        700,
+        0,
+        {next(iter(history.counts)): 188},
+    )
+    assert np.array_equal(
+        words_of(history.records)[:, : len(RECORD_FIELDS)], words_of(history.records)
+    )
     recorder.close()
     assert set(read_history(tmp_path).unsealed.values()) == {0}

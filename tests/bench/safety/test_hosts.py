@@ -1,4 +1,5 @@
-"""Leases told by two clocks: an overlap longer than the bounds is found, a shorter one or none is never claimed."""
+"""Leases told by two clocks: an overlap longer than the bounds is found, a shorter one or none is
+never claimed."""
 
 import numpy as np
 import pytest
@@ -13,21 +14,38 @@ TTL_MS = 10_000
 
 
 def leases(random, count, overlap_ns, resource=0):
-    """Leases of two hosts in turns, in true time; each begins `overlap_ns` before the one before it ends."""
+    """Leases of two hosts in turns, in true time; each begins `overlap_ns` before the one before it
+    ends."""
     length = 30 * MS + random.integers(0, 10 * MS, count)
     begun = 10**12 + S + np.concatenate([[0], np.cumsum(length[:-1] - overlap_ns)])
     return [
-        (resource, start, start + 100, start + 200, start + 200 + TTL_MS * MS, end, end, end + 50_000)
+        (
+            resource,
+            start,
+            start + 100,
+            start + 200,
+            start + 200 + TTL_MS * MS,
+            end,
+            end,
+            end + 50_000,
+        )
         for start, end in zip(begun.tolist(), (begun + length).tolist(), strict=True)
     ]
 
 
 def told(tmp_path, rows, clock_of_two):
-    """The history of `rows`, every second of which stands in the file of a worker whose clock is another."""
+    """The history of `rows`, every second of which stands in the file of a worker whose clock is
+    another."""
     recorders = [Recorder(tmp_path, worker) for worker in (0, 1)]
-    for number, (resource, start, attempt, granted, valid, work_end, sent, replied) in enumerate(rows):
-        recorder, shift = recorders[number % 2], clock_of_two if number % 2 else lambda ours: ours
-        times = [int(shift(time)) for time in (start, start, attempt, granted, valid, work_end, sent, replied, granted)]
+    for number, (resource, start, attempt, granted, valid, work_end, sent, replied) in enumerate(
+        rows
+    ):
+        recorder = recorders[number % 2]
+        shift = clock_of_two if number % 2 else lambda ours: ours
+        times = [
+            int(shift(time))
+            for time in (start, start, attempt, granted, valid, work_end, sent, replied, granted)
+        ]
         recorder.write(*times, resource, number % 2, 1 | 7 << 8, 5, 1, number)
     for recorder in recorders:
         recorder.close()
@@ -54,7 +72,9 @@ def test_legal_leases_of_two_hosts_are_never_called_a_violation(tmp_path, delay_
     assert (found.service_faults, found.foreign_deletes, found.granted_invalid) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("overlap_ms, seen", [(50, True), (5, True), (4.5, True), (0.9, False), (0.01, False)])
+@pytest.mark.parametrize(
+    "overlap_ms, seen", [(50, True), (5, True), (4.5, True), (0.9, False), (0.01, False)]
+)
 def test_an_overlap_is_seen_when_it_is_longer_than_the_bounds_and_never_claimed_when_it_may_be_none(
     tmp_path, overlap_ms, seen
 ):
@@ -70,7 +90,8 @@ def test_clocks_hours_apart_without_a_bound_would_show_violations_that_are_none(
 
 
 def test_leases_around_a_step_are_unknown_and_the_others_judged(tmp_path):
-    random, at = np.random.default_rng(2), 10**12 + 5 * S
+    random = np.random.default_rng(2)
+    at = 10**12 + 5 * S
     stepping = lambda ours: ours + HOURS + np.where(np.asarray(ours) >= at, 700 * MS, 0)  # noqa: E731
     rows = leases(random, 400, overlap_ns=-MS)
     bad = [leases(random, 2, 20 * MS, resource=1)]
@@ -88,7 +109,9 @@ def test_what_lies_between_the_times_of_one_operation_is_left_as_it_was_measured
     clock = Clock(exchanges(np.random.default_rng(1), drifting, count=200))
     likely, early, late = placed(raw, clock)
     for name in ("granted_ns", "valid_until_ns", "release_replied_ns"):
-        np.testing.assert_array_equal(likely[name] - likely["start_ns"], raw[name] - raw["start_ns"])
+        np.testing.assert_array_equal(
+            likely[name] - likely["start_ns"], raw[name] - raw["start_ns"]
+        )
         assert (early[name] <= late[name]).all()
     assert (likely["work_end_ns"] != 0).all()
     assert read_clocks(tmp_path) == {}

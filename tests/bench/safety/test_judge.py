@@ -1,4 +1,5 @@
-"""The oracle finds what is illegal, accepts what is legal, and does not claim what it cannot know."""
+"""The oracle finds what is illegal, accepts what is legal, and does not claim what it cannot
+know."""
 
 import dataclasses
 
@@ -13,7 +14,13 @@ from tests.doubles.records import granted_earlier
 
 MS = 1_000_000
 TTL_MS = 100
-COUNTS = ("service_faults", "client_overstays", "granted_invalid", "foreign_deletes", "spurious_refusals")
+COUNTS = (
+    "service_faults",
+    "client_overstays",
+    "granted_invalid",
+    "foreign_deletes",
+    "spurious_refusals",
+)
 
 
 def counts_of(report):
@@ -32,7 +39,9 @@ def first_attempts(records):
 def test_every_history_file_gets_its_verdict(told):
     document, history = told
     report = judge(history, document["ttl_ms"])
-    assert {"verdict": report.verdict, **counts_of(report)} == document["expected"], document["claim"]
+    assert {"verdict": report.verdict, **counts_of(report)} == document["expected"], document[
+        "claim"
+    ]
 
 
 def test_each_finding_names_the_operations_involved(told):
@@ -42,7 +51,9 @@ def test_each_finding_names_the_operations_involved(told):
     for example in report.examples:
         alone = example["kind"] in ("granted_invalid", "spurious_refusal")
         assert len(example["operations"]) == (1 if alone else 2)
-        assert len({operation["sequence"] for operation in example["operations"]}) == len(example["operations"])
+        assert len({operation["sequence"] for operation in example["operations"]}) == len(
+            example["operations"]
+        )
         assert len({operation["resource"] for operation in example["operations"]}) == 1
 
 
@@ -54,7 +65,8 @@ def test_a_large_legal_history_is_safe_with_its_bound(legal):
     assert report.upper_bound_95 == 3 / report.tested_leases
 
 
-# ---------------------------------------------------------------- negative controls: one planted fault per rule
+# ---------------------------------------------------------------- negative controls: one planted
+# fault per rule
 
 
 def plant_service_fault(records, row, following):
@@ -65,7 +77,9 @@ def plant_service_fault(records, row, following):
 def plant_overstay(records, row, following):
     records["valid_until_ns"][row] = records["granted_ns"][row] + 1
     records["work_end_ns"][row] = records["granted_ns"][following] + 1
-    records["release_sent_ns"][row] = records["release_replied_ns"][row] = records["granted_ns"][following] + 2
+    records["release_sent_ns"][row] = records["release_replied_ns"][row] = (
+        records["granted_ns"][following] + 2
+    )
     records["outcome"][row] = OUTCOME_CODES["acquired"] | OUTCOME_CODES["gone"] << 8
     return "client_overstays"
 
@@ -90,7 +104,13 @@ def plant_spurious_refusal(records, row, _following):
     return "spurious_refusals"
 
 
-PLANTS = [plant_service_fault, plant_overstay, plant_late_grant, plant_foreign_delete, plant_spurious_refusal]
+PLANTS = [
+    plant_service_fault,
+    plant_overstay,
+    plant_late_grant,
+    plant_foreign_delete,
+    plant_spurious_refusal,
+]
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
@@ -108,12 +128,16 @@ def test_an_oracle_blind_on_one_resource_would_be_noticed(legal):
     for resource in range(100):
         plant_service_fault(records, resource, resource + 100)
     report = judge(complete(records), TTL_MS)
-    assert (report.service_faults, len(report.examples)) == (100, 5), "so many of a kind are told one by one"
+    assert (report.service_faults, len(report.examples)) == (100, 5), (
+        "so many of a kind are told one by one"
+    )
     parts = Judge(TTL_MS)
     for resource in reversed(range(100)):
         parts.add(History(records[records["resource"] == resource], 0, 0))
     times = [one.at_ns for one in report.examples]
-    assert [one.at_ns for one in parts.report().examples] == times == sorted(times), "the earliest, however they come"
+    assert [one.at_ns for one in parts.report().examples] == times == sorted(times), (
+        "the earliest, however they come"
+    )
 
 
 # ---------------------------------------------------------------- a reference without cleverness
@@ -121,22 +145,35 @@ def test_an_oracle_blind_on_one_resource_would_be_noticed(legal):
 
 def reference(records):
     """The same rules, each operation against each other."""
-    leases = [row for row in records if row["outcome"] & 255 == 1 and row["granted_ns"] < row["valid_until_ns"]]
+    leases = [
+        row
+        for row in records
+        if row["outcome"] & 255 == 1 and row["granted_ns"] < row["valid_until_ns"]
+    ]
     leases.sort(key=lambda row: (row["resource"], row["granted_ns"], end_of(row)))
     return {
         "service_faults": sum(
-            any(earlier["resource"] == later["resource"] and later["granted_ns"] < end_of(earlier)
-                for earlier in leases[:position])
+            any(
+                earlier["resource"] == later["resource"] and later["granted_ns"] < end_of(earlier)
+                for earlier in leases[:position]
+            )
             for position, later in enumerate(leases)
         ),
-        "client_overstays": sum(any(overstayed(lease, other) for other in leases) for lease in leases),
-        "granted_invalid": sum(r["outcome"] & 255 == 1 and r["granted_ns"] >= r["valid_until_ns"] for r in records),
-        "foreign_deletes": sum(deleted_foreign(leases, position) for position in range(len(leases))),
+        "client_overstays": sum(
+            any(overstayed(lease, other) for other in leases) for lease in leases
+        ),
+        "granted_invalid": sum(
+            r["outcome"] & 255 == 1 and r["granted_ns"] >= r["valid_until_ns"] for r in records
+        ),
+        "foreign_deletes": sum(
+            deleted_foreign(leases, position) for position in range(len(leases))
+        ),
         "spurious_refusals": sum(
-            row["outcome"] & 255 == 2 and not any(may_hold(other, row) for other in records if other is not row)
+            row["outcome"] & 255 == 2
+            and not any(may_hold(other, row) for other in records if other is not row)
             for row in records
         ),
-    }  # fmt: skip
+    }
 
 
 def end_of(lease):
@@ -145,7 +182,10 @@ def end_of(lease):
 
 def overstayed(lease, other):
     worked = min(lease["work_end_ns"], lease["release_sent_ns"] or lease["work_end_ns"])
-    return other["resource"] == lease["resource"] and lease["valid_until_ns"] <= other["granted_ns"] < worked
+    return (
+        other["resource"] == lease["resource"]
+        and lease["valid_until_ns"] <= other["granted_ns"] < worked
+    )
 
 
 def deleted_foreign(leases, position):
@@ -171,7 +211,8 @@ def deleted_foreign(leases, position):
 
 def may_hold(other, refused):
     over = max(other["ended_ns"], other["release_replied_ns"])
-    acquired, released = other["outcome"] & 255 == 1, other["outcome"] >> 8 == OUTCOME_CODES["released"]
+    acquired = other["outcome"] & 255 == 1
+    released = other["outcome"] >> 8 == OUTCOME_CODES["released"]
     if acquired and not released:
         over = max(over, other["valid_until_ns"])
     sure = released or (not acquired and other["attempts"] <= 1 and not other["votes"] >> 24 & 255)
@@ -192,16 +233,27 @@ def random_history(rng):
     records["valid_until_ns"] = records["granted_ns"] + rng.integers(-1, 12, count)
     records["work_end_ns"] = records["granted_ns"] + rng.integers(0, 20, count)
     has_release = rng.random(count) < 0.8
-    records["release_sent_ns"] = np.where(has_release, records["granted_ns"] + rng.integers(0, 20, count), 0)
-    records["release_replied_ns"] = np.where(has_release, records["release_sent_ns"] + rng.integers(0, 6, count), 0)
+    records["release_sent_ns"] = np.where(
+        has_release, records["granted_ns"] + rng.integers(0, 20, count), 0
+    )
+    records["release_replied_ns"] = np.where(
+        has_release, records["release_sent_ns"] + rng.integers(0, 6, count), 0
+    )
     records["outcome"] = np.where(has_release, rng.choice([7, 8, 4], count) << 8, 0) | 1
     failed = rng.random(count) < 0.2
-    for name in ("granted_ns", "valid_until_ns", "work_end_ns", "release_sent_ns", "release_replied_ns"):
+    for name in (
+        "granted_ns",
+        "valid_until_ns",
+        "work_end_ns",
+        "release_sent_ns",
+        "release_replied_ns",
+    ):
         records[name][failed] = 0
     records["outcome"][failed] = rng.choice([2, 3, 4], int(failed.sum()))
     records["attempts"] = rng.integers(1, 3, count)
     records["votes"] = rng.integers(0, 2, count) << 24
-    late = rng.random(count) < 0.5  # some refusals long after everything: only those can be spurious
+    # some refusals long after everything: only those can be spurious
+    late = rng.random(count) < 0.5
     shift = int(rng.integers(100, 400)) * MS
     for name in ("start_ns", "ended_ns"):
         records[name][failed & late] += shift
@@ -211,11 +263,14 @@ def random_history(rng):
 
 @pytest.mark.parametrize("histories", [800, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_random_histories_are_judged_as_by_the_reference(histories):
-    rng, seen = np.random.default_rng(7), dict.fromkeys(COUNTS, 0)
+    rng = np.random.default_rng(7)
+    seen = dict.fromkeys(COUNTS, 0)
     for number in range(histories):
         records = random_history(rng)
         expected = reference(list(records))
-        assert counts_of(judge(complete(records), TTL_MS)) == expected, f"history {number}: {records}"
+        assert counts_of(judge(complete(records), TTL_MS)) == expected, (
+            f"history {number}: {records}"
+        )
         seen = {name: seen[name] + expected[name] for name in COUNTS}
     assert min(seen.values()) > 20, f"the rng must show every rule often: {seen}"
 
@@ -224,10 +279,25 @@ def test_random_histories_are_judged_as_by_the_reference(histories):
 
 
 def test_contested_means_that_another_asked_while_the_lease_was_valid(history):
-    holder = {"caller": 0, "outcome": "acquired", "release": "released", "start": 0, "granted": 1,
-              "valid_until": 98, "work_end": 50, "release_sent": 50, "release_replied": 51}  # fmt: skip
+    holder = {
+        "caller": 0,
+        "outcome": "acquired",
+        "release": "released",
+        "start": 0,
+        "granted": 1,
+        "valid_until": 98,
+        "work_end": 50,
+        "release_sent": 50,
+        "release_replied": 51,
+    }
     asked = {"caller": 1, "outcome": "contended"}
-    for start, ended, contested in ((20, 30, 1), (0, 200, 1), (49, 60, 1), (0, 0.5, 0), (60, 70, 0)):
+    for start, ended, contested in (
+        (20, 30, 1),
+        (0, 200, 1),
+        (49, 60, 1),
+        (0, 0.5, 0),
+        (60, 70, 0),
+    ):
         report = judge(history([holder, {**asked, "start": start, "ended": ended}]), TTL_MS)
         assert report.contested_leases == contested, (start, ended)
     elsewhere = {**asked, "start": 20, "ended": 30, "resource": 1}
@@ -242,14 +312,30 @@ def test_contested_means_that_another_asked_while_the_lease_was_valid(history):
     [
         (Circumstances(), 1, 0, "1 torn records"),
         (Circumstances(), 0, 2, "2 missing files"),
-        (Circumstances(clock=((0, 5), (10**9, 5 + 50 * MS))), 0, 0, "the wall clock stepped by 50.0 ms"),
-        (Circumstances(clock=((0, 5), (10**9, 5 - 50 * MS))), 0, 0, "the wall clock stepped by 50.0 ms"),
+        (
+            Circumstances(clock=((0, 5), (10**9, 5 + 50 * MS))),
+            0,
+            0,
+            "the wall clock stepped by 50.0 ms",
+        ),
+        (
+            Circumstances(clock=((0, 5), (10**9, 5 - 50 * MS))),
+            0,
+            0,
+            "the wall clock stepped by 50.0 ms",
+        ),
         (Circumstances(missing=("worker 1 was killed",)), 0, 0, "worker 1 was killed"),
     ],
 )
-def test_a_legal_history_is_unknown_when_something_is_missing(legal, circumstances, torn, missing_segments, reason):
+def test_a_legal_history_is_unknown_when_something_is_missing(
+    legal, circumstances, torn, missing_segments, reason
+):
     whole = complete(legal(10_000, 10))
-    report = judge(dataclasses.replace(whole, torn=torn, missing_segments=missing_segments), TTL_MS, circumstances)
+    report = judge(
+        dataclasses.replace(whole, torn=torn, missing_segments=missing_segments),
+        TTL_MS,
+        circumstances,
+    )
     assert report.verdict == "UNKNOWN"
     assert reason in report.reason
     assert report.upper_bound_95 is None
@@ -277,7 +363,9 @@ def test_what_was_seen_stays_seen_in_an_incomplete_history(legal):
     plant_service_fault(records, 100, 110)
     report = judge(History(records, torn=1, missing_segments=0), TTL_MS)
     assert report.verdict == "VIOLATED"
-    said = "1 × service fault; besides, the history is incomplete: 1 torn records, 0 missing files; "
+    said = (
+        "1 × service fault; besides, the history is incomplete: 1 torn records, 0 missing files; "
+    )
     assert str(report.reason).startswith(said)
 
 
@@ -295,10 +383,21 @@ def test_what_was_seen_stays_seen_in_an_incomplete_history(legal):
         (Circumstances(fault_spans_ns=((-200 * MS, -70 * MS),)), "injected fault", 0),
     ],
 )
-def test_a_violation_is_blamed_on_what_could_have_caused_it(history, circumstances, cause, unexplained):
-    lease = {"outcome": "acquired", "release": "released", "valid_until": 98, "work_end": 50, "release_sent": 50}
+def test_a_violation_is_blamed_on_what_could_have_caused_it(
+    history, circumstances, cause, unexplained
+):
+    lease = {
+        "outcome": "acquired",
+        "release": "released",
+        "valid_until": 98,
+        "work_end": 50,
+        "release_sent": 50,
+    }
     both = history(
-        [{**lease, "caller": 0, "start": 0, "granted": 1}, {**lease, "caller": 1, "start": 2, "granted": 20}]
+        [
+            {**lease, "caller": 0, "start": 0, "granted": 1},
+            {**lease, "caller": 1, "start": 2, "granted": 20},
+        ]
     )
     report = judge(both, TTL_MS, circumstances)
     assert (report.verdict, report.unexplained) == ("VIOLATED", unexplained)
@@ -308,7 +407,10 @@ def test_a_violation_is_blamed_on_what_could_have_caused_it(history, circumstanc
 def test_overstays_and_spurious_refusals_are_not_blamed(told):
     document, history = told
     report = judge(history, document["ttl_ms"])
-    assert report.unexplained == report.service_faults + report.granted_invalid + report.foreign_deletes
+    assert (
+        report.unexplained
+        == report.service_faults + report.granted_invalid + report.foreign_deletes
+    )
 
 
 # ---------------------------------------------------------------- parts, size, form
@@ -318,10 +420,13 @@ def test_parts_by_resource_are_judged_as_the_whole(legal):
     records = legal(20_000, 100)
     for resource in range(0, 100, 3):
         plant_service_fault(records, resource, resource + 100)
-    whole, oracle = judge(complete(records), TTL_MS), Judge(TTL_MS)
+    whole = judge(complete(records), TTL_MS)
+    oracle = Judge(TTL_MS)
     lost = first_attempts(records)
     for part in range(7):
-        oracle.add(History(records[records["resource"] % 7 == part], 0, 0, lost[lost[:, 0] % 7 == part]))
+        oracle.add(
+            History(records[records["resource"] % 7 == part], 0, 0, lost[lost[:, 0] % 7 == part])
+        )
     assert oracle.report().tested_leases == whole.tested_leases > 1_000
     assert {**counts_of(oracle.report()), "contested": oracle.report().contested_leases} == {
         **counts_of(whole),
@@ -330,9 +435,13 @@ def test_parts_by_resource_are_judged_as_the_whole(legal):
 
 
 def test_a_denied_acquire_whose_vote_came_late_may_have_kept_its_key_for_a_whole_ttl():
-    """Such a vote is in its record, once it is patched, and so is that it came late: nobody knows when the key went."""
+    """Such a vote is in its record, once it is patched, and so is that it came late: nobody knows
+    when the key went."""
     records = np.zeros(3, RECORD_DTYPE)
-    records["ended_ns"], records["attempts"], records["outcome"] = 10 * MS, 1, OUTCOME_CODES["contended"]
-    records["votes"] = [1 | 2 << 8, 1 | 2 << 8 | LATE_VOTES, 2 << 8 | 1 << 40]  # in time, late, still out
+    records["ended_ns"] = 10 * MS
+    records["attempts"] = 1
+    records["outcome"] = OUTCOME_CODES["contended"]
+    # in time, late, still out
+    records["votes"] = [1 | 2 << 8, 1 | 2 << 8 | LATE_VOTES, 2 << 8 | 1 << 40]
     early, *lasting = (trace_end_ns(records, TTL_MS) // MS).tolist()
     assert lasting == [early + TTL_MS] * 2

@@ -1,4 +1,5 @@
-"""The live verdict: what the oracle finds at the end is seen while it happens, and nothing that is not there."""
+"""The live verdict: what the oracle finds at the end is seen while it happens, and nothing that is
+not there."""
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ LIVE = ("service_fault", "foreign_delete", "granted_invalid", "client_overstay")
 
 
 def looks_of(records, every_ns=50_000_000):
-    """The records as they would come, in the order in which they were written, a look every `every_ns`."""
+    """The records as they would come, in the order in which they were written, a look every
+    `every_ns`."""
     ended = np.maximum(records["ended_ns"], records["release_replied_ns"])
     look = ended // every_ns
     for number in np.unique(look):
@@ -30,10 +32,15 @@ def seen_live(records, ttl_ms=TTL_MS, **how):
 
 def test_every_history_file_is_seen_live_as_at_the_end(told):
     document, history = told
-    expected = {kind: document["expected"][f"{kind}s" if kind != "granted_invalid" else kind] for kind in LIVE}
+    expected = {
+        kind: document["expected"][f"{kind}s" if kind != "granted_invalid" else kind]
+        for kind in LIVE
+    }
     verdict = seen_live(history.records, document["ttl_ms"], every_ns=1_000_000)
     assert {kind: verdict.counts.get(kind, 0) for kind in LIVE} == expected, document["claim"]
-    assert verdict.verdict == ("VIOLATED" if document["expected"]["verdict"] == "VIOLATED" else None)
+    assert verdict.verdict == (
+        "VIOLATED" if document["expected"]["verdict"] == "VIOLATED" else None
+    )
 
 
 def test_a_legal_history_gives_no_alarm_however_it_is_cut(legal):
@@ -44,16 +51,31 @@ def test_a_legal_history_gives_no_alarm_however_it_is_cut(legal):
 
 
 def test_two_leases_at_once_are_seen_at_the_next_look_even_if_they_end_in_different_ones(history):
-    one = {"caller": 1, "outcome": "acquired", "release": "released", "start": 0, "granted": 1, "valid_until": 98}
+    one = {
+        "caller": 1,
+        "outcome": "acquired",
+        "release": "released",
+        "start": 0,
+        "granted": 1,
+        "valid_until": 98,
+    }
     first = one | {"work_end": 10, "release_sent": 10, "release_replied": 11}
-    second = one | {"caller": 2, "granted": 5, "work_end": 90, "release_sent": 90, "release_replied": 91}
+    second = one | {
+        "caller": 2,
+        "granted": 5,
+        "work_end": 90,
+        "release_sent": 90,
+        "release_replied": 91,
+    }
     records = history([first, second]).records
     oracle = LiveJudge(TTL_MS)
     assert oracle.add(records[:1]).verdict is None
     assert oracle.add(records[:0]).verdict is None
     found = oracle.add(records[1:])
     assert (found.verdict, found.violations) == ("VIOLATED", {"service_fault": 1})
-    assert oracle.add(records[:0]).violations == {"service_fault": 1}, "what was seen stays seen, once"
+    assert oracle.add(records[:0]).violations == {"service_fault": 1}, (
+        "what was seen stays seen, once"
+    )
 
 
 def test_random_histories_are_counted_as_at_the_end(legal):
@@ -66,7 +88,8 @@ def test_random_histories_are_counted_as_at_the_end(legal):
 
 
 def test_a_blind_rule_would_be_noticed(legal, monkeypatch):
-    """The negative control: with the rule blinded the planted fault is not seen, so it is the rule that sees it."""
+    """The negative control: with the rule blinded the planted fault is not seen, so it is the rule
+    that sees it."""
     records = legal(1000, 10)
     granted_earlier(records, 20, records["release_sent_ns"][10] - 1)
     assert seen_live(records).violations == {"service_fault": 1}
@@ -94,7 +117,8 @@ def test_of_many_leases_those_of_some_resources_are_judged_whole(legal, resource
     assert oracle.verdict.leases == np.count_nonzero(judged)
     assert oracle.verdict.verdict is None
     for resource in (0, 1) if every > 1 else (0,):
-        broken, live = records[: 4 * MOST_FRESH].copy(), LiveJudge(TTL_MS)
+        broken = records[: 4 * MOST_FRESH].copy()
+        live = LiveJudge(TTL_MS)
         first, second = np.flatnonzero(broken["resource"] == resource)[:2]
         broken["granted_ns"][second] = broken["release_sent_ns"][first] - 1
         assert bool(live.add(broken).violations) == (resource == 0)

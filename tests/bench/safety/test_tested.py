@@ -16,30 +16,47 @@ TTL_MS = 100
 def asked_often(records):
     """The history of these records, with an attempt in the middle of each lease that lost."""
     middle = (records["granted_ns"] + records["release_sent_ns"]) // 2
-    return History(records, torn=0, missing_segments=0, lost=np.stack([records["resource"], middle], axis=1))
+    return History(
+        records, torn=0, missing_segments=0, lost=np.stack([records["resource"], middle], axis=1)
+    )
 
 
 TIMES = ("granted", "work_end", "release_sent", "release_replied")
-HELD = {"caller": 0, "outcome": "acquired", "release": "released", "start": 0, "granted": 1,
-        "valid_until": 98, "work_end": 50, "release_sent": 50, "release_replied": 51}  # fmt: skip
+HELD = {
+    "caller": 0,
+    "outcome": "acquired",
+    "release": "released",
+    "start": 0,
+    "granted": 1,
+    "valid_until": 98,
+    "work_end": 50,
+    "release_sent": 50,
+    "release_replied": 51,
+}
 
 
 @pytest.mark.parametrize(
     "asked, tested",
     [
         ({"start": 20, "ended": 30}, 1),
-        ({"start": 1, "ended": 30}, 0),  # sent at the very moment of the grant
-        ({"start": 50, "ended": 60}, 0),  # … of the release
+        # sent at the very moment of the grant
+        ({"start": 1, "ended": 30}, 0),
+        # … of the release
+        ({"start": 50, "ended": 60}, 0),
         ({"start": 60, "ended": 70}, 0),
         ({"start": 20, "ended": 30, "resource": 1}, 0),
     ],
 )
 def test_tested_means_that_an_attempt_was_sent_while_the_lease_was_held(history, asked, tested):
-    assert judge(history([HELD, {**asked, "caller": 1, "outcome": "contended"}]), TTL_MS).tested_leases == tested
+    assert (
+        judge(history([HELD, {**asked, "caller": 1, "outcome": "contended"}]), TTL_MS).tested_leases
+        == tested
+    )
 
 
 def test_who_waits_in_his_own_line_tests_nothing_until_he_sends_something(history):
-    """An acquire that spans the whole lease contests it; what tests it is an attempt, be it one that lost."""
+    """An acquire that spans the whole lease contests it; what tests it is an attempt, be it one
+    that lost."""
     waiting = {"caller": 1, "outcome": "contended", "start": 0.5, "ended": 90, "attempt": 70}
     made = history([HELD, waiting])
     report = judge(made, TTL_MS)
@@ -49,7 +66,8 @@ def test_who_waits_in_his_own_line_tests_nothing_until_he_sends_something(histor
 
 
 def test_nothing_is_tested_that_was_not_held_for_a_time(history):
-    """The hole: an interval of no length overlaps nothing, so a lock that always says yes looked safe."""
+    """The hole: an interval of no length overlaps nothing, so a lock that always says yes looked
+    safe."""
     held_0 = {**HELD, "work_end": 1, "release_sent": 1}
     always_yes = [
         {**held_0, "caller": caller, **{name: held_0[name] + shift for name in TIMES}}
@@ -62,12 +80,14 @@ def test_nothing_is_tested_that_was_not_held_for_a_time(history):
 
 
 def test_a_lock_that_invents_attempts_has_not_asked_its_servers(legal):
-    """Each lease and each attempt that lost is a command at least; each release that found its lock is one more."""
+    """Each lease and each attempt that lost is a command at least; each release that found its lock
+    is one more."""
     records = legal(10_000, 10)
     for commands, verdict in ((19_999, "NOT TESTED"), (20_000, "SAFE"), (None, "SAFE")):
         report = judge(asked_often(records), TTL_MS, Circumstances(commands=commands))
         assert (report.verdict, report.tested_leases > 0) == (verdict, verdict == "SAFE"), commands
-    share = Circumstances(commands=20_000, leases=20_001)  # of which the history has only some
+    # of which the history has only some
+    share = Circumstances(commands=20_000, leases=20_001)
     assert judge(asked_often(records), TTL_MS, share).verdict == "NOT TESTED"
     for commands, verdict in ((29_999, "NOT TESTED"), (30_000, "SAFE")):
         asked = Circumstances(commands=commands, releases_ask=True)
@@ -82,10 +102,21 @@ def test_the_bound_is_three_over_n_from_a_hundred_tested_leases_on(history, test
     for number in range(tested):
         at = 1000 * number
         pairs += [
-            {"caller": 0, "outcome": "acquired", "release": "released", "start": at, "granted": at + 1,
-             "valid_until": at + 98, "work_end": at + 50, "release_sent": at + 50, "release_replied": at + 51},
+            {
+                "caller": 0,
+                "outcome": "acquired",
+                "release": "released",
+                "start": at,
+                "granted": at + 1,
+                "valid_until": at + 98,
+                "work_end": at + 50,
+                "release_sent": at + 50,
+                "release_replied": at + 51,
+            },
             {"caller": 1, "outcome": "contended", "start": at + 10, "ended": at + 11},
-        ]  # fmt: skip
+        ]
     report = judge(history(pairs), TTL_MS)
     assert (report.tested_leases, report.upper_bound_95) == (tested, bound)
-    assert (report.verdict, report.reason is None) == (("NOT TESTED", False) if bound is None else ("SAFE", True))
+    assert (report.verdict, report.reason is None) == (
+        ("NOT TESTED", False) if bound is None else ("SAFE", True)
+    )

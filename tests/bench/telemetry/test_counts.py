@@ -1,4 +1,5 @@
-"""What records add up to: equal to the fold of bench.measure, whatever the order and the parts they come in."""
+"""What records add up to: equal to the fold of bench.measure, whatever the order and the parts they
+come in."""
 
 from typing import Any
 
@@ -25,14 +26,26 @@ def history(number: int, seed: int) -> np.ndarray:
     records = np.zeros(number, RECORD_DTYPE)
     start = np.sort(rng.integers(10 * S, 12 * S, number))
     won = rng.random(number) < 0.7
-    codes = np.where(won, OUTCOME_CODES["acquired"], rng.choice([OUTCOME_CODES[name] for name in NAMES[1:]], number))
+    codes = np.where(
+        won,
+        OUTCOME_CODES["acquired"],
+        rng.choice([OUTCOME_CODES[name] for name in NAMES[1:]], number),
+    )
     ended = start + rng.integers(10_000, 50 * MS, number)
-    records["intended_ns"], records["start_ns"], records["attempt_ns"] = start - 5_000, start, start + 1_000
+    records["intended_ns"] = start - 5_000
+    records["start_ns"] = start
+    records["attempt_ns"] = start + 1_000
     records["ended_ns"] = ended
-    for name, value in (("granted_ns", ended), ("valid_until_ns", ended + S), ("release_sent_ns", ended + 3 * MS)):
+    for name, value in (
+        ("granted_ns", ended),
+        ("valid_until_ns", ended + S),
+        ("release_sent_ns", ended + 3 * MS),
+    ):
         records[name] = np.where(won, value, 0)
     records["release_replied_ns"] = np.where(won, ended + 4 * MS, 0)
-    released = rng.choice([OUTCOME_CODES["released"], OUTCOME_CODES["gone"], OUTCOME_CODES["unreachable"]], number)
+    released = rng.choice(
+        [OUTCOME_CODES["released"], OUTCOME_CODES["gone"], OUTCOME_CODES["unreachable"]], number
+    )
     records["outcome"] = codes | np.where(won, released, 0) << 8
     records["votes"] = np.where(won, 3 | 2 << 8, 2 | 2 << 8 | 1 << 24)
     records["attempts"] = rng.integers(1, 9, number) | rng.integers(0, 2, number) << 32
@@ -85,19 +98,27 @@ def test_a_split_vote_costs_from_the_first_attempt_to_the_one_that_won(records) 
             {"start": 10, "attempt": 90, "ended": 91, "attempts": 3},
         )
     )
-    (dead,) = [one for one in counts.points({}) if one.instrument.name == "redlock.split_vote.dead_time"]
+    (dead,) = [
+        one for one in counts.points({}) if one.instrument.name == "redlock.split_vote.dead_time"
+    ]
     assert (dead.value.count, dead.value.sum) == (1, 0.007)
 
 
 def test_handoffs_are_the_same_look_by_look_as_all_at_once(records) -> None:
     """Holder after holder on one resource, each asking before the last has released."""
     chain = [
-        {"start": 100 * number, "ended": 100 * number + 150, "release_sent": 100 * number + 240,
-         "release_replied": 100 * number + 241}
+        {
+            "start": 100 * number,
+            "ended": 100 * number + 150,
+            "release_sent": 100 * number + 240,
+            "release_replied": 100 * number + 241,
+        }
         for number in range(100)
-    ]  # fmt: skip
+    ]
     whole = records(*chain)
-    at_once, growing, seen = OperationCounts(3), OperationCounts(3), 0
+    at_once = OperationCounts(3)
+    growing = OperationCounts(3)
+    seen = 0
     at_once.add_handoffs(whole, ALL_TIME)
     for second in range(1, 16):
         known = whole[seen:][whole["release_replied_ns"][seen:] <= second * S]
@@ -110,14 +131,21 @@ def test_handoffs_are_the_same_look_by_look_as_all_at_once(records) -> None:
 
 def test_who_asks_and_is_not_releasing_waits(records, report: Any) -> None:
     counts = OperationCounts(3)
-    counts.look(records({"start": 100, "ended": 200, "release_sent": 300, "release_replied": 800}), S)
-    notes = [report(callers=9, idle=2, holding=3, phase="running"), report(callers=9, phase="stopped")]
+    counts.look(
+        records({"start": 100, "ended": 200, "release_sent": 300, "release_replied": 800}), S
+    )
+    notes = [
+        report(callers=9, idle=2, holding=3, phase="running"),
+        report(callers=9, phase="stopped"),
+    ]
     values = {one.instrument.name: one.value for one in counts.points({}, notes, notes)}
     assert values["redlock.leases.held"] == 3
     assert values["redlock.callers.waiting"] == pytest.approx(3.5), "of four half a caller releases"
     assert values["redlock.load.achieved"] == 1
     names = {one.instrument.name for one in counts.points({}, notes, notes[1:])}
-    assert not names & {"redlock.leases.held", "redlock.callers.waiting"}, "who works has not spoken lately"
+    assert not names & {"redlock.leases.held", "redlock.callers.waiting"}, (
+        "who works has not spoken lately"
+    )
     counts.rest()
     values = {one.instrument.name: one.value for one in counts.points({}, [])}
     assert values["redlock.callers.waiting"] == values["redlock.load.achieved"] == 0
@@ -132,7 +160,9 @@ def test_who_asks_and_is_not_releasing_waits(records, report: Any) -> None:
         ("redlock.hold.duration", 1, {}),
     ],
 )
-def test_what_is_not_in_the_table_cannot_be_exported(name: str, value: float, attributes: dict[str, str]) -> None:
+def test_what_is_not_in_the_table_cannot_be_exported(
+    name: str, value: float, attributes: dict[str, str]
+) -> None:
     with pytest.raises((KeyError, ValueError)):
         point(name, value, **attributes)
 
@@ -140,13 +170,20 @@ def test_what_is_not_in_the_table_cannot_be_exported(name: str, value: float, at
 def waiting_in(counts: OperationCounts, notes: list[Any]) -> dict[str, Any]:
     names = ("handoff.turns", "acquire.polls", "acquire.longest", "callers.fairness")
     points = {one.instrument.name: one.value for one in counts.points({}, notes)}
-    return {f"redlock.{name}": points[f"redlock.{name}"] for name in names if f"redlock.{name}" in points}
+    return {
+        f"redlock.{name}": points[f"redlock.{name}"]
+        for name in names
+        if f"redlock.{name}" in points
+    }
 
 
 def test_waiting_is_that_of_the_result_of_a_whole_run(report: Any) -> None:
-    records, notes = history(3_000, 1), [report(figures={"wakeups": 2, "polls": 5})]
+    records = history(3_000, 1)
+    notes = [report(figures={"wakeups": 2, "polls": 5})]
     records["caller"] = np.arange(3_000) % 7 % 4
-    expected = builtins_of(fold(records, Window(0, 1 << 62), scenario_of(4), notes).values)["waiting"]
+    expected = builtins_of(fold(records, Window(0, 1 << 62), scenario_of(4), notes).values)[
+        "waiting"
+    ]
     counts = OperationCounts(3)
     assert set(waiting_in(counts, notes)) == {"redlock.handoff.turns", "redlock.acquire.polls"}
     for part in np.array_split(records, 7):

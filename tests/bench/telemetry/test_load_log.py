@@ -1,4 +1,5 @@
-"""Attempts and extensions from the load process to the exporter: complete lines, bounded, paced by the rate."""
+"""Attempts and extensions from the load process to the exporter: complete lines, bounded, paced by
+the rate."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +25,20 @@ from lockcore import AttemptRecord, Lease, Outcome, Tally, Vote
 
 def record(number: int = 1, started_ns: int = 100, resource: str = "r7") -> AttemptRecord:
     return AttemptRecord(
-        resource=resource, attempt=number, acquire_ns=100, started_ns=started_ns, decided_ns=started_ns + 50,
-        closed_ns=started_ns + 60, outcome=Outcome.SPLIT_VOTE, tally=Tally(), validity_ns=0, margin=-1,
-        votes=(Vote.GRANTED, Vote.SILENT, Vote.ABSENT), sent_ns=(started_ns + 1, started_ns + 1, 0),
+        resource=resource,
+        attempt=number,
+        acquire_ns=100,
+        started_ns=started_ns,
+        decided_ns=started_ns + 50,
+        closed_ns=started_ns + 60,
+        outcome=Outcome.SPLIT_VOTE,
+        tally=Tally(),
+        validity_ns=0,
+        margin=-1,
+        votes=(Vote.GRANTED, Vote.SILENT, Vote.ABSENT),
+        sent_ns=(started_ns + 1, started_ns + 1, 0),
         replied_ns=(started_ns + 9, 0, 0),
-    )  # fmt: skip
+    )
 
 
 def log_in(folder: Path, paces: list[int] | None = None) -> AttemptLog:
@@ -40,21 +50,30 @@ def attempts_in(folder: Path) -> LineTail[ObservedAttempt]:
 
 
 def test_an_attempt_comes_out_as_it_went_in_and_without_its_resource(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), attempts_in(tmp_path)
+    log = log_in(tmp_path)
+    tail = attempts_in(tmp_path)
     log.observe(record(2, 300))
     log.flush()
     (attempt,) = tail.new()
     assert (attempt.resource, attempt.number) == (checksum("r7"), 2)
-    assert (attempt.acquire_ns, attempt.started_ns, attempt.decided_ns, attempt.closed_ns) == (100, 300, 350, 360)
+    assert (attempt.acquire_ns, attempt.started_ns, attempt.decided_ns, attempt.closed_ns) == (
+        100,
+        300,
+        350,
+        360,
+    )
     assert attempt.outcome == "split_vote"
     assert [(ask.vote, ask.sent_ns, ask.replied_ns) for ask in attempt.asks] == [
-        ("granted", 301, 309), ("silent", 301, 0), ("absent", 0, 0),
-    ]  # fmt: skip
+        ("granted", 301, 309),
+        ("silent", 301, 0),
+        ("absent", 0, 0),
+    ]
     assert b"r7" not in next(tmp_path.iterdir()).read_bytes()
 
 
 def test_an_attempt_comes_out_with_its_error_replies(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), attempts_in(tmp_path)
+    log = log_in(tmp_path)
+    tail = attempts_in(tmp_path)
     votes = (Vote.GRANTED, Vote.ERRORED, Vote.ABSENT)
     log.observe(replace(record(), votes=votes, errors=("", "OOM", "")))
     log.flush()
@@ -63,7 +82,8 @@ def test_an_attempt_comes_out_with_its_error_replies(tmp_path: Path) -> None:
 
 
 def test_the_tail_hands_out_each_attempt_once_and_never_half_a_line(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), attempts_in(tmp_path)
+    log = log_in(tmp_path)
+    tail = attempts_in(tmp_path)
     for number in range(5):
         log.observe(record(number))
         log.flush()
@@ -77,7 +97,8 @@ def test_the_tail_hands_out_each_attempt_once_and_never_half_a_line(tmp_path: Pa
 
 
 def test_more_than_can_be_kept_is_dropped_and_counted(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), attempts_in(tmp_path)
+    log = log_in(tmp_path)
+    tail = attempts_in(tmp_path)
     for _ in range(KEPT + 7):
         log.observe(record(2))
     log.flush()
@@ -88,8 +109,11 @@ def test_more_than_can_be_kept_is_dropped_and_counted(tmp_path: Path) -> None:
     assert sum(attempt.dropped for attempt in kept) == 7
 
 
-def test_of_a_caller_that_tries_again_and_again_the_first_attempts_and_the_winning_one_are_kept(tmp_path: Path) -> None:
-    log, tail = log_in(tmp_path), attempts_in(tmp_path)
+def test_of_a_caller_that_tries_again_and_again_the_first_attempts_and_the_winning_one_are_kept(
+    tmp_path: Path,
+) -> None:
+    log = log_in(tmp_path)
+    tail = attempts_in(tmp_path)
     tries = 5 * KEPT
     for number in range(1, tries + 1):
         log.observe(record(number))
@@ -100,12 +124,18 @@ def test_of_a_caller_that_tries_again_and_again_the_first_attempts_and_the_winni
     assert {attempt.dropped for attempt in kept} == {0}, "nothing counts as lost"
 
 
-@pytest.mark.parametrize("per_s, every", [(10, 1), (250, 1), (2_000, 8), (5_000, 20), (8_000, 32), (500_000, MOST)])
+@pytest.mark.parametrize(
+    "per_s, every", [(10, 1), (250, 1), (2_000, 8), (5_000, 20), (8_000, 32), (500_000, MOST)]
+)
 def test_few_of_many_acquires_are_observed_and_all_of_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_s: int, every: int
 ) -> None:
-    """Telemetry may add 1.5 µs to a cycle; an observation costs more than ten, on machines that do not do more."""
-    now_s, paces, observed, seconds = [0.0], [1], 0, 6
+    """Telemetry may add 1.5 µs to a cycle; an observation costs more than ten, on machines that do
+    not do more."""
+    now_s = [0.0]
+    paces = [1]
+    observed = 0
+    seconds = 6
     monkeypatch.setattr(load_log.time, "monotonic", lambda: now_s[0])
     log = log_in(tmp_path, paces)
     for _ in range(seconds):
@@ -121,13 +151,16 @@ def test_few_of_many_acquires_are_observed_and_all_of_few(
 
 
 def test_an_extension_comes_out_as_it_went_in_and_counts_by_its_outcome(tmp_path: Path) -> None:
-    log, tail, extended = LineLog(tmp_path, "extensions", 3), LineTail(tmp_path, "extensions", Extension), Totals()
+    log = LineLog(tmp_path, "extensions", 3)
+    tail = LineTail(tmp_path, "extensions", Extension)
+    extended = Totals()
     count_observed(extended, [], [], [])
     assert list(extended.points()) == []
     lease = Lease("r5", b"t", 1_000, 70, 80, 990, None, 1, 0)
     for ours in (True, True, False, None):
         log.keep(Extension.of(lease, 100, 2_100, ours))
-    assert list(tail.new()) == []  # not before it is told to write
+    # not before it is told to write
+    assert list(tail.new()) == []
     log.flush()
     found = list(tail.new())
     assert [one.outcome for one in found] == ["extended", "extended", "gone", "unreachable"]
@@ -136,4 +169,8 @@ def test_an_extension_comes_out_as_it_went_in_and_counts_by_its_outcome(tmp_path
     }
     count_observed(extended, [], found, [])
     values = {one.attributes[0][1]: (one.value.count, one.value.sum) for one in extended.points()}
-    assert values == {"extended": (2, pytest.approx(4e-6)), "gone": (1, 2e-6), "unreachable": (1, 2e-6)}
+    assert values == {
+        "extended": (2, pytest.approx(4e-6)),
+        "gone": (1, 2e-6),
+        "unreachable": (1, 2e-6),
+    }

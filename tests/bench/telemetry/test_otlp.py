@@ -1,4 +1,5 @@
-"""Towards a collector: `put` never waits, every loss is counted; one that is down is one sentence, off the screen."""
+"""Towards a collector: `put` never waits, every loss is counted; one that is down is one sentence,
+off the screen."""
 
 import logging
 import socket
@@ -28,7 +29,8 @@ class Receiver:
     """An exporter that takes batches when it is let."""
 
     def __init__(self) -> None:
-        self.free, self.asked = threading.Event(), threading.Event()
+        self.free = threading.Event()
+        self.asked = threading.Event()
         self.taken: list[float] = []
 
     def export(self, spans: Sequence[Any]) -> SimpleNamespace:
@@ -44,7 +46,9 @@ class Receiver:
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     receiver = Receiver()
-    monkeypatch.setattr(module, "_exporter", lambda signal, protocol, _answers: receiver if protocol else None)
+    monkeypatch.setattr(
+        module, "_exporter", lambda signal, protocol, _answers: receiver if protocol else None
+    )
     monkeypatch.setattr(module, "SPANS_KEPT", 10)
     monkeypatch.setattr(module, "SPANS_PER_BATCH", 2)
     yield receiver
@@ -78,13 +82,18 @@ def test_closing_gives_up_in_time_and_counts_what_is_left(receiver: Receiver) ->
         if thread.name == "telemetry-span":
             thread.join(LONG_S)
     assert len(receiver.taken) == 2
-    assert otlp.complaints() == ["telemetry: E took 0 of 5 spans"], "what arrives after all was counted as lost, once"
+    assert otlp.complaints() == ["telemetry: E took 0 of 5 spans"], (
+        "what arrives after all was counted as lost, once"
+    )
 
 
 def test_traces_that_nobody_takes_hold_no_metrics_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, quick = Receiver(), Receiver()
+    slow = Receiver()
+    quick = Receiver()
     monkeypatch.setattr(quick, "export", lambda data: SimpleNamespace(name="SUCCESS"))
-    monkeypatch.setattr(module, "_exporter", lambda signal, protocol, _answers: slow if signal == "trace" else quick)
+    monkeypatch.setattr(
+        module, "_exporter", lambda signal, protocol, _answers: slow if signal == "trace" else quick
+    )
     otlp = Otlp(TelemetrySettings(metrics=HTTP, traces=HTTP, endpoint="E"), {}, 0)
     otlp.offer_spans(spans(1))
     assert slow.asked.wait(LONG_S)
@@ -107,7 +116,10 @@ def test_a_collector_that_has_moved_has_taken_nothing(monkeypatch: pytest.Monkey
 
 
 def sent_to(
-    collector: Collector | GrpcCollector, protocol: str, monkeypatch: pytest.MonkeyPatch, times: int = 1
+    collector: Collector | GrpcCollector,
+    protocol: str,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int = 1,
 ) -> Otlp:
     """An export of three points and one of four spans, each so many times."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
@@ -135,7 +147,8 @@ def test_what_is_rejected_in_a_success_is_counted_and_warned_of_once(
     assert otlp.dropped == {"export": 0, "span": 4, "point": 4}
     (sentence,) = otlp.complaints()
     assert sentence == (
-        "telemetry: E took 2 of 2 exports and 4 of 8 spans, and rejected 4 points of those exports; "
+        "telemetry: E took 2 of 2 exports and 4 of 8 spans, and rejected 4 points of "
+        "those exports; "
         "it said: the series is full"
     )
 
@@ -150,7 +163,9 @@ def test_a_number_of_rejected_points_that_cannot_be_is_not_believed(
     assert otlp.dropped == {"export": 0, "span": lost_spans, "point": lost_points}
 
 
-def test_a_warning_of_a_receiver_that_took_everything_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_of_a_receiver_that_took_everything_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Collector() as collector:
         collector.message = "your token ends tomorrow"
         otlp = sent_to(collector, HTTP, monkeypatch)
@@ -163,7 +178,10 @@ def test_a_warning_of_a_receiver_that_took_everything_is_passed_on(monkeypatch: 
         ("text/html; charset=utf-8", b"<!DOCTYPE html><html><body>Sign in</body></html>"),
         ("application/x-protobuf", b"<html><body>Sign in</body></html>"),
         ("application/json", b"<html>"),
-        ("application/json", b'{"partialSuccess": {"rejectedSpans": "many", "rejectedDataPoints": "many"}}'),
+        (
+            "application/json",
+            b'{"partialSuccess": {"rejectedSpans": "many", "rejectedDataPoints": "many"}}',
+        ),
         ("application/json", b"\xff"),
         ("text/plain", b"OK"),
         ("", b"\x0a\x7f"),
@@ -181,8 +199,12 @@ def test_a_success_that_is_no_answer_of_otlp_has_taken_nothing(
     assert f"it answers 200 with {shown}, which is no OTLP answer" in sentence
 
 
-@pytest.mark.parametrize("media, body", [("", b""), ("application/json", b"{}"), ("text/plain", b"")])
-def test_an_empty_answer_has_taken_everything(media: str, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "media, body", [("", b""), ("application/json", b"{}"), ("text/plain", b"")]
+)
+def test_an_empty_answer_has_taken_everything(
+    media: str, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Collector() as collector:
         collector.page = media, body
         otlp = sent_to(collector, HTTP, monkeypatch)
@@ -191,7 +213,10 @@ def test_an_empty_answer_has_taken_everything(media: str, body: bytes, monkeypat
 
 def test_an_answer_in_json_is_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with Collector() as collector:
-        collector.page = "application/json", b'{"partialSuccess": {"rejectedDataPoints": "1", "new": 1}, "more": 2}'
+        collector.page = (
+            "application/json",
+            b'{"partialSuccess": {"rejectedDataPoints": "1", "new": 1}, "more": 2}',
+        )
         otlp = sent_to(collector, HTTP, monkeypatch)
     assert otlp.dropped == {"export": 0, "span": 0, "point": 1}
 
@@ -207,12 +232,15 @@ def test_grpc_is_heard_on_a_channel_that_was_made_anew(monkeypatch: pytest.Monke
     assert otlp.dropped == {"export": 0, "point": 1}
 
 
-def test_a_collector_that_is_down_is_said_once_and_off_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_that_is_down_is_said_once_and_off_the_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     past: list[logging.LogRecord] = []
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.Handler()])
     monkeypatch.setattr(logging.getLogger().handlers[0], "emit", past.append)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and never listens: connecting is refused
+        # and never listens: connecting is refused
+        taken.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         otlp = Otlp(TelemetrySettings(metrics=HTTP, endpoint=endpoint), {}, 0)
@@ -232,7 +260,9 @@ def test_a_collector_that_is_down_is_said_once_and_off_the_screen(monkeypatch: p
     assert past == [], "nothing went past our handler"
 
 
-def test_both_signals_name_their_scope_with_its_version_and_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_signals_name_their_scope_with_its_version_and_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Collector() as collector:
         sent_to(collector, HTTP, monkeypatch)
     assert collector.received.scopes == {("lockbench", version_of("lockbench"), SCHEMA_URL)}
@@ -249,7 +279,9 @@ def test_a_histogram_of_nothing_has_no_least_and_no_greatest(
     with Collector() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
         otlp = Otlp(
-            TelemetrySettings(metrics=HTTP, endpoint="E", exponential=exponential), {"service.instance.id": "i"}, 0
+            TelemetrySettings(metrics=HTTP, endpoint="E", exponential=exponential),
+            {"service.instance.id": "i"},
+            0,
         )
         otlp.offer(Snapshot(0, 1, (), points))
         otlp.close(LONG_S)
@@ -258,7 +290,9 @@ def test_a_histogram_of_nothing_has_no_least_and_no_greatest(
     assert (full.count, full.min, full.max) == (2, 1.0, 3.0)
 
 
-def test_the_environment_adds_to_the_resource_and_replaces_nothing_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_adds_to_the_resource_and_replaces_nothing_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     theirs = "team=a,redlock.run.id=other,service.instance.id=other,redlock.fsync=none"
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", theirs)
     ours = Run("ab12", "redlock", "always").resource("mine")

@@ -1,4 +1,5 @@
-"""The metrics page: what Prometheus reads, with OTLP's names; it stays until it was read once more."""
+"""The metrics page: what Prometheus reads, with OTLP's names; it stays until it was read once
+more."""
 
 import threading
 import time
@@ -35,7 +36,10 @@ def snapshot() -> Snapshot:
     return Snapshot(1, 2, COMMON, [took, outcomes, point("redlock.load.offered", 12.5)])
 
 
-LABELS = 'redlock_fsync="always",redlock_outcome="acquired",redlock_recipe="redlock",redlock_run_id="ab12"'
+LABELS = (
+    'redlock_fsync="always",redlock_outcome="acquired",'
+    'redlock_recipe="redlock",redlock_run_id="ab12"'
+)
 
 
 def test_series_have_the_names_buckets_and_labels_that_otlp_leads_to(page: MetricsPage) -> None:
@@ -63,7 +67,8 @@ class Slow(list):
 
     def __init__(self) -> None:
         super().__init__([point("redlock.load.offered", 7)])
-        self.begun, self.free = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.free = threading.Event()
 
     def __iter__(self):
         self.begun.set()
@@ -76,7 +81,8 @@ def test_a_scrape_that_began_before_the_last_snapshot_is_not_taken_for_one_of_it
     page.offer(snapshot())
     read(page)
     read(page)
-    page._scrapes_s[:] = [0.0, 100.0]  # a period that a slow machine may take
+    # a period that a slow machine may take
+    page._scrapes_s[:] = [0.0, 100.0]
     slow = Slow()
     page.offer(Snapshot(1, 2, COMMON, slow))
     early = threading.Thread(target=read, args=(page,))
@@ -128,11 +134,15 @@ def test_who_comes_no_more_is_not_waited_for_long() -> None:
 
 def test_a_port_that_is_taken_is_one_sentence(page: MetricsPage) -> None:
     port = int(page.address.rpartition(":")[2].partition("/")[0])
-    with pytest.raises(EnvironmentNotReadyError, match="choose another OTEL_EXPORTER_PROMETHEUS_PORT"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="choose another OTEL_EXPORTER_PROMETHEUS_PORT"
+    ):
         MetricsPage(("127.0.0.1", port), RESOURCE)
 
 
-def test_a_gauge_of_an_old_snapshot_is_left_out_but_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gauge_of_an_old_snapshot_is_left_out_but_for_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now_s = [1000.0]
     monkeypatch.setattr("bench.telemetry.page.time.monotonic", lambda: now_s[0])
     page = MetricsPage(("127.0.0.1", 0), RESOURCE, fresh_s=2.0)

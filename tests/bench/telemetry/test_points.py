@@ -20,7 +20,9 @@ def test_every_duration_is_counted_in_the_first_bucket_that_it_does_not_exceed()
     buckets = Buckets()
     buckets.add(values.astype(np.int64))
     edges = [round(bound * NS_PER_S) for bound in BOUNDS]
-    expected = np.bincount([bisect_left(edges, value) for value in values.tolist()], minlength=len(BOUNDS) + 1)
+    expected = np.bincount(
+        [bisect_left(edges, value) for value in values.tolist()], minlength=len(BOUNDS) + 1
+    )
     assert buckets.explicit == expected.tolist()
     assert buckets.count == len(values)
     assert buckets.total == int(values.sum())
@@ -52,7 +54,9 @@ def test_every_duration_is_in_the_exponential_bucket_that_opentelemetry_says() -
     values = RNG.integers(0, 200 * NS_PER_S, 5000) // 10 ** RNG.integers(0, 11, 5000)
     buckets = Buckets()
     buckets.add(values)
-    numbers = [math.ceil(math.log2(value / NS_PER_S) * 2**SCALE) - 1 for value in values.tolist() if value]
+    numbers = [
+        math.ceil(math.log2(value / NS_PER_S) * 2**SCALE) - 1 for value in values.tolist() if value
+    ]
     zeros, counts = _exponential(buckets)
     assert zeros == int((values == 0).sum()) > 0
     assert counts == Counter(numbers)
@@ -60,7 +64,9 @@ def test_every_duration_is_in_the_exponential_bucket_that_opentelemetry_says() -
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 16, 1000])
-def test_things_are_in_the_exponential_bucket_whose_upper_bound_they_do_not_exceed(number: int) -> None:
+def test_things_are_in_the_exponential_bucket_whose_upper_bound_they_do_not_exceed(
+    number: int,
+) -> None:
     buckets = Buckets(1)
     buckets.add(np.array([number, 0]))
     zeros, counts = _exponential(buckets)

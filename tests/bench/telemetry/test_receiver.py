@@ -30,7 +30,11 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("address", "protocol", "part"),
     [
-        ("127.0.0.1:4318", "", "has no scheme, so nothing could be sent there; write http://127.0.0.1:4318"),
+        (
+            "127.0.0.1:4318",
+            "",
+            "has no scheme, so nothing could be sent there; write http://127.0.0.1:4318",
+        ),
         ("collector", "", "write http://collector:4318"),
         ("[::1]:4318", "", r"write http://\[::1\]:4318"),
         ("ann:hunter2@collector:4318", "", "write http://collector:4318"),
@@ -46,7 +50,11 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_address_that_can_never_work_is_refused(address: str, protocol: str, part: str) -> None:
-    for variable in (ENDPOINT, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+    for variable in (
+        ENDPOINT,
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    ):
         with pytest.raises(UsageError, match=part) as refused:
             settings_of({variable: address, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
         assert str(refused.value).startswith(f"{variable} ")
@@ -62,7 +70,11 @@ def test_an_address_that_can_never_work_is_refused(address: str, protocol: str, 
         {ENDPOINT: "collector:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
         {ENDPOINT: "unix:///run/collector.sock", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
         {ENDPOINT: "collector:4318", "OTEL_SDK_DISABLED": "true"},
-        {ENDPOINT: "collector:4318", "OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"},
+        {
+            ENDPOINT: "collector:4318",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_TRACES_EXPORTER": "none",
+        },
         {
             ENDPOINT: "collector:4318",
             "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://a:1",
@@ -78,7 +90,11 @@ def test_a_run_with_a_wrong_address_ends_before_it_begins(
     lockbench: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENDPOINT, "127.0.0.1:4318")
-    for words in (("run", "hot-key"), ("crash", "--quick"), ("capacity", "--slo", "acquire.p99 < 1s")):
+    for words in (
+        ("run", "hot-key"),
+        ("crash", "--quick"),
+        ("capacity", "--slo", "acquire.p99 < 1s"),
+    ):
         done = lockbench(*words, "--out", "r")
         assert (done.returncode, done.stdout) == (2, "")
         assert "write http://127.0.0.1:4318" in done.stderr
@@ -86,7 +102,9 @@ def test_a_run_with_a_wrong_address_ends_before_it_begins(
 
 def test_http_to_a_grpc_port_is_refused_and_the_other_port_is_named() -> None:
     with GrpcCollector() as collector:
-        address = collector.endpoint if "://" in collector.endpoint else f"http://{collector.endpoint}"
+        address = (
+            collector.endpoint if "://" in collector.endpoint else f"http://{collector.endpoint}"
+        )
         with pytest.raises(UsageError, match=r"this port speaks gRPC; try port 4318"):
             require_receivers({ENDPOINT: address})
         require_receivers({ENDPOINT: address, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
@@ -102,7 +120,8 @@ def test_grpc_to_an_http_port_is_refused_too() -> None:
 
 @contextmanager
 def answering(*answers: bytes | None) -> Iterator[str]:
-    """A server that gives each connection the next answer, the last one again, and hangs up; None: it is silent."""
+    """A server that gives each connection the next answer, the last one again, and hangs up; None:
+    it is silent."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept: list[socket.socket] = []
 
@@ -130,7 +149,8 @@ SETTINGS = bytes((0, 0, 6, 4, 0, 0, 0, 0, 0)) + b"\0\3\0\0\0\x64"
 
 
 @pytest.mark.parametrize(
-    "answers", [(b"",), (SETTINGS, b"HTTP/1.1 404 Not Found\r\n\r\n"), (b"220 hi\r\n",), (b"- hello\r\n",)]
+    "answers",
+    [(b"",), (SETTINGS, b"HTTP/1.1 404 Not Found\r\n\r\n"), (b"220 hi\r\n",), (b"- hello\r\n",)],
 )
 @pytest.mark.parametrize("protocol", ["", "grpc"])
 def test_who_is_not_known_is_left_to_the_run(answers: tuple[bytes, ...], protocol: str) -> None:
@@ -141,7 +161,8 @@ def test_who_is_not_known_is_left_to_the_run(answers: tuple[bytes, ...], protoco
 
 def test_a_receiver_that_is_down_is_only_a_warning_later() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and never listens: connecting is refused
+        # and never listens: connecting is refused
+        taken.bind(("127.0.0.1", 0))
         require_receivers({ENDPOINT: f"http://127.0.0.1:{taken.getsockname()[1]}"})
 
 
@@ -150,10 +171,13 @@ def test_a_receiver_that_says_nothing_holds_nobody_up(monkeypatch: pytest.Monkey
     with answering(None) as address:
         began_s = time.monotonic()
         require_receivers({ENDPOINT: address})
-        assert time.monotonic() - began_s < 15  # the look of one receiver may take 20 s here
+        # the look of one receiver may take 20 s here
+        assert time.monotonic() - began_s < 15
 
 
-def test_a_slow_answer_to_the_second_question_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_answer_to_the_second_question_is_no_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(receiver, "_ANSWER_S", 0.5)
     with answering(SETTINGS, None) as address:
         require_receivers({ENDPOINT: address})
@@ -178,7 +202,9 @@ BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\n\r\n"
         ("", "grpc", SETTINGS, "speaks no TLS; write http://"),
     ],
 )
-def test_who_speaks_something_else_is_refused(scheme: str, protocol: str, answer: bytes, part: str) -> None:
+def test_who_speaks_something_else_is_refused(
+    scheme: str, protocol: str, answer: bytes, part: str
+) -> None:
     with answering(answer) as address:
         place = address.partition("://")[2]
         url = f"{scheme}://{place}" if scheme else place
@@ -187,12 +213,16 @@ def test_who_speaks_something_else_is_refused(scheme: str, protocol: str, answer
 
 
 def test_a_redis_that_waits_for_more_of_the_first_message_is_asked_again() -> None:
-    with answering(b"", REDIS_ERROR) as address, pytest.raises(UsageError, match="speaks the Redis protocol"):
+    with (
+        answering(b"", REDIS_ERROR) as address,
+        pytest.raises(UsageError, match="speaks the Redis protocol"),
+    ):
         require_receivers({ENDPOINT: address.replace("http:", "https:")})
 
 
 def test_a_page_in_answer_to_a_request_in_the_clear_is_no_evidence() -> None:
-    with answering(b"", BAD_REQUEST) as address:  # as servers of TLS do, too
+    # as servers of TLS do, too
+    with answering(b"", BAD_REQUEST) as address:
         require_receivers({ENDPOINT: address.replace("http:", "https:")})
 
 
@@ -202,8 +232,13 @@ def test_a_port_that_answers_tls_or_nothing_is_left_to_the_run(answer: bytes) ->
         require_receivers({ENDPOINT: address.replace("http:", "https:")})
 
 
-@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+@pytest.mark.parametrize(
+    "name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"]
+)
 def test_an_unknown_protocol_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"^{name} is 'foo', which is no protocol of OTLP; set http/protobuf or grpc"):
+    with pytest.raises(
+        UsageError,
+        match=f"^{name} is 'foo', which is no protocol of OTLP; set http/protobuf or grpc",
+    ):
         require_receivers({ENDPOINT: "http://127.0.0.1:9", name: "foo"})
     require_receivers({name: "foo"})

@@ -1,4 +1,5 @@
-"""What INFO adds up to: counters begin with the run and outlive restarts, and every restart is seen."""
+"""What INFO adds up to: counters begin with the run and outlive restarts, and every restart is
+seen."""
 
 from typing import Any
 
@@ -69,7 +70,10 @@ def test_counters_that_somebody_reset_are_no_restart_and_never_fall() -> None:
 
 
 def points_of(run: Run) -> dict[str, tuple[float, dict[str, str | int]]]:
-    return {one.instrument.name: (one.value, dict(one.attributes)) for one in run_points(run, (), (), ended=False)}
+    return {
+        one.instrument.name: (one.value, dict(one.attributes))
+        for one in run_points(run, (), (), ended=False)
+    }
 
 
 def test_the_shares_of_the_workers_of_a_plain_locust_add_up_to_the_schedules_rate() -> None:
@@ -80,8 +84,13 @@ def test_the_shares_of_the_workers_of_a_plain_locust_add_up_to_the_schedules_rat
 
 
 def test_a_run_says_when_it_began_and_what_it_is_called() -> None:
-    said = points_of(Run("r", "redlock", name="before", started="2026-11-23T08:00:00Z"))["redlock.run.info"][1]
-    assert (said["redlock.run.name"], said["redlock.run.started"]) == ("before", "2026-11-23T08:00:00Z")
+    said = points_of(Run("r", "redlock", name="before", started="2026-11-23T08:00:00Z"))[
+        "redlock.run.info"
+    ][1]
+    assert (said["redlock.run.name"], said["redlock.run.started"]) == (
+        "before",
+        "2026-11-23T08:00:00Z",
+    )
 
 
 NOW_NS = 100 * NS_PER_S
@@ -91,19 +100,26 @@ def note(told_s: float, state: str = "voting", **facts: Any) -> WorkerNote:
     """A note that was written at `told_s` and knows one instance."""
     instance = InstanceReport(index=0, address="10.0.0.1:6379", state=state, commands=10)
     told_ns = int(told_s * NS_PER_S)
-    return WorkerNote(worker=0, pid=1, spawned_ns=1, told_ns=told_ns, instances=(instance,), **facts)
+    return WorkerNote(
+        worker=0, pid=1, spawned_ns=1, told_ns=told_ns, instances=(instance,), **facts
+    )
 
 
 def test_a_note_is_news_for_two_intervals_and_a_last_one_for_ever() -> None:
-    young, old = note(98.1), note(97.9)
-    last, far, lost = note(5, phase="stopped"), note(97.1, host="b"), note(5, phase="lost")
+    young = note(98.1)
+    old = note(97.9)
+    last = note(5, phase="stopped")
+    far = note(97.1, host="b")
+    lost = note(5, phase="lost")
     assert current([young, old, last, far, lost], NOW_NS) == [young, last, far]
 
 
 def test_a_process_that_has_stopped_to_speak_makes_no_gauge_and_keeps_its_counters() -> None:
     run = Run("r", "redlock", addresses=ADDRESSES[:1])
     notes = [note(90)]
-    names = {one.instrument.name for one in run_points(run, notes, current(notes, NOW_NS), ended=False)}
+    names = {
+        one.instrument.name for one in run_points(run, notes, current(notes, NOW_NS), ended=False)
+    }
     assert not names & {"redlock.instance.voting", "redlock.instance.abstaining"}
     assert {"redlock.instance.commands", "redlock.client.cpu", "redlock.load.time"} <= names
 
@@ -111,17 +127,22 @@ def test_a_process_that_has_stopped_to_speak_makes_no_gauge_and_keeps_its_counte
 def test_an_old_note_does_not_outvote_a_new_one() -> None:
     run = Run("r", "redlock", addresses=ADDRESSES[:1], processes=2)
     notes = [note(90, "down"), note(99.5, "voting")]
-    points = {one.instrument.name: one for one in run_points(run, notes, current(notes, NOW_NS), ended=False)}
+    points = {
+        one.instrument.name: one
+        for one in run_points(run, notes, current(notes, NOW_NS), ended=False)
+    }
     assert points["redlock.instance.voting"].value == 1
     assert points["redlock.instance.commands"].value == 20
 
 
 def test_an_old_info_makes_no_gauge() -> None:
-    servers, infos = InfoTotals(ADDRESSES), [said(aof_current_size=1), None]
+    servers = InfoTotals(ADDRESSES)
+    infos = [said(aof_current_size=1), None]
     servers.note(infos, NOW_NS)
     servers.note(infos, NOW_NS + 3 * NS_PER_S)
     early, late = (
-        {one.instrument.name for one in servers.points_at(NOW_NS + seconds * NS_PER_S)} for seconds in (4, 5)
+        {one.instrument.name for one in servers.points_at(NOW_NS + seconds * NS_PER_S)}
+        for seconds in (4, 5)
     )
     assert early - late == {"redis.aof.size"}
     assert INFO_S == EVERY_S

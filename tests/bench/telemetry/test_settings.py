@@ -1,4 +1,5 @@
-"""The standard OTEL_* variables: what each means here, and what is said of those that cannot be honoured."""
+"""The standard OTEL_* variables: what each means here, and what is said of those that cannot be
+honoured."""
 
 import pytest
 
@@ -13,7 +14,11 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
     [
         {},
         {"OTEL_EXPORTER_OTLP_ENDPOINT": " "},
-        {"OTEL_SERVICE_NAME": "x", "OTEL_RESOURCE_ATTRIBUTES": "a=b", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+        {
+            "OTEL_SERVICE_NAME": "x",
+            "OTEL_RESOURCE_ATTRIBUTES": "a=b",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        },
         {**ENDPOINT, "OTEL_SDK_DISABLED": "true"},
         {**ENDPOINT, "OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"},
     ],
@@ -105,7 +110,9 @@ def test_what_is_no_number_is_refused_in_one_sentence(name: str, text: str) -> N
 
 
 def test_the_endpoint_is_shown_without_its_password() -> None:
-    found = settings(OTEL_EXPORTER_OTLP_ENDPOINT="https://ann:hunter2@collector:4318/?token=hunter2")
+    found = settings(
+        OTEL_EXPORTER_OTLP_ENDPOINT="https://ann:hunter2@collector:4318/?token=hunter2"
+    )
     assert "hunter2" not in found.endpoint
     assert "collector:4318" in found.endpoint
 
@@ -124,5 +131,7 @@ def test_the_interval_is_in_milliseconds_and_never_a_busy_loop() -> None:
         ({"OTEL_SERVICE_NAME": "mine", "OTEL_RESOURCE_ATTRIBUTES": "service.name=theirs"}, "mine"),
     ],
 )
-def test_the_service_is_named_by_the_standard_variables(variables: dict[str, str], name: str) -> None:
+def test_the_service_is_named_by_the_standard_variables(
+    variables: dict[str, str], name: str
+) -> None:
     assert settings(**variables).service_name == name

@@ -20,19 +20,24 @@ from bench.telemetry.table import (
 
 ROOT = Path(__file__).parents[3]
 DECIDED = """
-redlock.acquire.duration s · redlock.release.duration s · redlock.extend.duration s · redlock.hold.duration s ·
-redlock.handoff.duration s · redlock.lease.validity s · redlock.acquire.attempts {attempt} ·
-redlock.acquire.outcomes {acquire} · redlock.split_votes {round} · redlock.vote.margin {vote} · redlock.votes {vote} ·
+redlock.acquire.duration s · redlock.release.duration s · redlock.extend.duration s ·
+redlock.hold.duration s · redlock.handoff.duration s · redlock.lease.validity s · redlock.acquire.attempts {attempt} ·
+redlock.acquire.outcomes {acquire} · redlock.split_votes {round} · redlock.vote.margin {vote} ·
+redlock.votes {vote} ·
 redlock.leases.held {lease} · redlock.callers.waiting {caller} · redlock.leases.gone {lease} ·
-redlock.split_vote.dead_time s · redlock.instance.abstaining {instance} · redlock.crash.lost_locks {lock} ·
+redlock.split_vote.dead_time s · redlock.instance.abstaining {instance} ·
+redlock.crash.lost_locks {lock} ·
 redlock.crash.lost_window s · redlock.crash.double_grants {lease} · redlock.client.cpu s ·
-redlock.telemetry.dropped {item} · redlock.safety.violations {violation} · redlock.load.offered {acquire}/s ·
-redlock.scheduler.lag s · redlock.load.late_starts {acquire} · redlock.fault.active {fault} · redlock.run.info {run} ·
+redlock.telemetry.dropped {item} · redlock.safety.violations {violation} ·
+redlock.load.offered {acquire}/s · redlock.scheduler.lag s · redlock.load.late_starts {acquire} ·
+redlock.fault.active {fault} · redlock.run.info {run} ·
 db.client.operation.duration s
 """
 
 
-@pytest.mark.parametrize("name_and_unit", [part.strip() for part in DECIDED.replace("\n", " ").split("·")])
+@pytest.mark.parametrize(
+    "name_and_unit", [part.strip() for part in DECIDED.replace("\n", " ").split("·")]
+)
 def test_decided_names_have_their_units(name_and_unit: str) -> None:
     name, unit = name_and_unit.split()
     assert BY_NAME[name].unit == unit
@@ -52,7 +57,9 @@ def test_bounds_are_about_forty_from_10_us_to_100_s_evenly_spaced_in_the_logarit
 
 
 def test_small_whole_numbers_have_buckets_of_their_own() -> None:
-    holders = [next(index for index, bound in enumerate(BOUNDS) if number <= bound) for number in range(5)]
+    holders = [
+        next(index for index, bound in enumerate(BOUNDS) if number <= bound) for number in range(5)
+    ]
     assert len(set(holders)) == 5
 
 
@@ -64,7 +71,9 @@ def test_attributes_are_closed_sets_or_come_from_the_configuration() -> None:
 
 def test_no_attribute_can_name_a_resource_key_owner_token_or_password() -> None:
     names = {key.name for one in INSTRUMENTS for key in (*COMMON, *one.attributes)}
-    assert [name for name in names if re.search(r"resource|key|owner|token|pass|secret|url", name)] == []
+    assert [
+        name for name in names if re.search(r"resource|key|owner|token|pass|secret|url", name)
+    ] == []
 
 
 @pytest.mark.parametrize(

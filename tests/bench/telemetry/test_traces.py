@@ -31,8 +31,13 @@ def test_slow_failed_refused_split_and_lost_operations_are_chosen(records) -> No
     usual = [{"start": 1, "ended": 2 + number / 1000} for number in range(100)]
     chosen = dict(reasons_of(records(*odd, *usual)))
     assert [chosen[number] for number in range(1, 7)] == [
-        "failed", "failed", "refused", "split vote", "release", "slow",
-    ]  # fmt: skip
+        "failed",
+        "failed",
+        "refused",
+        "split vote",
+        "release",
+        "slow",
+    ]
     assert len(chosen) == 6 + PER_REASON // 2 - 1
 
 
@@ -44,7 +49,8 @@ def test_no_reason_chooses_more_than_its_share_observed_ones_first(records) -> N
 
 
 @pytest.mark.parametrize(
-    "vote, reason", [("silent", "no vote"), ("errored", "no vote"), ("refused", None), ("absent", None)]
+    "vote, reason",
+    [("silent", "no vote"), ("errored", "no vote"), ("refused", None), ("absent", None)],
 )
 def test_a_silent_or_failing_instance_is_a_reason_to_trace_and_a_known_absence_is_none(
     records, vote: str, reason: str | None
@@ -56,16 +62,21 @@ def test_a_silent_or_failing_instance_is_a_reason_to_trace_and_a_known_absence_i
 
 def test_one_ordinary_operation_in_so_many_is_chosen(records) -> None:
     many = records(*[{"start": 1, "ended": 2} for _ in range(400)])
-    by_chance = [number for number, reason in reasons_of(many, one_in=50) if reason == "one in many"]
-    assert len(by_chance) in (7, 8)  # one may be among the slowest
+    by_chance = [
+        number for number, reason in reasons_of(many, one_in=50) if reason == "one in many"
+    ]
+    # one may be among the slowest
+    assert len(by_chance) in (7, 8)
     assert [reason for _, reason in reasons_of(many) if reason == "one in many"] == []
     assert reasons_of(records(), one_in=1) == []
 
 
-# -- spans ----------------------------------------------------------------------------------------------------------
+# -- spans -----------------------------------------------------------------------------------------
 
 
-def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: str = "r0") -> ObservedAttempt:
+def attempt(
+    number: int, started_ms: float, outcome: str, votes: str, resource: str = "r0"
+) -> ObservedAttempt:
     """`votes`: g granted, r refused, s silent, a absent; sent after 0.1 ms, answered after 0.5."""
     at_ns = round(started_ms * MS)
     names = {"g": "granted", "r": "refused", "s": "silent", "a": "absent", "e": "errored"}
@@ -78,7 +89,9 @@ def attempt(number: int, started_ms: float, outcome: str, votes: str, resource: 
         )
         for vote in votes
     )
-    return ObservedAttempt(checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, asks)
+    return ObservedAttempt(
+        checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, asks
+    )
 
 
 def tracing(one_in: int = 0) -> Tracing:
@@ -93,12 +106,23 @@ def traced(records, *attempts: ObservedAttempt) -> list[TraceSpan]:
 
 
 def contended(records):
-    """A holder, and one who was refused once, saw a split vote, and won when the holder had released."""
+    """A holder, and one who was refused once, saw a split vote, and won when the holder had
+    released."""
     return records(
         {"start": 50, "ended": 51, "release_sent": 104, "release_replied": 105, "resource": 0},
-        {"start": 100, "intended": 99, "attempt": 106, "ended": 107, "release_sent": 120, "release_replied": 121,
-         "attempts": 3, "split": 1, "resource": 0, "votes": {"granted": 2, "silent": 1}},
-    )  # fmt: skip
+        {
+            "start": 100,
+            "intended": 99,
+            "attempt": 106,
+            "ended": 107,
+            "release_sent": 120,
+            "release_replied": 121,
+            "attempts": 3,
+            "split": 1,
+            "resource": 0,
+            "votes": {"granted": 2, "silent": 1},
+        },
+    )
 
 
 ROUNDS = (
@@ -109,7 +133,8 @@ ROUNDS = (
 
 
 def test_a_command_has_its_database_and_the_first_word_of_its_error_reply(records) -> None:
-    """As the conventions for Redis have it: `db.namespace`, `db.response.status_code`, and `error.type` alike."""
+    """As the conventions for Redis have it: `db.namespace`, `db.response.status_code`, and
+    `error.type` alike."""
     refused = records({"start": 100, "ended": 101, "outcome": "unreachable", "attempts": 1})
     spans = traced(refused, attempt(1, 100, "unreachable", "ges"))
     keys = ("db.namespace", "db.response.status_code", "error.type")
@@ -119,16 +144,25 @@ def test_a_command_has_its_database_and_the_first_word_of_its_error_reply(record
 
 def test_an_observed_acquire_has_a_child_for_each_instance_asked_and_each_wait(records) -> None:
     spans = traced(contended(records), *ROUNDS)
-    (acquire,) = [one for one in spans if one.name == "redlock.acquire" and one.attributes["redlock.attempts"] == 3]
+    (acquire,) = [
+        one
+        for one in spans
+        if one.name == "redlock.acquire" and one.attributes["redlock.attempts"] == 3
+    ]
     children = [one for one in spans if one.parent == acquire.span_id]
     assert {one.trace_id for one in children} == {acquire.trace_id}
     sets = [one for one in children if one.name == "SET"]
     keys = ("redlock.attempt", "server.port", "redlock.vote")
     assert [tuple(one.attributes[key] for key in keys) for one in sets] == [
-        (1, 7001, "refused"), (1, 7002, "refused"), (1, 7003, "refused"),
-        (2, 7001, "granted"), (2, 7002, "refused"),
-        (3, 7001, "granted"), (3, 7002, "granted"), (3, 7003, "silent"),
-    ]  # fmt: skip
+        (1, 7001, "refused"),
+        (1, 7002, "refused"),
+        (1, 7003, "refused"),
+        (2, 7001, "granted"),
+        (2, 7002, "refused"),
+        (3, 7001, "granted"),
+        (3, 7002, "granted"),
+        (3, 7003, "silent"),
+    ]
     assert {(one.begun_ns, one.ended_ns) for one in sets[:3]} == {(100.1 * MS, 100.5 * MS)}
     silent = sets[-1]
     assert (silent.begun_ns, silent.ended_ns) == (106.1 * MS, 108 * MS)
@@ -142,9 +176,16 @@ def test_a_release_lies_within_the_lease_which_begins_with_the_acquire(records) 
     spans = traced(contended(records), *ROUNDS)
     (acquire,) = [one for one in spans if one.attributes.get("redlock.attempts") == 3]
     (lease,) = [one for one in spans if one.span_id == acquire.parent]
-    (release,) = [one for one in spans if one.name == "redlock.release" and one.parent == lease.span_id]
+    (release,) = [
+        one for one in spans if one.name == "redlock.release" and one.parent == lease.span_id
+    ]
     assert (release.begun_ns, release.ended_ns) == (120 * MS, 121 * MS)
-    assert (lease.name, lease.parent, lease.begun_ns, lease.ended_ns) == ("redlock.lease", 0, 99 * MS, 121 * MS)
+    assert (lease.name, lease.parent, lease.begun_ns, lease.ended_ns) == (
+        "redlock.lease",
+        0,
+        99 * MS,
+        121 * MS,
+    )
 
 
 def test_who_waited_is_linked_to_who_held_the_lock(records) -> None:
@@ -168,27 +209,49 @@ def test_a_holder_is_traced_for_who_waited_although_nothing_else_asks_for_it(rec
 
 
 def test_an_acquire_says_what_became_of_it(records) -> None:
-    (acquire,) = [one for one in traced(contended(records), *ROUNDS) if one.attributes.get("redlock.attempts") == 3]
+    (acquire,) = [
+        one
+        for one in traced(contended(records), *ROUNDS)
+        if one.attributes.get("redlock.attempts") == 3
+    ]
     assert (acquire.begun_ns, acquire.ended_ns) == (99 * MS, 107 * MS)
     assert acquire.attributes == {
-        "redlock.recipe": "redlock", "redlock.fsync": "always", "redlock.outcome": "acquired", "redlock.attempts": 3,
-        "redlock.split_votes": 1, "redlock.queued": 0.001, "redlock.trace.reason": "split vote",
-        "redlock.votes.granted": 2, "redlock.votes.refused": 0, "redlock.votes.errored": 0, "redlock.votes.silent": 1,
-        "redlock.votes.absent": 0, "redlock.votes.undecided": 0, "redlock.validity": pytest.approx(9.993),
+        "redlock.recipe": "redlock",
+        "redlock.fsync": "always",
+        "redlock.outcome": "acquired",
+        "redlock.attempts": 3,
+        "redlock.split_votes": 1,
+        "redlock.queued": 0.001,
+        "redlock.trace.reason": "split vote",
+        "redlock.votes.granted": 2,
+        "redlock.votes.refused": 0,
+        "redlock.votes.errored": 0,
+        "redlock.votes.silent": 1,
+        "redlock.votes.absent": 0,
+        "redlock.votes.undecided": 0,
+        "redlock.validity": pytest.approx(9.993),
         "redlock.vote.margin": 0,
-    }  # fmt: skip
+    }
     assert not acquire.failed
 
 
-@pytest.mark.parametrize("last, votes", [(2, {"granted": 1, "refused": 2}), (1, {"refused": 2, "undecided": 1})])
+@pytest.mark.parametrize(
+    "last, votes", [(2, {"granted": 1, "refused": 2}), (1, {"refused": 2, "undecided": 1})]
+)
 def test_a_denied_acquire_says_the_votes_of_its_children_where_its_last_round_was_observed(
     records, last: int, votes: dict[str, int]
 ) -> None:
     """It did not wait for the third vote, which nobody patches into its record."""
     lost = records(
-        {"start": 99, "attempt": 100, "ended": 110, "outcome": "contended", "attempts": 2,
-         "votes": {"refused": 2, "undecided": 1}},
-    )  # fmt: skip
+        {
+            "start": 99,
+            "attempt": 100,
+            "ended": 110,
+            "outcome": "contended",
+            "attempts": 2,
+            "votes": {"refused": 2, "undecided": 1},
+        },
+    )
     attempts = attempt(1, 100, "contended", "rrr"), attempt(2, 105, "contended", "rrg")
     (acquire,) = [one for one in traced(lost, *attempts[:last]) if one.name == "redlock.acquire"]
     kinds = "granted", "refused", "errored", "silent", "absent", "undecided"
@@ -196,14 +259,25 @@ def test_a_denied_acquire_says_the_votes_of_its_children_where_its_last_round_wa
     assert shown == {**dict.fromkeys(kinds, 0), **votes}
 
 
-def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_lock_was_held(records) -> None:
+def test_a_lost_acquire_is_found_by_when_it_began_and_is_an_error_unless_the_lock_was_held(
+    records,
+) -> None:
     lost = records(
-        {"start": 99, "attempt": 100, "ended": 110, "outcome": "split_vote", "attempts": 2, "split": 2},
+        {
+            "start": 99,
+            "attempt": 100,
+            "ended": 110,
+            "outcome": "split_vote",
+            "attempts": 2,
+            "split": 2,
+        },
         {"start": 99, "ended": 110, "outcome": "contended", "resource": 1},
     )
     spans = traced(lost, attempt(1, 100, "split_vote", "grr"), attempt(2, 105, "split_vote", "rgr"))
     assert {one.parent for one in spans if one.name == "redlock.acquire"} == {0}, "nothing was held"
-    acquires = {one.attributes["redlock.outcome"]: one for one in spans if one.name == "redlock.acquire"}
+    acquires = {
+        one.attributes["redlock.outcome"]: one for one in spans if one.name == "redlock.acquire"
+    }
     assert acquires["split_vote"].failed
     assert not acquires["contended"].failed
 
@@ -212,7 +286,11 @@ def test_a_wait_is_shown_only_between_two_attempts_that_are_known(records) -> No
     won = records({"start": 99, "attempt": 900, "ended": 910, "attempts": 300})
     lost = (attempt(number, 100 + 2 * number, "contended", "rrr") for number in (1, 2))
     spans = traced(won, *lost, attempt(300, 900, "acquired", "ggg"))
-    assert sorted({one.attributes["redlock.attempt"] for one in spans if one.name == "SET"}) == [1, 2, 300]
+    assert sorted({one.attributes["redlock.attempt"] for one in spans if one.name == "SET"}) == [
+        1,
+        2,
+        300,
+    ]
     assert sum(one.name == "redlock.retry_wait" for one in spans) == 1
     (acquire,) = [one for one in spans if one.name == "redlock.acquire"]
     assert acquire.attributes["redlock.attempts"] == 300

@@ -27,7 +27,9 @@ def test_the_change_lasts_until_it_is_released(tmp_path: Path) -> None:
 
 
 def test_it_is_told_what_to_do(tmp_path: Path) -> None:
-    Leash(["sh", "-c", "read -r word; echo $word; read -r _"], ready="hello", say="hello\n").release()
+    Leash(
+        ["sh", "-c", "read -r word; echo $word; read -r _"], ready="hello", say="hello\n"
+    ).release()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,11 @@ def test_it_ends_with_its_owner_however_that_ends(number: signal.Signals, tmp_pa
     mark = tmp_path / "mark"
     command = [sys.executable, "-c", OWNER, "sh", "-c", HOLD, "sh", str(mark)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     ) as owner:
         assert owner.stdout is not None
         held = os.pidfd_open(int(owner.stdout.readline()))
@@ -68,7 +74,7 @@ def test_it_ends_with_its_owner_however_that_ends(number: signal.Signals, tmp_pa
     assert not mark.exists()
 
 
-# -- orders and answers ------------------------------------------------------------------------------------------------
+# -- orders and answers ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +86,17 @@ class Sum:
 
 
 def python(source: str) -> Child:
-    return Child("the worker", [sys.executable, "-c", f"from bench.topology.child import orders, say\n{source}"])
+    return Child(
+        "the worker",
+        [sys.executable, "-c", f"from bench.topology.child import orders, say\n{source}"],
+    )
 
 
 def test_every_order_is_answered_and_an_answer_of_two_pieces_is_one() -> None:
     from_tests = "from tests.bench.topology.test_child import Sum"
-    with python(f"{from_tests}\nfor order in orders(Sum): say(sum(order.parts) if order.place.name else 0)") as child:
+    with python(
+        f"{from_tests}\nfor order in orders(Sum): say(sum(order.parts) if order.place.name else 0)"
+    ) as child:
         for parts in ((1, 2), tuple(range(30_000))):
             child.tell(Sum(parts))
             assert child.hear(int, DEADLINE_S) == sum(parts)
@@ -101,7 +112,10 @@ def test_two_answers_that_came_at_once_are_heard_one_by_one() -> None:
 @pytest.mark.parametrize(
     "source, why",
     [
-        ("raise SystemExit('no lock to be had')", r"the worker ended early \(it said: no lock to be had\)"),
+        (
+            "raise SystemExit('no lock to be had')",
+            r"the worker ended early \(it said: no lock to be had\)",
+        ),
         ("raise SystemExit(7)", r"the worker ended early \(exit code 7\)"),
         ("import os; os.kill(os.getpid(), 9)", r"the worker ended early \(signal 9\)"),
         ("print('nonsense', flush=True)", r"the worker ended early \(exit code 0\)"),
@@ -141,7 +155,9 @@ sys.stdin.read()
 
 
 def test_a_busy_one_ends_with_an_owner_that_was_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", BUSY_OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY_OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
         assert owner.stdout is not None
         busy = os.pidfd_open(int(owner.stdout.readline()))
         owner.kill()

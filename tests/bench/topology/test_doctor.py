@@ -33,13 +33,16 @@ def test_this_machine_has_what_the_tests_run_on(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def find_server() -> None:
         raise EnvironmentNotReadyError("/bin/redis-server does not run")
 
     monkeypatch.setattr(doctor, "find_server", find_server)
     monkeypatch.setattr(doctor, "usable_cores", lambda: 1.0)
-    monkeypatch.setattr(doctor, "shim_library", doctor.shim_library.__wrapped__)  # forgets what it compiled
+    # forgets what it compiled
+    monkeypatch.setattr(doctor, "shim_library", doctor.shim_library.__wrapped__)
     monkeypatch.setenv("PATH", "")
     facts = named(examine(tmp_path / "absent"))
     assert facts["server"].value == "/bin/redis-server does not run"
@@ -57,7 +60,11 @@ def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(monkeypatch: pytes
 
 def test_each_fault_is_possible_or_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_server", lambda: None)
-    monkeypatch.setattr(doctor, "why_not_here", lambda _server: {"kill": None, "stop": None, "drop": "it needs root"})
+    monkeypatch.setattr(
+        doctor,
+        "why_not_here",
+        lambda _server: {"kill": None, "stop": None, "drop": "it needs root"},
+    )
     possible, impossible = doctor._faults()
     assert (possible.name, possible.value, possible.status) == ("faults", "kill, stop", Status.OK)
     assert (impossible.name, impossible.status) == ("fault: drop", Status.LIMITED)
@@ -67,15 +74,30 @@ def test_each_fault_is_possible_or_has_its_reason(monkeypatch: pytest.MonkeyPatc
 def told(instances: Instances, *, run_id: bool) -> dict[str, tuple[str, Status, str]]:
     if not run_id:
         instances[0].run_id = ""
-    return {fact.name: (fact.value, fact.status, fact.advice) for fact in examine_target(instances[0].url)}
+    return {
+        fact.name: (fact.value, fact.status, fact.advice)
+        for fact in examine_target(instances[0].url)
+    }
 
 
 @pytest.mark.parametrize(
     ("info", "run_id", "identity", "status", "meaning"),
     [
         ("", True, "run_id", Status.OK, "every restart is noticed"),
-        (f"master_replid:{'4d' * 20}\r\n", False, "master_replid", Status.LIMITED, "a first replica changes it"),
-        ("process_id:1\r\n", False, "process_id and start time", Status.LIMITED, "not one within a second"),
+        (
+            f"master_replid:{'4d' * 20}\r\n",
+            False,
+            "master_replid",
+            Status.LIMITED,
+            "a first replica changes it",
+        ),
+        (
+            "process_id:1\r\n",
+            False,
+            "process_id and start time",
+            Status.LIMITED,
+            "not one within a second",
+        ),
     ],
     ids=["Redis", "Dragonfly", "Kvrocks"],
 )

@@ -1,4 +1,5 @@
-"""The shim's hooks, each with the case in which it must do nothing, in a process of our own: nothing else goes on."""
+"""The shim's hooks, each with the case in which it must do nothing, in a process of our own:
+nothing else goes on."""
 
 import os
 import signal
@@ -59,7 +60,9 @@ file = os.open("aof", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def until_in_flight(control: Control, path: Path) -> None:
-    wait_until(lambda: path.exists() and control.synced(path).in_flight > 0, 30, "no sync is in flight")
+    wait_until(
+        lambda: path.exists() and control.synced(path).in_flight > 0, 30, "no sync is in flight"
+    )
 
 
 def test_only_what_was_there_before_a_sync_is_durable_after_it(preloaded) -> None:
@@ -76,7 +79,8 @@ def test_fdatasync_counts_like_fsync_and_writing_alone_makes_nothing_durable(pre
 
 
 def test_what_is_written_while_a_sync_runs_is_not_durable_by_it(preloaded) -> None:
-    """The delay comes between looking at the size and the sync, so the sync may really have saved more."""
+    """The delay comes between looking at the size and the sync, so the sync may really have saved
+    more."""
     preloaded.control.words.sync_delay_ns = 1_000_000_000
     code = """
 import threading
@@ -96,7 +100,8 @@ syncing.join()
 
 
 def test_the_times_of_appends_are_noted_when_asked_and_tell_what_came_last(preloaded) -> None:
-    path, code = preloaded.folder / "aof", APPEND + 'os.write(file, b"x"); os.fsync(file)'
+    path = preloaded.folder / "aof"
+    code = APPEND + 'os.write(file, b"x"); os.fsync(file)'
     preloaded.run(code)
     assert preloaded.control.synced(path).written_ns == 0
     before_ns = time.monotonic_ns()
@@ -150,7 +155,9 @@ def test_a_truncation_lowers_what_is_durable(preloaded, shorten: str) -> None:
     assert preloaded.control.synced(preloaded.folder / "aof").durable_bytes == 30
 
 
-def test_a_process_killed_in_its_sync_leaves_it_in_flight_until_the_next_one_starts(preloaded) -> None:
+def test_a_process_killed_in_its_sync_leaves_it_in_flight_until_the_next_one_starts(
+    preloaded,
+) -> None:
     path = preloaded.folder / "aof"
     preloaded.control.words.sync_delay_ns = 60_000_000_000
     with preloaded.start(APPEND + 'os.write(file, b"x"); os.fsync(file)') as process:
@@ -216,7 +223,10 @@ print((time.time_ns() - began[1]) / (time.monotonic_ns() - began[0]))
 def test_who_has_the_shim_is_known_by_process_and_program(preloaded, takes_it: bool) -> None:
     """A process that becomes another program has the shim only if that program took it, too."""
     forget = "" if takes_it else "os.environ.pop('LD_PRELOAD')"
-    become = "print(os.getpid(), flush=True); input(); os.execv('/bin/sh', ['sh', '-c', 'echo on; read x'])"
+    become = (
+        "print(os.getpid(), flush=True); input(); os.execv('/bin/sh', ['sh', '-c', 'echo on; "
+        "read x'])"
+    )
     with preloaded.start(f"{forget}\n{become}") as it:
         pid = int(it.stdout.readline())
         assert preloaded.control.loaded_in(pid)
@@ -233,5 +243,7 @@ def test_without_its_file_the_shim_changes_nothing(preloaded, library: Path) -> 
     preloaded._environment.pop("LOCKBENCH_SHIM")
     preloaded.control.words.sync_error = 5
     preloaded.control.shift_clock(3_600_000_000_000)
-    assert abs(float(preloaded.run(APPEND + "os.fsync(file); print(time.time())")) - time.time()) < 60
+    assert (
+        abs(float(preloaded.run(APPEND + "os.fsync(file); print(time.time())")) - time.time()) < 60
+    )
     assert preloaded.control.files() == []

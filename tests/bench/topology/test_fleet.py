@@ -1,4 +1,5 @@
-"""Kept ports: free for a server, taken for everybody else. fdatasync figures: counted, bounded and ordered."""
+"""Kept ports: free for a server, taken for everybody else. fdatasync figures: counted, bounded and
+ordered."""
 
 import os
 import socket
@@ -36,8 +37,12 @@ def test_nobody_listens_on_a_kept_port_until_a_server_does() -> None:
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A disk with a clock of its own: the n-th fdatasync takes n milliseconds. Returns the clock [ns]."""
-    clock, syncs = [0], [0]
+    """A disk with a clock of its own: the n-th fdatasync takes n milliseconds.
+
+    Returns the clock [ns].
+    """
+    clock = [0]
+    syncs = [0]
 
     def sync(_descriptor: int) -> None:
         syncs[0] += 1
@@ -58,7 +63,8 @@ def test_percentiles_are_nearest_ranks_in_seconds(slow_disk: list[int], tmp_path
 
 def test_a_slow_disk_ends_at_the_budget_without_a_p99(slow_disk: list[int], tmp_path: Path) -> None:
     latency = fdatasync_latency(tmp_path, budget_s=0.9)
-    assert latency.count == 42  # 1 + 2 + … + 42 ms is the first sum beyond 900 ms
+    # 1 + 2 + … + 42 ms is the first sum beyond 900 ms
+    assert latency.count == 42
     assert latency.p99_s is None
     assert slow_disk[0] == 903_000_000
 

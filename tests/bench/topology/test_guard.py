@@ -1,4 +1,7 @@
-"""The guard: servers and folder end with their parent however it ends. Here the servers are `sleep`."""
+"""The guard: servers and folder end with their parent however it ends.
+
+Here the servers are `sleep`.
+"""
 
 import contextlib
 import json
@@ -21,7 +24,8 @@ from bench.topology.guard_process import _state
 SLEEP = ["sleep", "600"]
 DEADLINE_S = 30.0
 
-ENDING = (("exit",), ("raise",))  # how the parent ends by itself: it may be over before anybody watches
+# how the parent ends by itself: it may be over before anybody watches
+ENDING = (("exit",), ("raise",))
 
 PARENT = """
 import json, os, sys, threading
@@ -33,7 +37,8 @@ def start():
     guards.append(Guard(Path(sys.argv[1])))
     server = guards[0].start(0, ["sleep", "600"], guards[0].folder, guards[0].folder / "log", {})
     servers.append(server)
-if "thread" in sys.argv:      # a death signal tied to this thread would kill the server when it ends
+if "thread" in sys.argv:
+    # a death signal tied to this thread would kill the server when it ends
     thread = threading.Thread(target=start); thread.start(); thread.join()
 else:
     start()
@@ -56,13 +61,18 @@ sys.stdin.read()
 
 
 @contextmanager
-def parent(tmp_path: Path, *how: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any], list[int]]]:
-    """A process that owns a guard with one server; yields it, what it said and pidfds of server and guard."""
+def parent(
+    tmp_path: Path, *how: str
+) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any], list[int]]]:
+    """A process that owns a guard with one server; yields it, what it said and pidfds of server and
+    guard."""
     command = [sys.executable, "-c", PARENT, str(tmp_path), *how]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
         said = json.loads(process.stdout.readline())
-        watched = [os.pidfd_open(said[name]) for name in ("server", "guard")] if how not in ENDING else []
+        watched = (
+            [os.pidfd_open(said[name]) for name in ("server", "guard")] if how not in ENDING else []
+        )
         try:
             yield process, said, watched
         finally:
@@ -90,7 +100,12 @@ def start(guard: Guard, argv: list[str], index: int = 0) -> int:
 
 @pytest.mark.parametrize(
     ("how", "number"),
-    [((), signal.SIGKILL), (("thread",), signal.SIGKILL), (("fork",), signal.SIGKILL), ((), signal.SIGHUP)],
+    [
+        ((), signal.SIGKILL),
+        (("thread",), signal.SIGKILL),
+        (("fork",), signal.SIGKILL),
+        ((), signal.SIGHUP),
+    ],
 )
 def test_nothing_is_left_when_the_parent_is_killed(
     tmp_path: Path, how: tuple[str, ...], number: signal.Signals
@@ -120,10 +135,13 @@ def test_a_server_started_by_a_thread_outlives_that_thread(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ENDING)
-def test_nothing_is_left_when_the_parent_ends_without_closing(tmp_path: Path, how: tuple[str]) -> None:
+def test_nothing_is_left_when_the_parent_ends_without_closing(
+    tmp_path: Path, how: tuple[str]
+) -> None:
     with parent(tmp_path, *how) as (process, said, _watched):
         process.wait(30)
-        with contextlib.suppress(ProcessLookupError):  # already over, and reaped
+        # already over, and reaped
+        with contextlib.suppress(ProcessLookupError):
             assert ended(os.pidfd_open(said["guard"]))
         assert list(tmp_path.iterdir()) == []
 
@@ -134,7 +152,8 @@ def test_ctrl_c_in_the_terminal_reaches_neither_guard_nor_server(tmp_path: Path)
         assert os.getsid(said["guard"]) != os.getsid(process.pid)
         assert os.getpgid(said["server"]) == said["server"]
         os.killpg(process.pid, signal.SIGINT)
-        assert ended(server)  # because the parent ended of it
+        # because the parent ended of it
+        assert ended(server)
         assert ended(guard)
 
 
@@ -161,8 +180,11 @@ def test_a_forked_copy_closes_nothing(guard: Guard) -> None:
     assert guard.states()[0].exit_code is None
 
 
-def test_an_interrupted_question_does_not_spoil_the_next(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between question and answer leaves an answer behind: it must not be taken for the next one's."""
+def test_an_interrupted_question_does_not_spoil_the_next(
+    guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between question and answer leaves an answer behind: it must not be taken for the next
+    one's."""
     start(guard, SLEEP)
 
     def interrupted(*_kind_and_patience: object) -> None:
@@ -183,7 +205,8 @@ def test_a_server_that_ends_while_it_is_asked_is_dead_and_no_error() -> None:
     class EndsNow:
         """Alive at the first look, dead when it is asked whether it stands still."""
 
-        pid, looks = ended.pid, 0
+        pid = ended.pid
+        looks = 0
 
         def poll(self) -> int | None:
             self.looks += 1
@@ -193,7 +216,9 @@ def test_a_server_that_ends_while_it_is_asked_is_dead_and_no_error() -> None:
 
 
 def test_a_program_that_cannot_start_is_said(guard: Guard) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="could not start a server: .*No such file.*'/no/server'"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="could not start a server: .*No such file.*'/no/server'"
+    ):
         start(guard, ["/no/server"])
     with pytest.raises(EnvironmentNotReadyError, match="could not signal a server: 5"):
         guard.signal(5, signal.SIGTERM)
@@ -207,10 +232,13 @@ def test_a_server_gets_the_extra_environment_and_default_signals(guard: Guard) -
     assert ended(server)
     assert log.read_text().split("\n")[0] == "a b"
     masks = [int(line.split()[1], 16) for line in log.read_text().splitlines()[1:]]
-    ours = sum(1 << number - 1 for number in range(1, 32))  # real-time signals are whoever's who started the tests
+    # real-time signals are whoever's who started the tests
+    ours = sum(1 << number - 1 for number in range(1, 32))
     assert [mask & ours for mask in masks] == [0, 0]
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match=r"no private folder can be made in .*/absent: No such file"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match=r"no private folder can be made in .*/absent: No such file"
+    ):
         Guard(tmp_path / "absent")

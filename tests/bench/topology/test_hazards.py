@@ -19,8 +19,16 @@ def names(info: dict[str, object], config: dict[str, str]) -> list[str]:
         ({"maxmemory": 3 * MIB, "maxmemory_policy": "allkeys-lru"}, {}, ["eviction"]),
         ({"maxmemory": 3 * MIB, "maxmemory_policy": "volatile-ttl"}, {}, ["eviction"]),
         ({"maxmemory": 3 * MIB, "maxmemory_policy": "noeviction", "used_memory": MIB}, {}, []),
-        ({"maxmemory": 3 * MIB, "maxmemory_policy": "noeviction", "used_memory": 2.9 * MIB // 1}, {}, []),
-        ({"maxmemory": 3 * MIB, "maxmemory_policy": "noeviction", "used_memory": int(2.9 * MIB)}, {}, ["memory"]),
+        (
+            {"maxmemory": 3 * MIB, "maxmemory_policy": "noeviction", "used_memory": 2.9 * MIB // 1},
+            {},
+            [],
+        ),
+        (
+            {"maxmemory": 3 * MIB, "maxmemory_policy": "noeviction", "used_memory": int(2.9 * MIB)},
+            {},
+            ["memory"],
+        ),
         ({}, {"maxmemory": str(3 * MIB), "maxmemory-policy": "allkeys-random"}, ["eviction"]),
         ({"connected_slaves": 2}, {}, ["replicas"]),
         ({"connected_slaves": 0}, {"min-replicas-to-write": "1"}, ["min-replicas-to-write"]),
@@ -48,7 +56,12 @@ def test_a_hazard_that_takes_locks_away_comes_first_and_says_what_to_do() -> Non
 
 @pytest.mark.parametrize(
     ("fsync", "part"),
-    [("none", "forgets every lock"), ("everysec", "about a second"), ("always", "loses no lock"), ("odd", "odd")],
+    [
+        ("none", "forgets every lock"),
+        ("everysec", "about a second"),
+        ("always", "loses no lock"),
+        ("odd", "odd"),
+    ],
 )
 def test_persistence_is_told_by_what_a_crash_forgets(fsync: str, part: str) -> None:
     assert part in persistence_of({}, fsync)

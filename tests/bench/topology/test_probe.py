@@ -1,4 +1,5 @@
-"""Which instances may stand beside each other; INFO deltas: values with their units, and None instead of a guess."""
+"""Which instances may stand beside each other; INFO deltas: values with their units, and None
+instead of a guess."""
 
 from typing import Any
 
@@ -42,7 +43,9 @@ AFTER = BEFORE | {
 }
 
 
-def snapshot(values: dict[str, Any] | None, taken_ns: int = 0, missing: str | None = None) -> InfoSnapshot:
+def snapshot(
+    values: dict[str, Any] | None, taken_ns: int = 0, missing: str | None = None
+) -> InfoSnapshot:
     return InfoSnapshot("host:1", taken_ns, values, missing)
 
 
@@ -69,10 +72,17 @@ def test_every_counter_is_the_increase() -> None:
         (snapshot(BEFORE), snapshot(AFTER | {"run_id": "b"}), "restarted"),
     ],
 )
-def test_what_is_unknown_is_none_with_a_warning(before: InfoSnapshot, after: InfoSnapshot, warning: str) -> None:
+def test_what_is_unknown_is_none_with_a_warning(
+    before: InfoSnapshot, after: InfoSnapshot, warning: str
+) -> None:
     change = delta(before, after)
     assert warning in str(change.warning)
-    assert (change.cpu_s, change.commands_processed, change.calls, change.aof) == (None, None, {}, {})
+    assert (change.cpu_s, change.commands_processed, change.calls, change.aof) == (
+        None,
+        None,
+        {},
+        {},
+    )
 
 
 def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
@@ -89,20 +99,41 @@ def test_a_server_that_lacks_a_field_leaves_only_that_unknown() -> None:
             replying({**PONG, "INFO": UNKNOWN.format("info", "").encode()}),
             "the command INFO.*; this looks like a proxy",
         ),
-        (replying({**PONG, "INFO": None}), "it answers PING, and closes the connection .*; this looks like a proxy"),
         (
-            replying({**PONG, "INFO": bulk("redis_mode:sentinel\r\n"), "CONFIG": b"-ERR unknown command\r\n"}),
+            replying({**PONG, "INFO": None}),
+            "it answers PING, and closes the connection .*; this looks like a proxy",
+        ),
+        (
+            replying(
+                {
+                    **PONG,
+                    "INFO": bulk("redis_mode:sentinel\r\n"),
+                    "CONFIG": b"-ERR unknown command\r\n",
+                }
+            ),
             "a Sentinel",
         ),
-        (replying({}, b":1\r\n"), "it answers the handshake, and not as Redis does; this looks like a proxy"),
-        (reset, "it accepts connections and closes them without a word; nothing may run behind this port"),
+        (
+            replying({}, b":1\r\n"),
+            "it answers the handshake, and not as Redis does; this looks like a proxy",
+        ),
+        (
+            reset,
+            "it accepts connections and closes them without a word; nothing may run "
+            "behind this port",
+        ),
         (http, "it speaks HTTP and not the Redis protocol; mend its port"),
     ],
     ids=["INFO unknown", "hangs up at INFO", "Sentinel", "nonsense", "dead port", "HTTP"],
 )
-def test_what_is_no_server_is_refused_before_the_run_with_its_cause(serve: Serve, says: str) -> None:
+def test_what_is_no_server_is_refused_before_the_run_with_its_cause(
+    serve: Serve, says: str
+) -> None:
     with (
         listening(serve) as port,
-        pytest.raises(EnvironmentNotReadyError, match=f"1 of 1 targets cannot be used: 127.0.0.1:{port} .*{says}"),
+        pytest.raises(
+            EnvironmentNotReadyError,
+            match=f"1 of 1 targets cannot be used: 127.0.0.1:{port} .*{says}",
+        ),
     ):
         inspect([f"redis://127.0.0.1:{port}"])

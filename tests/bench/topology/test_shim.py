@@ -12,15 +12,28 @@ from bench.topology.shim import Control, identity, shim_library
 
 
 def test_the_source_has_no_warning(tmp_path: Path) -> None:
-    strict = ["cc", *shim._FLAGS, "-Wall", "-Wextra", "-Werror", "-o", str(tmp_path / "x.so"), str(shim.SOURCE)]
+    strict = [
+        "cc",
+        *shim._FLAGS,
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        str(tmp_path / "x.so"),
+        str(shim.SOURCE),
+    ]
     done = subprocess.run(strict, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shim, "_FLAGS", ("--no-such-flag",))
     monkeypatch.setattr(shim.tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(EnvironmentNotReadyError, match="cannot compile the fault shim: .*no-such-flag"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="cannot compile the fault shim: .*no-such-flag"
+    ):
         shim_library.__wrapped__()
     assert list(tmp_path.iterdir()) == []
 
@@ -29,7 +42,8 @@ def test_a_new_one_is_true_and_empty_and_stands_on_real_blocks(tmp_path: Path) -
     control = Control(tmp_path / "map")
     assert (control.files(), control.words.overflow, control.ahead_ns(time.time_ns())) == ([], 0, 0)
     assert control.synced(control.path).durable_bytes == 0
-    assert control.path.stat().st_blocks * 512 >= control.path.stat().st_size  # a full disk cannot kill the server
+    # a full disk cannot kill the server
+    assert control.path.stat().st_blocks * 512 >= control.path.stat().st_size
     assert control.path.stat().st_mode & 0o077 == 0
 
 
@@ -48,7 +62,8 @@ def test_a_setting_is_written_beside_the_valid_one_and_then_made_valid(tmp_path:
     """A server in the middle of a reading goes on with what it began with."""
     control = Control(tmp_path / "map")
     for number in range(1, 20):
-        before, slot = bytes(control.words), number % 8
+        before = bytes(control.words)
+        slot = number % 8
         control.shift_clock(7)
         assert control.words.clocks[slot].offset_ns == 7 * number
         after = bytearray(bytes(control.words))
@@ -59,7 +74,8 @@ def test_a_setting_is_written_beside_the_valid_one_and_then_made_valid(tmp_path:
 
 
 def test_a_file_is_inode_and_birth_whatever_is_written_to_it(tmp_path: Path) -> None:
-    path, later = tmp_path / "a", tmp_path / "b"
+    path = tmp_path / "a"
+    later = tmp_path / "b"
     path.write_bytes(b"12345")
     known = identity(path)
     assert known[0] == path.stat().st_ino

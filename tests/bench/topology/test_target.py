@@ -24,7 +24,9 @@ def test_the_address_is_all_that_shows(url: str, address: str) -> None:
 
 
 def test_a_wrong_url_is_named_by_its_position_without_its_secret() -> None:
-    with pytest.raises(UsageError, match="target 2: .*the database after the slash must be a number") as refused:
+    with pytest.raises(
+        UsageError, match="target 2: .*the database after the slash must be a number"
+    ) as refused:
         parse_targets(["redis://host", f"redis://:{SECRET}@host/locks"])
     assert SECRET not in str(refused.value)
     assert refused.value.__suppress_context__

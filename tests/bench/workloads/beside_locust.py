@@ -1,4 +1,5 @@
-"""Tests that need Locust's classes, run by test_beside_locust.py in a child: `import locust` patches its process."""
+"""Tests that need Locust's classes, run by test_beside_locust.py in a child: `import locust`
+patches its process."""
 
 import contextlib
 import os
@@ -17,7 +18,14 @@ from locust import argument_parser
 from locust.dispatch import UsersDispatcher
 from locust.env import Environment
 from locust.event import EventHook, Events
-from locust.runners import STATE_INIT, STATE_MISSING, STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
+from locust.runners import (
+    STATE_INIT,
+    STATE_MISSING,
+    STATE_RUNNING,
+    MasterRunner,
+    WorkerNode,
+    WorkerNodes,
+)
 from locust.stats import RequestStats, StatsEntry
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
@@ -37,7 +45,9 @@ from lockcore.clock import NS_PER_S
 keep_fractions()
 
 
-def acquires(values_ns: list[int], failures: tuple[str, ...] = (), failed_ns: int = 1_000_000) -> Records:
+def acquires(
+    values_ns: list[int], failures: tuple[str, ...] = (), failed_ns: int = 1_000_000
+) -> Records:
     """So many acquires that took so long, then those that failed."""
     records = np.zeros(len(values_ns) + len(failures), RECORD_DTYPE)
     records["intended_ns"] = 5
@@ -70,7 +80,8 @@ def test_entry_and_total_equal_what_was_counted() -> None:
 
 
 def test_reports_add_up_and_an_empty_one_changes_nothing() -> None:
-    stats, row = RequestStats(), Row("redlock", "acquire", acquires_of)
+    stats = RequestStats()
+    row = Row("redlock", "acquire", acquires_of)
     for batch in range(4):
         row.fold(acquires([1000 * (batch + 1) + value for value in range(10)], ("contended",), 7))
         row.report(stats)
@@ -79,7 +90,9 @@ def test_reports_add_up_and_an_empty_one_changes_nothing() -> None:
     row.report(stats)
     entry = stats.get("acquire", "redlock")
     assert (entry.num_requests, entry.num_failures, stats.total.num_requests) == (44, 4, 44)
-    assert [(error.error, error.occurrences) for error in stats.errors.values()] == [("contended", 4)]
+    assert [(error.error, error.occurrences) for error in stats.errors.values()] == [
+        ("contended", 4)
+    ]
     assert row.counts == (44, 4)
 
 
@@ -89,7 +102,8 @@ def test_a_release_counts_once_it_was_answered_and_fails_when_the_lock_was_not_o
     records["release_replied_ns"] = [150, 0, 900, 0]
     gone = OUTCOME_CODES["acquired"] | OUTCOME_CODES["gone"] << 8
     records["outcome"][1:3] = OUTCOME_CODES["acquired"], gone
-    stats, row = RequestStats(), Row("redlock", "release", releases_of)
+    stats = RequestStats()
+    row = Row("redlock", "release", releases_of)
     row.fold(records)
     row.report(stats)
     assert (row.counts, [error.error for error in stats.errors.values()]) == ((2, 1), ["gone"])
@@ -98,21 +112,37 @@ def test_a_release_counts_once_it_was_answered_and_fails_when_the_lock_was_not_o
 
 def test_the_table_is_the_one_that_stock_events_make() -> None:
     values = [int(50_000 * 1.003**index) for index in range(3000)]
-    fast, stock = RequestStats(), RequestStats()
+    fast = RequestStats()
+    stock = RequestStats()
     filled(values).report(fast)
     for value in values:
         stock.log_request("redlock", "acquire", value / 1e6, 0)
-    for entry, other in ((fast.total, stock.total), (fast.get("acquire", "redlock"), stock.get("acquire", "redlock"))):
-        assert (entry.num_requests, entry.max_response_time) == (other.num_requests, other.max_response_time)
+    for entry, other in (
+        (fast.total, stock.total),
+        (fast.get("acquire", "redlock"), stock.get("acquire", "redlock")),
+    ):
+        assert (entry.num_requests, entry.max_response_time) == (
+            other.num_requests,
+            other.max_response_time,
+        )
         for share in (0.1, 0.5, 0.9, 0.99):
-            one, two = entry.get_response_time_percentile(share), other.get_response_time_percentile(share)
-            assert abs(one - two) <= 0.1 * two, (share, one, two)  # neighbouring keys at most
+            one = entry.get_response_time_percentile(share)
+            two = other.get_response_time_percentile(share)
+            # neighbouring keys at most
+            assert abs(one - two) <= 0.1 * two, (share, one, two)
 
 
 def test_two_significant_digits_are_kept_below_a_millisecond_too() -> None:
     assert [bucket_ms(value) for value in (0, 0.1472, 3.44, 9.96, 12.3, 147, 3432, 58760)] == [
-        0, 0.15, 3.4, 10.0, 12, 150, 3400, 59000,
-    ]  # fmt: skip
+        0,
+        0.15,
+        3.4,
+        10.0,
+        12,
+        150,
+        3400,
+        59000,
+    ]
 
 
 def test_keys_of_the_table_survive_the_way_to_the_master() -> None:
@@ -128,12 +158,16 @@ def test_keys_of_the_table_survive_the_way_to_the_master() -> None:
 
 
 def test_stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> None:
-    hook, seen = EventHook(), []
+    hook = EventHook()
+    seen = []
     hook.add_listener(lambda **facts: seen.append(facts))
     row = Row("redlock", "acquire", acquires_of, hook.fire)
     row.tell(250_000, None)
     row.tell(1_500_000, "contended")
-    assert [(facts["response_time"], facts["exception"]) for facts in seen] == [(0.25, None), (1.5, "contended")]
+    assert [(facts["response_time"], facts["exception"]) for facts in seen] == [
+        (0.25, None),
+        (1.5, "contended"),
+    ]
     assert {(facts["request_type"], facts["name"]) for facts in seen} == {("redlock", "acquire")}
     row.fold(acquires([250_000], ("contended",)))
     stats = RequestStats()
@@ -144,8 +178,11 @@ def test_stock_rows_fire_one_event_per_operation_and_leave_the_table_alone() -> 
 def unbound_master() -> MasterRunner:
     """One without its socket."""
     master = MasterRunner.__new__(MasterRunner)
-    master.custom_messages, master.clients, master.greenlet = {}, WorkerNodes(), Group()
-    master.worker_indexes, master.worker_index_max = {}, 0
+    master.custom_messages = {}
+    master.clients = WorkerNodes()
+    master.greenlet = Group()
+    master.worker_indexes = {}
+    master.worker_index_max = 0
     return master
 
 
@@ -155,11 +192,14 @@ def test_workers_that_have_not_come_are_counted_and_those_that_have_are_named(
     monkeypatch.setenv(PLAN_VARIABLE, "led by lockbench run")
     monkeypatch.chdir(tmp_path)
     master = unbound_master()
-    master.state, master.quit = STATE_INIT, lambda: None  # type: ignore[method-assign]
+    master.state = STATE_INIT
+    master.quit = lambda: None  # type: ignore[method-assign]
     master.clients["atlas_0f"] = WorkerNode("atlas_0f")
     master.clients["lost_1e"] = WorkerNode("lost_1e", STATE_MISSING)
     dismissed: list[str] = []
-    conductor = SimpleNamespace(_hosts=SimpleNamespace(dismiss=lambda _nodes, why: dismissed.append(why)))
+    conductor = SimpleNamespace(
+        _hosts=SimpleNamespace(dismiss=lambda _nodes, why: dismissed.append(why))
+    )
     Conductor._give_up(conductor, master, 1)  # type: ignore[arg-type]
     with pytest.raises(SystemExit, match="3"):
         Conductor._give_up(conductor, master, 2)  # type: ignore[arg-type]
@@ -177,10 +217,13 @@ def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
     for name, pid in pids.items():
         master.clients[name] = WorkerNode(name, STATE_RUNNING)
         conductor._note_here(
-            SimpleNamespace(node_id=name, data={"pid": pid, "host": "", "clock": "", "about": versions()})
+            SimpleNamespace(
+                node_id=name, data={"pid": pid, "host": "", "clock": "", "about": versions()}
+            )
         )
     assert [conductor._is_gone(master, name) for name in pids] == [True, False]
-    conductor._plan.workdir = None  # by itself, workers may be on other hosts, where pids mean nothing
+    # by itself, workers may be on other hosts, where pids mean nothing
+    conductor._plan.workdir = None
     assert not any(conductor._is_gone(master, name) for name in pids)
     assert conductor._is_gone(master, "one that has left")
 
@@ -193,7 +236,8 @@ def test_every_field_of_a_status_is_told() -> None:
 
 def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
     ms = 1_000_000
-    stalls, due_ns = iter([0, 33 * ms, 0, 0]), []
+    stalls = iter([0, 33 * ms, 0, 0])
+    due_ns = []
 
     def nap_until(at_ns: int) -> int:
         due_ns.append(at_ns)
@@ -201,11 +245,14 @@ def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
             raise StopIteration
         return late_ns
 
-    prober = SimpleNamespace(_naps=SimpleNamespace(wait_until=nap_until), _lags_ns=[], _look_for_gap=id)
+    prober = SimpleNamespace(
+        _naps=SimpleNamespace(wait_until=nap_until), _lags_ns=[], _look_for_gap=id
+    )
     with contextlib.suppress(StopIteration):
         Worker._probe(prober)  # type: ignore[arg-type]
     assert sorted(prober._lags_ns) == [0, 0, 0, 3 * ms, 13 * ms, 23 * ms, 33 * ms]
-    assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]  # every tick is counted once
+    # every tick is counted once
+    assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]
 
 
 def test_what_comes_while_records_are_counted_is_for_the_next_second() -> None:
@@ -237,25 +284,30 @@ def test_workers_take_their_places_in_the_order_in_which_locust_deals_out_users(
 
 
 def test_a_user_may_be_told_to_stop_twice() -> None:
-    """Ctrl-C reaches a worker by itself and through its master: Locust takes the second for a fault."""
+    """Ctrl-C reaches a worker by itself and through its master: Locust takes the second for a
+    fault."""
     user = LockUser(Environment(user_classes=[LockUser]))
     user._state = LOCUST_STATE_RUNNING
     assert (user.stop(), user.stop(), user._state) == (False, False, LOCUST_STATE_STOPPING)
 
 
-def test_a_process_in_which_nobody_runs_ends_and_one_that_was_stopped_or_waited_for_a_core_does_not() -> None:
-    """(what the probe last saw, seconds since the last look, of which it waited for a core, sentences so far)."""
+def test_only_a_process_in_which_nobody_runs_ends() -> None:
+    """(what the probe last saw, seconds since the last look, of which it waited for a core,
+    sentences so far)."""
     for looks in (
         [(5, 1, 0, 0), (5, 1, 0, 0), (6, 1, 0, 0), (6, 1, 0, 0), (6, 1, 0, 1)],
-        [(5, 1, 0, 0), (5, 60, 0, 0), (6, 1, 0, 0)],  # stopped for a minute
+        # stopped for a minute
+        [(5, 1, 0, 0), (5, 60, 0, 0), (6, 1, 0, 0)],
         [(5, 1, 0, 0), *[(5, 1, 0.95, 0)] * 8, (6, 1, 0, 0)],
-        [(5, 1, 0, 0), *[(5, 1, 0.8, 0)] * 2, (5, 1, 0.8, 1)],  # beside others, and stuck
+        # beside others, and stuck
+        [(5, 1, 0, 0), *[(5, 1, 0.8, 0)] * 2, (5, 1, 0.8, 1)],
     ):
         ended: list[object] = []
         worker = SimpleNamespace(
             finished=False, probed_ns=0, plan=SimpleNamespace(scenario=SimpleNamespace(recipe="x"))
         )
-        clock, waited = [0], [0]
+        clock = [0]
+        waited = [0]
         with (
             mock.patch.object(member, "_end_stuck", lambda *told, ended=ended: ended.append(told)),
             mock.patch.object(member, "monotonic_ns", lambda clock=clock: clock[0]),
@@ -278,6 +330,8 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_a_worker_that_is_told_of_users_does_not_make_locusts_options_anew_for_each_of_them() -> None:
+def test_a_worker_that_is_told_of_users_does_not_make_locusts_options_anew_for_each_of_them() -> (
+    None
+):
     assert locustfile.LockUser is LockUser, "it is loaded"
     assert argument_parser.default_args_dict() is argument_parser.default_args_dict()

@@ -1,4 +1,5 @@
-"""Ends of runs over hosts, each message scripted; run by test_beside_locust.py in a child, which loads Locust first."""
+"""Ends of runs over hosts, each message scripted; run by test_beside_locust.py in a child, which
+loads Locust first."""
 
 from collections import deque
 from collections.abc import Callable
@@ -29,15 +30,16 @@ from tests.doubles.records import MS
 
 ORIGIN_NS = 10**12
 SCENARIO = load(options={"users": "4", "warmup": "0s", "duration": "1s"})
-STEPS = 6  # messages from the leader to one worker in an end: finish, two questions, two files, taken
+# messages from the leader to one worker in an end: finish, two questions, two files, taken
+STEPS = 6
 
 
 @dataclass
 class ScriptedWorker:
     """A worker whose answers about its history are those of the real one.
 
-    It is dead from its message number `dies_at` on; `when_dead`: what happens then, None: its heartbeats are missed;
-    `repeats`: everything is heard and said twice.
+    It is dead from its message number `dies_at` on; `when_dead`: what happens then, None: its
+    heartbeats are missed; `repeats`: everything is heard and said twice.
     """
 
     name: str
@@ -54,12 +56,25 @@ class ScriptedWorker:
         recorder = Recorder(self.folder, self.place)
         for at in range(20):
             start = ORIGIN_NS + at * 10 * MS
-            times = (start, start, start, start + 10, start + 99 * MS, start + 20, start + 20, start + 30, start + 10)
+            times = (
+                start,
+                start,
+                start,
+                start + 10,
+                start + 99 * MS,
+                start + 20,
+                start + 20,
+                start + 30,
+                start + 10,
+            )
             recorder.write(*times, at, self.place << 20, 1 | 7 << 8, 5, 1, at)
         recorder.close()
         self.pid = int(next(self.folder.glob("history-*")).name.split("-")[2].split(".")[0])
-        self.away = Away(SimpleNamespace(register_message=lambda *_, **__: None, send_message=self.say))
-        self.away._folder, self.away._scenario = self.folder, SCENARIO
+        self.away = Away(
+            SimpleNamespace(register_message=lambda *_, **__: None, send_message=self.say)
+        )
+        self.away._folder = self.folder
+        self.away._scenario = SCENARIO
         self.away._remove = self.taken  # type: ignore[method-assign]
         self.note("stopped")
 
@@ -68,7 +83,9 @@ class ScriptedWorker:
         return list(self.master.worker_indexes).index(self.name)
 
     def note(self, phase: str) -> None:
-        about = WorkerNote(worker=self.place, pid=self.pid, phase=phase, recorded=20, spawned_ns=ORIGIN_NS)  # type: ignore[arg-type]
+        about = WorkerNote(
+            worker=self.place, pid=self.pid, phase=phase, recorded=20, spawned_ns=ORIGIN_NS
+        )  # type: ignore[arg-type]
         write_note(self.folder, about)
 
     def say(self, kind: str, data: object = None) -> None:
@@ -89,7 +106,8 @@ class ScriptedWorker:
 
     def read(self, kind: str, data: Any) -> None:
         message = (kind, data.get("name"), data.get("at")) if kind == WANT else (kind,)
-        if message not in self.heard:  # it is asked again when it is slow
+        # it is asked again when it is slow
+        if message not in self.heard:
             self.heard.append(message)
         if self.dies_at is not None and len(self.heard) > self.dies_at:
             (self.when_dead or ScriptedWorker.go_missing)(self)
@@ -111,9 +129,13 @@ class ScriptedMaster(MasterRunner):
     """One without sockets: its messages reach scripted workers."""
 
     def __init__(self) -> None:
-        self.custom_messages, self.clients, self.greenlet = {}, WorkerNodes(), Group()
-        self.worker_indexes, self.worker_index_max = {}, 0
-        self.state, self.workers = STATE_RUNNING, {}
+        self.custom_messages = {}
+        self.clients = WorkerNodes()
+        self.greenlet = Group()
+        self.worker_indexes = {}
+        self.worker_index_max = 0
+        self.state = STATE_RUNNING
+        self.workers = {}
         self.quits = 0
 
     def send_message(self, kind: str, data: Any = None, client_id: str | None = None) -> None:
@@ -176,7 +198,8 @@ Make = Callable[..., Scene]
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes a scene of so many workers, one of which is special."""
     monkeypatch.setenv(PLAN_VARIABLE, "led by lockbench run")
-    monkeypatch.setattr(Hosts, "_look", lambda _: None)  # LOOK is what it does
+    # LOOK is what it does
+    monkeypatch.setattr(Hosts, "_look", lambda _: None)
     monkeypatch.setattr(hosting, "AGAIN_S", 0.02)
     monkeypatch.setattr(conducting, "LOOK_S", 0.001)
     number = iter(range(1_000))
@@ -185,18 +208,26 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         folder = tmp_path / f"{next(number)}"
         (folder / "leader").mkdir(parents=True)
         master = ScriptedMaster()
-        environment = SimpleNamespace(events=Events(), stop_timeout=0.5, parsed_options=None, web_ui=None)
+        environment = SimpleNamespace(
+            events=Events(), stop_timeout=0.5, parsed_options=None, web_ui=None
+        )
         conductor = Conductor(environment, master)  # type: ignore[arg-type]
         bind = ("127.0.0.1", 1)
-        plan = Plan("7f3a", ("redis://a",), "x:", SCENARIO, folder / "leader", timed=True, bind=bind)
-        conductor._plan, conductor._running, conductor._stop_ns = plan, True, ORIGIN_NS + 10**9
+        plan = Plan(
+            "7f3a", ("redis://a",), "x:", SCENARIO, folder / "leader", timed=True, bind=bind
+        )
+        conductor._plan = plan
+        conductor._running = True
+        conductor._stop_ns = ORIGIN_NS + 10**9
         hosts = conductor._hosts
         assert hosts is not None
         hosts.begin(plan.workdir)
         for name in ("one", "two", "three")[:count]:
             master.clients[name] = WorkerNode(name, STATE_RUNNING)
             master.get_worker_index(name)
-            worker = ScriptedWorker(name, folder / name, master, **(special if name == "one" else {}))
+            worker = ScriptedWorker(
+                name, folder / name, master, **(special if name == "one" else {})
+            )
             master.workers[name] = worker
             facts = {"pid": worker.pid, "host": name, "clock": clock_name(), "about": versions()}
             hosts.note_here(name, facts)
@@ -222,7 +253,8 @@ def test_a_kill_at_every_message_of_the_end_costs_the_others_nothing(make: Make)
             scene = make(count, dies_at=dies_at)
             scene.end()
             scene.assert_all_is_well_but_for("one")
-    last = make(2, dies_at=STEPS - 1)  # it dies when its history is here
+    # it dies when its history is here
+    last = make(2, dies_at=STEPS - 1)
     last.end()
     assert last.progress["one"] is Progress.HERE
 
@@ -300,14 +332,17 @@ def test_a_worker_whose_history_nobody_wants_answers_without_a_traceback(
         worker.away._give(SimpleNamespace(data=question))
     assert ["failed" in answer for answer in said] == [True] * 3
     worker.away._unwanted = "it was lost"
-    worker.away._give(SimpleNamespace(data={"name": FOLDED, "at": 1, "window_ns": (0, 1), "budget": 1.0}))
+    worker.away._give(
+        SimpleNamespace(data={"name": FOLDED, "at": 1, "window_ns": (0, 1), "budget": 1.0})
+    )
     assert len(said) == 3
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_whoever_wants_locust_to_quit_waits_for_an_end_that_has_begun(make: Make) -> None:
     scene = make(2)
-    master, conductor = scene.master, scene.conductor
+    master = scene.master
+    conductor = scene.conductor
     master.quit()
     assert master.quits == 1, "no end has begun"
     slow = scene.workers["one"]
@@ -317,7 +352,8 @@ def test_whoever_wants_locust_to_quit_waits_for_an_end_that_has_begun(make: Make
     end = gevent.spawn(scene.end)
     gevent.sleep(0.01)
     quits = [gevent.spawn(master.quit) for _ in range(3)]
-    master.greenlet.spawn(master.quit).join(1)  # the greenlet that reads messages goes on
+    # the greenlet that reads messages goes on
+    master.greenlet.spawn(master.quit).join(1)
     gevent.sleep(0.01)
     assert (master.quits, conductor._over.is_set()) == (1, False)
     slow.answer = answers  # type: ignore[method-assign]
@@ -339,7 +375,8 @@ def test_a_second_end_does_not_begin(make: Make) -> None:
 
 
 def test_two_hosts_of_one_name_have_names_of_their_own(make: Make) -> None:
-    """By their addresses, or where these are the same by numbers; processes of one host share its name."""
+    """By their addresses, or where these are the same by numbers; processes of one host share its
+    name."""
     hosts = make(1).conductor._hosts
     assert hosts is not None
     hosts.begin(None)
@@ -353,7 +390,10 @@ def test_two_hosts_of_one_name_have_names_of_their_own(make: Make) -> None:
         hosts.note_here(node, {**facts, "host": host, "address": address, "clock": clock})
     assert [one.name for one in hosts.known.values()] == ["web", "web", "db"]
     hosts.note_here("d", {**facts, "host": "web", "address": "10.0.0.9", "clock": "boot 3"})
-    assert [one.name for one in hosts.known.values()] == ["web at 10.0.0.7"] * 2 + ["db", "web at 10.0.0.9"]
+    assert [one.name for one in hosts.known.values()] == ["web at 10.0.0.7"] * 2 + [
+        "db",
+        "web at 10.0.0.9",
+    ]
     hosts.note_here("e", {**facts, "host": "db", "address": "10.0.0.8", "clock": "boot 4"})
     hosts.note_here("f", {**facts, "host": "old", "clock": "boot 5"})
     hosts.note_here("g", {**facts, "host": "old", "clock": "boot 6"})
@@ -362,7 +402,9 @@ def test_two_hosts_of_one_name_have_names_of_their_own(make: Make) -> None:
     assert names[4:] == ["db at 10.0.0.8, no. 2", "old, no. 1", "old, no. 2"]
 
 
-def test_a_clock_is_asked_for_rarely_once_its_bound_has_settled(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_is_asked_for_rarely_once_its_bound_has_settled(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = make(1)
     hosts = scene.conductor._hosts
     assert hosts is not None

@@ -1,4 +1,5 @@
-"""A scene for callers whose greenlets stay parked: a lock on scripted instances, and everything they leave behind."""
+"""A scene for callers whose greenlets stay parked: a lock on scripted instances, and everything
+they leave behind."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +34,8 @@ def until(reached: Callable[[], Any], what: str) -> None:
 
 @dataclass
 class Scene:
-    """A lock on three scripted instances, what callers wait by, and everything they leave behind."""
+    """A lock on three scripted instances, what callers wait by, and everything they leave
+    behind."""
 
     instances: Instances
     lock: Redlock
@@ -41,16 +43,25 @@ class Scene:
     rests: Rests = field(default_factory=Rests)
     arrivals: PreciseAlarm = field(default_factory=PreciseAlarm)
     user: Any = field(default_factory=lambda: SimpleNamespace(_state="running"))
-    left: Offered = field(default_factory=lambda: Offered(lambda: pytest.fail("the lock's own methods are called")))
+    left: Offered = field(
+        default_factory=lambda: Offered(lambda: pytest.fail("the lock's own methods are called"))
+    )
     pacer: Pacer | None = None
 
-    def start(self, kind: Callable[..., Callable[..., Caller]] = kind_of, **setup: Any) -> tuple[Any, Any]:
+    def start(
+        self, kind: Callable[..., Callable[..., Caller]] = kind_of, **setup: Any
+    ) -> tuple[Any, Any]:
         """A caller, and the greenlet that it runs in."""
         setup = {
-            **self.left.setup(), "acquire": self.lock.try_acquire, "release": self.lock.try_release,
-            "nap_until": self.naps.wait_until, "rest_until": self.rests.rest, "still_open": 3 << 40,
-            "take": self.pacer.take if self.pacer else None, **setup,
-        }  # fmt: skip
+            **self.left.setup(),
+            "acquire": self.lock.try_acquire,
+            "release": self.lock.try_release,
+            "nap_until": self.naps.wait_until,
+            "rest_until": self.rests.rest,
+            "still_open": 3 << 40,
+            "take": self.pacer.take if self.pacer else None,
+            **setup,
+        }
         caller = kind(setup["acquire"], self.naps, self.rests, self.arrivals, self.pacer)(**setup)
         return caller, gevent.spawn(caller.run, self.user, "running")
 
@@ -72,7 +83,12 @@ def whole(records: list[dict[str, int]]) -> None:
     """Each was granted and given back, and its times are in order."""
     for record in records:
         assert record["outcome"] == GIVEN_BACK
-        assert record["intended_ns"] <= record["start_ns"] <= record["attempt_ns"] <= record["granted_ns"]
+        assert (
+            record["intended_ns"]
+            <= record["start_ns"]
+            <= record["attempt_ns"]
+            <= record["granted_ns"]
+        )
         assert record["granted_ns"] <= record["release_sent_ns"] <= record["release_replied_ns"]
         assert record["release_sent_ns"] < record["valid_until_ns"]
     assert len({record["owner"] for record in records}) == len(records)

@@ -8,7 +8,16 @@ import gevent
 import pytest
 from gevent import get_hub
 
-from bench.workloads.alarm import _LEAST_NS, _MARGIN_NS, _MOST_NS, CANCELLED, GRAIN_NS, Alarm, PreciseAlarm, Rests
+from bench.workloads.alarm import (
+    _LEAST_NS,
+    _MARGIN_NS,
+    _MOST_NS,
+    CANCELLED,
+    GRAIN_NS,
+    Alarm,
+    PreciseAlarm,
+    Rests,
+)
 from lockcore.awaited import StandIn
 from lockcore.clock import monotonic_ns
 
@@ -32,7 +41,8 @@ def test_nobody_wakes_before_the_time(alarm: Alarm) -> None:
 
 def test_waiters_wake_in_the_order_of_their_times(alarm: Alarm) -> None:
     woken: list[int] = []
-    start_ns = monotonic_ns() + 100 * MS  # all wait before the first is due
+    # all wait before the first is due
+    start_ns = monotonic_ns() + 100 * MS
 
     def wait(place: int) -> None:
         alarm.wait_until(start_ns + place * 300_000)
@@ -120,8 +130,10 @@ def test_whoever_is_due_at_once_is_gathered_also_if_one_of_them_raises(alarm: Al
     assert seen == [], "who waits is nothing to gather"
     alarm.call(due_ns + 3, StandIn(object(), broken))
     while monotonic_ns() <= due_ns + 3:
-        pass  # the hub is busy, and all are due when it comes to them
-    get_hub().handle_error, before = (lambda *_: None), get_hub().handle_error
+        # the hub is busy, and all are due when it comes to them
+        pass
+    before = get_hub().handle_error
+    get_hub().handle_error = lambda *_: None
     try:
         gevent.joinall(waiters, timeout=30)
         while "broken" not in seen:
@@ -132,7 +144,8 @@ def test_whoever_is_due_at_once_is_gathered_also_if_one_of_them_raises(alarm: Al
 
 
 def test_a_closed_alarm_gives_its_descriptor_back() -> None:
-    gc.collect()  # what other tests have left open is not closed in the middle of this one
+    # what other tests have left open is not closed in the middle of this one
+    gc.collect()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for kind in (Alarm, PreciseAlarm):
         made = kind()
@@ -150,7 +163,8 @@ def test_closing_cancels_whoever_still_waits() -> None:
 
 
 def test_many_who_are_due_within_a_grain_wake_together_and_not_before_their_time() -> None:
-    made, woken = Alarm(), list[tuple[int, int]]()
+    made = Alarm()
+    woken = list[tuple[int, int]]()
     start_ns = monotonic_ns() + 100 * MS
     start_ns -= start_ns % GRAIN_NS
 
@@ -159,7 +173,8 @@ def test_many_who_are_due_within_a_grain_wake_together_and_not_before_their_time
         woken.append((due_ns, monotonic_ns()))
 
     times = [start_ns + number * GRAIN_NS // 10 + 1 for number in range(20)]
-    waiters = [gevent.spawn(wait, start_ns + GRAIN_NS * number) for number in range(100, 110)]  # so that there are many
+    # so that there are many
+    waiters = [gevent.spawn(wait, start_ns + GRAIN_NS * number) for number in range(100, 110)]
     gevent.sleep(0)
     waiters += [gevent.spawn(wait, due_ns) for due_ns in times]
     gevent.sleep(0)
@@ -185,7 +200,8 @@ def test_a_late_end_of_a_rest_is_kept_apart_and_counted_as_the_generators_own_ti
 @pytest.fixture
 def precise() -> Iterator[PreciseAlarm]:
     made = PreciseAlarm()
-    gevent.sleep(0.001)  # its watchers take part from the hub's next turn on
+    # its watchers take part from the hub's next turn on
+    gevent.sleep(0.001)
     yield made
     made.close()
 
@@ -196,11 +212,14 @@ def test_a_busy_process_is_not_called_a_late_timer(precise: PreciseAlarm) -> Non
     waiter = gevent.spawn(precise.wait_until, due_ns)
     gevent.sleep(0)
     while monotonic_ns() < due_ns + 5 * MS:
-        pass  # a caller that computes
+        # a caller that computes
+        pass
     assert waiter.get(timeout=30) == 0
 
 
-def test_a_wait_in_idleness_reports_what_the_timer_added_and_moves_the_margin(precise: PreciseAlarm) -> None:
+def test_a_wait_in_idleness_reports_what_the_timer_added_and_moves_the_margin(
+    precise: PreciseAlarm,
+) -> None:
     for _ in range(30):
         due_ns = monotonic_ns() + MS
         lateness_ns = precise.wait_until(due_ns)

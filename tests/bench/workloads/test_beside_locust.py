@@ -1,4 +1,5 @@
-"""What needs Locust's classes: the tests of two other files, each in a child process that loads Locust first."""
+"""What needs Locust's classes: the tests of two other files, each in a child process that loads
+Locust first."""
 
 import os
 import re
@@ -15,8 +16,20 @@ CODE = "import sys, locust, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 def test_beside_locust(name: str) -> None:
     tests = Path(__file__).with_name(name)
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "PYTEST_ADDOPTS": ""}
-    words = [sys.executable, "-c", CODE, "-q", "-p", "no:warnings", "-p", "no:cacheprovider", str(tests)]
-    child = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environ)
+    words = [
+        sys.executable,
+        "-c",
+        CODE,
+        "-q",
+        "-p",
+        "no:warnings",
+        "-p",
+        "no:cacheprovider",
+        str(tests),
+    ]
+    child = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, check=False, env=environ
+    )
     assert child.returncode == 0, child.stdout + child.stderr
     passed = re.search(r"(\d+) passed", child.stdout)
     assert passed is not None, child.stdout

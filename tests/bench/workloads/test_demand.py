@@ -1,4 +1,5 @@
-"""What callers want and when: shares, lengths, schedules that a seed repeats; handed out on time, late, or never."""
+"""What callers want and when: shares, lengths, schedules that a seed repeats; handed out on time,
+late, or never."""
 
 from collections.abc import Callable
 from itertools import count, islice, takewhile
@@ -17,7 +18,13 @@ NONE = Delay()
 MANY = 60_000
 
 
-def contention(skew: Skew | None = None, resources: int = 100, hold: Delay = NONE, think: Delay = NONE, seed: int = 1):  # type: ignore[no-untyped-def]
+def contention(
+    skew: Skew | None = None,
+    resources: int = 100,
+    hold: Delay = NONE,
+    think: Delay = NONE,
+    seed: int = 1,
+):  # type: ignore[no-untyped-def]
     return Contention(skew or Skew(), resources, hold, think, seed)
 
 
@@ -27,9 +34,12 @@ def shares(skew: Skew, resources: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("skew", "exponent"), [(Skew(), 0), *((Skew("zipf", exponent), exponent) for exponent in (0.5, 1.0, 1.1, 2.0))]
+    ("skew", "exponent"),
+    [(Skew(), 0), *((Skew("zipf", exponent), exponent) for exponent in (0.5, 1.0, 1.1, 2.0))],
 )
-def test_shares_follow_zipfs_law_and_are_all_alike_when_uniform(skew: Skew, exponent: float) -> None:
+def test_shares_follow_zipfs_law_and_are_all_alike_when_uniform(
+    skew: Skew, exponent: float
+) -> None:
     weights = np.arange(1, 51) ** -float(exponent)
     assert shares(skew, 50) == pytest.approx(weights / weights.sum(), abs=0.01)
 
@@ -75,13 +85,17 @@ def test_a_wild_tail_stays_within_an_integer() -> None:
 
 
 @pytest.mark.parametrize("each", [(10, 10, 10), (3, 2, 2), (1, 1, 0), (7,)])
-def test_under_own_no_two_callers_of_any_process_ever_want_the_same_resource(each: tuple[int, ...]) -> None:
-    """`each`: the callers of every worker, as Locust deals them out, over no more resources than there are callers."""
+def test_under_own_no_two_callers_of_any_process_ever_want_the_same_resource(
+    each: tuple[int, ...],
+) -> None:
+    """`each`: the callers of every worker, as Locust deals them out, over no more resources than
+    there are callers."""
     wanted = []
     for worker, callers in enumerate(each):
         own = Contention(Skew("own"), sum(each), NONE, NONE, 1, seat=(worker, len(each)))
         for number in range(callers):
-            draws = own.resources(5 * CALLERS_PER_WORKER + number)  # Locust's own numbers of workers have gaps
+            # Locust's own numbers of workers have gaps
+            draws = own.resources(5 * CALLERS_PER_WORKER + number)
             first = next(draws)
             assert [next(draws) for _ in range(5)] == [first] * 5
             wanted.append(first)
@@ -106,7 +120,9 @@ def first(number: int, *args: object) -> list[int]:
 
 @pytest.mark.parametrize("spacing", ["fixed", "poisson"])
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 7, 64, CHUNK + 1])
-def test_the_shares_of_any_number_of_workers_are_the_whole_schedule(spacing: str, parts: int) -> None:
+def test_the_shares_of_any_number_of_workers_are_the_whole_schedule(
+    spacing: str, parts: int
+) -> None:
     whole = first(COUNT, 1500.0, spacing, 7)
     shares = [first(-(-COUNT // parts), 1500.0, spacing, 7, part, parts) for part in range(parts)]
     dealt = [shares[index % parts][index // parts] for index in range(COUNT)]
@@ -121,7 +137,8 @@ def test_fixed_arrivals_do_not_drift_at_an_odd_rate() -> None:
 def test_poisson_gaps_have_the_rate_and_spread_of_independent_callers() -> None:
     gaps = np.diff(first(40_000, 2000.0, "poisson", 11))
     assert gaps.mean() == pytest.approx(500_000, rel=0.02)
-    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.03)  # exponential: deviation = mean
+    # exponential: deviation = mean
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.03)
     assert (gaps > 500_000).mean() == pytest.approx(np.exp(-1), abs=0.01)
 
 
@@ -132,10 +149,15 @@ def test_the_same_seed_gives_the_same_schedule_and_another_seed_another() -> Non
 
 @pytest.mark.parametrize("spacing", ["fixed", "poisson"])
 @pytest.mark.parametrize(("since_s", "until_s"), [(0.0, 3.0), (0.7, 3.0), (1.0, 1.0), (2.9, 3.1)])
-def test_what_is_due_is_what_the_schedule_hands_out(spacing: str, since_s: float, until_s: float) -> None:
-    since_ns, until_ns = round(since_s * 1e9), round(until_s * 1e9)
+def test_what_is_due_is_what_the_schedule_hands_out(
+    spacing: str, since_s: float, until_s: float
+) -> None:
+    since_ns = round(since_s * 1e9)
+    until_ns = round(until_s * 1e9)
     times = takewhile(lambda at: at < until_ns, offsets_ns(1234.5, spacing, 7))
-    assert due_between(1234.5, spacing, 7, since_ns, until_ns) == sum(at >= since_ns for at in times)
+    assert due_between(1234.5, spacing, 7, since_ns, until_ns) == sum(
+        at >= since_ns for at in times
+    )
 
 
 def late(*lateness_ns: int) -> Callable[[int], int]:
@@ -153,12 +175,18 @@ def test_an_arrival_that_is_due_is_taken_at_once_and_counts_as_queued() -> None:
 
 def test_an_arrival_to_come_is_waited_for() -> None:
     origin_ns = monotonic_ns() + 3600 * 1000 * MS
-    waited, timer = [], late(7, 0, 1 * MS + 1)
+    waited = []
+    timer = late(7, 0, 1 * MS + 1)
     pacer = Pacer(lambda due_ns: waited.append(due_ns) or timer(due_ns), count(0, MS), origin_ns)
-    assert [pacer.take() for _ in range(3)] == [origin_ns, origin_ns + MS, origin_ns + 2 * MS] == waited
+    assert (
+        [pacer.take() for _ in range(3)]
+        == [origin_ns, origin_ns + MS, origin_ns + 2 * MS]
+        == waited
+    )
     assert (pacer.started, pacer.queued) == (3, 0)
     assert pacer.lateness_ns == [7, 0, MS + 1]
-    assert pacer.late == 1  # more than a millisecond late, and nothing else
+    # more than a millisecond late, and nothing else
+    assert pacer.late == 1
 
 
 def test_the_warm_up_does_not_judge_the_timer() -> None:

@@ -1,4 +1,5 @@
-"""The end of a run of several workers: whatever happens to one of them, the others are waited for, and no longer."""
+"""The end of a run of several workers: whatever happens to one of them, the others are waited for,
+and no longer."""
 
 from itertools import permutations, product
 
@@ -32,13 +33,17 @@ def test_a_death_at_any_time_shortens_whom_to_wait_for_and_changes_nobody_else(
 
 
 def test_every_order_of_the_same_messages_comes_to_the_same_end() -> None:
-    messages = [("one", step) for step in STEPS] + [("two", Progress.FINISHED), ("two", Progress.LOST)]
+    messages = [("one", step) for step in STEPS] + [
+        ("two", Progress.FINISHED),
+        ("two", Progress.LOST),
+    ]
     ends = set()
     for order in permutations(range(len(messages))):
         one = [at for at in order if at < len(STEPS)]
         two = [at for at in order if at >= len(STEPS)]
         if one != sorted(one) or two != sorted(two):
-            continue  # each worker's own messages come in order
+            # each worker's own messages come in order
+            continue
         ending = Ending(("one", "two"))
         for at in order:
             ending.note(*messages[at])

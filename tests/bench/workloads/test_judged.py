@@ -10,9 +10,15 @@ from bench.workloads.plan import is_wanted, words_of
 from tests.bench.workloads.test_plan import TWO, Parser, add_options, targets
 
 LOCUSTS = {
-    "headless": True, "run_time": 20, "num_users": 8, "processes": None, "master": False, "expect_workers": 1,
-    "master_bind_host": "*", "master_bind_port": 5557,
-}  # fmt: skip
+    "headless": True,
+    "run_time": 20,
+    "num_users": 8,
+    "processes": None,
+    "master": False,
+    "expect_workers": 1,
+    "master_bind_host": "*",
+    "master_bind_port": 5557,
+}
 
 
 def options(*words: str, **locusts: object) -> Namespace:
@@ -30,14 +36,20 @@ def options(*words: str, **locusts: object) -> Namespace:
         ({"master": True, "master_bind_host": "::1"}, ["--expect-workers=1", "--bind=[::1]:5557"]),
     ],
 )
-def test_locusts_words_become_lockbenchs_and_targets_stand_in_none(locusts: dict[str, object], said: list[str]) -> None:
-    words, urls = words_of(options(*targets(*TWO), "--hold", "2ms", "--retry-window", "9ms", **locusts), {})
+def test_locusts_words_become_lockbenchs_and_targets_stand_in_none(
+    locusts: dict[str, object], said: list[str]
+) -> None:
+    words, urls = words_of(
+        options(*targets(*TWO), "--hold", "2ms", "--retry-window", "9ms", **locusts), {}
+    )
     assert urls == TWO
     assert words[:2] == ["--out=out", "--duration=20s"]
     assert set(words[2:]) == {"--hold=2ms", "--retry-window=9ms", "--users=8", *said}
     assert {word.partition("=")[0] for word in words} <= {key.option for key in KEYS} | {
-        "--out", "--expect-workers", "--bind",
-    }  # fmt: skip
+        "--out",
+        "--expect-workers",
+        "--bind",
+    }
 
 
 def test_a_run_without_an_end_is_refused() -> None:

@@ -22,7 +22,11 @@ ROOT = Path(__file__).parents[3]
 
 
 def plan(workdir: Path, processes: int = 1) -> Plan:
-    options = {"targets": ["redis://:sesame@127.0.0.1:7001"], "users": "8", "processes": str(processes)}
+    options = {
+        "targets": ["redis://:sesame@127.0.0.1:7001"],
+        "users": "8",
+        "processes": str(processes),
+    }
     scenario = load(options=options)
     return Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario, workdir, timed=True)
 
@@ -47,7 +51,8 @@ def test_the_command_line_is_headless_quiet_and_without_secrets(tmp_path: Path) 
 
 
 CONFIGURATIONS = {
-    ".locust.conf": "tags = planted\nmaster = true\nrun-time = 3s\n",  # in the home folder
+    # in the home folder
+    ".locust.conf": "tags = planted\nmaster = true\nrun-time = 3s\n",
     "locust.conf": "tags = planted\nmaster = true\nrun-time = 3s\n",
     "pyproject.toml": '[tool.locust]\ntags = ["planted"]\nmaster = true\nrun-time = "3s"\n',
     "": "",  # variables
@@ -61,8 +66,11 @@ READ = (
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_locust_reads_its_command_line_alone(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: without our start Locust does read each of them, so they are planted where it looks."""
+def test_locust_reads_its_command_line_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: without our start Locust does read each of them, so they are planted where it
+    looks."""
     monkeypatch.setenv("HOME", str(tmp_path))
     if name:
         (tmp_path / name).write_text(CONFIGURATIONS[name], encoding="utf-8")
@@ -72,15 +80,20 @@ def test_locust_reads_its_command_line_alone(name: str, tmp_path: Path, monkeypa
 
     def read(bare: str, environment: dict[str, str]) -> list[object]:
         command = [sys.executable, "-P", "-c", READ.format(bare=bare), "-", "-u", "8"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
         return list(json.loads(done.stdout))
 
     assert read("", dict(os.environ)) == [["planted"], True, 3, 8]
-    bare, environment = str(launch._BARE), launch._environment(os.environ)
+    bare = str(launch._BARE)
+    environment = launch._environment(os.environ)
     assert read(bare, environment) == [None, False, None, 8]
 
 
-def test_who_leads_and_who_joins_are_started_bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_leads_and_who_joins_are_started_bare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(subprocess, "Popen", lambda words, **_: started.append(words))
     launch.join("10.0.0.9", 5557, 2, tmp_path / "note")
@@ -92,7 +105,11 @@ def test_who_leads_and_who_joins_are_started_bare(tmp_path: Path, monkeypatch: p
 def test_several_processes_speak_on_loopback_only(tmp_path: Path) -> None:
     words = command_line(plan(tmp_path, processes=2))
     assert words[words.index("--processes") + 1] == "2"
-    assert words[words.index("--master-bind-host") + 1] == words[words.index("--master-host") + 1] == "127.0.0.1"
+    assert (
+        words[words.index("--master-bind-host") + 1]
+        == words[words.index("--master-host") + 1]
+        == "127.0.0.1"
+    )
     assert words[words.index("--master-bind-port") + 1] == words[words.index("--master-port") + 1]
 
 
@@ -107,7 +124,9 @@ def test_locust_gets_the_plan_and_none_of_the_callers_locust_variables(
     process.close()
     environment = json.loads((tmp_path / "env").read_text())
     assert json.loads(environment["plan"])["run_id"] == "7f3a"
-    assert {path.name for path in tmp_path.iterdir()} == {"env", "locust.log"}, "a plan holds passwords"
+    assert {path.name for path in tmp_path.iterdir()} == {"env", "locust.log"}, (
+        "a plan holds passwords"
+    )
     assert environment["LOCKBENCH_PARENT"] == str(os.getpid())
     assert "LOCUST_USERS" not in environment
     assert process.failure() is None
@@ -126,7 +145,9 @@ def test_stopping_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert process.log_tail() == "  in order"
 
 
-def test_who_does_not_listen_is_killed_with_its_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_listen_is_killed_with_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = (
         "import os, signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "pid = os.fork() or time.sleep(60)\nopen('worker', 'w').write(str(pid))\ntime.sleep(60)"
@@ -140,16 +161,23 @@ def test_who_does_not_listen_is_killed_with_its_workers(tmp_path: Path, monkeypa
     all_end([worker])
 
 
-def test_a_worker_that_outlives_its_master_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_outlives_its_master_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(launch, "_GROUP_ENDS_S", 0.05)
-    script = "import os, time\npid = os.fork()\nopen('worker', 'w').write(str(pid)) if pid else time.sleep(60)"
+    script = (
+        "import os, time\npid = os.fork()\nopen('worker', 'w').write(str(pid)) if pid else "
+        "time.sleep(60)"
+    )
     process = play(monkeypatch, tmp_path, script)
     assert process.wait(30) == 0
     process.close()
     all_end([int((tmp_path / "worker").read_text())])
 
 
-def test_what_ended_the_run_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ended_the_run_is_told_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = {"sentence": "no room", "exit_code": 2, "of": "another version"}
     script = f"import json; json.dump({told}, open('failure.json', 'w')); exit(2)"
     process = play(monkeypatch, tmp_path, script)
@@ -169,10 +197,15 @@ def test_the_first_fault_stays_and_without_a_plan_nobody_is_told(
     monkeypatch.setenv("LOCKBENCH_PLAN", "/proc/self/fd/9")
     note_failure(EnvironmentNotReadyError("the first"))
     note_failure(UsageError("the second"))
-    assert json.loads((tmp_path / "failure.json").read_text()) == {"sentence": "the first", "exit_code": 3}
+    assert json.loads((tmp_path / "failure.json").read_text()) == {
+        "sentence": "the first",
+        "exit_code": 3,
+    }
 
 
-def test_an_end_without_words_shows_the_end_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_without_words_shows_the_end_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = play(monkeypatch, tmp_path, "for i in range(30): print('line', i)\nexit(7)")
     process.wait(30)
     process.close()
@@ -183,7 +216,9 @@ def test_an_end_without_words_shows_the_end_of_the_log(tmp_path: Path, monkeypat
     assert "line 10\n" not in str(failure)
 
 
-def test_a_log_without_a_line_is_said_to_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_without_a_line_is_said_to_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = play(monkeypatch, tmp_path, "exit(7)")
     process.wait(30)
     process.close()
@@ -191,7 +226,9 @@ def test_a_log_without_a_line_is_said_to_have_none(tmp_path: Path, monkeypatch: 
 
 
 def test_a_folder_that_takes_no_plan_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="Locust cannot be started in .*missing: No such file"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="Locust cannot be started in .*missing: No such file"
+    ):
         LocustProcess(plan(tmp_path / "missing"))
 
 
@@ -215,13 +252,17 @@ def series(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocustSeri
 
         def made(answers: int, end: str = "") -> LocustSeries:
             script = SERIES.format(answers=[OVER] * answers, end=end)
-            monkeypatch.setattr(launch, "command_line", lambda _plan: [sys.executable, "-c", script])
+            monkeypatch.setattr(
+                launch, "command_line", lambda _plan: [sys.executable, "-c", script]
+            )
             return stack.enter_context(contextlib.closing(LocustSeries()))
 
         yield made
 
 
-def test_runs_of_a_series_follow_each_other_in_one_locust(series: Callable[..., LocustSeries], tmp_path: Path) -> None:
+def test_runs_of_a_series_follow_each_other_in_one_locust(
+    series: Callable[..., LocustSeries], tmp_path: Path
+) -> None:
     runs = series(answers=3)
     for _ in range(3):
         with contextlib.closing(runs.begin(plan(tmp_path))) as run:

@@ -1,4 +1,5 @@
-"""A caller whose greenlet stays parked: its operations are those of an ordinary one, however they end.
+"""A caller whose greenlet stays parked: its operations are those of an ordinary one, however they
+end.
 
 Against scripted instances, through lockcore's own methods on greenlets.
 """
@@ -50,7 +51,8 @@ def test_usual_operations_leave_their_greenlet_parked(scene: Scene, what: str) -
     assert switches_to(job, lambda: scene.recorded(30)) == 0
     scene.end(job)
     whole(scene.left.records)
-    until(lambda: scene.instances.keys == [], "nothing to be held")  # a quorum has answered, not yet all
+    # a quorum has answered, not yet all
+    until(lambda: scene.instances.keys == [], "nothing to be held")
     assert (scene.left.cuts, scene.left.begun[1]) == (0, 0)
     assert (scene.naps.waiting, scene.rests.waiting, scene.arrivals.waiting) == (0, 0, 0)
     if what == "scheduled":
@@ -112,9 +114,10 @@ def test_an_observer_is_told_of_every_acquire_and_release_by_the_caller_itself(
 
 def waiting_at(scene: Scene, stage: str) -> tuple[Any, Any]:
     """A caller that waits there, and its greenlet."""
-    setup: dict[str, Any] = {"held": {"holds_ns": repeat(FAR_NS)}, "resting": {"thinks_ns": repeat(FAR_NS)}}.get(
-        stage, {}
-    )
+    setup: dict[str, Any] = {
+        "held": {"holds_ns": repeat(FAR_NS)},
+        "resting": {"thinks_ns": repeat(FAR_NS)},
+    }.get(stage, {})
     if stage == "asked":
         scene.instances.pause()
     elif stage == "giving":
@@ -137,17 +140,27 @@ def killed_at(scene: Scene, stage: str) -> None:
     assert job.dead
     until(lambda: scene.instances.keys == [], "nothing to be held")
     codes = [record["outcome"] for record in scene.left.records]
-    wanted: dict[str, list[int]] = {"held": [GIVEN_BACK], "giving": [ENDED[Outcome.ACQUIRED]], "resting": [GIVEN_BACK]}
+    wanted: dict[str, list[int]] = {
+        "held": [GIVEN_BACK],
+        "giving": [ENDED[Outcome.ACQUIRED]],
+        "resting": [GIVEN_BACK],
+    }
     assert codes == wanted.get(stage, [])
     assert scene.left.cuts == (stage == "asked")
     assert scene.left.begun[1] == 0
     assert (scene.naps.waiting, scene.rests.waiting, scene.arrivals.waiting) == (0, 0, 0)
     if stage == "giving":
-        assert scene.left.records[0]["release_sent_ns"] > 0 == scene.left.records[0]["release_replied_ns"]
+        assert (
+            scene.left.records[0]["release_sent_ns"]
+            > 0
+            == scene.left.records[0]["release_replied_ns"]
+        )
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_whoever_is_killed_leaves_nothing_and_is_recorded_or_counted(scene: Scene, stage: str) -> None:
+def test_whoever_is_killed_leaves_nothing_and_is_recorded_or_counted(
+    scene: Scene, stage: str
+) -> None:
     killed_at(scene, stage)
 
 
@@ -188,9 +201,12 @@ def test_a_stop_ends_a_rest_and_the_wait_for_an_arrival_at_once(scene: Scene, st
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_what_is_raised_while_an_operation_is_recorded_is_its_callers(scene: Scene, number: int) -> None:
+def test_what_is_raised_while_an_operation_is_recorded_is_its_callers(
+    scene: Scene, number: int
+) -> None:
     seen: list[object] = []
-    get_hub().handle_error, before = (lambda *error: seen.append(error)), get_hub().handle_error
+    before = get_hub().handle_error
+    get_hub().handle_error = lambda *error: seen.append(error)
     try:
         _, job = scene.start(recorder=Sheet(scene.left.records, room=number))
         with pytest.raises(OSError, match="the disk is full"):
@@ -218,16 +234,24 @@ def test_what_is_raised_under_a_lease_gives_it_back_and_is_its_callers(scene: Sc
 @needs_source
 def test_holds_that_end_at_once_are_given_back_in_one_write(scene: Scene) -> None:
     pipe = scene.lock._driver.engine.pipes[0]
-    jobs = [scene.start(holds_ns=repeat(1_500 * MS), resources=repeat(number))[1] for number in range(3)]
-    until(lambda: scene.naps.waiting == 3 and len(list(scene.instances[0].keys.values())) == 3, "three holds")
-    owners, sent, transmit = list(scene.instances[0].keys.values()), list[bytes](), pipe.transmit
+    jobs = [
+        scene.start(holds_ns=repeat(1_500 * MS), resources=repeat(number))[1] for number in range(3)
+    ]
+    until(
+        lambda: scene.naps.waiting == 3 and len(list(scene.instances[0].keys.values())) == 3,
+        "three holds",
+    )
+    owners = list(scene.instances[0].keys.values())
+    sent = list[bytes]()
+    transmit = pipe.transmit
 
     def seen(data: bytes) -> int:
         sent.append(data)
         return transmit(data) if transmit else 0
 
     pipe.transmit = seen
-    time.sleep(1.55)  # the hub is busy, and all are due when it comes to them
+    # the hub is busy, and all are due when it comes to them
+    time.sleep(1.55)
     until(lambda: sent, "a write")
     assert [owner in sent[0] for owner in owners] == [True] * 3
     scene.user._state = "stopping"
@@ -240,7 +264,9 @@ def test_an_instance_that_dies_meanwhile_costs_no_operation(scene: Scene) -> Non
     scene.instances[0].kill()
     scene.recorded(len(scene.left.records) + 20)
     scene.instances[0].start()
-    until(lambda: all(status.state == "voting" for status in scene.lock.instances), "it to vote again")
+    until(
+        lambda: all(status.state == "voting" for status in scene.lock.instances), "it to vote again"
+    )
     scene.recorded(len(scene.left.records) + 5)
     scene.end(job)
     whole(scene.left.records)
@@ -252,16 +278,23 @@ def test_a_lost_majority_denies_and_what_comes_after_it_is_as_before(scene: Scen
     scene.recorded(5)
     for instance in scene.instances[1:]:
         instance.kill()
-    until(lambda: scene.left.records[-1]["outcome"] == ENDED[Outcome.UNREACHABLE], "an acquire to find no quorum")
+    until(
+        lambda: scene.left.records[-1]["outcome"] == ENDED[Outcome.UNREACHABLE],
+        "an acquire to find no quorum",
+    )
     for instance in scene.instances[1:]:
         instance.start()
-    until(lambda: all(status.state == "voting" for status in scene.lock.instances), "all to vote again")
+    until(
+        lambda: all(status.state == "voting" for status in scene.lock.instances),
+        "all to vote again",
+    )
     before = len(scene.left.records)
     until(lambda: scene.left.records[-1]["outcome"] == GIVEN_BACK, "a lease")
     scene.recorded(before + 20)
     scene.end(job)
     assert scene.left.cuts == 0
-    assert scene.left.kept  # a turn of the hub for each that failed
+    # a turn of the hub for each that failed
+    assert scene.left.kept
     until(lambda: scene.instances.keys == [], "nothing to be held")
 
 

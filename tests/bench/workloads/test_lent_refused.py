@@ -1,4 +1,5 @@
-"""A caller whose acquire does not win at once: carried on without its greenlet, and nothing is left of it, either."""
+"""A caller whose acquire does not win at once: carried on without its greenlet, and nothing is left
+of it, either."""
 
 from itertools import repeat
 
@@ -25,10 +26,12 @@ def test_refused_operations_leave_their_greenlet_parked_too(scene: Scene) -> Non
 
 def killed_where_it_is_carried(scene: Scene, is_out: bool) -> None:
     """In line, or while its next attempt `is_out`."""
-    mine, engine = scene.lock.acquire("r2", 10_000), scene.lock._driver.engine  # type: ignore[attr-defined]
+    mine = scene.lock.acquire("r2", 10_000)
+    engine = scene.lock._driver.engine  # type: ignore[attr-defined]
     caller, job = scene.start(wait_ms=30_000)
     until(lambda: caller._steps is not None, "its first attempt to be refused")
-    steps = caller._steps  # kept: the end of a generator that nobody has would close it
+    # kept: the end of a generator that nobody has would close it
+    steps = caller._steps
     if is_out:
         scene.instances.pause()
         until(lambda: any(pipe.pending for pipe in engine.pipes), "the next attempt")
@@ -49,7 +52,9 @@ def test_whoever_is_killed_where_it_is_carried_leaves_nothing(scene: Scene, is_o
 
 @needs_source
 @pytest.mark.parametrize("is_out", [False, True])
-def test_steps_that_nobody_closes_would_be_seen(scene: Scene, is_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_that_nobody_closes_would_be_seen(
+    scene: Scene, is_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(LentCaller, "_cut_short", lambda self: None)
     with pytest.raises(AssertionError):
         killed_where_it_is_carried(scene, is_out)
@@ -89,5 +94,6 @@ def test_many_callers_of_few_resources_are_all_served(scene: Scene) -> None:
     held: dict[int, int] = {}
     for record in sorted(scene.left.records, key=lambda one: one["granted_ns"]):
         if record["outcome"] & 0xFF == ENDED[Outcome.ACQUIRED]:
-            assert record["granted_ns"] >= held.get(record["resource"], 0)  # nobody holds what another does
+            # nobody holds what another does
+            assert record["granted_ns"] >= held.get(record["resource"], 0)
             held[record["resource"]] = record["release_sent_ns"]

@@ -30,7 +30,8 @@ class Sheet(Recorder):
     """A recorder without a file, whose disk is full once it has `room` records."""
 
     def __init__(self, records: list[dict[str, int]], room: float = inf) -> None:
-        self.records, self.room = records, room
+        self.records = records
+        self.room = room
 
     def write(self, *values: int) -> int:
         if len(self.records) == self.room:
@@ -68,14 +69,28 @@ class Scene:
 
     def setup(self) -> dict[str, Any]:
         return dict(  # noqa: C408 - as it is called
-            acquire=self._acquire, release=self._release, ttl_ms=10_000, wait_ms=700, number=41,
-            resources=repeat(2), take=None, holds_ns=self.holds_ns, thinks_ns=None,
-            nap_until=self.nap, rest_until=self.nap, recorder=Sheet(self.records), begun=self.begun, place=1,
-            lost=lambda *row: self.lost.append(row), votes=PackedVotes(), still_open=STILL_OPEN,
+            acquire=self._acquire,
+            release=self._release,
+            ttl_ms=10_000,
+            wait_ms=700,
+            number=41,
+            resources=repeat(2),
+            take=None,
+            holds_ns=self.holds_ns,
+            thinks_ns=None,
+            nap_until=self.nap,
+            rest_until=self.nap,
+            recorder=Sheet(self.records),
+            begun=self.begun,
+            place=1,
+            lost=lambda *row: self.lost.append(row),
+            votes=PackedVotes(),
+            still_open=STILL_OPEN,
             pending=self.pending.append,
             tell=lambda ns, name: self.told.append((ns, name)),
-            cut=self._cut, keep=self.kept.append,
-        )  # fmt: skip
+            cut=self._cut,
+            keep=self.kept.append,
+        )
 
     def _acquire(self, *call: Any) -> Lease | Denied:
         self.calls.append(("acquire", *call))
@@ -91,7 +106,17 @@ class Scene:
 
 def lease(tally: Tally = ALL, attempts: int = 1, split_votes: int = 0) -> Lease:
     now_ns = monotonic_ns()
-    return Lease("r2", b"t" * 34, 10_000, now_ns, now_ns, now_ns + 10**10, Closed(tally), attempts, split_votes)
+    return Lease(
+        "r2",
+        b"t" * 34,
+        10_000,
+        now_ns,
+        now_ns,
+        now_ns + 10**10,
+        Closed(tally),
+        attempts,
+        split_votes,
+    )
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -114,7 +139,8 @@ def test_a_granted_operation_is_recorded_whole() -> None:
     (record,) = scene.records
     assert scene.calls == [("acquire", "r2", 10_000, 700), ("release", mine)]
     assert record["intended_ns"] == 77 < record["start_ns"] <= mine.granted_ns < record["ended_ns"]
-    assert record["work_end_ns"] == record["release_sent_ns"] == record["ended_ns"]  # nothing was held: one reading
+    # nothing was held: one reading
+    assert record["work_end_ns"] == record["release_sent_ns"] == record["ended_ns"]
     assert (record["attempt_ns"], record["granted_ns"]) == (mine.started_ns, mine.granted_ns)
     assert record["valid_until_ns"] == mine.valid_until_ns
     assert (record["resource"], record["caller"]) == (2, 41)
@@ -132,19 +158,28 @@ def test_a_hold_lasts_from_the_grant_and_is_recorded_as_it_was() -> None:
     scene.run()
     (record,) = scene.records
     assert waits == [record["ended_ns"] + 2_000_000]
-    assert record["ended_ns"] < record["work_end_ns"] == record["release_sent_ns"] <= record["release_replied_ns"]
+    assert (
+        record["ended_ns"]
+        < record["work_end_ns"]
+        == record["release_sent_ns"]
+        <= record["release_replied_ns"]
+    )
 
 
 def test_a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
-    user, rests = SimpleNamespace(_state="running"), []
+    user = SimpleNamespace(_state="running")
+    rests = []
 
     def rest_until(due_ns: int) -> None:
-        time.sleep(0.02)  # far beyond the think time of 1 ns
+        # far beyond the think time of 1 ns
+        time.sleep(0.02)
         rests.append(due_ns)
         user._state = "stopped" if len(rests) == 3 else user._state
 
     scene = Scene(lease)
-    Caller(**scene.setup() | {"thinks_ns": repeat(1), "rest_until": rest_until}).run(user, "running")
+    Caller(**scene.setup() | {"thinks_ns": repeat(1), "rest_until": rest_until}).run(
+        user, "running"
+    )
     assert [row["start_ns"] - row["intended_ns"] for row in scene.records] == [0] * 3
     assert all(row["start_ns"] >= due for due, row in zip(rests, scene.records[1:], strict=False))
 
@@ -157,7 +192,9 @@ def test_votes_still_out_are_handed_on() -> None:
     assert scene.pending == [(0, mine.round)]
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE])
+@pytest.mark.parametrize(
+    "outcome", [Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE]
+)
 def test_a_denied_operation_is_recorded_and_releases_nothing(outcome: Outcome) -> None:
     times: list[int] = []
 
@@ -169,11 +206,19 @@ def test_a_denied_operation_is_recorded_and_releases_nothing(outcome: Outcome) -
     scene.run()
     (record,) = scene.records
     assert record["outcome"] == OUTCOME_CODES[outcome.value]
-    assert (record["granted_ns"], record["valid_until_ns"], record["release_sent_ns"], record["owner"]) == (0, 0, 0, 0)
+    assert (
+        record["granted_ns"],
+        record["valid_until_ns"],
+        record["release_sent_ns"],
+        record["owner"],
+    ) == (0, 0, 0, 0)
     assert (record["attempt_ns"], record["votes"], record["attempts"]) == (
-        times[-1], 1 | 4 << 8, 7 | 3 << 32,
-    )  # fmt: skip
-    assert scene.lost == [(2, tuple(times[:-1]))]  # the last one stands in the record
+        times[-1],
+        1 | 4 << 8,
+        7 | 3 << 32,
+    )
+    # the last one stands in the record
+    assert scene.lost == [(2, tuple(times[:-1]))]
     assert scene.told == [(record["ended_ns"] - record["intended_ns"], outcome.value)]
     assert [name for name, *_ in scene.calls] == ["acquire"]
 
@@ -189,7 +234,9 @@ def test_votes_that_a_denied_acquire_did_not_wait_for_are_patched_too() -> None:
     assert len(scene.pending) == 1, "all votes of the second were in"
 
 
-def test_the_turn_of_the_hub_after_a_failure_is_no_part_of_the_acquire(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_turn_of_the_hub_after_a_failure_is_no_part_of_the_acquire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     turns: list[int] = []
 
     def turn(_seconds: float) -> None:
@@ -199,7 +246,9 @@ def test_the_turn_of_the_hub_after_a_failure_is_no_part_of_the_acquire(monkeypat
     monkeypatch.setattr("bench.workloads.operation.gevent.sleep", turn)
     scene = Scene(lambda: Denied("r2", Outcome.UNREACHABLE, Tally(0, 0, 0, 0, 3), 1, 0, 11, 12))
     scene.run()
-    (record,), (turned_ns,), (kept_ns,) = scene.records, turns, scene.kept
+    (record,) = scene.records
+    (turned_ns,) = turns
+    (kept_ns,) = scene.kept
     assert record["ended_ns"] <= turned_ns - 20_000_000 < record["ended_ns"] + kept_ns
 
 
@@ -207,12 +256,16 @@ def test_the_turn_of_the_hub_after_a_failure_is_no_part_of_the_acquire(monkeypat
 def test_a_release_that_did_not_find_the_lock_ours_counts_as_failed(outcome: Outcome) -> None:
     scene = Scene(lease, lambda: outcome)
     scene.run()
-    assert scene.records[0]["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES[outcome.value] << 8
+    assert (
+        scene.records[0]["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES[outcome.value] << 8
+    )
     assert [exception for _, exception in scene.told] == [None]
 
 
 @pytest.mark.parametrize("error", [Killed(), RuntimeError("a bug")])
-def test_whoever_is_killed_in_the_acquire_leaves_no_record_and_is_counted_as_cut(error: BaseException) -> None:
+def test_whoever_is_killed_in_the_acquire_leaves_no_record_and_is_counted_as_cut(
+    error: BaseException,
+) -> None:
     scene = Scene(raising(error))
     with pytest.raises(type(error)):
         scene.run()
@@ -220,7 +273,9 @@ def test_whoever_is_killed_in_the_acquire_leaves_no_record_and_is_counted_as_cut
 
 
 @pytest.mark.parametrize("error", [Killed(), RuntimeError("a bug")])
-def test_whoever_is_killed_under_a_lease_gives_it_back_and_is_recorded(error: BaseException) -> None:
+def test_whoever_is_killed_under_a_lease_gives_it_back_and_is_recorded(
+    error: BaseException,
+) -> None:
     scene = Scene(lease, holds_ns=iter([1]), nap=raising(error))
     with pytest.raises(type(error)):
         scene.run()
@@ -232,7 +287,9 @@ def test_whoever_is_killed_under_a_lease_gives_it_back_and_is_recorded(error: Ba
     assert scene.cuts == 0
 
 
-@pytest.mark.parametrize("more", [{}, {"holds_ns": iter([1]), "nap": raising(Killed())}], ids=["once", "giving back"])
+@pytest.mark.parametrize(
+    "more", [{}, {"holds_ns": iter([1]), "nap": raising(Killed())}], ids=["once", "giving back"]
+)
 def test_whoever_is_killed_in_the_release_is_recorded_without_a_reply(more: dict[str, Any]) -> None:
     scene = Scene(lease, raising(Killed()), **more)
     with pytest.raises(Killed):
@@ -259,7 +316,9 @@ def test_open_votes_are_patched_as_they_close_and_few_are_kept() -> None:
     kept.look(len(kept), last=True)
     assert len(kept) == 0
     assert sorted(slot for slot, _ in patched) == list(range(1000))
-    assert sorted(slot for slot, packed in patched if packed == votes[SOME] | LATE_VOTES) == list(range(0, 1000, 100))
+    assert sorted(slot for slot, packed in patched if packed == votes[SOME] | LATE_VOTES) == list(
+        range(0, 1000, 100)
+    )
 
 
 # -- what a recipe reports and cannot be: a finding about the recipe, never a crash or a figure
@@ -283,7 +342,9 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("made", OUTSIDE.values(), ids=OUTSIDE)
-def test_a_grant_outside_its_acquire_is_reported_and_counts_from_the_return(made: Callable[[], Any]) -> None:
+def test_a_grant_outside_its_acquire_is_reported_and_counts_from_the_return(
+    made: Callable[[], Any],
+) -> None:
     scene = Scene(made)
     scene.run()
     (record,) = scene.records
@@ -312,7 +373,9 @@ UNREADABLE: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("fields", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_lease_without_times_is_given_back_and_is_an_acquire_that_failed(fields: dict[str, Any]) -> None:
+def test_a_lease_without_times_is_given_back_and_is_an_acquire_that_failed(
+    fields: dict[str, Any],
+) -> None:
     if lease_is_native() and not isinstance(fields.get("valid_until_ns"), int):
         pytest.skip("a compiled Lease takes no such value")
     scene = Scene(lambda: changed(**fields))
@@ -345,7 +408,9 @@ def test_an_acquire_that_returns_anything_else_is_reported(answer: object) -> No
     scene = Scene(lambda: answer)  # type: ignore[arg-type, return-value]
     scene.run()
     (record,) = scene.records
-    assert scene.reported == [f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"]
+    assert scene.reported == [
+        f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"
+    ]
     assert record["outcome"] == OUTCOME_CODES["unreachable"]
 
 
@@ -372,7 +437,11 @@ def test_a_denial_that_cannot_be_is_reported(facts: tuple[Any, ...]) -> None:
     scene.run()
     (record,) = scene.records
     assert len(scene.reported) == 1
-    assert (record["outcome"], record["attempts"], scene.lost) == (OUTCOME_CODES["unreachable"], 1, [])
+    assert (record["outcome"], record["attempts"], scene.lost) == (
+        OUTCOME_CODES["unreachable"],
+        1,
+        [],
+    )
 
 
 @pytest.mark.parametrize("answer", [True, "released", Outcome.ACQUIRED, Outcome.CONTENDED, 7])
@@ -380,7 +449,9 @@ def test_a_release_that_returns_anything_else_is_reported(answer: Any) -> None:
     scene = Scene(lease, lambda: answer)
     scene.run()
     assert scene.reported == ["a release that returned none of RELEASED, GONE and UNREACHABLE"]
-    assert scene.records[0]["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES["unreachable"] << 8
+    assert (
+        scene.records[0]["outcome"] == OUTCOME_CODES["acquired"] | OUTCOME_CODES["unreachable"] << 8
+    )
 
 
 def test_a_lease_is_read_once_whatever_becomes_of_the_object() -> None:
@@ -404,7 +475,9 @@ def test_a_lease_is_read_once_whatever_becomes_of_the_object() -> None:
 
 
 @pytest.mark.parametrize(("by_ns", "reported"), [(10**9, 0), (-(10**9), 1)])
-def test_the_end_of_a_lease_may_be_put_off_while_it_is_held_and_not_taken_back(by_ns: int, reported: int) -> None:
+def test_the_end_of_a_lease_may_be_put_off_while_it_is_held_and_not_taken_back(
+    by_ns: int, reported: int
+) -> None:
     made: list[Lease] = []
 
     def granted() -> Lease:
@@ -453,6 +526,7 @@ def test_an_acquire_ends_when_it_returns_not_when_the_lock_says_it_was_granted()
     assert record["ended_ns"] - record["granted_ns"] >= 20_000_000
     assert scene.told[0][0] >= 20_000_000
     stalled = scene.caller()
-    stalled.believes_grant = True  # by order: a pause "after-grant" is the holder's
+    # by order: a pause "after-grant" is the holder's
+    stalled.believes_grant = True
     stalled.operate(2, monotonic_ns(), monotonic_ns())
     assert scene.records[1]["ended_ns"] == scene.records[1]["granted_ns"]

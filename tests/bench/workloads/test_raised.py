@@ -38,7 +38,10 @@ def test_a_sentence_has_type_text_and_line() -> None:
 def test_a_sentence_has_no_password_also_where_it_is_cut() -> None:
     secrets().learn("redis://:hunter2hunter2@h:1")
     far = "x" * (LONGEST - 12)
-    for text in ("redis://:hunter2hunter2@h:1 is away", f"{far} redis://:hunter2hunter2@h:1 is away"):
+    for text in (
+        "redis://:hunter2hunter2@h:1 is away",
+        f"{far} redis://:hunter2hunter2@h:1 is away",
+    ):
         assert "hunter2" not in sentence_of(caught(OSError(text)))
 
 
@@ -51,11 +54,17 @@ def test_texts_that_differ_each_time_are_counted_together_from_the_sixth_on() ->
     assert next(iter(raised.counts)).startswith("OSError: try 0 ")
 
 
-def test_what_a_greenlet_or_a_thread_raises_is_noted_and_still_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_greenlet_or_a_thread_raises_is_noted_and_still_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Planted: a watchdog that cannot extend, in a greenlet of the hub and in a thread."""
     printed: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", lambda arguments: printed.append(arguments.exc_value))
-    hub = SimpleNamespace(print_exception=lambda _context, _kind, error, _traceback: printed.append(error))
+    monkeypatch.setattr(
+        threading, "excepthook", lambda arguments: printed.append(arguments.exc_value)
+    )
+    hub = SimpleNamespace(
+        print_exception=lambda _context, _kind, error, _traceback: printed.append(error)
+    )
     before = hub.print_exception, threading.excepthook
     raised = Raised()
     end = raised.watch(hub)
@@ -65,7 +74,8 @@ def test_what_a_greenlet_or_a_thread_raises_is_noted_and_still_printed(monkeypat
 
     error = caught(ValueError("the extension failed"))
     hub.print_exception(None, ValueError, error, error.__traceback__)
-    raised.note(error)  # its caller waited for the greenlet, and raises the same object
+    # its caller waited for the greenlet, and raises the same object
+    raised.note(error)
     thread = threading.Thread(target=extend)
     thread.start()
     thread.join()

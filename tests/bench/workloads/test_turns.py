@@ -1,4 +1,5 @@
-"""Taking turns: one at a time, whole operations, own time without pauses; who leaves leaves nobody waiting."""
+"""Taking turns: one at a time, whole operations, own time without pauses; who leaves leaves nobody
+waiting."""
 
 from __future__ import annotations
 
@@ -25,8 +26,10 @@ class Load:
 
     def __init__(self, ring: Ring, callers: int = 3, operation_s: float = OPERATION_S) -> None:
         self.turns = RingPlace(ring, callers)
-        self.spans: list[tuple[int, int, int]] = []  # real begin and end, and what was waited until then
-        self._operation_s, self.ended = operation_s, Event()
+        # real begin and end, and what was waited until then
+        self.spans: list[tuple[int, int, int]] = []
+        self._operation_s = operation_s
+        self.ended = Event()
         self.callers = [gevent.spawn(self._operate) for _ in range(callers)]
 
     def _operate(self) -> None:
@@ -56,14 +59,20 @@ def loads(folder: Path, count: int, **more: float) -> list[Load]:
 def run_all(some: list[Load], own_ms: list[int]) -> None:
     jobs = [gevent.spawn(one.run, length_ms) for one, length_ms in zip(some, own_ms, strict=True)]
     gevent.joinall(jobs, timeout=60)
-    assert [(job.ready(), job.exception) for job in jobs] == [(True, None)] * len(jobs), "somebody waits for a turn"
+    assert [(job.ready(), job.exception) for job in jobs] == [(True, None)] * len(jobs), (
+        "somebody waits for a turn"
+    )
 
 
 @pytest.mark.parametrize("operation_s", [OPERATION_S, 0.03])
-def test_only_one_works_at_a_time_and_no_operation_spans_a_pause(tmp_path: Path, operation_s: float) -> None:
+def test_only_one_works_at_a_time_and_no_operation_spans_a_pause(
+    tmp_path: Path, operation_s: float
+) -> None:
     some = loads(tmp_path, 3, operation_s=operation_s)
     run_all(some, [100, 100, 100])
-    spans = sorted((began, ended, number) for number, one in enumerate(some) for began, ended, _ in one.spans)
+    spans = sorted(
+        (began, ended, number) for number, one in enumerate(some) for began, ended, _ in one.spans
+    )
     assert {number for *_, number in spans} == {0, 1, 2}
     for (_, ended, first), (began, _, second) in pairwise(spans):
         assert first == second or ended <= began
@@ -71,7 +80,9 @@ def test_only_one_works_at_a_time_and_no_operation_spans_a_pause(tmp_path: Path,
     assert len(turns) >= 6, "turns are short"
 
 
-def test_a_turn_that_is_over_before_anybody_woke_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_is_over_before_anybody_woke_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a machine whose cores are taken away in between."""
     monkeypatch.setattr(module, "SLICE_NS", 0)
     some = loads(tmp_path, 2)
@@ -81,7 +92,8 @@ def test_a_turn_that_is_over_before_anybody_woke_is_passed_on(tmp_path: Path, mo
 
 
 def test_own_time_stands_still_while_others_work(tmp_path: Path) -> None:
-    some, began_ns = loads(tmp_path, 2), monotonic_ns()
+    some = loads(tmp_path, 2)
+    began_ns = monotonic_ns()
     run_all(some, [100, 100])
     real_ms = (monotonic_ns() - began_ns) / NS_PER_MS
     for one in some:
@@ -96,7 +108,8 @@ def test_who_stays_longer_goes_on_alone(tmp_path: Path) -> None:
 
 
 def test_whoever_waits_is_let_go_when_the_run_is_to_end(tmp_path: Path) -> None:
-    lonely = Load(Ring(tmp_path, 0, 2))  # the other never comes
+    # the other never comes
+    lonely = Load(Ring(tmp_path, 0, 2))
     job = gevent.spawn(lonely.turns.run, monotonic_ns(), 10**12, lambda: 0)
     gevent.sleep(0.05)
     assert not lonely.spans

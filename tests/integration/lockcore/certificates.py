@@ -1,4 +1,5 @@
-"""Certificates for tests: *a folder → an authority, and a server's certificate for 127.0.0.1*, by openssl."""
+"""Certificates for tests: *a folder → an authority, and a server's certificate for 127.0.0.1*, by
+openssl."""
 
 import shutil
 import subprocess
@@ -32,7 +33,8 @@ def make_certificates(folder: Path, authority_options: tuple[str, ...] = KEY_USA
     if shutil.which("openssl") is None:
         pytest.skip("no openssl command on this machine")
     made = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
-    authority_key, request = folder / "authority.key", folder / "server.csr"
+    authority_key = folder / "authority.key"
+    request = folder / "server.csr"
     (folder / "names").write_text(HOST_NAMES)
     new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     authority = ["-x509", "-days", "2", "-subj", "/CN=test authority", *authority_options]
@@ -40,7 +42,17 @@ def make_certificates(folder: Path, authority_options: tuple[str, ...] = KEY_USA
     _openssl(*new, "-subj", "/CN=127.0.0.1", "-keyout", made.key, "-out", request)
     signed_by = ["-CA", made.authority, "-CAkey", authority_key, "-CAcreateserial"]
     _openssl(
-        "x509", "-req", "-in", request, *signed_by, "-days", "2", "-extfile", folder / "names", "-out", made.certificate
+        "x509",
+        "-req",
+        "-in",
+        request,
+        *signed_by,
+        "-days",
+        "2",
+        "-extfile",
+        folder / "names",
+        "-out",
+        made.certificate,
     )
     return made
 

@@ -1,4 +1,5 @@
-"""What is really on real servers: *URLs, a prefix → keys, values, remaining times*, read by redis-py."""
+"""What is really on real servers: *URLs, a prefix → keys, values, remaining times*, read by
+redis-py."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,9 @@
-"""Ways of waiting behind one face: *a lock on gevent, asyncio, uvloop or threads → the same calls for every claim*.
+"""Ways of waiting behind one face: *a lock on gevent, asyncio, uvloop or threads → the same calls
+for every claim*.
 
-A claim is written once. `connect` gives a lock whose methods return when the operation is done, whatever runs it;
-`start` runs one beside the test; `until` lets the loop go on until something has happened, or fails at its deadline.
+A claim is written once. `connect` gives a lock whose methods return when the operation is done,
+whatever runs it; `start` runs one beside the test; `until` lets the loop go on until something has
+happened, or fails at its deadline.
 """
 
 from __future__ import annotations
@@ -62,8 +64,11 @@ class Shell:
         """Run it beside the test."""
         raise NotImplementedError
 
-    def begin(self, work: Callable[..., Coroutine[Any, Any, Any]], lock: Any, *arguments: Any) -> Job:
-        """Run `work(lock, pause, *arguments)` beside the test: one coroutine for every way of waiting."""
+    def begin(
+        self, work: Callable[..., Coroutine[Any, Any, Any]], lock: Any, *arguments: Any
+    ) -> Job:
+        """Run `work(lock, pause, *arguments)` beside the test: one coroutine for every way of
+        waiting."""
 
         async def pause(seconds: float) -> None:
             self.sleep(seconds)
@@ -94,7 +99,9 @@ class Shell:
         self.until(lambda: not lease.tally.undecided, "every vote")
         return lease
 
-    def together(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def together(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    ) -> list[Any]:
         """Many calls at once; their values in order."""
         jobs = [self.start(function, *each) for each in arguments]
         return [job.result() for job in jobs]
@@ -197,7 +204,15 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self.raw, name)
-        if name not in ("try_acquire", "acquire", "try_release", "release", "try_extend", "extend", "close"):
+        if name not in (
+            "try_acquire",
+            "acquire",
+            "try_release",
+            "release",
+            "try_extend",
+            "extend",
+            "close",
+        ):
             return attribute
         return lambda *arguments: self._run(attribute(*arguments))
 
@@ -274,7 +289,9 @@ class AsyncioShell(Shell):
         """A task whose first step has been taken, as a thread's or a greenlet's would have."""
         return TaskJob(self.loop.create_task(function(*arguments)), self.run)
 
-    def begin(self, work: Callable[..., Coroutine[Any, Any, Any]], lock: Any, *arguments: Any) -> TaskJob:
+    def begin(
+        self, work: Callable[..., Coroutine[Any, Any, Any]], lock: Any, *arguments: Any
+    ) -> TaskJob:
         return self.start(work, lock.raw, asyncio.sleep, *arguments)
 
     def cancel(self, job: TaskJob) -> None:
@@ -302,4 +319,6 @@ TASKS: tuple[type[AsyncioShell], ...] = (AsyncioShell, UvloopShell)
 
 def only(*shells: type[Shell]) -> pytest.MarkDecorator:
     """For a claim that concerns some ways of waiting only."""
-    return pytest.mark.parametrize("shell", shells, indirect=True, ids=[shell.name for shell in shells])
+    return pytest.mark.parametrize(
+        "shell", shells, indirect=True, ids=[shell.name for shell in shells]
+    )

@@ -1,4 +1,7 @@
-"""Acquire and release: what a vote means, when a round is over, when it is tried again. On every way of waiting."""
+"""Acquire and release: what a vote means, when a round is over, when it is tried again.
+
+On every way of waiting.
+"""
 
 import time
 from typing import Any
@@ -16,13 +19,18 @@ from tests.integration.lockcore.shell import TTL_MS, Connect, Scripted, Shell
 
 pytestmark = pytest.mark.integration
 FULL = error("OOM command not allowed when used memory > 'maxmemory'.")
-SOON_S = 1.5  # well below the 2.5 s an instance may be silent here
+# well below the 2.5 s an instance may be silent here
+SOON_S = 1.5
 
 
 @pytest.mark.parametrize("instances", [1, 4, 5])
-def test_one_holder_at_a_time_on_real_servers(shell: Shell, connect: Connect, fleet: Fleet, instances: int) -> None:
-    urls, prefix = fleet.urls[:instances], f"{uuid4().hex}:"
-    lock, other = connect(urls, key_prefix=prefix), connect(urls, key_prefix=prefix)
+def test_one_holder_at_a_time_on_real_servers(
+    shell: Shell, connect: Connect, fleet: Fleet, instances: int
+) -> None:
+    urls = fleet.urls[:instances]
+    prefix = f"{uuid4().hex}:"
+    lock = connect(urls, key_prefix=prefix)
+    other = connect(urls, key_prefix=prefix)
     lease = lock.try_acquire("stock", TTL_MS)
     assert isinstance(lease, Lease)
     assert lease.outcome is Outcome.ACQUIRED
@@ -48,7 +56,12 @@ def test_one_holder_at_a_time_on_real_servers(shell: Shell, connect: Connect, fl
     ids=lambda value: value.value if isinstance(value, Outcome) else "",
 )
 def test_a_lost_round_has_the_name_of_its_votes_and_leaves_nothing(
-    shell: Shell, connect: Connect, scripted: Scripted, answers: list[Any], outcome: Outcome, raised: type[Exception]
+    shell: Shell,
+    connect: Connect,
+    scripted: Scripted,
+    answers: list[Any],
+    outcome: Outcome,
+    raised: type[Exception],
 ) -> None:
     instances = scripted(len(answers))
     for instance, answer in zip(instances, answers, strict=True):
@@ -86,7 +99,8 @@ def test_a_grant_that_reaches_its_caller_after_its_end_is_too_late_and_given_bac
 ) -> None:
     readings: list[int] = []
 
-    def held_up() -> int:  # this caller reads the clock before it asks, and again a TTL later
+    # this caller reads the clock before it asks, and again a TTL later
+    def held_up() -> int:
         readings.append(time.monotonic_ns())
         return readings[-1] + (TTL_MS * 1_000_000 if len(readings) > 1 else 0)
 
@@ -106,15 +120,21 @@ def test_a_retry_waits_for_its_time_and_none_comes_after_the_deadline(
     shell: Shell, connect: Connect, instances: Instances
 ) -> None:
     instances.put(b"stock", b"somebody else")
-    lock = connect(instances.urls, retry=RetryPolicy("fixed", 40))  # 30 … 50 ms
+    # 30 … 50 ms
+    lock = connect(instances.urls, retry=RetryPolicy("fixed", 40))
     denied = lock.try_acquire("stock", TTL_MS, 200)
     assert (denied.outcome, denied.attempts <= 7) == (Outcome.CONTENDED, True)
     if denied.attempts < 3:
-        pytest.skip(f"not known here: {denied.attempts} attempts in 200 ms, where every 50 ms allows one")
-    assert denied.ended_ns - denied.started_ns >= (denied.attempts - 1) * 29 * 1_000_000  # uvloop counts whole ms
+        pytest.skip(
+            f"not known here: {denied.attempts} attempts in 200 ms, where every 50 ms allows one"
+        )
+    # uvloop counts whole ms
+    assert denied.ended_ns - denied.started_ns >= (denied.attempts - 1) * 29 * 1_000_000
 
 
-def test_who_waits_gets_it_when_it_is_released(shell: Shell, connect: Connect, fleet: Fleet) -> None:
+def test_who_waits_gets_it_when_it_is_released(
+    shell: Shell, connect: Connect, fleet: Fleet
+) -> None:
     prefix = f"{uuid4().hex}:"
     holder, waiting = (connect(fleet.urls, key_prefix=prefix) for _ in range(2))
     lease = holder.acquire("stock", TTL_MS)
@@ -129,7 +149,9 @@ def test_who_waits_gets_it_when_it_is_released(shell: Shell, connect: Connect, f
     shell.until(lambda: keys_on(fleet.urls, prefix) == [], "the release on every instance")
 
 
-def test_a_fleet_that_answers_byte_by_byte_is_understood(shell: Shell, lock: Any, instances: Instances) -> None:
+def test_a_fleet_that_answers_byte_by_byte_is_understood(
+    shell: Shell, lock: Any, instances: Instances
+) -> None:
     for instance in instances:
         instance.one_byte_at_a_time = True
     lease = lock.acquire("stock", TTL_MS)

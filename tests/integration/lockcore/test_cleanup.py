@@ -1,4 +1,7 @@
-"""Nothing is left behind: after a lost attempt, a cancelled caller, a late reply. On every way of waiting."""
+"""Nothing is left behind: after a lost attempt, a cancelled caller, a late reply.
+
+On every way of waiting.
+"""
 
 import asyncio
 import gc
@@ -69,7 +72,9 @@ def test_a_timed_out_attempt_is_cleaned_up_everywhere_and_its_late_replies_are_c
     shell.until(lambda: instances[0].kinds() == ASKED, "clean-up where it was granted")
     instances.resume()
     expect_clean(shell, instances)
-    shell.until(lambda: [status.pending for status in lock.instances] == [0] * 3, "every late reply")
+    shell.until(
+        lambda: [status.pending for status in lock.instances] == [0] * 3, "every late reply"
+    )
     assert lock.instances[0].late_replies == 0
     assert all(status.late_replies >= 1 for status in lock.instances[1:])
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
@@ -77,7 +82,9 @@ def test_a_timed_out_attempt_is_cleaned_up_everywhere_and_its_late_replies_are_c
 
 @only(GeventShell, *TASKS)
 @pytest.mark.parametrize("what", ["attempt", "retry"])
-def test_a_cancelled_caller_leaves_no_key(shell: Shell, connect: Connect, instances: Instances, what: str) -> None:
+def test_a_cancelled_caller_leaves_no_key(
+    shell: Shell, connect: Connect, instances: Instances, what: str
+) -> None:
     lock = connect(instances.urls, retry=RetryPolicy("fixed", 60_000))
     hold_up(instances, what)
     job = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS, 600_000)
@@ -90,10 +97,15 @@ def test_a_cancelled_caller_leaves_no_key(shell: Shell, connect: Connect, instan
 
 
 @only(GeventShell, *TASKS)
-def test_200_cancelled_callers_leave_no_key_on_real_servers(shell: Shell, connect: Connect, fleet: Fleet) -> None:
+def test_200_cancelled_callers_leave_no_key_on_real_servers(
+    shell: Shell, connect: Connect, fleet: Fleet
+) -> None:
     prefix = f"{uuid4().hex}:"
     lock = connect(fleet.urls, key_prefix=prefix)
-    jobs = [shell.start(shell.raw(lock).try_acquire, f"r{number % 150}", TTL_MS, 60_000) for number in range(200)]
+    jobs = [
+        shell.start(shell.raw(lock).try_acquire, f"r{number % 150}", TTL_MS, 60_000)
+        for number in range(200)
+    ]
     shell.sleep(0)
     for job in jobs:
         shell.cancel(job)
@@ -111,7 +123,8 @@ def was_cancelled(job: Any) -> bool:
 
 @contextmanager
 def interrupt_when(reached: Callable[[], bool]) -> Iterator[None]:
-    """Ctrl-C for the main thread once something has happened, and not in a finalizer, where Python drops it."""
+    """Ctrl-C for the main thread once something has happened, and not in a finalizer, where Python
+    drops it."""
 
     def watch() -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -133,19 +146,27 @@ def interrupt_when(reached: Callable[[], bool]) -> Iterator[None]:
 
 @only(GeventShell, ThreadShell)
 @pytest.mark.parametrize("what", ["attempt", "retry", "release"])
-def test_ctrl_c_while_waiting_leaves_no_key(shell: Shell, connect: Connect, instances: Instances, what: str) -> None:
-    lock, lease = connect(instances.urls, retry=RetryPolicy("fixed", 60_000)), None
+def test_ctrl_c_while_waiting_leaves_no_key(
+    shell: Shell, connect: Connect, instances: Instances, what: str
+) -> None:
+    lock = connect(instances.urls, retry=RetryPolicy("fixed", 60_000))
+    lease = None
     if what == "release":
         lease = shell.won(lock)
     hold_up(instances, what)
     with interrupt_when(lambda: is_waiting(lock, instances, what)):
         lock.release(lease) if lease else lock.try_acquire("stock", TTL_MS, 600_000)
     instances.resume()
-    # It may strike between two sockets: then who was not sent the SET is sent a release all the same.
-    shell.until(lambda: all(instance.kinds()[-1:] == ["release"] for instance in instances), "a release everywhere")
+    # It may strike between two sockets: then who was not sent the SET is sent a release all the
+    # same.
+    shell.until(
+        lambda: all(instance.kinds()[-1:] == ["release"] for instance in instances),
+        "a release everywhere",
+    )
     assert instances.keys == []
     instances.be_honest()
-    shell.until(lambda: lock.try_acquire("stock", TTL_MS), "an acquire")  # once its connections are made anew
+    # once its connections are made anew
+    shell.until(lambda: lock.try_acquire("stock", TTL_MS), "an acquire")
 
 
 @only(*TASKS)
@@ -175,7 +196,8 @@ def test_a_task_cancelled_as_its_grant_comes_gives_it_back_and_is_woken_no_more(
     shell.until(lambda: is_sent(lock), "the SETs")
     instances.resume()
 
-    async def cancel() -> None:  # while this task is being stepped, the other one is not
+    # while this task is being stepped, the other one is not
+    async def cancel() -> None:
         if settled_first:
             settle_without_the_loop(lock)
         job.task.cancel()
@@ -198,19 +220,26 @@ def settle_without_the_loop(lock: Any) -> None:
             driver.readable(index)
 
 
-def test_a_body_that_raises_gives_the_lock_back(shell: Shell, lock: Any, instances: Instances) -> None:
+def test_a_body_that_raises_gives_the_lock_back(
+    shell: Shell, lock: Any, instances: Instances
+) -> None:
     with pytest.raises(ZeroDivisionError), lock.hold("stock", TTL_MS):
         raise ZeroDivisionError
     expect_clean(shell, instances)
 
 
-def test_a_body_that_outlives_its_lease_is_told(shell: Shell, lock: Any, instances: Instances) -> None:
+def test_a_body_that_outlives_its_lease_is_told(
+    shell: Shell, lock: Any, instances: Instances
+) -> None:
 
     def lose_it() -> None:
         shell.until(lambda: len(instances.keys) == 3, "every SET")
         instances.drop(b"stock")
 
-    with pytest.raises(LeaseGoneError, match="'stock': the lease is no longer ours"), lock.hold("stock", TTL_MS):
+    with (
+        pytest.raises(LeaseGoneError, match="'stock': the lease is no longer ours"),
+        lock.hold("stock", TTL_MS),
+    ):
         lose_it()
     with lock.hold("stock", TTL_MS):
         pass

@@ -1,4 +1,5 @@
-"""Who may take part: what connect refuses, in one sentence and without secrets, and what it accepts.
+"""Who may take part: what connect refuses, in one sentence and without secrets, and what it
+accepts.
 
 The handshake is one for all ways of waiting, so most of this is shown on one of them.
 """
@@ -42,7 +43,8 @@ def works(lock: Any, resource: str = "stock:42") -> None:
     lease = lock.extend(lock.acquire(resource, TTL_MS))
     assert lock.try_acquire(resource, TTL_MS).outcome is Outcome.CONTENDED
     lock.release(lease)
-    assert {kind for status in lock.instances for kind in status.errors} <= {"CLOSED"}  # by the test itself, if at all
+    # by the test itself, if at all
+    assert {kind for status in lock.instances for kind in status.errors} <= {"CLOSED"}
 
 
 @contextmanager
@@ -53,13 +55,17 @@ def refused(kind: type[InstanceError], says: str) -> Iterator[None]:
     text = str(raised.value)
     assert "\n" not in text
     assert len(text) < 300
-    assert SECRET not in text + repr(raised.value) + "".join(traceback.format_exception(raised.value))
+    assert SECRET not in text + repr(raised.value) + "".join(
+        traceback.format_exception(raised.value)
+    )
 
 
 def with_user(fleet: Fleet, rules: str) -> list[str]:
     """URLs of a user with these rules on every instance."""
     for url in fleet.urls:
-        client(url).execute_command("ACL", "SETUSER", "keeper", "reset", "on", f">{SECRET}", *rules.split())
+        client(url).execute_command(
+            "ACL", "SETUSER", "keeper", "reset", "on", f">{SECRET}", *rules.split()
+        )
     return [url.replace("//", f"//keeper:{SECRET}@") for url in fleet.urls]
 
 
@@ -76,7 +82,9 @@ def test_a_cluster_node_is_refused(connect: Connect) -> None:
 def test_a_replica_is_refused(connect: Connect) -> None:
     with start_fleet(2, "none", server=server_of("redis")) as fleet:
         client(fleet.urls[1]).replicaof(HOST, str(fleet.instances[0].port))
-        with refused(InstanceRefusedError, f"{fleet.instances[1].port}: cannot take part: it is a replica"):
+        with refused(
+            InstanceRefusedError, f"{fleet.instances[1].port}: cannot take part: it is a replica"
+        ):
             connect(fleet.urls)
 
 
@@ -112,7 +120,10 @@ def test_a_wrong_password_is_refused_and_never_shown(connect: Connect) -> None:
     ],
 )
 def test_a_user_who_may_too_little_is_refused(connect: Connect, forbidden: str, says: str) -> None:
-    with start_fleet(1, "none", server=server_of("redis")) as fleet, refused(InstanceRefusedError, says):
+    with (
+        start_fleet(1, "none", server=server_of("redis")) as fleet,
+        refused(InstanceRefusedError, says),
+    ):
         connect(with_user(fleet, f"~* +@all {forbidden}"))
 
 
@@ -127,9 +138,18 @@ def test_a_user_who_may_too_little_is_refused(connect: Connect, forbidden: str, 
         ("valkey", NATIVE, ""),
         ("valkey", SCRIPTS, ""),
     ],
-    ids=["scripts", "no script load", "no client", "a database", "native", "scripts where native is forbidden"],
+    ids=[
+        "scripts",
+        "no script load",
+        "no client",
+        "a database",
+        "native",
+        "scripts where native is forbidden",
+    ],
 )
-def test_the_least_acl_is_enough(shell: Shell, connect: Connect, name: str, rules: str, database: str) -> None:
+def test_the_least_acl_is_enough(
+    shell: Shell, connect: Connect, name: str, rules: str, database: str
+) -> None:
     with start_fleet(3, "none", server=server_of(name)) as fleet:
         lock = connect([f"{url}{database}" for url in with_user(fleet, rules)])
         works(lock)
@@ -140,7 +160,9 @@ def test_the_least_acl_is_enough(shell: Shell, connect: Connect, name: str, rule
 
 
 @only(ThreadShell)
-def test_a_password_that_has_become_wrong_is_not_shown_in_the_state(shell: Shell, connect: Connect) -> None:
+def test_a_password_that_has_become_wrong_is_not_shown_in_the_state(
+    shell: Shell, connect: Connect
+) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
         lock = connect(with_user(fleet, "~* +@all"))
         client(fleet.urls[0]).execute_command("ACL", "SETUSER", "keeper", "resetpass", ">another")
@@ -149,14 +171,21 @@ def test_a_password_that_has_become_wrong_is_not_shown_in_the_state(shell: Shell
         assert lock.instances[0].reason.startswith("wrong user name or password; ")
         works(lock)
         client(fleet.urls[0]).execute_command("ACL", "SETUSER", "keeper", f">{SECRET}")
-        shell.until(lambda: lock.instances[0].state == "voting", "the old password to be good again")
+        shell.until(
+            lambda: lock.instances[0].state == "voting", "the old password to be good again"
+        )
 
 
 @only(ThreadShell)
-def test_unreachable_instances_are_named_when_a_quorum_is_missing(connect: Connect, scripted: Scripted) -> None:
+def test_unreachable_instances_are_named_when_a_quorum_is_missing(
+    connect: Connect, scripted: Scripted
+) -> None:
     closed = [KeptPort() for _ in range(2)]
     urls = [f"redis://:{SECRET}@{HOST}:{port.number}" for port in closed]
-    with refused(InstanceClosedError, rf"{closed[0].number}, .*{closed[1].number}: .*only 1 of 3 .* quorum needs 2"):
+    with refused(
+        InstanceClosedError,
+        rf"{closed[0].number}, .*{closed[1].number}: .*only 1 of 3 .* quorum needs 2",
+    ):
         connect([*scripted(1).urls, *urls])
     lock = connect([*scripted(2).urls, urls[0]])
     works(lock)
@@ -169,7 +198,8 @@ def test_an_instance_that_does_not_answer_is_given_up_after_the_connect_timeout(
     instances[0].pause()
     started = time.monotonic()
     lock = connect(instances.urls, connect_timeout_s=2.5)
-    assert 2.5 <= time.monotonic() - started < 5.0  # the usual timeout of these tests
+    # the usual timeout of these tests
+    assert 2.5 <= time.monotonic() - started < 5.0
     works(lock)
     instances[0].resume()
     shell.until(lambda: lock.instances[0].state == "voting", "the third one")
@@ -179,7 +209,8 @@ def test_a_peer_that_trickles_is_given_up_after_the_connect_timeout_too(
     shell: Shell, connect: Connect, scripted: Scripted
 ) -> None:
     """A byte every 50 ms, for ever: each read ends in time, the handshake would not."""
-    instances, ended = scripted(2), threading.Event()
+    instances = scripted(2)
+    ended = threading.Event()
 
     def trickle(listener: socket.socket) -> None:
         with suppress(OSError):
@@ -193,7 +224,10 @@ def test_a_peer_that_trickles_is_given_up_after_the_connect_timeout_too(
         threading.Thread(target=trickle, args=(listener,), daemon=True).start()
         started = time.monotonic()
         try:
-            lock = connect([*instances.urls, f"redis://{HOST}:{listener.getsockname()[1]}"], connect_timeout_s=0.8)
+            lock = connect(
+                [*instances.urls, f"redis://{HOST}:{listener.getsockname()[1]}"],
+                connect_timeout_s=0.8,
+            )
             took_s = time.monotonic() - started
         finally:
             ended.set()
@@ -204,7 +238,9 @@ def test_a_peer_that_trickles_is_given_up_after_the_connect_timeout_too(
 
 
 @only(ThreadShell)
-def test_a_loading_instance_is_asked_again_later(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+def test_a_loading_instance_is_asked_again_later(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
     instances = scripted(3, "delifeq")
     instances[0].says["other"] = error("LOADING Redis is loading the dataset in memory")
     lock = connect(instances.urls)
@@ -216,7 +252,9 @@ def test_a_loading_instance_is_asked_again_later(shell: Shell, connect: Connect,
 
 
 @only(ThreadShell)
-@pytest.mark.parametrize("header", [b"*1000000\r\n", b"%1000000000\r\n", b"~1000000000\r\n", b">1000000000\r\n"])
+@pytest.mark.parametrize(
+    "header", [b"*1000000\r\n", b"%1000000000\r\n", b"~1000000000\r\n", b">1000000000\r\n"]
+)
 def test_a_header_that_announces_a_billion_replies_ends_the_handshake_at_once(
     shell: Shell, connect: Connect, scripted: Scripted, header: bytes
 ) -> None:
@@ -243,7 +281,8 @@ def test_a_peer_that_is_no_redis_is_not_taken_for_one(connect: Connect, scripted
 def test_databases_are_kept_apart(connect: Connect) -> None:
     with start_fleet(3, "none", server=server_of("redis")) as fleet:
         third = [f"{url}/3" for url in fleet.urls]
-        lock, other = connect(fleet.urls), connect(third)
+        lock = connect(fleet.urls)
+        other = connect(third)
         lease = other.acquire("stock", TTL_MS)
         assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
         assert values_on(third, "stock") == [lease.owner_token] * 3
@@ -265,14 +304,18 @@ def test_unix_sockets(shell: Shell, connect: Connect, tmp_path: Path) -> None:
         works(lock)
 
 
-# -- TLS --------------------------------------------------------------------------------------------------------------
+# -- TLS -------------------------------------------------------------------------------------------
 
 
-def test_tls(shell: Shell, connect: Connect, tls_fleet: list[str], certificates: Certificates) -> None:
+def test_tls(
+    shell: Shell, connect: Connect, tls_fleet: list[str], certificates: Certificates
+) -> None:
     lock = connect([f"{url}?ssl_ca_certs={certificates.authority}" for url in tls_fleet])
     assert isinstance(lock._driver.wires[0].sock, ssl.SSLSocket)
     works(lock)
-    leases = shell.together(shell.raw(lock).try_acquire, [(f"r{number}" * 100, TTL_MS) for number in range(100)])
+    leases = shell.together(
+        shell.raw(lock).try_acquire, [(f"r{number}" * 100, TTL_MS) for number in range(100)]
+    )
     assert all(leases)
     released = shell.together(shell.raw(lock).try_release, [(lease,) for lease in leases])
     assert set(released) == {Outcome.RELEASED}
@@ -281,7 +324,9 @@ def test_tls(shell: Shell, connect: Connect, tls_fleet: list[str], certificates:
 
 
 @only(ThreadShell)
-def test_a_certificate_that_nobody_vouches_for_is_refused(connect: Connect, tls_fleet: list[str]) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    connect: Connect, tls_fleet: list[str]
+) -> None:
     with refused(InstanceRefusedError, "the TLS handshake failed"):
         connect([url.replace("//", f"//:{SECRET}@") for url in tls_fleet])
 
@@ -289,7 +334,10 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(connect: Connect, tls_
 @only(ThreadShell)
 def test_tls_to_a_server_without_it_is_refused(connect: Connect, redis_fleet: Fleet) -> None:
     with refused(InstanceClosedError, "it speaks plain Redis and no TLS; use redis://"):
-        connect([url.replace("redis://", "rediss://") for url in redis_fleet.urls], connect_timeout_s=0.3)
+        connect(
+            [url.replace("redis://", "rediss://") for url in redis_fleet.urls],
+            connect_timeout_s=0.3,
+        )
 
 
 @only(ThreadShell)
@@ -298,30 +346,45 @@ def test_no_tls_to_a_server_with_it_says_so(connect: Connect, tls_fleet: list[st
         connect([url.replace("rediss://", "redis://") for url in tls_fleet])
 
 
-def test_nothing_is_left_of_a_refused_connect(connect: Connect, scripted: Scripted, shell: Shell) -> None:
+def test_nothing_is_left_of_a_refused_connect(
+    connect: Connect, scripted: Scripted, shell: Shell
+) -> None:
     instances = scripted(2)
     with pytest.raises(InstanceRefusedError):
         connect([*instances.urls, instances[0].url])
-    shell.until(lambda: not any(instance.is_connected for instance in instances), "every connection to be closed")
+    shell.until(
+        lambda: not any(instance.is_connected for instance in instances),
+        "every connection to be closed",
+    )
 
 
-def test_nothing_is_left_where_a_warning_is_an_exception(connect: Connect, scripted: Scripted, shell: Shell) -> None:
+def test_nothing_is_left_where_a_warning_is_an_exception(
+    connect: Connect, scripted: Scripted, shell: Shell
+) -> None:
     """python -W error: the warning is raised when every instance has been connected."""
     instances = scripted(3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(RuntimeWarning, match="retry policy push polls"):
             connect(instances.urls, retry=RetryPolicy("push"))
-    shell.until(lambda: not any(instance.is_connected for instance in instances), "every connection to be closed")
+    shell.until(
+        lambda: not any(instance.is_connected for instance in instances),
+        "every connection to be closed",
+    )
 
 
 @only(ThreadShell)
-def test_a_refused_connect_of_threads_leaves_no_descriptor(connect: Connect, scripted: Scripted) -> None:
-    """Its poll set and its bell belong to a driver that nobody has, which the collector may find late."""
+def test_a_refused_connect_of_threads_leaves_no_descriptor(
+    connect: Connect, scripted: Scripted
+) -> None:
+    """Its poll set and its bell belong to a driver that nobody has, which the collector may find
+    late."""
     urls = scripted(1).urls
 
     def descriptors() -> list[str]:
-        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        links = [
+            str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()
+        ]
         return [link for link in links if link.startswith("anon_inode")]
 
     before = len(descriptors())
@@ -346,7 +409,10 @@ def test_nothing_is_left_where_no_thread_can_be_started(
     monkeypatch.setattr(threading.Thread, "start", start_but_io)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         connect(instances.urls)
-    shell.until(lambda: not any(instance.is_connected for instance in instances), "every connection to be closed")
+    shell.until(
+        lambda: not any(instance.is_connected for instance in instances),
+        "every connection to be closed",
+    )
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, DeprecationWarning, KeyboardInterrupt])
@@ -356,7 +422,8 @@ def test_a_handshake_that_raises_anything_closes_its_socket(
     made: list[Any] = []
 
     def inspect(target: InstanceTarget, connection: Any) -> Hello:
-        made.append((connection, connection._sock))  # else it would be closed with the last reference
+        # else it would be closed with the last reference
+        made.append((connection, connection._sock))
         raise fault("nobody foresaw it")
 
     monkeypatch.setattr("lockcore.shells.handshake._inspect", inspect)

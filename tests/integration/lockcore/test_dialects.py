@@ -24,7 +24,8 @@ class RealPlace:
     """A server whose keys the test can see and change."""
 
     def __init__(self, url: str, command: str) -> None:
-        self.url, self.command = url, command
+        self.url = url
+        self.command = command
         self._client = client(url)
         self._client.flushall()
         self.get = self._client.get
@@ -39,7 +40,8 @@ class ScriptedPlace:
 
     def __init__(self, instance: Instance) -> None:
         keyspace = instance.keyspace
-        self.url, self.command = instance.url, keyspace.dialect
+        self.url = instance.url
+        self.command = keyspace.dialect
         self.get = lambda key: keyspace.keys.get(key.encode())
         self.put = lambda key, value: keyspace.put(key.encode(), value)
         self.drop = lambda key: keyspace.drop(key.encode())
@@ -48,7 +50,8 @@ class ScriptedPlace:
 
 
 PLACES = ["redis", "valkey", "scripted evalsha", "scripted delifeq", "scripted delex"]
-COMMANDS = {  # of whatever versions are installed
+# of whatever versions are installed
+COMMANDS = {
     name: SERVERS[name].release_command if name in SERVERS else "" for name in ("redis", "valkey")
 }
 
@@ -57,7 +60,9 @@ COMMANDS = {  # of whatever versions are installed
 def place(request: pytest.FixtureRequest) -> Iterator[Any]:
     """One empty instance of each kind."""
     if request.param in COMMANDS:
-        yield RealPlace(request.getfixturevalue(f"{request.param}_fleet").urls[0], COMMANDS[request.param])
+        yield RealPlace(
+            request.getfixturevalue(f"{request.param}_fleet").urls[0], COMMANDS[request.param]
+        )
     else:
         with Instance(request.param.removeprefix("scripted ")) as instance:
             yield ScriptedPlace(instance)
@@ -96,7 +101,8 @@ def test_a_compare_and_delete_or_extend_changes_what_is_ours_and_nothing_else(
 def test_a_script_reads_no_more_than_an_owner_token_of_however_long_a_value(
     shell: Shell, connect: Connect, redis_fleet: Fleet, releases: int
 ) -> None:
-    """A server copies what a script gets: 17 ms for 1 MB, for each refused attempt of whoever waits for that key."""
+    """A server copies what a script gets: 17 ms for 1 MB, for each refused attempt of whoever waits
+    for that key."""
     user = client(redis_fleet.urls[0])
     user.flushall()
     lock = connect([redis_fleet.urls[0]])
@@ -138,7 +144,9 @@ def test_a_mixed_fleet_speaks_to_each_in_its_own_way(
         places.append(RealPlace(valkey_fleet.urls[0], COMMANDS["valkey"]))
         places += map(ScriptedPlace, (delex, delifeq, evalsha))
         lock = connect([place.url for place in places])
-        assert [status.release_command for status in lock.instances] == [place.command for place in places]
+        assert [status.release_command for status in lock.instances] == [
+            place.command for place in places
+        ]
         lease = lock.acquire("stock", TTL_MS)
         lease = lock.extend(lease)
         assert lock.try_release(lease) is Outcome.RELEASED
@@ -153,8 +161,11 @@ def test_a_mixed_fleet_speaks_to_each_in_its_own_way(
     [("delex delifeq", "delex"), ("delifeq no eval", "delifeq"), ("delex no eval", "delex")],
     ids=["Valkey 9.2 with both", "DELIFEQ without EVAL", "DELEX without EVAL"],
 )
-def test_lock_and_bench_name_one_release_command(connect: Connect, dialect: str, command: str) -> None:
-    """The server is asked by one function: no version, and no second way of asking, can say otherwise."""
+def test_lock_and_bench_name_one_release_command(
+    connect: Connect, dialect: str, command: str
+) -> None:
+    """The server is asked by one function: no version, and no second way of asking, can say
+    otherwise."""
     with Instance(dialect) as instance:
         lock = connect([instance.url])
         lease = lock.acquire("stock", TTL_MS)
@@ -162,7 +173,12 @@ def test_lock_and_bench_name_one_release_command(connect: Connect, dialect: str,
         asked = dialect_of(target_of(instance.url, 5.0, ""))
         assert asked is not None
         shown = {fact.name: fact.value for fact in examine_target(instance.url)}
-        assert lock.instances[0].release_command == asked.release_command == shown["release"] == command
+        assert (
+            lock.instances[0].release_command
+            == asked.release_command
+            == shown["release"]
+            == command
+        )
         used = {words[0].decode().lower() for words in instance.log if b"stock" in words}
         assert used == {"set", command}
 

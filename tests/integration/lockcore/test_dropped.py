@@ -1,4 +1,7 @@
-"""A Redlock that nobody has any more, and that nobody closed: it is closed, freed and warned of. In every shell."""
+"""A Redlock that nobody has any more, and that nobody closed: it is closed, freed and warned of.
+
+In every shell.
+"""
 
 import gc
 import os
@@ -46,10 +49,14 @@ def are_gone(instances: Instances) -> Callable[[], bool]:
     return lambda: not any(instance.is_connected for instance in instances)
 
 
-def test_it_is_freed_with_its_connections_and_threads_and_warned_of(shell: Shell, instances: Instances) -> None:
+def test_it_is_freed_with_its_connections_and_threads_and_warned_of(
+    shell: Shell, instances: Instances
+) -> None:
     lock = raw_of(shell, instances)
-    lease = run(shell, lock.acquire, "stock", TTL_MS)  # whoever has a lease only can do nothing with it
-    own, driver = weakref.ref(lock), weakref.ref(lock._driver)
+    # whoever has a lease only can do nothing with it
+    lease = run(shell, lock.acquire, "stock", TTL_MS)
+    own = weakref.ref(lock)
+    driver = weakref.ref(lock._driver)
     threads = [thread for thread in threading.enumerate() if thread.name == "lockcore"]
     with expecting():
         del lock
@@ -99,7 +106,8 @@ def test_whoever_has_one_of_its_methods_still_has_it(
     shell: Shell, instances: Instances, recwarn: pytest.WarningsRecorder, name: str
 ) -> None:
     lock = raw_of(shell, instances)
-    method, driver = getattr(lock, name), lock._driver
+    method = getattr(lock, name)
+    driver = lock._driver
     del lock
     gc.collect()
     assert [str(one.message) for one in recwarn if issubclass(one.category, ResourceWarning)] == []
@@ -116,7 +124,9 @@ def test_whoever_has_one_of_its_methods_still_has_it(
         driver.check_open()
 
 
-def test_one_that_is_dropped_in_another_thread_is_closed_by_its_own_loop(shell: Shell, instances: Instances) -> None:
+def test_one_that_is_dropped_in_another_thread_is_closed_by_its_own_loop(
+    shell: Shell, instances: Instances
+) -> None:
     held = [raw_of(shell, instances)]
     dropping = threading.Thread(target=held.clear)
     with expecting():
@@ -128,7 +138,8 @@ def test_one_that_is_dropped_in_another_thread_is_closed_by_its_own_loop(shell: 
 def test_where_warnings_are_errors_it_is_closed_all_the_same(
     shell: Shell, instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # a finalizer cannot raise
+    # a finalizer cannot raise
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)
     lock = raw_of(shell, instances)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(redlock.warnings, "warn", lambda *_: 1 / 0)
@@ -157,7 +168,9 @@ def test_a_forked_childs_copy_says_nothing(shell: Shell, instances: Instances) -
 
 
 @only(*TASKS)
-def test_a_loop_that_is_closed_leaves_no_connection(shell: AsyncioShell, instances: Instances) -> None:
+def test_a_loop_that_is_closed_leaves_no_connection(
+    shell: AsyncioShell, instances: Instances
+) -> None:
     lock = raw_of(shell, instances)
     shell.close()
     shell.loop = shell.new_loop()

@@ -1,8 +1,9 @@
 """The properties Redlock is asked for, each a scenario and an assertion.
 
-Numbered as in the project's list: 1 exclusion, 2 elapsed check, 3 pause in the critical section, 4 clocks that jump
-forward, 5 back, 6 drift inside and beyond the factor, 7 restarts, 8 extension, 9 freedom from deadlock, 10 minority and
-majority down, 11 late commands. Servers expire keys by their wall clock, which the fault shim moves.
+Numbered as in the project's list: 1 exclusion, 2 elapsed check, 3 pause in the critical section, 4
+clocks that jump forward, 5 back, 6 drift inside and beyond the factor, 7 restarts, 8 extension, 9
+freedom from deadlock, 10 minority and majority down, 11 late commands. Servers expire keys by their
+wall clock, which the fault shim moves.
 """
 
 import signal
@@ -31,9 +32,12 @@ from lockcore.quorum import quorum_of
 from tests.integration.lockcore.keys import client, keys_on, values_on
 
 pytestmark = pytest.mark.integration
-HOLDERS, LEASES_EACH = 6, 40
-SHORT_MS = 240  # waited for, where a lock must expire
-PATIENT = {"instance_timeout_ms": 1000, "lag_cap": LagCap(age_ms=1000)}  # with a machine that is busy elsewhere
+HOLDERS = 6
+LEASES_EACH = 40
+# waited for, where a lock must expire
+SHORT_MS = 240
+# with a machine that is busy elsewhere
+PATIENT = {"instance_timeout_ms": 1000, "lag_cap": LagCap(age_ms=1000)}
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +46,27 @@ def three() -> Iterator[Fleet]:
         yield fleet
 
 
-def locked_with_margin(fleet: Fleet, lock: Redlock, resource: str, margin: int, ttl_ms: int = 10_000) -> Lease:
-    """A lease of `quorum + margin` votes, all there: the other instances are held by a stranger, who then lets go."""
-    key, votes = PREFIX + resource, quorum_of(len(fleet.urls)) + margin
+def locked_with_margin(
+    fleet: Fleet, lock: Redlock, resource: str, margin: int, ttl_ms: int = 10_000
+) -> Lease:
+    """A lease of `quorum + margin` votes, all there: the other instances are held by a stranger,
+    who then lets go."""
+    key = PREFIX + resource
+    votes = quorum_of(len(fleet.urls)) + margin
     strangers = [client(url) for url in fleet.urls[votes:]]
     for stranger in strangers:
         stranger.set(key, "stranger")
     deadline = time.monotonic() + 30
-    while (lease := _with_all_votes(lock, resource, ttl_ms)).tally != (votes, len(strangers), 0, 0, 0, 0):
-        assert time.monotonic() < deadline, lease  # somebody was too busy to vote in time: once more
+    while (lease := _with_all_votes(lock, resource, ttl_ms)).tally != (
+        votes,
+        len(strangers),
+        0,
+        0,
+        0,
+        0,
+    ):
+        # somebody was too busy to vote in time: once more
+        assert time.monotonic() < deadline, lease
         lock.try_release(lease)
     assert values_on(fleet.urls[:votes], key) == [lease.owner_token] * votes
     for stranger in strangers:
@@ -67,7 +83,10 @@ def _with_all_votes(lock: Redlock, resource: str, ttl_ms: int) -> Lease:
 
 
 def until_granted(lock: Redlock, resource: str, ttl_ms: int) -> Lease:
-    """The lease of the first attempt that is granted: a busy machine may answer too late. Fails after 30 s."""
+    """The lease of the first attempt that is granted: a busy machine may answer too late.
+
+    Fails after 30 s.
+    """
     deadline = time.monotonic() + 30
     while not (result := lock.try_acquire(resource, ttl_ms)):
         assert time.monotonic() < deadline, result
@@ -76,7 +95,8 @@ def until_granted(lock: Redlock, resource: str, ttl_ms: int) -> Lease:
 
 
 def answered(lock: Redlock, resource: str, ttl_ms: int = 10_000) -> Lease | Denied:
-    """What becomes of an attempt that a quorum answers in time; one that met a busy machine's silence is made again."""
+    """What becomes of an attempt that a quorum answers in time; one that met a busy machine's
+    silence is made again."""
     deadline = time.monotonic() + 30
     while not (result := lock.try_acquire(resource, ttl_ms)):
         if result.tally.refused >= len(lock.instances) - quorum_of(len(lock.instances)) + 1:
@@ -86,7 +106,8 @@ def answered(lock: Redlock, resource: str, ttl_ms: int = 10_000) -> Lease | Deni
 
 
 def known(look_at: Callable[[RowSetup], Finding]) -> Finding:
-    """What a claim of the safety matrix shows; a skipped test where its preconditions did not come about here."""
+    """What a claim of the safety matrix shows; a skipped test where its preconditions did not come
+    about here."""
     setup = RowSetup(1, True, None, None)  # type: ignore[arg-type]
     finding = look(PlannedRow("claim", "redlock", "here", "confirmed", "", look_at), setup)
     if finding.verdict in (NOT_KNOWN, SKIPPED):
@@ -94,7 +115,7 @@ def known(look_at: Callable[[RowSetup], Finding]) -> Finding:
     return finding
 
 
-# -- 1 ---------------------------------------------------------------------------------------------------------------
+# -- 1 ---------------------------------------------------------------------------------------------
 
 
 def overlaps(spans: list[tuple[int, int]]) -> int:
@@ -114,7 +135,8 @@ def test_1_no_two_leases_are_valid_at_once_without_faults(three: Fleet) -> None:
     spans: list[tuple[int, int]] = []
     with connect(three.urls, **PATIENT) as one, connect(three.urls, **PATIENT) as other:
         threads = [
-            threading.Thread(target=hold_in_turn, args=((one, other)[number % 2], spans)) for number in range(HOLDERS)
+            threading.Thread(target=hold_in_turn, args=((one, other)[number % 2], spans))
+            for number in range(HOLDERS)
         ]
         for thread in threads:
             thread.start()
@@ -128,7 +150,7 @@ def test_1_an_overlap_would_be_counted() -> None:
     assert overlaps([(0, 10), (9, 20), (20, 30)]) == 1
 
 
-# -- 2, 3 ------------------------------------------------------------------------------------------------------------
+# -- 2, 3 ------------------------------------------------------------------------------------------
 
 
 def test_2_a_quorum_that_comes_after_the_validity_has_ended_is_no_grant() -> None:
@@ -137,31 +159,40 @@ def test_2_a_quorum_that_comes_after_the_validity_has_ended_is_no_grant() -> Non
     with prepared_fleet(frozenset({Need.PROXY}), 3, "none") as fleet:
         for index in range(3):
             fleet.shape(index, Shape(delay_s=200e-6, jitter_s=1.5e-3, slow=("from",)))
-        for ttl_ms in (6, 12, 24, 48):  # a busy machine grants none of the shortest
+        # a busy machine grants none of the shortest
+        for ttl_ms in (6, 12, 24, 48):
             with connect(fleet.load_urls, drift_factor=0.5, max_ttl_ms=ttl_ms) as lock:
-                results += [lock.try_acquire(f"v{ttl_ms}-{number}", ttl_ms) for number in range(300)]
+                results += [
+                    lock.try_acquire(f"v{ttl_ms}-{number}", ttl_ms) for number in range(300)
+                ]
     leases_got = [result for result in results if isinstance(result, Lease)]
     if len(leases_got) < 30 or not any(result.outcome is Outcome.TOO_LATE for result in results):
         pytest.skip("not known here: nobody, or everybody, was granted in time")
     assert all(lease.granted_ns < lease.valid_until_ns for lease in leases_got)
 
 
-def test_3_a_pause_in_the_critical_section_ends_in_an_overstay_and_in_nothing_worse(three: Fleet) -> None:
+def test_3_a_pause_in_the_critical_section_ends_in_an_overstay_and_in_nothing_worse(
+    three: Fleet,
+) -> None:
     with connect(three.urls) as one, connect(three.urls) as other:
         slept = until_granted(one, "slept", SHORT_MS)
         time.sleep((SHORT_MS + 20) / 1000)
         following = until_granted(other, "slept", 10_000)
         assert not double_grant(slept, following)
         assert one.try_release(slept) is Outcome.GONE
-        assert values_on(three.urls, PREFIX + "slept").count(following.owner_token) >= 2, "nobody else's is deleted"
+        assert values_on(three.urls, PREFIX + "slept").count(following.owner_token) >= 2, (
+            "nobody else's is deleted"
+        )
         other.release(following)
 
 
-# -- 4 to 6: wrong clocks --------------------------------------------------------------------------------------------
+# -- 4 to 6: wrong clocks --------------------------------------------------------------------------
 
 
 @contextmanager
-def faulty(instances: int, fsync: str, kind: str, hurt: int, **params: str) -> Iterator[tuple[Fleet, list[Injection]]]:
+def faulty(
+    instances: int, fsync: str, kind: str, hurt: int, **params: str
+) -> Iterator[tuple[Fleet, list[Injection]]]:
     """Servers, and a fault of this kind for each of the first `hurt` of them."""
     targets = tuple(f"instance:{index}" for index in range(hurt))
     orders = read_faults([Fault(kind, 0, None, targets, "fixed", params)])
@@ -173,7 +204,9 @@ def faulty(instances: int, fsync: str, kind: str, hurt: int, **params: str) -> I
 
 
 @pytest.mark.parametrize("instances", [3, 4, 5])
-def test_4_jumps_forward_on_f_instances_violate_exactly_from_2q_minus_n_plus_margin(instances: int) -> None:
+def test_4_jumps_forward_on_f_instances_violate_exactly_from_2q_minus_n_plus_margin(
+    instances: int,
+) -> None:
     quorum = quorum_of(instances)
     with (
         faulty(instances, "none", "clock-jump", instances, by="60s") as (fleet, clocks),
@@ -209,7 +242,9 @@ def test_5_a_jump_back_blocks_for_longer_and_nothing_worse() -> None:
 
 
 def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does() -> None:
-    within, beyond = (known(partial(leases.drift, rates)) for rates in (leases.WITHIN, leases.BEYOND))
+    within, beyond = (
+        known(partial(leases.drift, rates)) for rates in (leases.WITHIN, leases.BEYOND)
+    )
     assert {value for name, value in within.figures.items() if name.startswith("overlap")} == {0}
     assert beyond.figures["overlap_ms_at_rate_0.9"] == 0
     fast = beyond.figures["overlap_ms_at_rate_1.1"]
@@ -217,11 +252,12 @@ def test_6_drift_within_the_factor_makes_no_overlap_and_beyond_it_does() -> None
     assert 40 < fast < 100, "of a TTL of 1,000 ms: 10 % less the drift that was allowed for"
 
 
-# -- 7 ---------------------------------------------------------------------------------------------------------------
+# -- 7 ---------------------------------------------------------------------------------------------
 
 
 def check_doubled(fleet: Fleet, hurt: Callable[[], object], forgets: bool) -> None:
-    """Another client is granted a lease that is still valid exactly where `hurt` forgets and no vote is to spare."""
+    """Another client is granted a lease that is still valid exactly where `hurt` forgets and no
+    vote is to spare."""
     for margin in (0, 1):
         resource = f"hurt-{margin}"
         with connect(fleet.urls) as first:
@@ -242,8 +278,12 @@ def test_7_one_restart_at_once_loses_the_lock_without_persistence_and_without_a_
 
 
 def check_waited_for(fleet: Fleet, hurt: Callable[[], object]) -> None:
-    """What the first server forgets is waited for: the next lease is granted when the lost one has ended."""
-    with connect(fleet.urls, max_ttl_ms=400, rejoin="trust-first") as second, connect(fleet.urls) as first:
+    """What the first server forgets is waited for: the next lease is granted when the lost one has
+    ended."""
+    with (
+        connect(fleet.urls, max_ttl_ms=400, rejoin="trust-first") as second,
+        connect(fleet.urls) as first,
+    ):
         lease = locked_with_margin(fleet, first, "waited", 0, 400)
         hurt()
         following = until_granted(second, "waited", 400)
@@ -256,7 +296,9 @@ def test_7_a_restart_that_is_waited_for_loses_nothing(three: Fleet) -> None:
 
 
 @pytest.mark.parametrize("fsync", ["always", "no"])
-def test_7_a_power_cut_loses_what_was_not_synced_and_it_takes_a_vote_to_spare_then(fsync: str) -> None:
+def test_7_a_power_cut_loses_what_was_not_synced_and_it_takes_a_vote_to_spare_then(
+    fsync: str,
+) -> None:
     with faulty(3, fsync, "power-cut", 1) as (fleet, (cut,)):
         check_doubled(fleet, lambda: (cut.begin(), cut.end()), fsync == "no")
 
@@ -267,7 +309,7 @@ def test_7_a_power_cut_that_is_waited_for_loses_nothing_whatever_was_synced(fsyn
         check_waited_for(fleet, lambda: (cut.begin(), cut.end()))
 
 
-# -- 8 to 10: extension and late commands (8, 11) are explored; on real servers: test_lease, test_cleanup --------------
+# -- 8 to 10: extension and late commands (8, 11) are explored; on real servers: test_lease, test_cl
 
 
 def test_9_a_holder_that_is_gone_blocks_for_its_ttl_and_no_longer(three: Fleet) -> None:
@@ -276,7 +318,9 @@ def test_9_a_holder_that_is_gone_blocks_for_its_ttl_and_no_longer(three: Fleet) 
             lease = until_granted(dead, "dead", SHORT_MS)
         following = until_granted(other, "dead", SHORT_MS)
         assert not double_grant(lease, following)
-        assert following.granted_ns - lease.granted_ns < (SHORT_MS + 1000) * NS_PER_MS, "and what a busy machine adds"
+        assert following.granted_ns - lease.granted_ns < (SHORT_MS + 1000) * NS_PER_MS, (
+            "and what a busy machine adds"
+        )
         other.release(following)
 
 
@@ -288,7 +332,8 @@ def test_10_a_minority_down_works_and_a_majority_down_fails_fast(instances: int,
         lease = until_granted(lock, "minority", 2000)
         assert lock.try_release(lease) is Outcome.RELEASED
         fleet.kill(down)
-        outcomes, took_s = [], []
+        outcomes = []
+        took_s = []
         for _ in range(3):
             began = time.monotonic()
             outcomes.append(lock.try_acquire("majority", 2000, 1000).outcome)

@@ -1,4 +1,5 @@
-"""A lease is its caller's by a clock reading of its own thread, taken when it runs again: on every path to it."""
+"""A lease is its caller's by a clock reading of its own thread, taken when it runs again: on every
+path to it."""
 
 import threading
 import time
@@ -13,17 +14,22 @@ from tests.integration.lockcore.shell import Connect, Scripted, Shell, ThreadShe
 from tests.integration.lockcore.test_observer import Notes
 
 pytestmark = pytest.mark.integration
-TTL_MS, HELD_UP_S, TIMEOUT_MS = 600, 0.65, 150  # scripted instances of a busy machine answer in time
+# scripted instances of a busy machine answer in time
+TTL_MS = 600
+HELD_UP_S = 0.65
+TIMEOUT_MS = 150
 
 
 class HeldUp:
-    """What a caller sleeps on; woken for the `at`-th time, it does not run for longer than its lease lasts."""
+    """What a caller sleeps on; woken for the `at`-th time, it does not run for longer than its
+    lease lasts."""
 
     def __init__(self, at: int) -> None:
         self._lock = locked()
         self._left = at
         self.ran_ns = 0
-        self.locked, self.release = self._lock.locked, self._lock.release
+        self.locked = self._lock.locked
+        self.release = self._lock.release
 
     def acquire(self, timeout: float) -> bool:
         is_woken = self._lock.acquire(timeout=timeout)
@@ -36,7 +42,9 @@ class HeldUp:
 
 def held_up(lock: Any, at: int) -> HeldUp:
     """From now on this thread sleeps on that."""
-    sleeps_on, ring, here = HeldUp(at), lock._driver._ring, threading.get_ident()
+    sleeps_on = HeldUp(at)
+    ring = lock._driver._ring
+    here = threading.get_ident()
 
     def slow_ring() -> None:
         """Whoever rings lets go of the GIL, and may wait long for it."""
@@ -66,8 +74,11 @@ def check(result: Any, sleeps_on: HeldUp, notes: Notes | None = None) -> None:
 def test_a_first_attempt_is_judged_when_its_thread_runs_again(
     shell: Shell, connect: Connect, scripted: Scripted, wake: int, observed: bool
 ) -> None:
-    instances, notes = scripted(3), Notes()
-    lock = connect(instances.urls, instance_timeout_ms=TIMEOUT_MS, observer=notes if observed else None)
+    instances = scripted(3)
+    notes = Notes()
+    lock = connect(
+        instances.urls, instance_timeout_ms=TIMEOUT_MS, observer=notes if observed else None
+    )
     sleeps_on = held_up(lock, wake)
     result = lock.try_acquire("stock", TTL_MS)
     shell.until(lambda: notes.records or not observed, "the record")
@@ -84,21 +95,30 @@ def test_a_retry_is_judged_when_its_thread_runs_again(
     shell: Shell, connect: Connect, scripted: Scripted, wake: int, observed: bool
 ) -> None:
     """The first wake is that of the refused first attempt."""
-    instances, notes = scripted(3), Notes()
+    instances = scripted(3)
+    notes = Notes()
     instances.say("set", REFUSE)
     retry = RetryPolicy("fixed", 100, attempts=2)
-    lock = connect(instances.urls, instance_timeout_ms=TIMEOUT_MS, retry=retry, observer=notes if observed else None)
+    lock = connect(
+        instances.urls,
+        instance_timeout_ms=TIMEOUT_MS,
+        retry=retry,
+        observer=notes if observed else None,
+    )
     sleeps_on = held_up(lock, wake)
 
     def free() -> None:
-        shell.until(lambda: all("release" in instance.kinds() for instance in instances), "the refusals")
+        shell.until(
+            lambda: all("release" in instance.kinds() for instance in instances), "the refusals"
+        )
         instances.be_honest()
 
     freeing = threading.Thread(target=free, daemon=True)
     freeing.start()
     result = lock.try_acquire("stock", TTL_MS, 60_000)
     freeing.join()
-    if result or result.outcome is not Outcome.CONTENDED:  # else this machine took too long to free it
+    # else this machine took too long to free it
+    if result or result.outcome is not Outcome.CONTENDED:
         check(result, sleeps_on)
     if wake == 2:
         assert not result

@@ -1,7 +1,7 @@
 """Ctrl-C at any moment: the interrupted caller leaves nothing behind, and the lock goes on.
 
-A trace function raises KeyboardInterrupt at the k-th moment at which the interpreter looks for signals inside lockcore,
-in the caller and in its hub, for every k there is.
+A trace function raises KeyboardInterrupt at the k-th moment at which the interpreter looks for
+signals inside lockcore, in the caller and in its hub, for every k there is.
 """
 
 import sys
@@ -28,9 +28,11 @@ from tests.integration.lockcore.shell import (
 from tests.lockcore.interrupt import Interrupt
 
 pytestmark = pytest.mark.integration
-TTL_MS = 600_000  # no key goes by itself
+# no key goes by itself
+TTL_MS = 600_000
 WAIT_MS = 60_000
-PATIENCE_MS = 250  # a wake-up lost to an interrupt is made good by the instance timeout
+# a wake-up lost to an interrupt is made good by the instance timeout
+PATIENCE_MS = 250
 
 
 @contextmanager
@@ -40,7 +42,8 @@ def interrupted(shell: Shell, at: int) -> Iterator[Interrupt]:
     in_hub = gevent.get_hub().loop.run_callback if isinstance(shell, GeventShell) else None
     if in_hub:
         in_hub(sys.settrace, interrupt.trace)
-        with suppress(KeyboardInterrupt):  # in the hub, for the sake of others
+        # in the hub, for the sake of others
+        with suppress(KeyboardInterrupt):
             gevent.sleep(0)
     sys.settrace(interrupt.trace)
     try:
@@ -100,7 +103,8 @@ def test_a_tasks_acquire_interrupted_at_any_moment_before_it_waits_leaves_nothin
                 operation.send(None)
         finally:
             sys.settrace(None)
-        operation.close()  # where nothing struck, it is given up
+        # where nothing struck, it is given up
+        operation.close()
 
     for moment in count(1):
         interrupt = Interrupt(moment)
@@ -118,7 +122,9 @@ def test_a_tick_interrupted_at_any_moment_lets_nobody_wait_for_ever(
     driver = lock._driver
     tick = driver.tick
     for moment in count(1):
-        interrupt = Interrupt(moment, "driver.py", "greenlet.py", "engine.py", "turns.py", "deadlines.py")
+        interrupt = Interrupt(
+            moment, "driver.py", "greenlet.py", "engine.py", "turns.py", "deadlines.py"
+        )
 
         def struck(trace: Any = interrupt.trace) -> None:
             sys.settrace(trace)
@@ -131,7 +137,8 @@ def test_a_tick_interrupted_at_any_moment_lets_nobody_wait_for_ever(
         monkeypatch.setattr(driver, "tick", struck)
         waits = gevent.spawn(lock.try_acquire, held.resource, TTL_MS, 30)
         for _ in range(3):
-            with suppress(KeyboardInterrupt):  # in the hub, for the sake of others
+            # in the hub, for the sake of others
+            with suppress(KeyboardInterrupt):
                 waits.join(1)
         monkeypatch.setattr(driver, "tick", tick)
         assert waits.ready(), interrupt.where
@@ -144,10 +151,13 @@ def test_a_tick_interrupted_at_any_moment_lets_nobody_wait_for_ever(
 
 @pytest.mark.slow
 @only(GeventShell, ThreadShell)
-def test_who_is_interrupted_in_line_at_any_moment_holds_nobody_up(shell: Shell, lock: Any, servers: Instances) -> None:
+def test_who_is_interrupted_in_line_at_any_moment_holds_nobody_up(
+    shell: Shell, lock: Any, servers: Instances
+) -> None:
     """One holds the key, one is interrupted while it waits, one waits behind and must get it."""
     for moment in count(1):
-        resource, mine = f"r{moment}", None
+        resource = f"r{moment}"
+        mine = None
         held = lock.acquire(resource, TTL_MS)
         jobs = [shell.start(join_line_and_release, shell, lock, resource, held)]
         with interrupted(shell, moment) as interrupt:
@@ -168,23 +178,30 @@ def join_line_and_release(shell: Shell, lock: Any, resource: str, held: Any) -> 
     """Wait behind whoever waits by then."""
     behind = shell.start(take_turn, lock, resource)
     shell.sleep(0.005)
-    with suppress(KeyboardInterrupt):  # it may strike here, too
+    # it may strike here, too
+    with suppress(KeyboardInterrupt):
         lock.try_release(held)
     behind.result()
 
 
 def take_turn(lock: Any, resource: str) -> None:
     with suppress(KeyboardInterrupt):
-        if lease := lock.try_acquire(resource, TTL_MS, WAIT_MS):  # else the interrupt cost the quorum its connections
+        # else the interrupt cost the quorum its connections
+        if lease := lock.try_acquire(resource, TTL_MS, WAIT_MS):
             lock.try_release(lease)
 
 
 def check_sound(shell: Shell, lock: Any, servers: Instances, where: str) -> None:
     """Nothing is held, everybody votes, and a whole cycle works."""
     shell.until(lambda: servers.keys == [], f"nothing to be held after {where}")
-    shell.until(lambda: all(status.state == "voting" for status in lock.instances), f"everybody to vote after {where}")
+    shell.until(
+        lambda: all(status.state == "voting" for status in lock.instances),
+        f"everybody to vote after {where}",
+    )
     lease = lock.try_acquire("probe", TTL_MS)
     assert lease.outcome is Outcome.ACQUIRED, where
     assert lease.tally.granted == len(servers), where
     assert lock.try_release(lease) is Outcome.RELEASED, where
-    shell.until(lambda: not any(status.pending for status in lock.instances), f"every reply after {where}")
+    shell.until(
+        lambda: not any(status.pending for status in lock.instances), f"every reply after {where}"
+    )

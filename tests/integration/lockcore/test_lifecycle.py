@@ -1,5 +1,5 @@
-"""From connect to close, in this process and no other; closed under load, with leases held and releases owed, nothing
-is left behind. On every way of waiting."""
+"""From connect to close, in this process and no other; closed under load, with leases held and
+releases owed, nothing is left behind. On every way of waiting."""
 
 import asyncio
 import os
@@ -31,7 +31,8 @@ from tests.lockcore.source import needs_source
 
 pytestmark = pytest.mark.integration
 EXIT_S = 20.0
-CALLERS, LONG_MS = 40, 600_000
+CALLERS = 40
+LONG_MS = 600_000
 
 
 def test_everything_after_close_says_so(shell: Shell, lock: Any, instances: Instances) -> None:
@@ -47,13 +48,16 @@ def test_everything_after_close_says_so(shell: Shell, lock: Any, instances: Inst
         with pytest.raises(InstanceClosedError, match="this Redlock is closed"):
             use()
     assert [status.state for status in lock.instances] == ["down"] * 3
-    shell.until(lambda: not any(instance.is_connected for instance in instances), "the connections to end")
+    shell.until(
+        lambda: not any(instance.is_connected for instance in instances), "the connections to end"
+    )
 
 
 def test_close_waits_for_what_is_in_flight(shell: Shell, lock: Any, instances: Instances) -> None:
     lease = lock.acquire("stock", TTL_MS)
     instances[0].pause()
-    assert lock.try_release(lease) is Outcome.RELEASED  # two of three; the third is still on its way
+    # two of three; the third is still on its way
+    assert lock.try_release(lease) is Outcome.RELEASED
     job = shell.start(shell.raw(lock).close, 8.0)
     shell.sleep(0.02)
     assert not job.is_done()
@@ -91,7 +95,11 @@ def test_a_forked_child_cannot_use_it_and_its_parent_still_can(
 
     def child() -> str:
         said = []
-        uses = (lambda: raw.try_acquire("other", TTL_MS), lambda: raw.try_release(lease), lambda: raw.try_extend(lease))
+        uses = (
+            lambda: raw.try_acquire("other", TTL_MS),
+            lambda: raw.try_release(lease),
+            lambda: raw.try_extend(lease),
+        )
         for use in (*uses, lambda: raw.keep_alive(lease)):
             try:
                 first_step(use())
@@ -100,7 +108,10 @@ def test_a_forked_child_cannot_use_it_and_its_parent_still_can(
         first_step(raw.close())
         return f"{len(said)} {said[0]}"
 
-    assert in_a_child(child) == "4 this Redlock was connected in another process; call connect() again after fork"
+    assert (
+        in_a_child(child)
+        == "4 this Redlock was connected in another process; call connect() again after fork"
+    )
     lease = lock.extend(lease)
     assert lock.try_release(lease) is Outcome.RELEASED
     assert lock.try_acquire("other", TTL_MS)
@@ -116,7 +127,8 @@ def test_a_child_may_connect_anew(connect: Connect, instances: Instances) -> Non
     def child() -> str:
         with Redlock.connect(instances.urls, shell="threads", rejoin="trust-first") as mine:
             return (
-                f"{mine.try_acquire('stock', TTL_MS).outcome.value} {mine.try_acquire('other', TTL_MS).outcome.value}"
+                f"{mine.try_acquire('stock', TTL_MS).outcome.value} "
+                f"{mine.try_acquire('other', TTL_MS).outcome.value}"
             )
 
     assert in_a_child(child) == "contended acquired"
@@ -125,7 +137,9 @@ def test_a_child_may_connect_anew(connect: Connect, instances: Instances) -> Non
 
 @only(ThreadShell)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, lock: Any, instances: Instances) -> None:
+def test_a_bug_in_the_io_thread_strands_nobody(
+    shell: Shell, lock: Any, instances: Instances
+) -> None:
     instances.pause()
     jobs = [shell.start(lock.try_acquire, f"r{number}", TTL_MS, 60_000) for number in range(20)]
     shell.until(lambda: len(lock._driver.calls) == 20, "twenty callers")
@@ -135,13 +149,15 @@ def test_a_bug_in_the_io_thread_strands_nobody(shell: Shell, lock: Any, instance
             job.result()
     with pytest.raises(InstanceClosedError):
         lock.try_acquire("stock", TTL_MS)
-    lock._driver._thread.join(DEADLINE_S)  # it tells of the bug as it ends
+    # it tells of the bug as it ends
+    lock._driver._thread.join(DEADLINE_S)
 
 
 def test_a_keeper_ends_in_a_forked_child_and_goes_on_in_its_parent(
     shell: Shell, connect: Connect, instances: Instances
 ) -> None:
-    lock, calls = connect(instances.urls), list[Any]()
+    lock = connect(instances.urls)
+    calls = list[Any]()
     lease = lock.acquire("stock", TTL_MS)
     kept = lock.keep_alive(lease, every_ms=20, on_gone=calls.append)
     shell.until(lambda: kept.renewals, "an extension")
@@ -150,7 +166,8 @@ def test_a_keeper_ends_in_a_forked_child_and_goes_on_in_its_parent(
         assert kept.gone is not None
         over = [kept.stopped, kept.gone.outcome.value, type(kept.error).__name__]
         renewals = kept.renewals
-        if shell.name in ("gevent", "asyncio"):  # loops that go on in a child
+        # loops that go on in a child
+        if shell.name in ("gevent", "asyncio"):
             shell.sleep(0.1)
         return f"{over} {kept.renewals - renewals} {len(calls)} {len(lock._driver.keepers)}"
 
@@ -171,8 +188,11 @@ def test_a_keeper_that_says_kept_in_a_forked_child_is_noticed(
 
 
 @only(GeventShell, *TASKS)
-def test_what_a_forked_child_gives_up_is_not_sent(shell: Shell, lock: Any, instances: Instances) -> None:
-    """The child has copies of everybody who waits; ending them must not release what the parent is about to get."""
+def test_what_a_forked_child_gives_up_is_not_sent(
+    shell: Shell, lock: Any, instances: Instances
+) -> None:
+    """The child has copies of everybody who waits; ending them must not release what the parent is
+    about to get."""
     instances.pause()
     waits = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS)
     shell.until(lambda: all(status.pending for status in lock.instances), "its SETs to be sent")
@@ -191,12 +211,16 @@ def test_what_a_forked_child_gives_up_is_not_sent(shell: Shell, lock: Any, insta
 
 
 @only(GeventShell)
-def test_who_stands_in_line_is_told_in_a_forked_child(shell: Shell, connect: Connect, scripted: Scripted) -> None:
+def test_who_stands_in_line_is_told_in_a_forked_child(
+    shell: Shell, connect: Connect, scripted: Scripted
+) -> None:
     instances = scripted(1)
     lock = connect(instances.urls)
     lease = lock.acquire("stock", TTL_MS)
     jobs = [shell.start(lock.try_acquire, "stock", TTL_MS, 60_000) for _ in range(3)]
-    shell.until(lambda: len(lock._driver.engine.turns.lines.get("stock", ())) == 3, "all to stand in line")
+    shell.until(
+        lambda: len(lock._driver.engine.turns.lines.get("stock", ())) == 3, "all to stand in line"
+    )
     instances[0].pause()
     shell.until(lambda: lock.instances[0].pending, "the first in line to be in a round")
 
@@ -216,7 +240,7 @@ def test_who_stands_in_line_is_told_in_a_forked_child(shell: Shell, connect: Con
         lock.release(job.result())
 
 
-# -- closing -----------------------------------------------------------------------------------------------------------
+# -- closing ---------------------------------------------------------------------------------------
 
 
 async def work(lock: Any, pause: Callable[[float], Any], name: str, hold_s: float) -> str:
@@ -232,18 +256,26 @@ async def work(lock: Any, pause: Callable[[float], Any], name: str, hold_s: floa
 
 
 @pytest.mark.parametrize("hold_s", [0, 0.005])
-def test_closing_under_load_leaves_no_key(shell: Shell, lock: Any, instances: Instances, hold_s: float) -> None:
+def test_closing_under_load_leaves_no_key(
+    shell: Shell, lock: Any, instances: Instances, hold_s: float
+) -> None:
     """Half of the callers stand in line for a few resources, too."""
     names = [f"r{number if number % 2 else number % 4}" for number in range(CALLERS)]
     jobs = [shell.begin(work, lock, name, hold_s) for name in names]
     shell.until(lambda: len(instances[0].kinds()) > 4 * CALLERS, "load")
     lock.close(30.0)
-    assert {job.result() for job in jobs} == {"all instances: not connected: this Redlock is closed"}
-    shell.until(lambda: instances.keys == [], "what was sent last is done", TTL_MS / 4000)  # long before keys end
+    assert {job.result() for job in jobs} == {
+        "all instances: not connected: this Redlock is closed"
+    }
+    # long before keys end
+    shell.until(lambda: instances.keys == [], "what was sent last is done", TTL_MS / 4000)
 
 
-def test_who_is_refused_while_it_closes_gave_nothing_back(shell: Shell, lock: Any, instances: Instances) -> None:
-    """Else it would not be waited for those who hold a lease: found by the test above, on a busy machine."""
+def test_who_is_refused_while_it_closes_gave_nothing_back(
+    shell: Shell, lock: Any, instances: Instances
+) -> None:
+    """Else it would not be waited for those who hold a lease: found by the test above, on a busy
+    machine."""
     engine = lock._driver.engine
     lock.acquire("held", TTL_MS)
     waiting = [shell.start(shell.raw(lock).acquire, "held", TTL_MS, 60_000) for _ in range(3)]
@@ -272,7 +304,8 @@ def test_an_acquire_that_waits_is_told_and_leaves_nothing(
     except InstanceClosedError:
         is_told = True
     else:
-        is_told = False  # granted before it was closed
+        # granted before it was closed
+        is_told = False
     assert is_told or settled
     if not is_told:
         return
@@ -309,7 +342,9 @@ def test_a_holder_gives_back_while_it_closes(shell: Shell, lock: Any, instances:
     assert instances.keys == []
 
 
-def test_a_lease_that_is_kept_holds_it_up_for_a_moment_only(connect: Connect, scripted: Scripted) -> None:
+def test_a_lease_that_is_kept_holds_it_up_for_a_moment_only(
+    connect: Connect, scripted: Scripted
+) -> None:
     instances = scripted(1)
     lock = connect(instances.urls)
     lock.acquire("stock", TTL_MS)
@@ -319,7 +354,9 @@ def test_a_lease_that_is_kept_holds_it_up_for_a_moment_only(connect: Connect, sc
     assert len(instances.keys) == 1
 
 
-def test_what_is_owed_goes_out_before_it_is_closed(shell: Shell, lock: Any, instances: Instances) -> None:
+def test_what_is_owed_goes_out_before_it_is_closed(
+    shell: Shell, lock: Any, instances: Instances
+) -> None:
     lease = shell.won(lock)
     instances[0].pause()
     lock.release(lease)
@@ -330,7 +367,9 @@ def test_what_is_owed_goes_out_before_it_is_closed(shell: Shell, lock: Any, inst
     assert instances.keys == []
 
 
-def test_what_is_owed_to_a_dead_instance_holds_nobody_up(shell: Shell, lock: Any, instances: Instances) -> None:
+def test_what_is_owed_to_a_dead_instance_holds_nobody_up(
+    shell: Shell, lock: Any, instances: Instances
+) -> None:
     lease = lock.acquire("stock", TTL_MS)
     instances[0].kill()
     lock.release(lease)
@@ -353,7 +392,10 @@ def test_what_a_body_raises_is_not_hidden_by_a_lease_that_cannot_be_given_back(
 
     with pytest.raises(error) as raised:
         body()
-    said = "the lease on 'stock' was not given back: all instances: not connected: this Redlock is closed"
+    said = (
+        "the lease on 'stock' was not given back: all instances: not connected: this Redlock "
+        "is closed"
+    )
     assert raised.value.__notes__ == [said]
 
 

@@ -1,4 +1,7 @@
-"""What an observer is told: one record per attempt, with every instance's vote and times. On every way of waiting."""
+"""What an observer is told: one record per attempt, with every instance's vote and times.
+
+On every way of waiting.
+"""
 
 import time
 from typing import Any
@@ -55,7 +58,8 @@ def check_times(record: AttemptRecord, before_ns: int) -> None:
 def test_a_record_has_every_vote(
     shell: Shell, connect: Connect, scripted: Scripted, says: list[Any], outcome: Outcome
 ) -> None:
-    instances, notes = scripted(3), Notes()
+    instances = scripted(3)
+    notes = Notes()
     lock = connect(instances.urls, observer=notes, instance_timeout_ms=TIMEOUT_MS)
     for instance, said in zip(instances, says, strict=True):
         if said in ("pause", "kill"):
@@ -63,7 +67,8 @@ def test_a_record_has_every_vote(
         else:
             instance.says["set"] = said
     shell.until(
-        lambda: [s.state for s in lock.instances].count("down") == says.count("kill"), "the losses to be noticed"
+        lambda: [s.state for s in lock.instances].count("down") == says.count("kill"),
+        "the losses to be noticed",
     )
     before_ns = time.monotonic_ns()
     result = lock.try_acquire("stock", TTL_MS)
@@ -71,9 +76,16 @@ def test_a_record_has_every_vote(
     shell.until(lambda: notes.records, "the record")
     (record,) = notes.records
     check_times(record, before_ns)
-    votes = {None: Vote.GRANTED, REFUSE: Vote.REFUSED, FULL: Vote.ERRORED, "pause": Vote.SILENT, "kill": Vote.ABSENT}
+    votes = {
+        None: Vote.GRANTED,
+        REFUSE: Vote.REFUSED,
+        FULL: Vote.ERRORED,
+        "pause": Vote.SILENT,
+        "kill": Vote.ABSENT,
+    }
     if outcome is Outcome.UNREACHABLE and "kill" in says:
-        assert record.votes == (Vote.ABSENT,) * 3  # too few to ask anybody
+        # too few to ask anybody
+        assert record.votes == (Vote.ABSENT,) * 3
     else:
         assert record.votes == tuple(votes[said] for said in says)
     assert (record.resource, record.attempt, record.outcome) == ("stock", 1, outcome)
@@ -81,5 +93,6 @@ def test_a_record_has_every_vote(
     counted = [record.votes.count(vote) for vote in Vote]
     assert list(record.tally) == [*counted, 0]
     assert record.validity_ns == record.started_ns + (TTL_MS - 102) * 1_000_000 - record.decided_ns
-    if "pause" in says:  # the round closes with its time-out, however early it was decided
+    # the round closes with its time-out, however early it was decided
+    if "pause" in says:
         assert record.closed_ns - record.started_ns >= TIMEOUT_MS * 1_000_000

@@ -1,4 +1,7 @@
-"""`lockcore.otel`: what an application's OpenTelemetry is told is what its lock did. On every way of waiting."""
+"""`lockcore.otel`: what an application's OpenTelemetry is told is what its lock did.
+
+On every way of waiting.
+"""
 
 import os
 import socket
@@ -42,11 +45,14 @@ SECRET = "order-of-customer-4711"
 class Telemetry:
     """An application's own OpenTelemetry, in memory."""
 
-    def __init__(self, temporality: AggregationTemporality = AggregationTemporality.CUMULATIVE) -> None:
+    def __init__(
+        self, temporality: AggregationTemporality = AggregationTemporality.CUMULATIVE
+    ) -> None:
         kinds = SummedCounter, Histogram, ObservableCounter
         self.reader = InMemoryMetricReader(preferred_temporality=dict.fromkeys(kinds, temporality))
         self.exporter = InMemorySpanExporter()
-        self.meters, self.traces = MeterProvider(metric_readers=[self.reader]), TracerProvider()
+        self.meters = MeterProvider(metric_readers=[self.reader])
+        self.traces = TracerProvider()
         self.traces.add_span_processor(SimpleSpanProcessor(self.exporter))
 
     def instrument(self, lock: Any, **how: Any) -> None:
@@ -54,11 +60,14 @@ class Telemetry:
 
     def read(self) -> dict[str, dict[tuple[tuple[str, Any], ...], Any]]:
         """Instrument -> attributes -> number, or count of a histogram."""
-        time.sleep(2 * production.LOOK_NS / 1e9)  # what is asked again at once is of one look
+        # what is asked again at once is of one look
+        time.sleep(2 * production.LOOK_NS / 1e9)
         data = self.reader.get_metrics_data()
         return {
             metric.name: {
-                tuple(sorted(point.attributes.items())): point.value if hasattr(point, "value") else point.count
+                tuple(sorted(point.attributes.items())): point.value
+                if hasattr(point, "value")
+                else point.count
                 for point in metric.data.data_points
             }
             for scope in (data.resource_metrics[0].scope_metrics if data else ())
@@ -88,7 +97,10 @@ Outcomes = dict[str, float]
 
 
 def outcomes(told: Telemetry) -> Outcomes:
-    return {dict(key)["redlock.outcome"]: number for key, number in told.read()["redlock.acquire.outcomes"].items()}
+    return {
+        dict(key)["redlock.outcome"]: number
+        for key, number in told.read()["redlock.acquire.outcomes"].items()
+    }
 
 
 def test_what_a_lock_did_is_what_is_counted(
@@ -105,7 +117,13 @@ def test_what_a_lock_did_is_what_is_counted(
     for instance in instances:
         instance.says["set"] = REFUSE
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.CONTENDED
-    assert outcomes(told) == {"acquired": 5, "contended": 1, "split_vote": 0, "unreachable": 0, "too_late": 0}
+    assert outcomes(told) == {
+        "acquired": 5,
+        "contended": 1,
+        "split_vote": 0,
+        "unreachable": 0,
+        "too_late": 0,
+    }
     assert told.all_of("redlock.leases.held") == 1
     assert told.all_of("redlock.callers.waiting") == told.all_of("redlock.leases.gone") == 0
     assert told.all_of("redlock.acquire.duration", **{"redlock.outcome": "acquired"}) == 5
@@ -148,7 +166,10 @@ def test_every_histogram_of_operations_counts_every_operation(
 
 
 def _key(outcome: str = "") -> tuple[tuple[str, str], ...]:
-    attributes = {"redlock.resource.class": "r", **({"redlock.outcome": outcome} if outcome else {})}
+    attributes = {
+        "redlock.resource.class": "r",
+        **({"redlock.outcome": outcome} if outcome else {}),
+    }
     return tuple(sorted(attributes.items()))
 
 
@@ -165,7 +186,9 @@ def test_durations_of_before_the_first_collection_are_right_in_number_sum_and_bu
     took_s = time.monotonic() - begun_s
     data = told.reader.get_metrics_data()
     assert data is not None
-    (metric,) = [one for one in data.resource_metrics[0].scope_metrics[0].metrics if "hold" in one.name]
+    (metric,) = [
+        one for one in data.resource_metrics[0].scope_metrics[0].metrics if "hold" in one.name
+    ]
     (point,) = metric.data.data_points
     least = BOUNDS.index(0.015)
     assert point.count == sum(point.bucket_counts) == sum(point.bucket_counts[least:]) == 20
@@ -181,7 +204,8 @@ def test_whatever_ends_an_acquire_nobody_waits_any_more(
         instance.pause()
     job = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS)
     shell.until(lambda: told.all_of("redlock.callers.waiting") == 1, "it waits")
-    if shell.name == "threads":  # nobody can cancel a thread: its round times out
+    # nobody can cancel a thread: its round times out
+    if shell.name == "threads":
         assert job.result().outcome is Outcome.UNREACHABLE
     else:
         shell.cancel(job)
@@ -204,9 +228,12 @@ def test_a_slow_and_a_failed_acquire_have_spans_within_the_applications_own(
     assert told.all_of("redlock.acquire.slow") == 1
     own = [span for span in told.spans if span.name == "redlock.acquire"]
     assert [span.attributes["redlock.outcome"] for span in own] == ["acquired", "unreachable"]
-    if shell.name in ("gevent", "threads"):  # the other shells' operations run in a loop of the test's own
+    # the other shells' operations run in a loop of the test's own
+    if shell.name in ("gevent", "threads"):
         assert {span.parent.span_id for span in own} == {request.get_span_context().span_id}
-    assert own[0].end_time - own[0].start_time == pytest.approx(slow.granted_ns - slow.started_ns, abs=5e6)
+    assert own[0].end_time - own[0].start_time == pytest.approx(
+        slow.granted_ns - slow.started_ns, abs=5e6
+    )
     measured = told.reader.get_metrics_data().resource_metrics[0].scope_metrics
     scopes = [*(one.instrumentation_scope for one in own), *(one.scope for one in measured)]
     assert {(one.name, one.version, one.schema_url) for one in scopes} == {
@@ -248,14 +275,21 @@ def test_no_attribute_names_a_resource_and_all_is_what_the_table_says(
 
 
 def test_a_password_of_a_url_is_nowhere_in_metrics_or_spans(
-    shell: Shell, connect: Connect, instances: Instances, told: Telemetry, caplog: pytest.LogCaptureFixture
+    shell: Shell,
+    connect: Connect,
+    instances: Instances,
+    told: Telemetry,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lock = connect([url.replace("://", f"://app:{SECRET}@") for url in instances.urls], instance_timeout_ms=100)
+    lock = connect(
+        [url.replace("://", f"://app:{SECRET}@") for url in instances.urls], instance_timeout_ms=100
+    )
     told.instrument(shell.raw(lock), slow_s=0.0)
     told.every_one()
     lock.try_release(shell.won(lock, "r"))
     for instance in instances:
-        instance.pause()  # errors and spans of what failed, too
+        # errors and spans of what failed, too
+        instance.pause()
     assert lock.try_acquire("r", TTL_MS).outcome is Outcome.UNREACHABLE
     data = told.reader.get_metrics_data()
     assert data is not None
@@ -299,10 +333,14 @@ def test_several_locks_add_up_and_an_instance_votes_once(
     locks[1].close()
     assert told.all_of("redlock.instance.commands") >= sent
     assert told.all_of("redlock.acquire.outcomes") == 2
-    assert "redlock.instance.voting" not in told.read(), "a closed lock says nothing of its instances"
+    assert "redlock.instance.voting" not in told.read(), (
+        "a closed lock says nothing of its instances"
+    )
 
 
-def test_a_lock_is_observed_once(shell: Shell, connect: Connect, instances: Instances, told: Telemetry) -> None:
+def test_a_lock_is_observed_once(
+    shell: Shell, connect: Connect, instances: Instances, told: Telemetry
+) -> None:
     lock = connect(instances.urls)
     told.instrument(shell.raw(lock))
     with pytest.raises(ValueError, match="observer already"):
@@ -310,11 +348,17 @@ def test_a_lock_is_observed_once(shell: Shell, connect: Connect, instances: Inst
 
 
 def test_what_an_observer_raises_costs_nobody_a_lease(
-    shell: Shell, connect: Connect, instances: Instances, told: Telemetry, monkeypatch: pytest.MonkeyPatch
+    shell: Shell,
+    connect: Connect,
+    instances: Instances,
+    told: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(observed, "_dropped", [])
-    monkeypatch.setattr("sys.unraisablehook", lambda args: said.append(f"{args.exc_type.__name__}: {args.object!r}"))
+    monkeypatch.setattr(
+        "sys.unraisablehook", lambda args: said.append(f"{args.exc_type.__name__}: {args.object!r}")
+    )
     lock = connect(instances.urls)
     told.instrument(shell.raw(lock), class_of=lambda resource: {}[resource])
     for number in range(3):
@@ -327,11 +371,17 @@ def test_what_an_observer_raises_costs_nobody_a_lease(
 
 @pytest.mark.parametrize("does", ["refuses", "hangs", "answers 500"])
 def test_a_bad_receiver_costs_no_lease_and_hears_no_secret(
-    shell: Shell, connect: Connect, instances: Instances, does: str, caplog: pytest.LogCaptureFixture
+    shell: Shell,
+    connect: Connect,
+    instances: Instances,
+    does: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with Collector() as collector, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1] if does == "refuses" else collector.endpoint.rpartition(":")[2]
+        port = (
+            taken.getsockname()[1] if does == "refuses" else collector.endpoint.rpartition(":")[2]
+        )
         if does == "hangs":
             collector.free.clear()
         collector.status = 500
@@ -342,7 +392,9 @@ def test_a_bad_receiver_costs_no_lease_and_hears_no_secret(
         try:
             cycles = 0
             until = time.monotonic() + 10
-            while cycles < 100 or (does != "refuses" and not collector.asked.is_set() and time.monotonic() < until):
+            while cycles < 100 or (
+                does != "refuses" and not collector.asked.is_set() and time.monotonic() < until
+            ):
                 lease = shell.won(lock, SECRET)
                 assert lock.try_release(lease) is Outcome.RELEASED
                 cycles += 1
@@ -352,15 +404,17 @@ def test_a_bad_receiver_costs_no_lease_and_hears_no_secret(
     assert SECRET not in caplog.text
 
 
-# -- of one process ----------------------------------------------------------------------------------------------------
+# -- of one process --------------------------------------------------------------------------------
 
 
 def test_units_kinds_bounds_and_schema_are_those_of_the_table() -> None:
     assert production.BOUNDS == BOUNDS
     assert production.SCHEMA_URL == SCHEMA_URL
     for kind, names in (
-        ("histogram", production.HISTOGRAMS), ("counter", production.COUNTERS), ("gauge", production.GAUGES),
-    ):  # fmt: skip
+        ("histogram", production.HISTOGRAMS),
+        ("counter", production.COUNTERS),
+        ("gauge", production.GAUGES),
+    ):
         for name, (unit, _) in names.items():
             assert (BY_NAME[name].unit, BY_NAME[name].kind.value) == (unit, kind), name
 
@@ -368,7 +422,9 @@ def test_units_kinds_bounds_and_schema_are_those_of_the_table() -> None:
 def test_of_a_storm_of_failures_only_some_have_spans(told: Telemetry) -> None:
     recorder = production._Recording({}, told.traces.get_tracer("x"))
     for number in range(1000):
-        recorder._span("redlock.acquire", "", Outcome.UNREACHABLE, (5_000_000_000, 5_000_000_000 + number), {})
+        recorder._span(
+            "redlock.acquire", "", Outcome.UNREACHABLE, (5_000_000_000, 5_000_000_000 + number), {}
+        )
     assert len(told.spans) == SPANS
     recorder._span("redlock.acquire", "", Outcome.UNREACHABLE, (5_000_000_000, 6_000_000_000), {})
     assert len(told.spans) == SPANS + 1
@@ -379,7 +435,10 @@ def test_no_outcome_uses_up_the_spans_of_another(told: Telemetry) -> None:
     recorder = production._Recording({}, told.traces.get_tracer("x"))
     times_ns = 5_000_000_000, 5_000_000_001
     ways = [
-        *(("redlock.acquire", way) for way in (Outcome.CONTENDED, Outcome.UNREACHABLE, Outcome.TOO_LATE)),
+        *(
+            ("redlock.acquire", way)
+            for way in (Outcome.CONTENDED, Outcome.UNREACHABLE, Outcome.TOO_LATE)
+        ),
         *((name, Outcome.GONE) for name in ("redlock.extend", "redlock.release")),
     ]
     for name, way in ways:
@@ -405,14 +464,21 @@ for lock, count in zip(locks, (3, 4)):
     for _ in range(count):
         lock.try_release(lock.acquire("r", 1000))
 data = reader.get_metrics_data().resource_metrics[0].scope_metrics
-found = [metric for scope in data for metric in scope.metrics if metric.name == "redlock.acquire.outcomes"]
+metrics = [metric for scope in data for metric in scope.metrics]
+found = [metric for metric in metrics if metric.name == "redlock.acquire.outcomes"]
 print(sum(point.value for metric in found for point in metric.data.data_points))
 """
 
 
-def test_locks_of_before_and_after_the_provider_was_set_are_all_counted(instances: Instances) -> None:
+def test_locks_of_before_and_after_the_provider_was_set_are_all_counted(
+    instances: Instances,
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", GLOBAL, *instances.urls], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", GLOBAL, *instances.urls],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.stdout.strip() == "7", done.stderr
 
@@ -420,10 +486,12 @@ def test_locks_of_before_and_after_the_provider_was_set_are_all_counted(instance
 @pytest.mark.parametrize(
     ("lock", "how", "said"),
     [
-        (None, {}, "lock must be"), (None, {"class_of": "jobs"}, "class_of must take"),
-        (None, {"slow_s": float("inf")}, "slow_s"), (None, {"slow_s": "x"}, "slow_s"),
+        (None, {}, "lock must be"),
+        (None, {"class_of": "jobs"}, "class_of must take"),
+        (None, {"slow_s": float("inf")}, "slow_s"),
+        (None, {"slow_s": "x"}, "slow_s"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_instrumented_is_said(lock: Any, how: dict[str, Any], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         instrument(lock, **how)
@@ -435,7 +503,9 @@ def test_a_limit_that_makes_no_sense_is_refused(slow_s: float) -> None:
         instrument(None, slow_s=slow_s)  # type: ignore[arg-type]
 
 
-def test_a_forked_child_begins_with_nothing(instances: Instances, told: Telemetry, forked: Callable[..., str]) -> None:
+def test_a_forked_child_begins_with_nothing(
+    instances: Instances, told: Telemetry, forked: Callable[..., str]
+) -> None:
     from lockcore import Redlock
 
     with Redlock.connect(instances.urls, shell="threads", rejoin="trust-first") as lock:
@@ -450,7 +520,8 @@ def test_a_forked_child_begins_with_nothing(instances: Instances, told: Telemetr
 def test_whatever_the_temporality_a_childs_first_points_are_its_own(
     instances: Instances, forked: Callable[..., str], temporality: str
 ) -> None:
-    """The parent is collected before the fork: its last values are what a delta would be made from."""
+    """The parent is collected before the fork: its last values are what a delta would be made
+    from."""
     from lockcore import Redlock
 
     told = Telemetry(AggregationTemporality[temporality])
@@ -463,7 +534,10 @@ def test_whatever_the_temporality_a_childs_first_points_are_its_own(
             points = told.read()
         below = [name for name, of in points.items() if min(of.values()) < 0]
         commands = sum(points["redlock.instance.commands"].values())
-        return f"{sum(points['redlock.acquire.outcomes'].values())} {below} {commands >= 3 * 2 * number}"
+        return (
+            f"{sum(points['redlock.acquire.outcomes'].values())} {below} "
+            f"{commands >= 3 * 2 * number}"
+        )
 
     assert cycles(50) == "50 [] True"
     assert forked(lambda: cycles(2)) == "2 [] True"
@@ -472,7 +546,8 @@ def test_whatever_the_temporality_a_childs_first_points_are_its_own(
 def test_a_forked_worker_exports_its_own_durations_only(
     instances: Instances, told: Telemetry, forked: Callable[..., str]
 ) -> None:
-    """Through the provider that its parent made, as a server does that forks after it has loaded the application."""
+    """Through the provider that its parent made, as a server does that forks after it has loaded
+    the application."""
     from lockcore import Redlock
 
     def cycles(number: int) -> None:

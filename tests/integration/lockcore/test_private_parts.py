@@ -1,4 +1,5 @@
-"""Private parts of other libraries that lockcore leans on: what happens where they are gone (lockcore/THREATS.md)."""
+"""Private parts of other libraries that lockcore leans on: what happens where they are gone
+(lockcore/THREATS.md)."""
 
 import asyncio
 from typing import Any
@@ -34,7 +35,9 @@ def works(shell: Shell, lock: Any) -> None:
     lock.release(lease)
     for job in waiting:
         lock.release(job.result())
-    leases = shell.together(shell.raw(lock).acquire, [(f"r{number}", TTL_MS) for number in range(CALLERS)])
+    leases = shell.together(
+        shell.raw(lock).acquire, [(f"r{number}", TTL_MS) for number in range(CALLERS)]
+    )
     for lease in leases:
         lock.release(lease)
 
@@ -94,10 +97,15 @@ def test_without_the_socket_of_redis_py_a_connect_fails_in_one_sentence_and_leav
             return getattr(self._connection, name)
 
     monkeypatch.setattr(handshake, "_take_over", lambda connection: take_over(Moved(connection)))
-    with pytest.raises(InstanceError, match="this version of redis-py has no Connection._sock") as raised:
+    with pytest.raises(
+        InstanceError, match="this version of redis-py has no Connection._sock"
+    ) as raised:
         connect(instances.urls)
     assert "\n" not in str(raised.value)
-    shell.until(lambda: not any(instance.is_connected for instance in instances), "every connection to be closed")
+    shell.until(
+        lambda: not any(instance.is_connected for instance in instances),
+        "every connection to be closed",
+    )
 
 
 def test_redis_py_still_connects_by_the_method_that_is_overridden() -> None:

@@ -1,4 +1,7 @@
-"""Processes that end, stop or are patched: what they leave behind. Each claim in an interpreter of its own."""
+"""Processes that end, stop or are patched: what they leave behind.
+
+Each claim in an interpreter of its own.
+"""
 
 import signal
 import subprocess
@@ -18,13 +21,17 @@ from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Scrip
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 EXIT_S = 20.0
-STOOD_STILL_MS = 1000.0  # of `patient`'s 2,500: what came of that is the machine's
+# of `patient`'s 2,500: what came of that is the machine's
+STOOD_STILL_MS = 1000.0
 HEADER = """
 import sys, threading, time
 from lockcore import LagCap, Redlock
 from lockcore.errors import LockcoreError
 urls = sys.argv[1:]
-patient = dict(rejoin="trust-first", instance_timeout_ms=2500, lag_cap=LagCap(age_ms=5000), connect_timeout_s=5.0)
+patient = dict(
+    rejoin="trust-first", instance_timeout_ms=2500, lag_cap=LagCap(age_ms=5000),
+    connect_timeout_s=5.0,
+)
 """
 
 
@@ -37,10 +44,13 @@ def tell(): print(*[f"{status.state} {status.pending}" for status in lock.instan
 
 @contextmanager
 def python(code: str, urls: list[str], before: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A fresh interpreter that runs `before`, HEADER and `code`; killed when the test is through with it."""
+    """A fresh interpreter that runs `before`, HEADER and `code`; killed when the test is through
+    with it."""
     command = [sys.executable, "-X", "dev", "-c", before + HEADER + code, *urls]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -161,7 +171,8 @@ lock = Redlock.connect(urls, shell="threads", **patient)
 lock.keep_alive(lock.acquire("stock", 10_000), every_ms=5)
 """
     with python(code, scripted(3).urls, before=AT_EXIT) as process:
-        assert line_of(process) == "down 0 down 0 down 0"  # closed, and everything answered
+        # closed, and everything answered
+        assert line_of(process) == "down 0 down 0 down 0"
         assert end_of(process) == (0, "")
 
 
@@ -170,7 +181,9 @@ def test_a_patched_process_speaks_tls(tls_fleet: list[str], certificates: Certif
     ends_cleanly(PATCHED, urls)
 
 
-def test_a_patched_child_of_a_patched_process_is_foreign_and_does_not_spin(instances: Instances) -> None:
+def test_a_patched_child_of_a_patched_process_is_foreign_and_does_not_spin(
+    instances: Instances,
+) -> None:
     code = """
 from gevent import monkey; monkey.patch_all()
 import gevent, os
@@ -196,7 +209,8 @@ lock.release(lease)
 """
     with python(code, instances.urls) as process:
         assert line_of(process) == "forked"
-        instances[0].drop_connections()  # what the child inherited is at its end, and stays readable
+        # what the child inherited is at its end, and stays readable
+        instances[0].drop_connections()
         assert end_of(process) == (0, "")
 
 

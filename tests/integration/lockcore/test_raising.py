@@ -1,4 +1,5 @@
-"""Observers and callbacks that raise, on every way of waiting: nothing of it costs a lease, or reaches a caller."""
+"""Observers and callbacks that raise, on every way of waiting: nothing of it costs a lease, or
+reaches a caller."""
 
 import asyncio
 import subprocess
@@ -20,7 +21,8 @@ from tests.lockcore.source import needs_source
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 END_S = 60.0
-SOON_S = 5.0  # before the TTL ends, which would take the keys away, too
+# before the TTL ends, which would take the keys away, too
+SOON_S = 5.0
 METHODS = ("observe", "begun", "ended", "released", "extended", "gone")
 
 # Each use of a lock, in a process of its own, because pytest replaces `sys.unraisablehook`.
@@ -30,8 +32,8 @@ from lockcore import AsyncRedlock, LagCap, Redlock, RetryPolicy
 
 shell, *urls = sys.argv[1:]
 PATIENT = dict(
-    rejoin="trust-first", instance_timeout_ms=100, lag_cap=LagCap(age_ms=5000), connect_timeout_s=5.0,
-    retry=RetryPolicy(retry_unreachable=True),
+    rejoin="trust-first", instance_timeout_ms=100, lag_cap=LagCap(age_ms=5000),
+    connect_timeout_s=5.0, retry=RetryPolicy(retry_unreachable=True),
 )
 SHORT = ("k", 400, 20_000)
 events = []
@@ -55,7 +57,8 @@ def judge(kept, outcome):
     deadline = time.monotonic() + 20
     while "gone" not in events and time.monotonic() < deadline:
         yield
-    assert events == ["begun", "ended", "extended", "released", "begun", "ended", "on_gone", "gone"], events
+    wanted = ["begun", "ended", "extended", "released", "begun", "ended", "on_gone", "gone"]
+    assert events == wanted, events
     assert outcome.value == "released" and kept.gone.outcome.value == "gone", (outcome, kept.gone)
     print("ok", flush=True)
 
@@ -76,7 +79,8 @@ async def awaiting():
         lock.observe(Broken())
         lease = await lock.extend(await lock.acquire("k", 5_000, 20_000))
         outcome = await lock.try_release(lease)
-        kept = lock.keep_alive(await lock.acquire(*SHORT), every_ms=390, extensions=1, on_gone=on_gone)
+        lease = await lock.acquire(*SHORT)
+        kept = lock.keep_alive(lease, every_ms=390, extensions=1, on_gone=on_gone)
         kept.extensions = 0
         for _ in judge(kept, outcome):
             await asyncio.sleep(0.005)
@@ -95,13 +99,19 @@ else:
 """
 
 
-def test_with_pythons_own_hook_an_observer_that_always_raises_costs_nothing(shell: Shell, instances: Instances) -> None:
+def test_with_pythons_own_hook_an_observer_that_always_raises_costs_nothing(
+    shell: Shell, instances: Instances
+) -> None:
     """Neither does a callback that raises. The holder hears of its end before the observer."""
     command = [sys.executable, "-X", "dev", "-c", PROGRAM, shell.name, *instances.urls]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False)
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False
+    )
     assert ended.stdout == "ok\n", ended.stderr
     assert ended.returncode == 0
-    assert ended.stderr.count("lockcore: an observer raised; ") == 1, "the first of a process is printed"
+    assert ended.stderr.count("lockcore: an observer raised; ") == 1, (
+        "the first of a process is printed"
+    )
     assert "ValueError: a bug of the observer's" in ended.stderr
     assert "lockcore: on_gone of the lease on 'k' raised" in ended.stderr
     assert 'KeyError: "a bug of the holder\'s"' in ended.stderr
@@ -130,10 +140,17 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ValueError(), asyncio.CancelledError(), GeneratorExit()], ids=repr
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_no_interrupt_is_dropped_whatever_method_raises_it(
-    shell: Shell, lock: Any, instances: Instances, monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException
+    shell: Shell,
+    lock: Any,
+    instances: Instances,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    error: BaseException,
 ) -> None:
     texts = printed(monkeypatch)
     lock.observe(Raising(method, error))
@@ -177,7 +194,8 @@ def test_an_interrupt_that_comes_while_an_observer_runs_reaches_the_caller_and_l
 def test_who_is_interrupted_while_an_observer_runs_is_counted_once(
     shell: Shell, connect: Connect, instances: Instances, wait_ms: int
 ) -> None:
-    lock, notes = connect(instances.urls), list[str]()
+    lock = connect(instances.urls)
+    notes = list[str]()
 
     class Interrupted(Raising):
         def __getattr__(self, name: str) -> Callable[..., None]:
@@ -243,11 +261,16 @@ def test_a_greenlet_that_is_killed_while_its_observer_waits_leaves_no_key(
 
 @pytest.mark.parametrize("error", [SystemExit(), ValueError()], ids=repr)
 def test_an_observer_given_at_connect_ends_no_thread_of_ours(
-    shell: Shell, connect: Connect, instances: Instances, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    shell: Shell,
+    connect: Connect,
+    instances: Instances,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
 ) -> None:
     """It hears of attempts where votes are counted: for threads in the I/O thread."""
     if shell.name != "threads" and not isinstance(error, Exception):
-        return  # there it is an interrupt
+        # there it is an interrupt
+        return
     texts = printed(monkeypatch)
     lock = connect(instances.urls, observer=Raising("observe", error))
     for _ in range(3):

@@ -1,4 +1,5 @@
-"""A lock used in the middle of itself, or where nobody can wait: it works, or is refused before anything is sent."""
+"""A lock used in the middle of itself, or where nobody can wait: it works, or is refused before
+anything is sent."""
 
 import asyncio
 import signal
@@ -88,7 +89,9 @@ def test_a_signal_handler_may_lock_while_its_own_thread_waits(
     with on_signal(handler):
         striking = threading.Thread(target=strike, daemon=True)
         striking.start()
-        result = lock.try_acquire("more", TTL_MS) if outer == "try_acquire" else lock.try_release(lease)
+        result = (
+            lock.try_acquire("more", TTL_MS) if outer == "try_acquire" else lock.try_release(lease)
+        )
         striking.join()
     assert len(inner) == 1
     for one in [result, lease]:
@@ -102,7 +105,8 @@ class Nested(Interrupt):
 
     def __init__(self, at: int, lock: Any, instances: Instances) -> None:
         super().__init__(at)
-        self.lock, self.refused = lock, 0
+        self.lock = lock
+        self.refused = 0
         self._instances = instances
 
     def strike(self) -> None:
@@ -113,7 +117,9 @@ class Nested(Interrupt):
             self.lock.try_release(self.lock.acquire("inner", TTL_MS))
         except CannotWaitError:
             self.refused += 1
-            assert not [command for command in self._instances[0].log[before:] if b"inner" in command]
+            assert not [
+                command for command in self._instances[0].log[before:] if b"inner" in command
+            ]
         finally:
             sys.settrace(tracing)
 
@@ -132,7 +138,11 @@ def test_a_cycle_within_an_operation_at_any_moment_works_or_is_refused(
         nested = Nested(moment, lock, instances)
         sys.settrace(nested.trace)
         try:
-            more = lock.try_acquire(f"s{moment}", TTL_MS) if outer == "try_acquire" else lock.try_release(lease)
+            more = (
+                lock.try_acquire(f"s{moment}", TTL_MS)
+                if outer == "try_acquire"
+                else lock.try_release(lease)
+            )
         finally:
             sys.settrace(None)
         refused += nested.refused
@@ -159,7 +169,13 @@ def test_what_is_collected_in_the_io_thread_is_refused_there_and_hangs_nobody(
 
     lock._driver._post(Collected)
     shell.until(lambda: said, "the garbage to be collected")
-    assert said == [["this Redlock cannot wait in its own I/O thread (a __del__ or an observer); nothing was sent"] * 7]
+    assert said == [
+        [
+            "this Redlock cannot wait in its own I/O thread (a __del__ or an observer); "
+            "nothing was sent"
+        ]
+        * 7
+    ]
     shell.until(lambda: instances.were_told(["set"]), "nothing else to be sent")
     lock.release(lease)
     lock.release(lock.acquire("other", TTL_MS))
@@ -197,12 +213,17 @@ def test_another_threads_hub_is_refused(shell: Shell, lock: Any, instances: Inst
     other.start()
     other.join(DEADLINE_S)
     assert len(said) == len(uses)
-    assert {*said} == {"this Redlock cannot wait in another thread than the one that connected it; nothing was sent"}
+    assert {*said} == {
+        "this Redlock cannot wait in another thread than the one that connected it; "
+        "nothing was sent"
+    }
     shell.until(lambda: instances.were_told(["set"]), "no more than that")
 
 
 @only(*TASKS)
-def test_another_event_loop_is_refused(shell: AsyncioShell, connect: Connect, instances: Instances) -> None:
+def test_another_event_loop_is_refused(
+    shell: AsyncioShell, connect: Connect, instances: Instances
+) -> None:
     lock = connect(instances.urls).raw
     lease = shell.run(lock.acquire("stock", TTL_MS))
     said: list[str] = []
@@ -220,6 +241,10 @@ def test_another_event_loop_is_refused(shell: AsyncioShell, connect: Connect, in
     other = threading.Thread(target=lambda: asyncio.run(elsewhere()))
     other.start()
     other.join(DEADLINE_S)
-    assert said == ["this Redlock cannot wait outside the event loop that connected it; nothing was sent"] * 9
+    assert (
+        said
+        == ["this Redlock cannot wait outside the event loop that connected it; nothing was sent"]
+        * 9
+    )
     shell.until(lambda: instances.were_told(["set"]), "no more than that")
     shell.run(lock.release(lease))

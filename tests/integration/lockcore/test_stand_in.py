@@ -1,4 +1,5 @@
-"""A stand-in goes on in the place of a greenlet that has parked: what it begins is what that would have begun."""
+"""A stand-in goes on in the place of a greenlet that has parked: what it begins is what that would
+have begun."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,9 @@ class Steps:
         return self.left.pop(0)()
 
 
-def test_one_parked_caller_makes_a_whole_cycle(shortcut: Shortcut, instances: Instances, lock: Any) -> None:
+def test_one_parked_caller_makes_a_whole_cycle(
+    shortcut: Shortcut, instances: Instances, lock: Any
+) -> None:
     got: list[Any] = []
 
     def granted() -> bool:
@@ -48,13 +51,20 @@ def test_one_parked_caller_makes_a_whole_cycle(shortcut: Shortcut, instances: In
     got.append(shortcut.begin_acquire("stock", TTL_MS, 0, shortcut.now(), steps.me))
     shortcut.park()
     _, lease, release = got
-    assert (lease.resource, lease.tally.granted >= 2, release.outcome) == ("stock", True, Outcome.RELEASED)
+    assert (lease.resource, lease.tally.granted >= 2, release.outcome) == (
+        "stock",
+        True,
+        Outcome.RELEASED,
+    )
     assert steps.left == []
     assert lease.started_ns <= lease.granted_ns < lease.valid_until_ns
-    assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED  # nothing is held by the first any more
+    # nothing is held by the first any more
+    assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
 
 
-def test_it_may_neither_pass_a_line_nor_an_observer(shortcut: Shortcut, instances: Instances, lock: Any) -> None:
+def test_it_may_neither_pass_a_line_nor_an_observer(
+    shortcut: Shortcut, instances: Instances, lock: Any
+) -> None:
     mine = lock.acquire("stock", TTL_MS)
     first = gevent.spawn(lock.try_acquire, "stock", TTL_MS, 5000)
     gevent.sleep(0.05)
@@ -87,7 +97,8 @@ def test_what_is_given_up_before_it_is_settled_leaves_nothing(
     instances.resume()
     shell.until(lambda: instances.were_told(["set", "release"]), "a release behind each SET")
     gevent.sleep(0.01)
-    assert instances.keys == []  # and the stand-in, which has no steps, was not stepped
+    # and the stand-in, which has no steps, was not stepped
+    assert instances.keys == []
 
 
 def test_too_few_voters_settle_it_at_once_and_step_nobody(
@@ -106,10 +117,12 @@ def test_too_few_voters_settle_it_at_once_and_step_nobody(
 
 
 class Acquiring:
-    """An acquire of "stock" that a stand-in carries, while its caller is parked in a greenlet of its own."""
+    """An acquire of "stock" that a stand-in carries, while its caller is parked in a greenlet of
+    its own."""
 
     def __init__(self, shortcut: Shortcut, wait_ms: int = 60_000) -> None:
-        self.shortcut, self.wait_ms = shortcut, wait_ms
+        self.shortcut = shortcut
+        self.wait_ms = wait_ms
         self.round: Any = None
         self.steps: Any = None
         self.result: Lease | Denied | None = None
@@ -119,7 +132,9 @@ class Acquiring:
 
     def _run(self) -> Lease | Denied | None:
         self.me = StandIn(gevent.getcurrent(), self._step)
-        self.round = self.shortcut.begin_acquire("stock", TTL_MS, self.wait_ms, self.shortcut.now(), self.me)
+        self.round = self.shortcut.begin_acquire(
+            "stock", TTL_MS, self.wait_ms, self.shortcut.now(), self.me
+        )
         try:
             if self.round is not None or not self._go_on():
                 self.shortcut.park()
@@ -134,8 +149,13 @@ class Acquiring:
     def _go_on(self) -> bool:
         first = self.steps is None
         if first:
-            after, line = self.shortcut.steps_after, self.shortcut.steps_in_line
-            self.steps = line("stock", self.wait_ms) if self.round is None else after(self.round, self.wait_ms)
+            after = self.shortcut.steps_after
+            line = self.shortcut.steps_in_line
+            self.steps = (
+                line("stock", self.wait_ms)
+                if self.round is None
+                else after(self.round, self.wait_ms)
+            )
         self.result = self.shortcut.carry(self.steps, self.me, first=first)
         return self.result is not None
 
@@ -149,7 +169,9 @@ def test_who_finds_it_held_goes_on_waiting_without_its_greenlet(
     shell.until(lambda: bool(shortcut._engine.turns.lines) is in_line, "the first to stand in line")
     acquiring = Acquiring(shortcut)
     assert (acquiring.round is None) is in_line
-    shell.until(lambda: acquiring.steps is not None, "its attempt to be refused, or its place in line")
+    shell.until(
+        lambda: acquiring.steps is not None, "its attempt to be refused, or its place in line"
+    )
     lock.release(mine)
     for caller in first:
         lock.release(caller.get(timeout=30))
@@ -171,7 +193,8 @@ def test_who_is_gone_where_it_waits_leaves_the_line_and_is_stepped_no_more(
     stepped = acquiring.stepped
     assert not lines
     lock.release(mine)
-    shell.sleep(0.02)  # longer than the window of its retry
+    # longer than the window of its retry
+    shell.sleep(0.02)
     assert acquiring.stepped == stepped
     assert lock.try_acquire("stock", TTL_MS).outcome is Outcome.ACQUIRED
 

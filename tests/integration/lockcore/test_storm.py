@@ -1,5 +1,5 @@
-"""Many callers on few resources: never two holders, nothing left at the end, and those of one process stand in line:
-the servers hear of their head only. On every way of waiting."""
+"""Many callers on few resources: never two holders, nothing left at the end, and those of one
+process stand in line: the servers hear of their head only. On every way of waiting."""
 
 import os
 import subprocess
@@ -17,11 +17,24 @@ import pytest
 from bench.topology.fleet import Fleet
 from lockcore import Outcome, RetryPolicy
 from tests.integration.lockcore.keys import keys_on
-from tests.integration.lockcore.shell import TASKS, TTL_MS, Connect, GeventShell, Scripted, Shell, ThreadShell, only
+from tests.integration.lockcore.shell import (
+    TASKS,
+    TTL_MS,
+    Connect,
+    GeventShell,
+    Scripted,
+    Shell,
+    ThreadShell,
+    only,
+)
 
 pytestmark = pytest.mark.integration
-STANDING, LEASES, LINE_MS = 32, 5, 60_000
-CALLERS, RESOURCES, WAIT_MS = 200, ("r0", "r1", "r2", "r3", "r4"), 8_000
+STANDING = 32
+LEASES = 5
+LINE_MS = 60_000
+CALLERS = 200
+RESOURCES = ("r0", "r1", "r2", "r3", "r4")
+WAIT_MS = 8_000
 
 
 class Holders:
@@ -46,7 +59,9 @@ class Holders:
             self.now[resource] -= 1
 
 
-async def user(lock: Any, pause: Callable[[float], Any], holders: Holders, seed: int, resources: Sequence[str]) -> None:
+async def user(
+    lock: Any, pause: Callable[[float], Any], holders: Holders, seed: int, resources: Sequence[str]
+) -> None:
     """Hold each of them for a moment."""
     random = Random(seed)
     for resource in resources:
@@ -60,7 +75,13 @@ async def user(lock: Any, pause: Callable[[float], Any], holders: Holders, seed:
 def run_users(shell: Shell, locks: list[Any], holders: Holders, cycles: int) -> None:
     """CALLERS callers, spread over the locks."""
     jobs = [
-        shell.begin(user, locks[number % len(locks)], holders, number, Random(number).choices(RESOURCES, k=cycles))
+        shell.begin(
+            user,
+            locks[number % len(locks)],
+            holders,
+            number,
+            Random(number).choices(RESOURCES, k=cycles),
+        )
         for number in range(CALLERS)
     ]
     for job in jobs:
@@ -70,8 +91,10 @@ def run_users(shell: Shell, locks: list[Any], holders: Holders, cycles: int) -> 
 def test_200_callers_on_few_resources_are_never_two_and_leave_nothing(
     shell: Shell, connect: Connect, fleet: Fleet
 ) -> None:
-    prefix, holders = f"{uuid4().hex}:", Holders()
-    locks = [connect(fleet.urls, key_prefix=prefix) for _ in range(2)]  # as two processes would be
+    prefix = f"{uuid4().hex}:"
+    holders = Holders()
+    # as two processes would be
+    locks = [connect(fleet.urls, key_prefix=prefix) for _ in range(2)]
     run_users(shell, locks, holders, cycles=1 if isinstance(shell, ThreadShell) else 3)
     assert holders.most == 1
     assert holders.leases > CALLERS / 2
@@ -81,15 +104,23 @@ def test_200_callers_on_few_resources_are_never_two_and_leave_nothing(
     assert keys_on(fleet.urls, prefix) == []
 
 
-def test_the_count_of_holders_would_notice(shell: Shell, connect: Connect, redis_fleet: Fleet) -> None:
+def test_the_count_of_holders_would_notice(
+    shell: Shell, connect: Connect, redis_fleet: Fleet
+) -> None:
     """Two fleets that know nothing of each other grant the same resources."""
-    prefix, holders = f"{uuid4().hex}:", Holders()
-    locks = [connect(redis_fleet.urls[:2], key_prefix=prefix), connect(redis_fleet.urls[3:], key_prefix=prefix)]
+    prefix = f"{uuid4().hex}:"
+    holders = Holders()
+    locks = [
+        connect(redis_fleet.urls[:2], key_prefix=prefix),
+        connect(redis_fleet.urls[3:], key_prefix=prefix),
+    ]
     run_users(shell, locks, holders, cycles=1)
     assert holders.most == 2
 
 
-def test_processes_that_add_to_one_file_lose_no_addition(redis_fleet: Fleet, tmp_path: Path) -> None:
+def test_processes_that_add_to_one_file_lose_no_addition(
+    redis_fleet: Fleet, tmp_path: Path
+) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0")
     code = """
@@ -106,21 +137,27 @@ with Redlock.connect(urls, shell="threads", key_prefix=prefix, **PATIENT) as loc
 """
     prefix = f"{uuid4().hex}:"
     command = [sys.executable, "-c", code, prefix, str(counter), *redis_fleet.urls]
-    processes = [subprocess.Popen(command, cwd=Path(__file__).parents[3], env=os.environ) for _ in range(3)]
+    processes = [
+        subprocess.Popen(command, cwd=Path(__file__).parents[3], env=os.environ) for _ in range(3)
+    ]
     assert [process.wait(60) for process in processes] == [0] * 3
     assert counter.read_text() == "150"
     assert keys_on(redis_fleet.urls, prefix) == []
 
 
-# -- in line -----------------------------------------------------------------------------------------------------------
+# -- in line ---------------------------------------------------------------------------------------
 
 
 def test_32_callers_on_one_key_all_get_it_one_by_one_with_few_commands(
     shell: Shell, connect: Connect, redis_fleet: Fleet
 ) -> None:
-    url, prefix, holders = redis_fleet.urls[0], f"{uuid4().hex}:", Holders()
+    url = redis_fleet.urls[0]
+    prefix = f"{uuid4().hex}:"
+    holders = Holders()
     lock = connect([url], key_prefix=prefix)
-    for job in [shell.begin(user, lock, holders, number, ["hot"] * LEASES) for number in range(STANDING)]:
+    for job in [
+        shell.begin(user, lock, holders, number, ["hot"] * LEASES) for number in range(STANDING)
+    ]:
         job.result()
     assert (holders.most, holders.leases) == (1, STANDING * LEASES)
     assert lock.instances[0].commands / holders.leases < 12
@@ -129,8 +166,11 @@ def test_32_callers_on_one_key_all_get_it_one_by_one_with_few_commands(
 
 
 @only(GeventShell, *TASKS)
-def test_who_is_cancelled_in_line_holds_nobody_up(shell: Shell, connect: Connect, redis_fleet: Fleet) -> None:
-    """The head and others of the line are cancelled while the key is held; the last one still gets it."""
+def test_who_is_cancelled_in_line_holds_nobody_up(
+    shell: Shell, connect: Connect, redis_fleet: Fleet
+) -> None:
+    """The head and others of the line are cancelled while the key is held; the last one still gets
+    it."""
     prefix = f"{uuid4().hex}:"
     lock = connect(redis_fleet.urls[:3], key_prefix=prefix)
     lease = lock.acquire("hot", TTL_MS)
@@ -148,7 +188,8 @@ def test_who_is_cancelled_in_line_holds_nobody_up(shell: Shell, connect: Connect
 def test_who_tries_again_without_a_pause_still_notices_that_the_instances_are_back(
     shell: Shell, connect: Connect, scripted: Scripted
 ) -> None:
-    """Nothing is sent without a quorum, so every attempt is over at once; the loop must get its turn all the same."""
+    """Nothing is sent without a quorum, so every attempt is over at once; the loop must get its
+    turn all the same."""
     instances = scripted(1)
     retry = RetryPolicy(window_ms=0, attempts=1 << 40, retry_unreachable=True)
     lock = connect(instances.urls, retry=retry, rejoin="trust")

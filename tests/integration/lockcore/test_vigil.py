@@ -13,14 +13,17 @@ from tests.integration.lockcore.shell import TTL_MS, Shell
 pytestmark = pytest.mark.integration
 LONG_S = 30
 ENOUGH_S = 0.3
-MANY_LOOKS = vigil.AWAKE_NS // 500  # each costs some microseconds
+# each costs some microseconds
+MANY_LOOKS = vigil.AWAKE_NS // 500
 
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> list[int]:
     """Two cores, and what was awaited in every turn of a loop that was awake."""
     if shell.name == "threads":
-        pytest.skip("its I/O thread sleeps: staying awake gave it nothing (lockcore/README.md, tried)")
+        pytest.skip(
+            "its I/O thread sleeps: staying awake gave it nothing (lockcore/README.md, tried)"
+        )
     seen = list[int]()
     goes_on = vigil.Vigil.goes_on
 
@@ -52,7 +55,11 @@ def test_it_is_awake_for_a_single_instance(
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_it_sleeps_where_there_are_more(
-    number: int, shell: Shell, turns: list[int], connect: Callable[..., Any], scripted: Callable[..., Instances]
+    number: int,
+    shell: Shell,
+    turns: list[int],
+    connect: Callable[..., Any],
+    scripted: Callable[..., Instances],
 ) -> None:
     lock = connect(scripted(number).urls)
     for _ in range(20):
@@ -61,9 +68,12 @@ def test_it_sleeps_where_there_are_more(
 
 
 def test_a_loop_that_is_awake_runs_everything_else_and_sleeps_when_nothing_is_awaited(
-    monkeypatch: pytest.MonkeyPatch, shell: Shell, turns: list[int], connect: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    shell: Shell,
+    turns: list[int],
+    connect: Callable[..., Any],
     scripted: Callable[..., Instances],
-) -> None:  # fmt: skip
+) -> None:
     _for_ever(monkeypatch)
     instances = scripted(1)
     lock = connect(instances.urls)
@@ -71,7 +81,8 @@ def test_a_loop_that_is_awake_runs_everything_else_and_sleeps_when_nothing_is_aw
     waiting = shell.start(shell.raw(lock).try_acquire, "stock", TTL_MS)
     shell.until(lambda: len(turns) > MANY_LOOKS, "awake for the reply")
     begun_s = time.monotonic()
-    shell.sleep(0.02)  # a timer of somebody else
+    # a timer of somebody else
+    shell.sleep(0.02)
     assert time.monotonic() - begun_s < LONG_S / 2
     assert not waiting.is_done()
     instances.resume()

@@ -1,4 +1,5 @@
-"""One operation between two threads: who is woken when, and what is taken back when nobody is left to get it."""
+"""One operation between two threads: who is woken when, and what is taken back when nobody is left
+to get it."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -66,7 +67,8 @@ def waits_for(round_: Round, log: list[Any]) -> Generator[Any, int, str]:
 
 
 def offers(log: list[Any]) -> Generator[Any, int, Any]:
-    """Steps that offer a lease valid until 100, until one is taken in time; `log` as in `waits_for`."""
+    """Steps that offer a lease valid until 100, until one is taken in time; `log` as in
+    `waits_for`."""
     while True:
         lease = Lease("stock", b"token", 10, 0, 1, 100, Closed(Tally(granted=3)))
         try:
@@ -128,7 +130,8 @@ def test_an_offer_to_who_is_gone_is_taken_back() -> None:
     log: list[Any] = []
     caller = Caller(offers(log), judged=True)
     caller.call.take()
-    caller.call.abandon()  # interrupted with the lease in hand
+    # interrupted with the lease in hand
+    caller.call.abandon()
     caller.call.taken(99)
     assert log == ["GeneratorExit"]
 
@@ -152,6 +155,7 @@ def test_ringing_twice_wakes_once() -> None:
     lock = threading.Lock()
     lock.acquire()
     ring(lock)
-    ring(lock)  # closed in the moment of a grant
+    # closed in the moment of a grant
+    ring(lock)
     assert lock.acquire(timeout=0)
     assert not lock.acquire(timeout=0)

@@ -1,4 +1,5 @@
-"""When a loop driver sends and wakes: whose time to try again has come goes along with what is awaited anyway."""
+"""When a loop driver sends and wakes: whose time to try again has come goes along with what is
+awaited anyway."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +28,8 @@ class Wire:
         self.said: list[bytes] = []
 
     def receive(self) -> Sequence[bytes]:
-        said, self.said = self.said, []
+        said = self.said
+        self.said = []
         return said
 
     def close(self, *, hard: bool = False) -> None:
@@ -41,10 +43,14 @@ class Driver(LoopDriver):
         self.soon: list[Callable[[], None]] = []
         self.delays_ns: list[int] = []
         self.sent = 0
-        super().__init__([InstanceTarget(f"host:{index}", {}, "") for index in range(3)], settings_of())
+        super().__init__(
+            [InstanceTarget(f"host:{index}", {}, "") for index in range(3)], settings_of()
+        )
         for index in range(3):
             self.wires[index] = Wire()  # type: ignore[assignment]
-            self.engine.attach(index, Hello(f"run-{index}", 1_000_000, "scripted 1", 0), DIALECT, self._transmit, 0)
+            self.engine.attach(
+                index, Hello(f"run-{index}", 1_000_000, "scripted 1", 0), DIALECT, self._transmit, 0
+            )
 
     def _transmit(self, _data: bytes) -> int:
         self.sent += 1
@@ -74,7 +80,10 @@ class Driver(LoopDriver):
 
     def asked_for(self, names: int) -> list[SetRound]:
         """So many attempts on their way."""
-        rounds = [self.engine.set_round(f"r{n}", self.engine.terms(10_000), monotonic_ns()) for n in range(names)]
+        rounds = [
+            self.engine.set_round(f"r{n}", self.engine.terms(10_000), monotonic_ns())
+            for n in range(names)
+        ]
         for round_ in rounds:
             self.submit(round_)
         self.turn()
@@ -107,7 +116,9 @@ def test_whose_time_has_come_is_woken_with_the_next_reply_and_sent_along(driver:
     due.waiter = lambda: driver.submit(again)
     woken: list[SetRound] = []
     for round_ in won:
-        round_.waiter = lambda: woken.append(driver.engine.set_round("r", driver.engine.terms(10_000), monotonic_ns()))
+        round_.waiter = lambda: woken.append(
+            driver.engine.set_round("r", driver.engine.terms(10_000), monotonic_ns())
+        )
     sent = driver.sent
     driver.hears(0, GRANTED * len(won))
     assert (due.outcome, later.outcome) == (Outcome.CONTENDED, None)
@@ -131,7 +142,8 @@ def test_while_little_is_awaited_its_tick_comes_in_time_else_a_little_later(driv
 
 def test_who_is_ready_while_others_are_woken_needs_no_call_of_its_own(driver: Driver) -> None:
     first, second = driver.asked_for(2)
-    turn, seen = driver.parked("held", FAR_FUTURE_NS - 1), list[str]()
+    turn = driver.parked("held", FAR_FUTURE_NS - 1)
+    seen = list[str]()
     first.waiter = lambda: (turn.settle(), seen.append("first"))
     second.waiter = lambda: seen.append("second")
     turn.waiter = lambda: seen.append("turn")
@@ -144,18 +156,22 @@ def test_who_is_ready_while_others_are_woken_needs_no_call_of_its_own(driver: Dr
     again.waiter = lambda: seen.append("again")
     again.settle()
     assert not driver.soon
-    driver.leave()  # nobody is woken here: it is the next thing the loop does
+    # nobody is woken here: it is the next thing the loop does
+    driver.leave()
     assert driver.turn() == 1
     assert seen[-1] == "again"
 
 
-def test_what_was_asked_for_leaves_though_the_last_one_breaks_off_the_waking(driver: Driver) -> None:
+def test_what_was_asked_for_leaves_though_the_last_one_breaks_off_the_waking(
+    driver: Driver,
+) -> None:
     def quits() -> None:
         raise SystemExit
 
     first, last = driver.asked_for(2)
     again = driver.engine.set_round("again", driver.engine.terms(10_000), monotonic_ns())
-    first.waiter, last.waiter = lambda: driver.submit(again), quits
+    first.waiter = lambda: driver.submit(again)
+    last.waiter = quits
     sent = driver.sent
     driver.hears(0, GRANTED * 2)
     with pytest.raises(SystemExit):
@@ -172,12 +188,15 @@ def test_an_interrupted_tick_comes_again_and_wakes_whom_it_has_settled(
     driver.turn()
     woken = list[str]()
     for resource in ("first", "last"):
-        driver.parked(resource, monotonic_ns()).waiter = lambda resource=resource: woken.append(resource)
+        driver.parked(resource, monotonic_ns()).waiter = lambda resource=resource: woken.append(
+            resource
+        )
 
     def interrupted(turn: Turn, settle: Callable[[Turn], None] = Turn.settle) -> None:
         settle(turn)
         monkeypatch.undo()
-        driver.soon.clear()  # as if interrupted before it asked for that
+        # as if interrupted before it asked for that
+        driver.soon.clear()
         raise KeyboardInterrupt
 
     turns = driver.engine.turns

@@ -1,4 +1,5 @@
-"""Why an instance cannot be used: every cause is one that was seen, with its cure; TLS is advised on evidence only."""
+"""Why an instance cannot be used: every cause is one that was seen, with its cure; TLS is advised
+on evidence only."""
 
 import os
 import re
@@ -47,32 +48,72 @@ def refusal(url: str, timeout_s: float = 2.0) -> InstanceError:
 @pytest.mark.parametrize(
     ("serve", "says"),
     [
-        (reset, "it accepts connections and closes them without a word; nothing may run behind this port"),
-        (lambda _peer: None, "it accepts connections and closes them without a word; nothing may run behind"),
-        (replying({**PONG, "INFO": None}), "it answers PING, and closes the connection .*; this looks like a proxy"),
+        (
+            reset,
+            "it accepts connections and closes them without a word; nothing may run "
+            "behind this port",
+        ),
+        (
+            lambda _peer: None,
+            "it accepts connections and closes them without a word; nothing may run behind",
+        ),
+        (
+            replying({**PONG, "INFO": None}),
+            "it answers PING, and closes the connection .*; this looks like a proxy",
+        ),
         (
             replying({"INFO": UNKNOWN.format("info", "").encode()}),
             "does not know the command INFO.*; this looks like a",
         ),
-        (replying({"INFO": b"-ERR unsupported command\r\n"}), "does not know .*; this looks like a proxy"),
-        (replying({"INFO": bulk("redis_mode:sentinel\r\n")}), "it is a Sentinel; give the addresses of the instances"),
-        (replying({"INFO": bulk("redis_mode:cluster\r\n")}), "it is a cluster node; Redlock needs independent inst"),
-        (replying({"INFO": bulk("role:slave\r\n")}), "it is a replica; connect to independent, writable instances"),
+        (
+            replying({"INFO": b"-ERR unsupported command\r\n"}),
+            "does not know .*; this looks like a proxy",
+        ),
+        (
+            replying({"INFO": bulk("redis_mode:sentinel\r\n")}),
+            "it is a Sentinel; give the addresses of the instances",
+        ),
+        (
+            replying({"INFO": bulk("redis_mode:cluster\r\n")}),
+            "it is a cluster node; Redlock needs independent inst",
+        ),
+        (
+            replying({"INFO": bulk("role:slave\r\n")}),
+            "it is a replica; connect to independent, writable instances",
+        ),
         (
             replying({"INFO": b"-NOAUTH Authentication required.\r\n"}),
             "it asks for a password; write redis://user:pass",
         ),
-        (replying({"INFO": b"-LOADING Redis is loading\r\n"}), "it is still loading its data; wait until it is ready"),
+        (
+            replying({"INFO": b"-LOADING Redis is loading\r\n"}),
+            "it is still loading its data; wait until it is ready",
+        ),
         (
             replying({"INFO": b"-ERR max number of clients reached\r\n"}),
             "as many clients as it allows; raise its maxcl",
         ),
-        (replying({"INFO": b"-NOPERM User x has no permissions to run the 'info' command\r\n"}), "may not run 'info'"),
-        (replying({"INFO": b"-STRANGE \x1b[31mred\x07 text.\r\n"}), r"it answered: STRANGE \?\[31mred\? text; look"),
-        (replying({"INFO": b":1\r\n"}), "it answers the handshake, and not as Redis does; this looks like a proxy"),
+        (
+            replying({"INFO": b"-NOPERM User x has no permissions to run the 'info' command\r\n"}),
+            "may not run 'info'",
+        ),
+        (
+            replying({"INFO": b"-STRANGE \x1b[31mred\x07 text.\r\n"}),
+            r"it answered: STRANGE \?\[31mred\? text; look",
+        ),
+        (
+            replying({"INFO": b":1\r\n"}),
+            "it answers the handshake, and not as Redis does; this looks like a proxy",
+        ),
         (http, "it speaks HTTP and not the Redis protocol; mend its port"),
-        (banner(b"SSH-2.0-OpenSSH_9.2\r\n"), "it speaks SSH and not the Redis protocol; mend its port"),
-        (banner(b"220 mail\x1b[2J ready\r\n"), r"it begins with '220 mail\\x1b\[2J ready'; mend its port"),
+        (
+            banner(b"SSH-2.0-OpenSSH_9.2\r\n"),
+            "it speaks SSH and not the Redis protocol; mend its port",
+        ),
+        (
+            banner(b"220 mail\x1b[2J ready\r\n"),
+            r"it begins with '220 mail\\x1b\[2J ready'; mend its port",
+        ),
     ],
 )
 def test_a_cause_is_what_was_seen_and_has_its_cure(serve: Serve, says: str) -> None:
@@ -93,7 +134,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("serve", [denied, denied_and_reset, denied_unless_asked])
 def test_protected_mode_is_named_in_every_race(serve: Serve) -> None:
-    says = "it is in protected mode and takes connections of its own host only; set a password there"
+    says = (
+        "it is in protected mode and takes connections of its own host only; set a password there"
+    )
     with listening(serve) as port:
         for _ in range(15):
             assert refusal(f"redis://{HOST}:{port}").detail.startswith(says)
@@ -123,7 +166,10 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        ("-WRONGPASS invalid username-password pair or user is disabled.", "wrong user name or password; mend them"),
+        (
+            "-WRONGPASS invalid username-password pair or user is disabled.",
+            "wrong user name or password; mend them",
+        ),
         ("-ERR invalid password", "wrong user name or password; mend them"),
         (
             "-ERR AUTH <password> called without any password configured for the default user",
@@ -133,7 +179,10 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
             "-ERR Client sent AUTH, but no password is set",
             "its URL has a password, and the server has none; take it out",
         ),
-        ("-ERR unknown command 'AUTH', with args beginning with: 'ann' 'PASSWORD' ", "does not know the command AUTH;"),
+        (
+            "-ERR unknown command 'AUTH', with args beginning with: 'ann' 'PASSWORD' ",
+            "does not know the command AUTH;",
+        ),
         (
             "-BUSY Redis is busy running a script. You can only call SCRIPT KILL",
             "a script runs there and keeps it busy;",
@@ -141,8 +190,12 @@ def test_an_address_where_nobody_accepts_is_not_said_to_accept() -> None:
         ("-ERR something about PASSWORD here", "it answered with the error ERR; look into the log"),
     ],
 )
-@pytest.mark.parametrize("password", ["or", "user", "password", "name", "6379", "127.0.0.1", "s3cret!", "a", "it"])
-def test_a_password_is_neither_shown_nor_cut_out_of_a_sentence(reply: str, says: str, password: str) -> None:
+@pytest.mark.parametrize(
+    "password", ["or", "user", "password", "name", "6379", "127.0.0.1", "s3cret!", "a", "it"]
+)
+def test_a_password_is_neither_shown_nor_cut_out_of_a_sentence(
+    reply: str, says: str, password: str
+) -> None:
     line = f"{reply.replace('PASSWORD', password)}\r\n".encode()
     with listening(replying({"AUTH": line})) as port:
         error = refusal(f"redis://ann:{password}@{HOST}:{port}")
@@ -154,17 +207,23 @@ def test_a_password_is_neither_shown_nor_cut_out_of_a_sentence(reply: str, says:
 
 
 def test_a_database_is_selected_after_a_sentinel_is_recognised() -> None:
-    replies = {"INFO": bulk("redis_mode:sentinel\r\n"), "SELECT": UNKNOWN.format("SELECT", "'1'").encode()}
+    replies = {
+        "INFO": bulk("redis_mode:sentinel\r\n"),
+        "SELECT": UNKNOWN.format("SELECT", "'1'").encode(),
+    }
     with listening(replying(replies)) as port:
         assert "it is a Sentinel" in refusal(f"redis://{HOST}:{port}/1").detail
 
 
-# -- the system -------------------------------------------------------------------------------------------------------
+# -- the system ------------------------------------------------------------------------------------
 
 
 def test_a_port_and_a_name_that_are_not_there() -> None:
     port = KeptPort()
-    assert "connection refused; start it, or mend its port" in refusal(f"redis://{HOST}:{port.number}").detail
+    assert (
+        "connection refused; start it, or mend its port"
+        in refusal(f"redis://{HOST}:{port.number}").detail
+    )
     port.release()
     assert "host" in refusal("redis://no.such.host.invalid").detail
     assert "host" in refusal("redis://xn--\u00e9\u00e9.invalid").detail
@@ -173,11 +232,16 @@ def test_a_port_and_a_name_that_are_not_there() -> None:
 
 
 def test_a_unix_socket_that_cannot_be_used(tmp_path: Path) -> None:
-    missing, plain, left = tmp_path / "no.sock", tmp_path / "plain", tmp_path / "left.sock"
+    missing = tmp_path / "no.sock"
+    plain = tmp_path / "plain"
+    left = tmp_path / "left.sock"
     plain.write_text("")
     with closing(socket.socket(socket.AF_UNIX)) as bound:
         bound.bind(str(left))
-    assert "there is no such socket; start the server, or mend the path" in refusal(f"unix://{missing}").detail
+    assert (
+        "there is no such socket; start the server, or mend the path"
+        in refusal(f"unix://{missing}").detail
+    )
     assert "nobody listens on this socket; start the server" in refusal(f"unix://{plain}").detail
     assert "nobody listens on this socket; start the server" in refusal(f"unix://{left}").detail
 
@@ -188,10 +252,13 @@ def test_a_unix_socket_that_is_another_s(tmp_path: Path) -> None:
         bound.bind(str(tmp_path / "s"))
         bound.listen()
         (tmp_path / "s").chmod(0)
-        assert "this user may not use the socket; give the user" in refusal(f"unix://{tmp_path / 's'}").detail
+        assert (
+            "this user may not use the socket; give the user"
+            in refusal(f"unix://{tmp_path / 's'}").detail
+        )
 
 
-# -- TLS --------------------------------------------------------------------------------------------------------------
+# -- TLS -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +285,10 @@ def secured(made: Certificates, *, ask_client: bool = False) -> Iterator[int]:
 
 def test_tls_is_advised_where_the_peer_speaks_it(made: Certificates) -> None:
     with secured(made) as port:
-        assert refusal(f"redis://{HOST}:{port}").detail == "it speaks TLS; use rediss:// instead of redis://"
+        assert (
+            refusal(f"redis://{HOST}:{port}").detail
+            == "it speaks TLS; use rediss:// instead of redis://"
+        )
 
 
 def test_plain_is_advised_where_the_peer_answers_ping_in_the_clear() -> None:
@@ -261,11 +331,15 @@ def test_an_authority_without_key_usage_is_called_that(tmp_path: Path) -> None:
 def test_a_file_that_is_missing_is_named_with_its_option(made: Certificates, option: str) -> None:
     with secured(made) as port:
         detail = refusal(f"rediss://{HOST}:{port}?{option}=/nonexistent.pem").detail
-    assert detail.startswith(f"the file of its option {option} cannot be read: /nonexistent.pem (No such file")
+    assert detail.startswith(
+        f"the file of its option {option} cannot be read: /nonexistent.pem (No such file"
+    )
     assert detail.endswith(f"; mend the path in {option}")
 
 
-def test_a_file_without_a_certificate_is_named_with_its_option(made: Certificates, tmp_path: Path) -> None:
+def test_a_file_without_a_certificate_is_named_with_its_option(
+    made: Certificates, tmp_path: Path
+) -> None:
     (tmp_path / "empty.pem").write_text("nothing\n")
     with secured(made) as port:
         detail = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={tmp_path}/empty.pem").detail

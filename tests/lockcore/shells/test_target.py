@@ -39,9 +39,15 @@ def test_a_url_gives_an_address_without_its_secret(url: str, address: str) -> No
 
 
 def test_what_is_ours_is_not_the_url_s_to_say() -> None:
-    made = target("redis://host?socket_timeout=60&protocol=3&decode_responses=true&retry_on_timeout=true")
+    made = target(
+        "redis://host?socket_timeout=60&protocol=3&decode_responses=true&retry_on_timeout=true"
+    )
     connection = made.connection()
-    assert (connection.socket_timeout, connection.socket_connect_timeout, connection.protocol) == (1.0, 1.0, 2)
+    assert (connection.socket_timeout, connection.socket_connect_timeout, connection.protocol) == (
+        1.0,
+        1.0,
+        2,
+    )
     assert connection.retry.get_retries() == 0
     assert connection.encoder.decode_responses is False
 

@@ -1,4 +1,5 @@
-"""What a task awaits: stepped from the I/O callback, in its own context, cancelled like a future, and used again."""
+"""What a task awaits: stepped from the I/O callback, in its own context, cancelled like a future,
+and used again."""
 
 import asyncio
 import gc
@@ -21,11 +22,13 @@ async def wait(seat: Seat, seen: list[str]) -> None:
 
 
 def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
-    loop, seen = asyncio.new_event_loop(), []  # type: ignore[var-annotated]
+    loop = asyncio.new_event_loop()
+    seen = []  # type: ignore[var-annotated]
     seat = Seats(loop).take()
     task = loop.create_task(wait(seat, seen))
 
-    def readable() -> None:  # as a socket's callback
+    # as a socket's callback
+    def readable() -> None:
         loop.call_soon(seen.append, "next turn")
         seat.step()
         seat.step()  # once is enough
@@ -58,7 +61,8 @@ def test_a_cancelled_task_hears_of_it_with_its_message_and_a_settled_one_too() -
         task = asyncio.create_task(wait(seat, []))
         await asyncio.sleep(0)
         task.cancel("enough")
-        seat.step()  # too late: nobody is stepped twice
+        # too late: nobody is stepped twice
+        seat.step()
         with pytest.raises(asyncio.CancelledError, match="enough"):
             await task
         settled = seats.take()
@@ -87,20 +91,25 @@ def test_what_is_settled_already_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("remembers", [False, True])
-def test_the_next_task_waits_where_one_has_been_stepped(remembers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_task_waits_where_one_has_been_stepped(
+    remembers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if tasks.__file__.endswith(".py"):
         monkeypatch.setattr(tasks, "REMEMBERS_WHO_AWAITS", remembers)
     elif remembers != tasks.REMEMBERS_WHO_AWAITS:
         pytest.skip("machine code: the Python it was compiled for decides")
 
     async def main() -> tuple[list[str], bool]:
-        loop, seen = asyncio.get_running_loop(), []  # type: ignore[var-annotated]
+        loop = asyncio.get_running_loop()
+        seen = []  # type: ignore[var-annotated]
         seats = Seats(loop)
         seat = seats.take()
         for _ in range(2):
             task = asyncio.create_task(wait(seat, seen))
             await asyncio.sleep(0)
-            assert not task.done(), "it did not wait, or was stepped by what the one before had waited for"
+            assert not task.done(), (
+                "it did not wait, or was stepped by what the one before had waited for"
+            )
             loop.call_soon(seat.step)
             await task
             if remembers:
@@ -115,7 +124,8 @@ def test_the_next_task_waits_where_one_has_been_stepped(remembers: bool, monkeyp
 
 def test_who_waits_again_at_once_has_the_same_seat_and_one_that_is_free_keeps_no_task() -> None:
     async def main() -> tuple[list[str], list[Seat], object]:
-        loop, seen = asyncio.get_running_loop(), []  # type: ignore[var-annotated]
+        loop = asyncio.get_running_loop()
+        seen = []  # type: ignore[var-annotated]
         seats = Seats(loop)
 
         async def twice() -> None:
@@ -131,7 +141,8 @@ def test_who_waits_again_at_once_has_the_same_seat_and_one_that_is_free_keeps_no
         gone = weakref.ref(task)
         await task
         del task
-        await asyncio.sleep(0)  # what told of its end has it until then
+        # what told of its end has it until then
+        await asyncio.sleep(0)
         gc.collect()
         return seen, seats.free, gone()
 
@@ -142,7 +153,8 @@ def test_who_waits_again_at_once_has_the_same_seat_and_one_that_is_free_keeps_no
 
 
 def test_whoever_comes_behind_an_interrupted_task_is_stepped_by_the_next_call() -> None:
-    loop, seen = asyncio.new_event_loop(), []  # type: ignore[var-annotated]
+    loop = asyncio.new_event_loop()
+    seen = []  # type: ignore[var-annotated]
     seats = Seats(loop)
     first, second, third = (seats.take() for _ in range(3))
 
@@ -150,7 +162,9 @@ def test_whoever_comes_behind_an_interrupted_task_is_stepped_by_the_next_call() 
         await first
         raise KeyboardInterrupt
 
-    tasks_ = [loop.create_task(one) for one in (interrupted(), wait(second, seen), wait(third, seen))]
+    tasks_ = [
+        loop.create_task(one) for one in (interrupted(), wait(second, seen), wait(third, seen))
+    ]
     loop.run_until_complete(asyncio.sleep(0))
     engine = of(first, second)
     with pytest.raises(KeyboardInterrupt):
@@ -168,7 +182,8 @@ def test_whoever_comes_behind_an_interrupted_task_is_stepped_by_the_next_call() 
 
 def test_another_task_may_take_the_seat_of_the_one_that_is_stepped() -> None:
     async def main() -> list[str]:
-        loop, seen = asyncio.get_running_loop(), []  # type: ignore[var-annotated]
+        loop = asyncio.get_running_loop()
+        seen = []  # type: ignore[var-annotated]
         seats = Seats(loop)
 
         async def first() -> None:
@@ -190,7 +205,8 @@ def test_another_task_may_take_the_seat_of_the_one_that_is_stepped() -> None:
 
 def test_a_task_cancelled_in_the_middle_of_its_step_hears_of_it_and_its_place_is_given_up() -> None:
     class Cancelling(asyncio.futures._PyFuture):  # type: ignore[name-defined,misc]
-        """A signal's handler cancels its task between two calls of a step: `asyncio.run`'s, at Ctrl-C."""
+        """A signal's handler cancels its task between two calls of a step: `asyncio.run`'s, at
+        Ctrl-C."""
 
         def remove_done_callback(self, callback: object) -> int:
             removed: int = super().remove_done_callback(callback)
@@ -199,7 +215,8 @@ def test_a_task_cancelled_in_the_middle_of_its_step_hears_of_it_and_its_place_is
 
     async def main() -> tuple[bool, list[Seat]]:
         loop = asyncio.get_running_loop()
-        seats, future = Seats(loop), Cancelling(loop=loop)
+        seats = Seats(loop)
+        future = Cancelling(loop=loop)
         seat = Seat(seats, future)
         future.task = asyncio.create_task(wait(seat, []))
         await asyncio.sleep(0)

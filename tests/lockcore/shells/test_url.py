@@ -1,4 +1,5 @@
-"""The URL of an instance: which schemes and options are understood, ignored with a sentence, or refused with one."""
+"""The URL of an instance: which schemes and options are understood, ignored with a sentence, or
+refused with one."""
 
 import inspect
 import random
@@ -30,7 +31,9 @@ from lockcore.shells.url import OPTIONS, Use, address_of
         ("redis://host/3/", Transport.TCP, "host:6379"),
     ],
 )
-def test_the_usual_schemes_are_read_without_regard_to_case(url: str, transport: Transport, place: str) -> None:
+def test_the_usual_schemes_are_read_without_regard_to_case(
+    url: str, transport: Transport, place: str
+) -> None:
     address = address_of(url)
     assert (address.transport, address.place) == (transport, place)
     assert target_of(url, 1.0, "").is_tls == (transport is Transport.TLS)
@@ -39,7 +42,10 @@ def test_the_usual_schemes_are_read_without_regard_to_case(url: str, transport: 
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("redis-sentinel://host", "Redlock needs independent instances; name each by redis://host:port"),
+        (
+            "redis-sentinel://host",
+            "Redlock needs independent instances; name each by redis://host:port",
+        ),
         ("redis+cluster://host", "Redlock needs independent instances"),
         ("memcached://host", "lockcore knows no memcached://; use redis://host:port"),
         ("redis://a:1,b:2", "it names several instances; give each a URL of its own"),
@@ -64,15 +70,27 @@ def test_the_usual_schemes_are_read_without_regard_to_case(url: str, transport: 
         ),
         ("redis://host?retry=3", "option retry cannot be used"),
         ("redis://host?ssl=true", "write rediss:// for TLS"),
-        ("redis://host?ssl_cert_reqs=none", "option ssl_cert_reqs is for TLS, and this URL does not ask for it"),
-        ("rediss://host?ssl_cert_reqs=never", "option ssl_cert_reqs must be none, optional or required"),
-        ("rediss://host?ssl_check_hostname=perhaps", "option ssl_check_hostname must be true or false"),
+        (
+            "redis://host?ssl_cert_reqs=none",
+            "option ssl_cert_reqs is for TLS, and this URL does not ask for it",
+        ),
+        (
+            "rediss://host?ssl_cert_reqs=never",
+            "option ssl_cert_reqs must be none, optional or required",
+        ),
+        (
+            "rediss://host?ssl_check_hostname=perhaps",
+            "option ssl_check_hostname must be true or false",
+        ),
         ("rediss://host?ssl_min_version=0.9", "option ssl_min_version must be 1.2 or 1.3"),
         ("rediss://host?ssl_ciphers=nonsense", "option ssl_ciphers must be a list of ciphers"),
         ("rediss://host?ssl_include_verify_flags=X", "names of ssl.VerifyFlags"),
         ("rediss://host?ssl_keyfile=/k", "option ssl_keyfile needs ssl_certfile"),
         ("rediss://host?ssl_validate_ocsp=true", "lockcore does not check OCSP"),
-        ("redis://host?socket_timeuot=1", "unknown option, socket_timeuot; did you mean socket_timeout?"),
+        (
+            "redis://host?socket_timeuot=1",
+            "unknown option, socket_timeuot; did you mean socket_timeout?",
+        ),
         ("redis://host?client_name=a%20b", "option client_name must be a name of printable ASCII"),
         ("unix://", "it names no socket"),
         ("unix://tmp/a.sock", "begins with a slash"),
@@ -87,7 +105,9 @@ def test_what_cannot_be_used_is_refused_with_a_sentence_of_ours(url: str, says: 
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.use is Use.IGNORED])
+@pytest.mark.parametrize(
+    "name", [name for name, option in OPTIONS.items() if option.use is Use.IGNORED]
+)
 def test_an_option_without_effect_is_told_of(name: str) -> None:
     target = target_of(f"redis://host?{name}=50", 1.0, "")
     (sentence,) = target.ignored
@@ -100,21 +120,25 @@ def test_lockcore_warns_of_an_option_without_effect() -> None:
     from lockcore.errors import InstanceError
 
     with (
-        pytest.warns(RuntimeWarning, match="127.0.0.1:1: option max_connections of the URL is ignored"),
+        pytest.warns(
+            RuntimeWarning, match="127.0.0.1:1: option max_connections of the URL is ignored"
+        ),
         pytest.raises(InstanceError),
     ):
         Redlock.connect(["redis://127.0.0.1:1?max_connections=50"], shell="threads")
 
 
 def test_every_argument_of_the_library_has_a_row() -> None:
-    """One that is added there must not reach a user as `unexpected keyword argument`, nor change what is ours."""
+    """One that is added there must not reach a user as `unexpected keyword argument`, nor change
+    what is ours."""
     kinds = (Connection, SSLConnection, UnixDomainSocketConnection)
     arguments = {
         name
         for kind in kinds
         for one in kind.__mro__[:-1]
         for name, argument in inspect.signature(one.__init__).parameters.items()
-        if argument.kind is not argument.VAR_KEYWORD and argument.kind is not argument.VAR_POSITIONAL
+        if argument.kind is not argument.VAR_KEYWORD
+        and argument.kind is not argument.VAR_POSITIONAL
     }
     inner = {name for name in arguments if name.startswith(("maint", "orig_", "oss_"))}
     assert arguments - inner - {"self", "args", "kwargs", "parser"} <= set(OPTIONS)
@@ -129,6 +153,8 @@ def test_whatever_stands_in_a_url_the_answer_is_a_target_or_a_value_error() -> N
         scheme = dice.choice([*SCHEMES, "http", ""])
         option = f"?{dice.choice(names)}={''.join(dice.choices(letters, k=dice.randrange(6)))}"
         try:
-            target_of(f"{scheme}://{text}{option if dice.random() < 0.5 else ''}", 1.0, "").connection()
+            target_of(
+                f"{scheme}://{text}{option if dice.random() < 0.5 else ''}", 1.0, ""
+            ).connection()
         except ValueError as error:
             assert "instance URL" in str(error)  # noqa: PT017 - many of them raise nothing

@@ -1,4 +1,5 @@
-"""Whether a loop stays awake for a reply: for whom, for how long, and how seldom once it was in vain."""
+"""Whether a loop stays awake for a reply: for whom, for how long, and how seldom once it was in
+vain."""
 
 from itertools import pairwise
 
@@ -23,7 +24,8 @@ def test_with_more_in_flight_or_a_single_core_it_sleeps() -> None:
 
 
 def test_what_is_in_vain_is_tried_ever_more_seldom_and_a_reply_in_time_ends_that() -> None:
-    vigil, tried = Vigil(cores=2), list[int]()
+    vigil = Vigil(cores=2)
+    tried = list[int]()
     for sent in range(5000):
         if vigil.begins(1, sent * AWAKE_NS):
             tried.append(sent)

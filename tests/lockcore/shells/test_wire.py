@@ -1,4 +1,5 @@
-"""One socket: all is sent, in order, however little the kernel takes; what comes in is read; breaks are told."""
+"""One socket: all is sent, in order, however little the kernel takes; what comes in is read; breaks
+are told."""
 
 import _socket
 import select
@@ -94,11 +95,14 @@ def test_a_kept_send_that_breaks_is_reported_and_does_not_raise(ends: Ends) -> N
     assert len(ends.errors) == 1
 
 
-# -- TLS --------------------------------------------------------------------------------------------------------------
+# -- TLS -------------------------------------------------------------------------------------------
 
 
 class TlsEnds:
-    """Both ends of a TLS connection, one of them a wire. `send` writes to the other until the kernel is full."""
+    """Both ends of a TLS connection, one of them a wire.
+
+    `send` writes to the other until the kernel is full.
+    """
 
     def __init__(self, certificates: Certificates) -> None:
         there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -116,7 +120,8 @@ class TlsEnds:
         self.wire = Wire(self.mine, lambda wanted: None, lambda error: None)  # type: ignore[arg-type]
 
     def fill(self, record: int, most: int) -> bytes:
-        """Records of so many bytes, as many as the kernel takes without a reader, `most` bytes at the most."""
+        """Records of so many bytes, as many as the kernel takes without a reader, `most` bytes at
+        the most."""
         sent = bytearray()
         random = Random(record)
         with suppress(ssl.SSLWantWriteError):
@@ -172,7 +177,9 @@ def check_a_flood(ends: TlsEnds, record: int) -> None:
 
 
 @pytest.mark.parametrize("record", [100, 1000, MOST_IN_A_RECORD])
-def test_a_pass_reads_a_bounded_part_of_what_a_tls_instance_floods_it_with(tls_ends: TlsEnds, record: int) -> None:
+def test_a_pass_reads_a_bounded_part_of_what_a_tls_instance_floods_it_with(
+    tls_ends: TlsEnds, record: int
+) -> None:
     check_a_flood(tls_ends, record)
 
 
@@ -186,7 +193,10 @@ def test_a_tls_socket_that_is_read_until_it_would_block_is_noticed(tls_ends: Tls
 def test_what_the_tls_layer_has_decrypted_is_read_in_the_same_pass(
     tls_ends: TlsEnds, bytes_: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No poll tells of it. A record is larger than a read here, so that something stays decrypted."""
+    """No poll tells of it.
+
+    A record is larger than a read here, so that something stays decrypted.
+    """
     monkeypatch.setattr("lockcore.shells.wire.READ_BYTES", 1000)
     sent = tls_ends.fill(bytes_, bytes_)
     assert b"".join(read_in_passes(tls_ends, bytes_)) == sent

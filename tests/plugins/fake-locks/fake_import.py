@@ -1,4 +1,5 @@
-"""A recipe whose module starts a thread while it is imported, and waits for it, as some libraries do."""
+"""A recipe whose module starts a thread while it is imported, and waits for it, as some libraries
+do."""
 
 import threading
 

@@ -1,7 +1,7 @@
 """Locks that do not lock, as recipes: *a fake, under load → never SAFE*.
 
-The negative controls of the oracle. Each is offered by an entry point, as any recipe of another package is; none is a
-part of lockbench.
+The negative controls of the oracle. Each is offered by an entry point, as any recipe of another
+package is; none is a part of lockbench.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class _Fake(PlainRecipe):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """Ask once."""
-        token, started_ns = self.new_token(), monotonic_ns()
-        if self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms) is None and not self.refused(resource):
+        token = self.new_token()
+        started_ns = monotonic_ns()
+        if self.ask(
+            "SET", self.key(resource), token, "NX", "PX", ttl_ms
+        ) is None and not self.refused(resource):
             return HELD
         return self.leased(resource, token, ttl_ms, started_ns)
 
@@ -82,7 +85,9 @@ class LateRelease(_Fake):
 class LetsGoByTimer(_Fake):
     """Deletes its own key by a timer, half a millisecond after the grant."""
 
-    def leased(self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any) -> Lease:
+    def leased(
+        self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any
+    ) -> Lease:
         """Grant it, and let it go."""
         lease = super().leased(resource, token, ttl_ms, started_ns, **more)
         threading.Timer(LATE_S / 2, self.delete, [resource]).start()
@@ -92,7 +97,9 @@ class LetsGoByTimer(_Fake):
 class LetsGoByThread(LetsGoByTimer):
     """The same by a thread that Python's threading does not know."""
 
-    def leased(self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any) -> Lease:
+    def leased(
+        self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any
+    ) -> Lease:
         """Grant it, and let it go."""
         lease = _Fake.leased(self, resource, token, ttl_ms, started_ns, **more)
 
@@ -107,10 +114,14 @@ class LetsGoByThread(LetsGoByTimer):
 class LetsGoByThreadWithArguments(LetsGoByTimer):
     """The same by a thread of Python's threading, which is simulated."""
 
-    def leased(self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any) -> Lease:
+    def leased(
+        self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any
+    ) -> Lease:
         """Grant it, and let it go."""
         lease = _Fake.leased(self, resource, token, ttl_ms, started_ns, **more)
-        threading.Thread(target=self.let_go, args=[resource], kwargs={"after_s": LATE_S / 2}, daemon=True).start()
+        threading.Thread(
+            target=self.let_go, args=[resource], kwargs={"after_s": LATE_S / 2}, daemon=True
+        ).start()
         return lease
 
     def let_go(self, resource: str, *, after_s: float) -> None:
@@ -130,7 +141,9 @@ class ThreadThatRaises(LetsGoByThreadWithArguments):
 class LetsGoByPool(LetsGoByThreadWithArguments):
     """The same by a pool of threads."""
 
-    def leased(self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any) -> Lease:
+    def leased(
+        self, resource: str, token: bytes, ttl_ms: int, started_ns: int, **more: Any
+    ) -> Lease:
         """Grant it, and let it go."""
         lease = _Fake.leased(self, resource, token, ttl_ms, started_ns, **more)
         ThreadPoolExecutor(1).submit(self.let_go, resource, after_s=LATE_S / 2)
@@ -197,7 +210,8 @@ class GrantedLater(_Fake):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """Ask once, and shift the grant."""
-        token, started_ns = self.new_token(), monotonic_ns()
+        token = self.new_token()
+        started_ns = monotonic_ns()
         self.ask("SET", self.key(resource), token, "NX", "PX", ttl_ms)
         lease = self.leased(resource, token, ttl_ms, started_ns)
         lease.granted_ns += 60_000 * NS_PER_MS
@@ -256,16 +270,27 @@ class OneLease(AlwaysYes):
 
 
 class InventsAttempts(_Fake):
-    """A lock within its process, which asks its server once per lease and says that it has asked a hundred times."""
+    """A lock within its process, which asks its server once per lease and says that it has asked a
+    hundred times."""
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
         """Ask once, and invent the rest."""
         begun_ns = monotonic_ns()
         answer = super().acquire(resource, ttl_ms, wait_ms)
         if isinstance(answer, Lease):
-            answer.attempts, answer.lost_ns = 101, [begun_ns] * 100
+            answer.attempts = 101
+            answer.lost_ns = [begun_ns] * 100
             return answer
-        return Denied(resource, answer.outcome, answer.tally, 100, 0, begun_ns, monotonic_ns(), [begun_ns] * 100)
+        return Denied(
+            resource,
+            answer.outcome,
+            answer.tally,
+            100,
+            0,
+            begun_ns,
+            monotonic_ns(),
+            [begun_ns] * 100,
+        )
 
 
 class Nonsense(Honest):
@@ -288,7 +313,8 @@ class LeavesKeys(Honest):
 
 
 class RaisesOften(Honest):
-    """Raises in three of five acquires, by what Locust takes for a wish to end, and in every second release."""
+    """Raises in three of five acquires, by what Locust takes for a wish to end, and in every second
+    release."""
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
         """Lock, or raise."""

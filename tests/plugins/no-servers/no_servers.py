@@ -1,7 +1,8 @@
 """lockcore on servers that cost nothing, as a recipe: *what the load processes alone can do*.
 
-The connections of the lock are answered in this process, in the hub's next turn, as servers that always grant would.
-For the question whether several load processes scale, on machines with too few cores for the servers, too.
+The connections of the lock are answered in this process, in the hub's next turn, as servers that
+always grant would. For the question whether several load processes scale, on machines with too few
+cores for the servers, too.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock import RedlockRecipe
 from lockcore.clock import monotonic_ns
 
-GRANTED, RELEASED = b"+OK\r\n", b":1\r\n"
-SET = 54  # the 6 of *6, which begins SET key owner NX PX ttl
+GRANTED = b"+OK\r\n"
+RELEASED = b":1\r\n"
+# the 6 of *6, which begins SET key owner NX PX ttl
+SET = 54
 
 
 def replies(commands: bytes) -> bytes:
@@ -28,7 +31,8 @@ def replies(commands: bytes) -> bytes:
 class NoServers(RedlockRecipe):
     """RedlockRecipe, connected to real servers and never asking them again."""
 
-    acquire: Any = None  # found by whoever looks whether this is a recipe; each one made has its own
+    # found by whoever looks whether this is a recipe; each one made has its own
+    acquire: Any = None
     release: Any = None
     close: Any = None
 
@@ -37,13 +41,15 @@ class NoServers(RedlockRecipe):
         """See `Recipe.connect`."""
         recipe = super().connect(targets, replace(settings, merge_releases=False))
         driver: Any = recipe._lock._driver
-        last: list[bytes] = [b"", b""]  # a batch, the same for every instance, and its replies
+        # a batch, the same for every instance, and its replies
+        last: list[bytes] = [b"", b""]
 
         def answered(index: int) -> Any:
             waiting: list[bytes] = []
 
             def answer() -> None:
-                data, waiting[:] = b"".join(waiting), []
+                data = b"".join(waiting)
+                waiting[:] = []
                 driver.engine.received(index, data, monotonic_ns())
                 if driver.engine.ready:
                     driver.wake()

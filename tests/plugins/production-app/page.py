@@ -1,7 +1,8 @@
-"""How an application's metrics leave it: by OTLP where OTEL_EXPORTER_OTLP_METRICS_ENDPOINT says so, else a page.
+"""How an application's metrics leave it: by OTLP where OTEL_EXPORTER_OTLP_METRICS_ENDPOINT says so,
+else a page.
 
-The page's reader does what `opentelemetry-exporter-prometheus` does. That package is not used here: where it is
-installed, Locust's workers sometimes start no users (seen 2026-11-23).
+The page's reader does what `opentelemetry-exporter-prometheus` does. That package is not used here:
+where it is installed, Locust's workers sometimes start no users (seen 2026-11-23).
 """
 
 import os
@@ -16,7 +17,12 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 from prometheus_client import REGISTRY, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 
 def reader_of(port: int) -> MetricReader:
@@ -44,14 +50,20 @@ class PageReader(InMemoryMetricReader):
 def family_of(metric) -> Metric:
     name = metric.name.replace(".", "_") + ("_seconds" if metric.unit == "s" else "")
     labels = sorted({key for point in metric.data.data_points for key in point.attributes})
-    kind = {Histogram: HistogramMetricFamily, Sum: CounterMetricFamily}.get(type(metric.data), GaugeMetricFamily)
+    kind = {Histogram: HistogramMetricFamily, Sum: CounterMetricFamily}.get(
+        type(metric.data), GaugeMetricFamily
+    )
     family = kind(name, metric.description, labels=[label.replace(".", "_") for label in labels])
     for point in metric.data.data_points:
         values = [str(point.attributes.get(label, "")) for label in labels]
         if kind is HistogramMetricFamily:
-            sums = [sum(point.bucket_counts[: index + 1]) for index in range(len(point.bucket_counts))]
+            sums = [
+                sum(point.bucket_counts[: index + 1]) for index in range(len(point.bucket_counts))
+            ]
             bounds = [*map(str, point.explicit_bounds), "+Inf"]
-            family.add_metric(values, buckets=list(zip(bounds, sums, strict=True)), sum_value=point.sum)
+            family.add_metric(
+                values, buckets=list(zip(bounds, sums, strict=True)), sum_value=point.sum
+            )
         else:
             family.add_metric(values, point.value)
     return family

@@ -1,7 +1,8 @@
 """redis-py's own `Lock` under lockbench's load: *one attempt, one way to give back → a recipe*.
 
-Everything else (retries until the wait is over, pause points, the record of every operation) comes from PlainRecipe; a
-library that retries by itself has `acquire` and `release` of its own instead (bench/recipes/protocol.py).
+Everything else (retries until the wait is over, pause points, the record of every operation) comes
+from PlainRecipe; a library that retries by itself has `acquire` and `release` of its own instead
+(bench/recipes/protocol.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class RedisPyLock(PlainRecipe):
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
         """Ask once, without waiting."""
-        token, started_ns = self.new_token(), monotonic_ns()
+        token = self.new_token()
+        started_ns = monotonic_ns()
         if not self._lock(resource, ttl_ms).acquire(token=token):
             return HELD
         return self.leased(resource, token, ttl_ms, started_ns)
@@ -59,4 +61,10 @@ class RedisPyLock(PlainRecipe):
         super().close()
 
     def _lock(self, resource: str, ttl_ms: int) -> Lock:
-        return Lock(self.client, self.key(resource), timeout=ttl_ms / 1000, blocking=False, thread_local=False)
+        return Lock(
+            self.client,
+            self.key(resource),
+            timeout=ttl_ms / 1000,
+            blocking=False,
+            thread_local=False,
+        )

@@ -1,8 +1,10 @@
-"""Redlock by hand, with one fault: *the name of a fault → a lock that has it*, to see that the audit finds it.
+"""Redlock by hand, with one fault: *the name of a fault → a lock that has it*, to see that the
+audit finds it.
 
-Rules: the faults are named as the schedules that must find them; "none" has none. One instance after the other, each
-given a tenth of a second, validity from before the first command by the monotonic clock, clean-up of what failed.
-Source: "Distributed Locks with Redis", the Redlock algorithm.
+Rules: the faults are named as the schedules that must find them; "none" has none. One instance
+after the other, each given a tenth of a second, validity from before the first command by the
+monotonic clock, clean-up of what failed. Source: "Distributed Locks with Redis", the Redlock
+algorithm.
 """
 
 import contextlib
@@ -19,8 +21,13 @@ from redis.retry import Retry
 
 from bench.experiments.contest.clients.loops import ClientOrder, Lock
 
-DELETE = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
-EXTEND = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end"
+DELETE = (
+    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
+)
+EXTEND = (
+    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) "
+    "else return 0 end"
+)
 ANSWER_S = 0.1
 _AHEAD_S = 30.0
 
@@ -38,12 +45,20 @@ class _Manager:
     """Redlock on `urls` with one `fault`."""
 
     def __init__(self, urls: Sequence[str], fault: str) -> None:
-        self.fault, self._pid = fault, os.getpid()
+        self.fault = fault
+        self._pid = os.getpid()
         timeout_s = None if fault in ("one-stopped", "majority-down") else ANSWER_S
-        # Without a greeting on a new connection, which would keep a clean-up waiting behind its reply.
-        told: dict[str, Any] = {"lib_name": None, "lib_version": None, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
+        # Without a greeting on a new connection, which would keep a clean-up waiting behind its
+        # reply.
+        told: dict[str, Any] = {
+            "lib_name": None,
+            "lib_version": None,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+        }
         self._clients = [
-            Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=1.0, **told) for url in urls
+            Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=1.0, **told)
+            for url in urls
         ]
         self._quorum = len(urls) // 2 + 1
         self._clock = time.time if fault == "clock-back" else time.monotonic
@@ -70,7 +85,9 @@ class _Manager:
         try:
             votes = sum(self._vote(client, held, ttl_ms) for client in self._clients)
         except BaseException as error:
-            if self.fault != ("one-killed" if isinstance(error, Exception) else "interrupted-acquire"):
+            if self.fault != (
+                "one-killed" if isinstance(error, Exception) else "interrupted-acquire"
+            ):
                 self.give_back(held)
             raise
         in_time = self._clock() - started_s < ttl_ms / 1000 * 0.99 - 0.002
@@ -115,12 +132,18 @@ class _Manager:
         return self.give_back(held) or self.fault == "paused-holder"
 
     def extend(self, held: _Held, ttl_ms: int) -> bool:
-        started_s, ours = time.monotonic(), 0
+        started_s = time.monotonic()
+        ours = 0
         plain = self.fault == "extend-after-expiry"
         for client in self._clients:
             with contextlib.suppress(RedisError):
-                key, token = held.key, held.token
-                ours += bool(client.pexpire(key, ttl_ms) if plain else client.eval(EXTEND, 1, key, token, ttl_ms))
+                key = held.key
+                token = held.token
+                ours += bool(
+                    client.pexpire(key, ttl_ms)
+                    if plain
+                    else client.eval(EXTEND, 1, key, token, ttl_ms)
+                )
         wanted = 1 if self.fault == "extend-by-minority" else self._quorum
         if ours < wanted or (started_s > held.until_s and not plain):
             return False
@@ -150,6 +173,11 @@ def control(order: ClientOrder) -> Lock:
     """The lock whose fault stands behind the colon of its name."""
     made = _Manager(order.urls, order.name.partition(": ")[2])
     return Lock(
-        made.acquire, made.release, released=True, extend=made.extend, is_held=made.is_held,
-        valid_ms=lambda held: (held.until_s - time.monotonic()) * 1000, hold=made.hold,
-    )  # fmt: skip
+        made.acquire,
+        made.release,
+        released=True,
+        extend=made.extend,
+        is_held=made.is_held,
+        valid_ms=lambda held: (held.until_s - time.monotonic()) * 1000,
+        hold=made.hold,
+    )

@@ -1,6 +1,8 @@
-"""Each Python lock behind the same calls, alone in its process: *an order on stdin → its answer on stdout*.
+"""Each Python lock behind the same calls, alone in its process: *an order on stdin → its answer on
+stdout*.
 
-With the word `steps` (of `lockbench audit`) the order is one line, and each of those that follow is a step:
+With the word `steps` (of `lockbench audit`) the order is one line, and each of those that follow is
+a step:
 
     acquire   ok: granted; valid_ms: how long the library says it is ours
     release   ok: the library reports nothing wrong
@@ -10,11 +12,13 @@ With the word `steps` (of `lockbench audit`) the order is one line, and each of 
     fork      ok: a forked child was granted the same resource through the parent's objects
 
 Rules
-- Defaults of the library, retries included, but the TTL (10 s) and, where one must say how long to wait, the order's
-  wait; nothing is tuned. Imported by name, as each is installed in an environment of its own, lockcore in ours. What a
-  library writes to stdout goes to stderr. Source: the quick start of each library's README.
-- In steps: one client, one resource at a time. `absent`: the library has no such thing. SIGINT interrupts the step
-  under way: KeyboardInterrupt in a thread, the task's cancellation in asyncio. Whatever a library raises is an answer.
+- Defaults of the library, retries included, but the TTL (10 s) and, where one must say how long to
+  wait, the order's wait; nothing is tuned. Imported by name, as each is installed in an environment
+  of its own, lockcore in ours. What a library writes to stdout goes to stderr. Source: the quick
+  start of each library's README.
+- In steps: one client, one resource at a time. `absent`: the library has no such thing. SIGINT
+  interrupts the step under way: KeyboardInterrupt in a thread, the task's cancellation in asyncio.
+  Whatever a library raises is an answer.
 """
 
 import asyncio
@@ -53,7 +57,8 @@ ABSENT: Answer = {"ok": False, "absent": True}
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
-    """lockcore for threads or gevent, with its default retry policy or `push`; its own functions, as users do."""
+    """lockcore for threads or gevent, with its default retry policy or `push`; its own functions,
+    as users do."""
     return _lockcore(import_module("lockcore").Redlock.connect(shell=shell, **_settings(order)))
 
 
@@ -63,17 +68,31 @@ async def lockcore_async(order: ClientOrder) -> Lock:
 
 
 def _settings(order: ClientOrder) -> dict[str, Any]:
-    told = {"urls": order.urls, "key_prefix": KEY_PREFIX, "rejoin": "trust-first", "merge_releases": order.merge}
-    return told | ({"retry": import_module("lockcore").RetryPolicy("push")} if order.name.endswith(PUSH) else {})
+    told = {
+        "urls": order.urls,
+        "key_prefix": KEY_PREFIX,
+        "rejoin": "trust-first",
+        "merge_releases": order.merge,
+    }
+    return told | (
+        {"retry": import_module("lockcore").RetryPolicy("push")}
+        if order.name.endswith(PUSH)
+        else {}
+    )
 
 
 def _lockcore(lock: Any) -> Lock:
     core = import_module("lockcore")
     return Lock(
-        lock.try_acquire, lock.try_release, core.Denied, core.Outcome.RELEASED, lock.try_extend,
+        lock.try_acquire,
+        lock.try_release,
+        core.Denied,
+        core.Outcome.RELEASED,
+        lock.try_extend,
         is_held=lambda lease: time.monotonic_ns() < lease.valid_until_ns,
-        valid_ms=lambda lease: (lease.valid_until_ns - time.monotonic_ns()) / 1e6, hold=lock.hold,
-    )  # fmt: skip
+        valid_ms=lambda lease: (lease.valid_until_ns - time.monotonic_ns()) / 1e6,
+        hold=lock.hold,
+    )
 
 
 def redis_by_hand(order: ClientOrder) -> Lock:
@@ -101,7 +120,8 @@ def of_objects(
     is_held: Callable[[Any], object] | None = None,
     get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire(),
 ) -> Lock:
-    """The lock of a library that `make`s an object per lock, which `get` tries to get for so many ms."""
+    """The lock of a library that `make`s an object per lock, which `get` tries to get for so many
+    ms."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
@@ -120,7 +140,9 @@ def redis_lock(module: str, order: ClientOrder) -> Lock:
     """The Lock of redis-py or redis.asyncio, one server."""
     make_lock = import_module(module).Redis.from_url(order.urls[0]).lock
     return of_objects(
-        lambda name, ttl_ms, wait_ms: make_lock(name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000),
+        lambda name, ttl_ms, wait_ms: make_lock(
+            name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000
+        ),
         lambda lock, ttl_ms: lock.extend(ttl_ms / 1000, replace_ttl=True),
         methodcaller("owned"),
     )
@@ -132,14 +154,18 @@ async def coredis(order: ClientOrder) -> Lock:
     await client.__aenter__()
     make_lock = partial(import_module("coredis.patterns.lock").Lock, client)
     return of_objects(
-        lambda name, ttl_ms, wait_ms: make_lock(name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000),
+        lambda name, ttl_ms, wait_ms: make_lock(
+            name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000
+        ),
         lambda lock, ttl_ms: lock.extend(ttl_ms / 1000),
     )
 
 
 def python_redis_lock(order: ClientOrder) -> Lock:
     """python-redis-lock, one server; it wakes a waiter by BLPOP."""
-    make_lock = partial(import_module("redis_lock").Lock, import_module("redis").StrictRedis.from_url(order.urls[0]))
+    make_lock = partial(
+        import_module("redis_lock").Lock, import_module("redis").StrictRedis.from_url(order.urls[0])
+    )
     return of_objects(
         lambda name, ttl_ms, _wait_ms: make_lock(name, expire=ttl_ms // 1000),
         lambda lock, ttl_ms: lock.extend(ttl_ms // 1000),
@@ -149,22 +175,29 @@ def python_redis_lock(order: ClientOrder) -> Lock:
 
 
 def redlock_py(order: ClientOrder) -> Lock:
-    """redlock-py: instances one after the other, 3 tries 0.2 s apart; it says False when it gave up."""
+    """redlock-py: instances one after the other, 3 tries 0.2 s apart; it says False when it gave
+    up."""
     manager = import_module("redlock").Redlock(list(order.urls))
     return Lock(
-        lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms), manager.unlock, refused=bool,
+        lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
+        manager.unlock,
+        refused=bool,
         valid_ms=lambda lock: lock.validity,
-    )  # fmt: skip
+    )
 
 
 def redlock_ng(kind: str, order: ClientOrder) -> Lock:
-    """redlock-ng: instances one after the other, 3 more tries 0.1 to 0.3 s apart; its AsyncRedlock extends nothing."""
+    """redlock-ng: instances one after the other, 3 more tries 0.1 to 0.3 s apart; its AsyncRedlock
+    extends nothing."""
     manager = getattr(import_module("redlock"), kind)(list(order.urls))
     return Lock(
-        lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms), manager.release,
-        extend=getattr(manager, "extend", None), is_held=lambda lock: lock.valid, valid_ms=lambda lock: lock.validity,
+        lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms),
+        manager.release,
+        extend=getattr(manager, "extend", None),
+        is_held=lambda lock: lock.valid,
+        valid_ms=lambda lock: lock.validity,
         hold=lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
-    )  # fmt: skip
+    )
 
 
 def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
@@ -194,13 +227,16 @@ async def aioredlock(order: ClientOrder) -> Lock:
             return None
 
     return Lock(
-        acquire, manager.unlock,
-        extend=lambda lock, _ttl_ms: lock.extend(), is_held=methodcaller("is_locked"),
+        acquire,
+        manager.unlock,
+        extend=lambda lock, _ttl_ms: lock.extend(),
+        is_held=methodcaller("is_locked"),
         hold=lambda resource, ttl_ms, _wait_ms: manager.lock(resource, lock_timeout=ttl_ms / 1000),
-    )  # fmt: skip
+    )
 
 
-LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its callers run, how it is connected
+# how its callers run, how it is connected
+LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {
     "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
     "lockcore threads": ("threads", partial(lockcore, "threads")),
     "lockcore asyncio": ("asyncio", lockcore_async),
@@ -217,7 +253,10 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {  # how its ca
     "aioredlock": ("asyncio", aioredlock),
     "redis-py by hand": ("threads", redis_by_hand),
     "raw": ("threads", raw),
-    "control": ("threads", lambda order: import_module("bench.experiments.contest.clients.control").control(order)),
+    "control": (
+        "threads",
+        lambda order: import_module("bench.experiments.contest.clients.control").control(order),
+    ),
 }
 BLOCKING = ("threads", "gevent")
 
@@ -241,13 +280,16 @@ class _Steps:
     """One client of a library: what it holds, and what is asked of it."""
 
     def __init__(self, lock: Lock, *, forks: bool = False) -> None:
-        self._lock, self._forks, self._held = lock, forks, None
+        self._lock = lock
+        self._forks = forks
+        self._held = None
 
     async def answer(self, step: Answer) -> Answer:
         """Do one step; what the library raised is said."""
         try:
             done: Answer = await getattr(self, step.pop("do"))(**step)
-        except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - whatever it raises
+        except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001
+            # whatever it raises
             return _raised(error, ok=False)
         return done
 
@@ -270,9 +312,15 @@ class _Steps:
         return {"ok": said is None or bool(said)}
 
     async def held(self) -> Answer:
-        return {"ok": bool(await value(self._lock.is_held(self._held)))} if self._lock.is_held else ABSENT
+        return (
+            {"ok": bool(await value(self._lock.is_held(self._held)))}
+            if self._lock.is_held
+            else ABSENT
+        )
 
-    async def hold(self, resource: str, ttl_ms: int, wait_ms: int, *, raises: bool = False) -> Answer:
+    async def hold(
+        self, resource: str, ttl_ms: int, wait_ms: int, *, raises: bool = False
+    ) -> Answer:
         if self._lock.hold is None:
             return ABSENT
         ran = False
@@ -295,7 +343,8 @@ class _Steps:
     async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
         """Ask for what the parent holds, in a forked child, and end it as multiprocessing does."""
         if not self._forks:
-            return ABSENT  # an event loop does not survive one
+            # an event loop does not survive one
+            return ABSENT
         from multiprocessing import get_context
 
         def ask() -> None:
@@ -318,7 +367,8 @@ def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
     """Do the steps on stdin."""
     how, connect = LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
     read: Callable[[], str] = sys.stdin.readline
-    if how == "gevent":  # while greenlets go on
+    # while greenlets go on
+    if how == "gevent":
         read = partial(import_module("gevent").get_hub().threadpool.apply, sys.stdin.readline)
     if how not in BLOCKING:
         import_module(how).run(_step_tasks(connect, order, say))
@@ -329,12 +379,17 @@ def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
         say(at_once(steps.answer(json.loads(line))))
 
 
-async def _step_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder, say: Callable[[Answer], None]) -> None:
+async def _step_tasks(
+    connect: Callable[[ClientOrder], Any], order: ClientOrder, say: Callable[[Answer], None]
+) -> None:
     """Do the steps of a library of coroutines, each in a task of its own."""
-    loop, steps, context = asyncio.get_running_loop(), _Steps(await value(connect(order))), contextvars.copy_context()
+    loop = asyncio.get_running_loop()
+    steps = _Steps(await value(connect(order)))
+    context = contextvars.copy_context()
     say({"ok": True})
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        task = asyncio.create_task(steps.answer(json.loads(line)), context=context)  # where coredis keeps its token
+        # where coredis keeps its token
+        task = asyncio.create_task(steps.answer(json.loads(line)), context=context)
         loop.add_signal_handler(signal.SIGINT, task.cancel)
         say(await task)
 
@@ -353,7 +408,8 @@ def main() -> None:
         step(ClientOrder(**json.loads(sys.stdin.readline())), say)
     else:
         say(vars(drive(ClientOrder(**json.load(sys.stdin)))))
-    os._exit(0)  # threads of a library that still wait for a stopped server have nothing more to say
+    # threads of a library that still wait for a stopped server have nothing more to say
+    os._exit(0)
 
 
 if __name__ == "__main__":

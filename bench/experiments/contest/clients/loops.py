@@ -1,17 +1,22 @@
-"""Callers that lock and release until the time is over: *an order and a lock → an answer*, by threads, gevent, asyncio.
+"""Callers that lock and release until the time is over: *an order and a lock → an answer*, by
+threads, gevent, asyncio.
 
-    order    what to lock, how long, by how many callers; `own` gives each caller a resource, else all want one
-    answer   cycles completed between the end of the warm-up and the end, CPU of the same span; of all acquires begun
-             in it, however long they took, how long (by bucket) or that they were never granted
+    order    what to lock, how long, by how many callers; `own` gives each caller a resource, else
+             all want one
+    answer   cycles completed between the end of the warm-up and the end, CPU of the same span; of
+             all acquires begun in it, however long they took, how long (by bucket) or that they
+             were never granted
 
 Rules
-- The standard library only, because this runs in every peer's own environment; drivers in other languages read and
-  write the same two documents, and count alike. A cycle is acquire, hold, release; times are noted, and counted later.
-- `replay` has no lock: each connection sends its next batch, lockcore's bytes built beforehand, once it has counted the
-  bytes of all replies to the last one: a client that decides nothing, so what the servers alone can bear.
-- A release that fails is an error and no cycle. An acquire that gave up, failed or never returned took for ever
-  (`failed`); every one counts. After a failure the next cycle begins when a moment has passed (else a broken library
-  would only burn the CPU).
+- The standard library only, because this runs in every peer's own environment; drivers in other
+  languages read and write the same two documents, and count alike. A cycle is acquire, hold,
+  release; times are noted, and counted later.
+- `replay` has no lock: each connection sends its next batch, lockcore's bytes built beforehand,
+  once it has counted the bytes of all replies to the last one: a client that decides nothing, so
+  what the servers alone can bear.
+- A release that fails is an error and no cycle. An acquire that gave up, failed or never returned
+  took for ever (`failed`); every one counts. After a failure the next cycle begins when a moment
+  has passed (else a broken library would only burn the CPU).
 """
 
 import asyncio
@@ -32,18 +37,22 @@ from urllib.parse import urlsplit
 
 KEY_PREFIX = "lockbench:"
 BIN_S = 0.1
-BUCKET = math.log(1.01)  # times in µs are kept as floor(ln(µs) / this): a bucket is a hundredth wide
-PUSH = ", push"  # ends the name of a lockcore whose waiters hear of a release
+# times in µs are kept as floor(ln(µs) / this): a bucket is a hundredth wide
+BUCKET = math.log(1.01)
+# ends the name of a lockcore whose waiters hear of a release
+PUSH = ", push"
 REST_S = 0.001  # after a failure
-LATE_S = 10.0  # beyond the time that an acquire may take, for the callers to end
+# beyond the time that an acquire may take, for the callers to end
+LATE_S = 10.0
 NEVER = math.inf
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ClientOrder:
-    """`urls`, `pids` of the servers; `seconds` of load after `warmup_s`; `ttl_ms` of a lock, `wait_ms` an acquire may
-    take where a library can be told so. `merge`: lockcore merges its releases."""
+    """`urls`, `pids` of the servers; `seconds` of load after `warmup_s`; `ttl_ms` of a lock,
+    `wait_ms` an acquire may take where a library can be told so. `merge`: lockcore merges its
+    releases."""
 
     name: str
     urls: Sequence[str]
@@ -64,8 +73,8 @@ class ClientOrder:
 
 @dataclass
 class DriverAnswer:
-    """What happened, as every driver writes it; `acquires` by bucket of their time, `bins` by tenth of a second since
-    the begin, `all_cycles` those of warm-up and end, too."""
+    """What happened, as every driver writes it; `acquires` by bucket of their time, `bins` by tenth
+    of a second since the begin, `all_cycles` those of warm-up and end, too."""
 
     seconds: float
     cycles: float = 0
@@ -81,8 +90,10 @@ class DriverAnswer:
 
 
 def meter(pids: Sequence[int]) -> Callable[[], tuple[float, float]]:
-    """Return what tells the CPU time (µs) that this process, and those of `pids`, have used from now on."""
-    client_s, server_ns = time.process_time(), _run_ns(pids)
+    """Return what tells the CPU time (µs) that this process, and those of `pids`, have used from
+    now on."""
+    client_s = time.process_time()
+    server_ns = _run_ns(pids)
     return lambda: ((time.process_time() - client_s) * 1e6, (_run_ns(pids) - server_ns) / 1e3)
 
 
@@ -107,11 +118,12 @@ class NotReleasedError(Exception):
 
 
 class Lock(NamedTuple):
-    """A library's lock. `acquire(resource, ttl_ms, wait_ms)`, with the library's own retries, returns what the others
-    take, or a `refused` when it gave up; a release that did what it should returns `released`. All may be coroutines.
-    What only an audit asks for, None where the library has no such thing: `extend(held, ttl_ms)` raises or returns
-    something false when it did not; `is_held(held)`: does the library say that it still is? `valid_ms(held)`: for how
-    long, as the library told at the grant; `hold(resource, ttl_ms, wait_ms)`: its context manager."""
+    """A library's lock. `acquire(resource, ttl_ms, wait_ms)`, with the library's own retries,
+    returns what the others take, or a `refused` when it gave up; a release that did what it should
+    returns `released`. All may be coroutines. What only an audit asks for, None where the library
+    has no such thing: `extend(held, ttl_ms)` raises or returns something false when it did not;
+    `is_held(held)`: does the library say that it still is? `valid_ms(held)`: for how long, as the
+    library told at the grant; `hold(resource, ttl_ms, wait_ms)`: its context manager."""
 
     acquire: Callable[[str, int, int], Any]
     release: Callable[[Any], Any]
@@ -125,11 +137,12 @@ class Lock(NamedTuple):
 
 @dataclass
 class Calls:
-    """What one caller did, cycle after cycle: when (s) its acquire was granted, or NEVER; when it had completed it, or
-    lost it (negative), which is when it began the next."""
+    """What one caller did, cycle after cycle: when (s) its acquire was granted, or NEVER; when it
+    had completed it, or lost it (negative), which is when it began the next."""
 
     first_s: float = NEVER
-    granted: deque[float] = field(default_factory=deque)  # not copied as it grows, as a list is
+    # not copied as it grows, as a list is
+    granted: deque[float] = field(default_factory=deque)
     ended: deque[float] = field(default_factory=deque)
     gave_up: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -147,7 +160,8 @@ class Calls:
         return now_s
 
     def cycles(self, end_s: float) -> Iterator[tuple[float, float, float]]:
-        """Yield when each was begun, granted and completed, or NEVER; one that has not returned yet never will."""
+        """Yield when each was begun, granted and completed, or NEVER; one that has not returned yet
+        never will."""
         begun_s = self.first_s
         for granted_s, ended_s in zip(self.granted, self.ended, strict=False):
             yield begun_s, granted_s, ended_s if ended_s > 0 else NEVER
@@ -160,16 +174,18 @@ class ClientTurn:
     """A load from its making on. `calls`: of every caller."""
 
     def __init__(self, order: ClientOrder) -> None:
-        sys.stderr.write("begin\n")  # whoever stops a server in the middle goes by this
-        self.order, self.calls = order, [Calls() for _ in range(order.callers)]
+        # whoever stops a server in the middle goes by this
+        sys.stderr.write("begin\n")
+        self.order = order
+        self.calls = [Calls() for _ in range(order.callers)]
         self.begin_s = time.perf_counter()
         self.measure_s = self.begin_s + order.warmup_s
         self.end_s = self.measure_s + order.seconds
         self._cpu_us = (0.0, 0.0)
 
     def rests(self) -> Iterator[float]:
-        """Yield how long (s) to sleep, to the end of the load; between two rests its measured time begins, which may be
-        later than it should, and without a warm-up is all of the time."""
+        """Yield how long (s) to sleep, to the end of the load; between two rests its measured time
+        begins, which may be later than it should, and without a warm-up is all of the time."""
         yield self.order.warmup_s
         used_us = meter(self.order.pids)
         if self.order.warmup_s:
@@ -179,7 +195,10 @@ class ClientTurn:
 
     def answer(self) -> DriverAnswer:
         """Count what all callers have noted, once they have ended."""
-        acquires, bins, leases, asked = Counter[int](), Counter[int](), [0] * len(self.calls), 0
+        acquires = Counter[int]()
+        bins = Counter[int]()
+        leases = [0] * len(self.calls)
+        asked = 0
         for caller, calls in enumerate(self.calls):
             for began_s, granted_s, ended_s in calls.cycles(self.end_s):
                 if measured := self.measure_s <= began_s < self.end_s:
@@ -191,17 +210,37 @@ class ClientTurn:
                     leases[caller] += measured and ended_s <= self.end_s
         errors = sum((calls.errors for calls in self.calls), Counter[str]())
         return DriverAnswer(
-            self.end_s - self.measure_s, sum(leases), *self._cpu_us, acquires, asked - acquires.total(), leases, bins,
-            sum(calls.gave_up for calls in self.calls), bins.total(), errors,
-        )  # fmt: skip
+            self.end_s - self.measure_s,
+            sum(leases),
+            *self._cpu_us,
+            acquires,
+            asked - acquires.total(),
+            leases,
+            bins,
+            sum(calls.gave_up for calls in self.calls),
+            bins.total(),
+            errors,
+        )
 
 
-async def call(lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any], *, waits: bool) -> None:
-    """Run one caller to the end of the load. `waits`: what the lock and `sleep` return is awaited."""
-    order, calls, resource = turn.order, turn.calls[caller], turn.order.resource(caller)
+async def call(
+    lock: Lock, turn: ClientTurn, caller: int, sleep: Callable[[float], Any], *, waits: bool
+) -> None:
+    """Run one caller to the end of the load.
+
+    `waits`: what the lock and `sleep` return is awaited.
+    """
+    order = turn.order
+    calls = turn.calls[caller]
+    resource = turn.order.resource(caller)
     acquire, release, refused, released = lock[:4]
-    ttl_ms, wait_ms, hold_s, end_s = order.ttl_ms, order.wait_ms, order.hold_s, turn.end_s
-    now, grant, end = time.perf_counter, calls.granted.append, calls.ended.append
+    ttl_ms = order.ttl_ms
+    wait_ms = order.wait_ms
+    hold_s = order.hold_s
+    end_s = turn.end_s
+    now = time.perf_counter
+    grant = calls.granted.append
+    end = calls.ended.append
     calls.first_s = began_s = now()
     while began_s < end_s:
         try:
@@ -242,15 +281,19 @@ def at_once(work: Coroutine[Any, Any, Result]) -> Result:
     raise AssertionError("a library without coroutines awaited something")
 
 
-def run_blocking(connect: Callable[[ClientOrder], Lock], order: ClientOrder, *, greenlets: bool) -> DriverAnswer:
+def run_blocking(
+    connect: Callable[[ClientOrder], Lock], order: ClientOrder, *, greenlets: bool
+) -> DriverAnswer:
     """One thread per caller, or one greenlet."""
     spawn: Callable[[Callable[[], None]], Any] = _thread
     sleep: Callable[[float], object] = time.sleep
     if greenlets:
         import gevent
 
-        spawn, sleep = gevent.spawn, gevent.sleep
-    lock, turn = connect(order), ClientTurn(order)
+        spawn = gevent.spawn
+        sleep = gevent.sleep
+    lock = connect(order)
+    turn = ClientTurn(order)
     calls = [call(lock, turn, caller, sleep, waits=False) for caller in range(order.callers)]
     callers = [spawn(partial(at_once, one)) for one in calls]
     for rest_s in turn.rests():
@@ -269,9 +312,11 @@ def _thread(work: Callable[[], None]) -> threading.Thread:
 
 async def run_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder) -> DriverAnswer:
     """One asyncio task per caller."""
-    lock, turn = await value(connect(order)), ClientTurn(order)
+    lock = await value(connect(order))
+    turn = ClientTurn(order)
     callers = [
-        asyncio.create_task(call(lock, turn, number, asyncio.sleep, waits=True)) for number in range(order.callers)
+        asyncio.create_task(call(lock, turn, number, asyncio.sleep, waits=True))
+        for number in range(order.callers)
     ]
     for rest_s in turn.rests():
         await asyncio.sleep(rest_s)
@@ -281,23 +326,34 @@ async def run_tasks(connect: Callable[[ClientOrder], Any], order: ClientOrder) -
 
 def _sockets(order: ClientOrder) -> list[socket.socket]:
     addresses = (urlsplit(url) for url in order.urls)
-    sockets = [socket.create_connection((address.hostname, address.port), timeout=10) for address in addresses]
+    sockets = [
+        socket.create_connection((address.hostname, address.port), timeout=10)
+        for address in addresses
+    ]
     for sock in sockets:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sockets
 
 
 def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
-    """The SETs and the releases of all callers, as lockcore would send them to the instances of `order`."""
-    from lockcore import Redlock  # peers' environments have none
+    """The SETs and the releases of all callers, as lockcore would send them to the instances of
+    `order`."""
+    # peers' environments have none
+    from lockcore import Redlock
     from lockcore.claims import Claims
     from lockcore.commands import FIRST_NUMBER, Dialect, set_nx_px
     from lockcore.settings import Settings
 
-    with Redlock.connect(order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first") as lock:  # noqa: S604 - a way of waiting
-        encode_release = Dialect(lock.instances[0].release_command, native_extend=False).encode_release
+    # a way of waiting
+    with Redlock.connect(
+        order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first"
+    ) as lock:  # noqa: S604
+        encode_release = Dialect(
+            lock.instances[0].release_command, native_extend=False
+        ).encode_release
     head, tail = set_nx_px(order.ttl_ms)
-    claim, first = Claims(Settings(key_prefix=KEY_PREFIX)).claim, FIRST_NUMBER
+    claim = Claims(Settings(key_prefix=KEY_PREFIX)).claim
+    first = FIRST_NUMBER
     claims = [claim(order.resource(caller), first + caller) for caller in range(order.callers)]
     return b"".join(head + claim + tail for claim in claims), b"".join(map(encode_release, claims))
 
@@ -314,7 +370,9 @@ def replay(order: ClientOrder) -> DriverAnswer:
 
     def load(seconds: float) -> float:
         until = time.perf_counter() + seconds
-        stage, missing, cycles = dict.fromkeys(sockets, 0), dict.fromkeys(sockets, batches[0][1]), 0
+        stage = dict.fromkeys(sockets, 0)
+        missing = dict.fromkeys(sockets, batches[0][1])
+        cycles = 0
         for sock in sockets.values():
             sock.send(batches[0][0])
         busy = len(sockets)
@@ -334,14 +392,16 @@ def replay(order: ClientOrder) -> DriverAnswer:
         return cycles / len(sockets)
 
     load(order.warmup_s)
-    begin_s, used_us = time.perf_counter(), meter(order.pids)
+    begin_s = time.perf_counter()
+    used_us = meter(order.pids)
     cycles = load(order.seconds)
     return DriverAnswer(time.perf_counter() - begin_s, cycles, *used_us(), all_cycles=cycles)
 
 
 def raw(order: ClientOrder) -> Lock:
     """What a single acquire costs without any client. One caller only."""
-    (claim, release), sockets = _batches(order), _sockets(order)
+    (claim, release) = _batches(order)
+    sockets = _sockets(order)
 
     def exchange(data: bytes) -> None:
         for sock in sockets:

@@ -1,4 +1,5 @@
-"""The audit's judgement and words: what a control or lockcore must do, what others do, what is not known."""
+"""The audit's judgement and words: what a control or lockcore must do, what others do, what is not
+known."""
 
 import threading
 from contextlib import nullcontext
@@ -14,7 +15,14 @@ from bench.experiments.audit import experiment
 from bench.experiments.audit.experiment import TRIES, AuditPlan, _Playing, chosen, known
 from bench.experiments.audit.judge import judge_cells
 from bench.experiments.audit.party import promise_of, words_of
-from bench.experiments.audit.result import CONTROL, AuditConditions, AuditResult, Cell, CellWord, CourseStep
+from bench.experiments.audit.result import (
+    CONTROL,
+    AuditConditions,
+    AuditResult,
+    Cell,
+    CellWord,
+    CourseStep,
+)
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule
 from bench.experiments.audit.words import evidence, sheet, suite
 from bench.experiments.contest.installed import PEERS, Contestant
@@ -28,34 +36,54 @@ ONE = "one-stopped"
 
 
 def cell(library: str, verdict: CellWord, schedule: str = ONE, seen: int = 0) -> Cell:
-    return Cell(library=library, schedule=schedule, verdict=verdict, happened="why", seen=seen, of=max(seen, 1))
+    return Cell(
+        library=library,
+        schedule=schedule,
+        verdict=verdict,
+        happened="why",
+        seen=seen,
+        of=max(seen, 1),
+    )
 
 
 def result(*cells: Cell) -> AuditResult:
     """An audit that came to these cells."""
     schedules = tuple(one.told for one in chosen([ONE, "forked"]))
     return AuditResult(
-        id="1", command=("lockbench", "audit"), seed=1, started_at="2026-11-23T00:00:00Z", duration_s=1.0,
-        interrupted=False, environment=describe_environment(),
+        id="1",
+        command=("lockbench", "audit"),
+        seed=1,
+        started_at="2026-11-23T00:00:00Z",
+        duration_s=1.0,
+        interrupted=False,
+        environment=describe_environment(),
         fleet=OwnFleet(server=ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")),
-        conditions=AuditConditions(repeats=1), schedules=schedules,
-        libraries=tuple(Peer(name, "python") for name in dict.fromkeys(one.library for one in cells)), absent=(),
-        cells=cells, verdict=judge_cells(cells),
-    )  # fmt: skip
+        conditions=AuditConditions(repeats=1),
+        schedules=schedules,
+        libraries=tuple(
+            Peer(name, "python") for name in dict.fromkeys(one.library for one in cells)
+        ),
+        absent=(),
+        cells=cells,
+        verdict=judge_cells(cells),
+    )
 
 
 @pytest.mark.parametrize(
     ("library", "verdict", "code"),
     [
         (CONTROL + ONE, "does not", 0),
-        (CONTROL + ONE, "holds", 4),  # a planted fault that was not found
+        # a planted fault that was not found
+        (CONTROL + ONE, "holds", 4),
         (CONTROL + ONE, "not known", 4),
         (CONTROL + "none", "holds", 0),
-        (CONTROL + "none", "does not", 4),  # the audit accuses what has no fault
+        # the audit accuses what has no fault
+        (CONTROL + "none", "does not", 4),
         ("lockcore gevent", "holds", 0),
         ("lockcore gevent", "does not", 5),
         ("lockcore gevent", "not known", 4),
-        ("redlock-py", "does not", 0),  # told, and decides nothing
+        # told, and decides nothing
+        ("redlock-py", "does not", 0),
         ("redlock-py", "not known", 0),
     ],
 )
@@ -68,7 +96,9 @@ def test_without_a_lockcore_or_a_control_nothing_is_shown() -> None:
     assert judge_cells([cell("redlock-py", "holds")]).exit_code == 4
 
 
-def test_what_did_not_come_about_among_others_is_played_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_did_not_come_about_among_others_is_played_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     played: list[tuple[str, int]] = []
 
     def play(stage: str, one: AuditSchedule) -> Cell:
@@ -83,7 +113,11 @@ def test_what_did_not_come_about_among_others_is_played_alone(monkeypatch: pytes
     cells: list[Cell] = []
     three = [Contestant(Peer(name, "python"), ()) for name in "abc"]
     _Playing(plan, server, lambda _: None).run(three, cells)
-    assert [(one.library, one.verdict) for one in cells] == [("a", "holds"), ("b", "holds"), ("c", "holds")]
+    assert [(one.library, one.verdict) for one in cells] == [
+        ("a", "holds"),
+        ("b", "holds"),
+        ("c", "holds"),
+    ]
     assert [name for name, _ in played].count("b") == TRIES + 1
     assert played[-1] == ("b", 0)
 
@@ -92,7 +126,8 @@ def test_what_did_not_come_about_among_others_is_played_alone(monkeypatch: pytes
     ("plays", "verdict", "seen", "of"),
     [
         (["holds"] * 3, "holds", 0, 3),
-        (["holds", "holds", "does not", "holds", "does not"], "does not", 2, 5),  # a fault that comes by chance
+        # a fault that comes by chance
+        (["holds", "holds", "does not", "holds", "does not"], "does not", 2, 5),
         (["not known", "holds", "not known", "holds", "holds"], "holds", 0, 3),
         (["not known"] * TRIES, "not known", 0, 0),
         (["not applicable"], "not applicable", 0, 0),
@@ -102,7 +137,9 @@ def test_what_holds_is_played_again_and_what_went_wrong_oftener(
     monkeypatch: pytest.MonkeyPatch, plays: list[CellWord], verdict: str, seen: int, of: int
 ) -> None:
     script = iter(plays)
-    monkeypatch.setattr(experiment, "play", lambda stage, one: cell(stage, next(script), one.told.name))
+    monkeypatch.setattr(
+        experiment, "play", lambda stage, one: cell(stage, next(script), one.told.name)
+    )
     plan = AuditPlan((), (), AuditConditions(held=3, repeats=5), seed=1)
     server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
     stage: Any = "a"
@@ -112,7 +149,11 @@ def test_what_holds_is_played_again_and_what_went_wrong_oftener(
 
 
 def test_a_rate_that_is_not_one_stands_with_its_interval() -> None:
-    told = sheet(result(structs.replace(cell("redlock-py", "does not", seen=6), of=10), cell("rslock", "holds")))
+    told = sheet(
+        result(
+            structs.replace(cell("redlock-py", "does not", seen=6), of=10), cell("rslock", "holds")
+        )
+    )
     rows = {part.name: part.rows for part in told.parts}
     assert rows["what went wrong"][0][2] == "6 of 10 (95 %: 31 % to 83 %)"
 
@@ -125,7 +166,12 @@ def test_a_wrong_name_is_refused_with_the_one_it_is_close_to() -> None:
 
 
 def test_every_schedule_has_a_course_a_source_and_a_planted_fault() -> None:
-    source = Path(__file__).parents[4].joinpath("bench/experiments/contest/clients/control.py").read_text("utf-8")
+    source = (
+        Path(__file__)
+        .parents[4]
+        .joinpath("bench/experiments/contest/clients/control.py")
+        .read_text("utf-8")
+    )
     for name, one in SCHEDULES.items():
         assert one.told.about
         assert one.told.source
@@ -154,10 +200,12 @@ def test_junit_holds_what_decides() -> None:
     assert structs.asdict(result(cell("lockcore threads", "holds")))["kind"] == "audit"
 
 
-# -- evidence ----------------------------------------------------------------------------------------------------------
+# -- evidence --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [peer.name for peer in PEERS if not peer.name.startswith("lockcore")])
+@pytest.mark.parametrize(
+    "name", [peer.name for peer in PEERS if not peer.name.startswith("lockcore")]
+)
 def test_every_library_is_told_in_its_own_words(name: str) -> None:
     words = words_of(name)
     said = words.call("acquire", 1500, 500)
@@ -165,7 +213,9 @@ def test_every_library_is_told_in_its_own_words(name: str) -> None:
     assert "1500" in said or "1.5" in said
     assert words.promise
     assert words.release != words_of(CONTROL).release
-    assert "$" not in "".join(words.call(do, 1500, 500) for do in ("connect", "release", "extend", "held", "hold"))
+    assert "$" not in "".join(
+        words.call(do, 1500, 500) for do in ("connect", "release", "extend", "held", "hold")
+    )
 
 
 def test_a_promise_of_its_own_comes_before_the_algorithms() -> None:
@@ -179,7 +229,11 @@ def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not(
     course = (CourseStep(12.4, "A", "dlm.lock(<name>)"), CourseStep(13.0, "", "server 3: killed"))
     wrong, unknown, planted = (
         structs.replace(cell(library, verdict, seen=2), course=course)
-        for library, verdict in (("redlock-py", "does not"), ("pottery", "not known"), (CONTROL + ONE, "does not"))
+        for library, verdict in (
+            ("redlock-py", "does not"),
+            ("pottery", "not known"),
+            (CONTROL + ONE, "does not"),
+        )
     )
     told = result(wrong, unknown, planted, cell("rslock", "holds"))
     parts = evidence(told)

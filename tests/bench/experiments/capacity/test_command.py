@@ -15,7 +15,9 @@ SLO = ("acquire.p99 < 10ms",)
 
 def values(**given: Any) -> dict[str, Any]:
     """What click hands over when these options are given."""
-    plain: dict[str, Any] = {key.name.replace(".", "_"): () if key.kind.many else None for key in KEYS}
+    plain: dict[str, Any] = {
+        key.name.replace(".", "_"): () if key.kind.many else None for key in KEYS
+    }
     own = {"slo": SLO, "sweeps": (), "quick": False}
     return {**plain, **dict.fromkeys(("target_rate", "budget")), **own, **given}
 
@@ -43,7 +45,11 @@ def test_callers_given_are_a_cap() -> None:
 
 @pytest.mark.parametrize(
     ("given", "lengths_ms"),
-    [({"quick": True}, (2_000, 500)), ({"quick": True, "duration": "5s"}, (5_000, 500)), ({}, (7_000, 2_000))],
+    [
+        ({"quick": True}, (2_000, 500)),
+        ({"quick": True, "duration": "5s"}, (5_000, 500)),
+        ({}, (7_000, 2_000)),
+    ],
 )
 def test_quick_shortens_the_probes_of_a_scenario_too_but_no_option(
     tmp_path: Path, given: dict[str, Any], lengths_ms: tuple[int, int]
@@ -83,7 +89,9 @@ def test_wrong_options_are_refused_with_their_reason(given: dict[str, Any], sent
         plan_of(None, values(**given))
 
 
-def test_a_budget_in_which_no_probe_ends_is_refused_and_the_least_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_in_which_no_probe_ends_is_refused_and_the_least_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert execute(["capacity", "--slo", SLO[0], "--budget", "3s"]) == 2
     assert "--budget: 3s is too short for one probe. A probe takes 10s" in capsys.readouterr().err
     with pytest.raises(UsageError, match="give 14s for one"):

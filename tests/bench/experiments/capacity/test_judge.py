@@ -1,4 +1,5 @@
-"""What a capacity rests on: an interval with evidence on both sides, and no word that probes or loops contradict."""
+"""What a capacity rests on: an interval with evidence on both sides, and no word that probes or
+loops contradict."""
 
 from typing import Any
 
@@ -17,7 +18,14 @@ from bench.experiments.capacity.judge import (
     point_of,
 )
 from bench.experiments.capacity.probe import GAVE_OUT, GENERATOR, read_slo
-from bench.experiments.capacity.result import Capacity, CapacityPoint, ClosedLoop, Probe, Seen, at_capacity
+from bench.experiments.capacity.result import (
+    Capacity,
+    CapacityPoint,
+    ClosedLoop,
+    Probe,
+    Seen,
+    at_capacity,
+)
 from bench.measure.run_result import FleetFacts
 from bench.measure.section import typed
 from bench.scenario import load
@@ -25,7 +33,10 @@ from tests.bench.whole_run import SAMPLE
 from tests.doubles.capacity_points import ACQUIRE, probe
 from tests.doubles.capacity_points import point as capacity_point
 
-HELD, MISSED, SPOILT, PAUSED = Seen.HELD, Seen.MISSED, Seen.SATURATED, Seen.PAUSED
+HELD = Seen.HELD
+MISSED = Seen.MISSED
+SPOILT = Seen.SATURATED
+PAUSED = Seen.PAUSED
 Look = tuple[float, Seen]
 SLO = read_slo(["acquire.p99 < 10ms"])
 PROBE = typed(probe(1.0), Probe)
@@ -41,7 +52,10 @@ def loop(rate: float, p99: float = 0.003, users: int = 16) -> ClosedLoop:
 
 
 def found(
-    *looks: Look, target: float | None = None, closed: ClosedLoop | None = None, fleet: FleetFacts | None = None
+    *looks: Look,
+    target: float | None = None,
+    closed: ClosedLoop | None = None,
+    fleet: FleetFacts | None = None,
 ) -> CapacityPoint:
     """What a point comes to whose probes showed this."""
     probes = [structs.replace(PROBE, rate_per_s=rate, seen=seen) for rate, seen in looks]
@@ -57,7 +71,8 @@ GIVEN_OUT = tuple((rate, SPOILT) for rate, _ in ABOVE)
 
 def test_the_interval_lies_between_what_held_and_what_missed() -> None:
     point = found(*BELOW, *ABOVE)
-    low, high = point.capacity.low, point.capacity.high
+    low = point.capacity.low
+    high = point.capacity.high
     assert low is not None
     assert high is not None
     assert 850 < low < 1_000 < high < 1_150
@@ -67,21 +82,49 @@ def test_the_interval_lies_between_what_held_and_what_missed() -> None:
 @pytest.mark.parametrize(
     ("looks", "status", "said"),
     [
-        ((*BELOW, *GIVEN_OUT), "inconclusive", "the generator gave out first (its timer woke 3.10 ms late at 1,050/s)"),
+        (
+            (*BELOW, *GIVEN_OUT),
+            "inconclusive",
+            "the generator gave out first (its timer woke 3.10 ms late at 1,050/s)",
+        ),
         (BELOW, "inconclusive", "too few probes above it missed"),
-        ((*BELOW[-1:], *ABOVE[:1]), "inconclusive", "the capacity is at least|no rate that was tried surely holds"),
-        (((0.7, MISSED), (0.6, MISSED), (440.0, MISSED), (660.0, MISSED), (880.0, MISSED)), "fail",
-         "neither 0.60/s nor 880/s did"),
-        (((0.7, MISSED), (0.6, MISSED), (440.0, MISSED), (880.0, MISSED)), "inconclusive", "0.60/s did not"),
-        (((0.7, MISSED), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),  # perhaps a slow start
+        (
+            (*BELOW[-1:], *ABOVE[:1]),
+            "inconclusive",
+            "the capacity is at least|no rate that was tried surely holds",
+        ),
+        (
+            ((0.7, MISSED), (0.6, MISSED), (440.0, MISSED), (660.0, MISSED), (880.0, MISSED)),
+            "fail",
+            "neither 0.60/s nor 880/s did",
+        ),
+        (
+            ((0.7, MISSED), (0.6, MISSED), (440.0, MISSED), (880.0, MISSED)),
+            "inconclusive",
+            "0.60/s did not",
+        ),
+        # perhaps a slow start
+        (((0.7, MISSED), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
         (((5_000.0, MISSED),), "inconclusive", "too few lower ones were tried"),
         (((0.7, HELD), (0.6, MISSED), (0.9, MISSED)), "inconclusive", "0.60/s did not"),
         (((0.7, SPOILT),), "inconclusive", "the generator was saturated at 0.70/s"),
         ((), "inconclusive", "no probe was finished"),
-        (((500.0, HELD), (400.0, MISSED), (700.0, HELD), (600.0, MISSED), (1_000.0, HELD), (900.0, MISSED),
-          (1_300.0, HELD), (1_200.0, MISSED)), "inconclusive", "and an answer takes ±25 %"),
+        (
+            (
+                (500.0, HELD),
+                (400.0, MISSED),
+                (700.0, HELD),
+                (600.0, MISSED),
+                (1_000.0, HELD),
+                (900.0, MISSED),
+                (1_300.0, HELD),
+                (1_200.0, MISSED),
+            ),
+            "inconclusive",
+            "and an answer takes ±25 %",
+        ),
     ],
-)  # fmt: skip
+)
 def test_without_evidence_on_both_sides_and_near_there_is_no_answer(
     looks: tuple[Look, ...], status: str, said: str
 ) -> None:
@@ -91,18 +134,26 @@ def test_without_evidence_on_both_sides_and_near_there_is_no_answer(
 
 
 def test_what_the_generator_spoilt_says_nothing_of_the_servers() -> None:
-    plain, spoilt = found(*BELOW, *ABOVE), found(*BELOW, *ABOVE, *((rate, SPOILT) for rate, _ in BELOW))
+    plain = found(*BELOW, *ABOVE)
+    spoilt = found(*BELOW, *ABOVE, *((rate, SPOILT) for rate, _ in BELOW))
     assert plain.capacity == spoilt.capacity
     limit = found(*BELOW, *GIVEN_OUT).next_limit
-    assert (limit.name, limit.text) == (GENERATOR, GAVE_OUT.format("its timer woke 3.10 ms late at 1,050/s"))
+    assert (limit.name, limit.text) == (
+        GENERATOR,
+        GAVE_OUT.format("its timer woke 3.10 ms late at 1,050/s"),
+    )
 
 
 def test_where_only_spoilt_probes_make_it_narrow_the_capacity_is_at_least() -> None:
-    """A real search (2026-11-23): between 19,700 and 55,000/s by the servers' probes, yet the generator gave out."""
-    held, missed = (6_460.0, 19_200.0, 19_500.0, 19_700.0, 19_900.0, 20_100.0, 21_100.0), (20_300.0, 20_800.0, 28_800.0)
+    """A real search (2026-11-23): between 19,700 and 55,000/s by the servers' probes, yet the
+    generator gave out."""
+    held = (6_460.0, 19_200.0, 19_500.0, 19_700.0, 19_900.0, 20_100.0, 21_100.0)
+    missed = (20_300.0, 20_800.0, 28_800.0)
     spoilt = (20_400.0, 20_400.0, 21_500.0, 22_200.0, 22_700.0, 23_800.0)
     groups = ((held, HELD), (missed, MISSED), (spoilt, SPOILT))
-    point = found(*((rate, seen) for rates, seen in groups for rate in rates), closed=loop(46_935.0))
+    point = found(
+        *((rate, seen) for rates, seen in groups for rate in rates), closed=loop(46_935.0)
+    )
     assert point.capacity.at_least
     assert 17_000 < (point.capacity.low or 0) < 21_100
     assert "the generator gave out first" in "".join(point.reasons)
@@ -110,19 +161,25 @@ def test_where_only_spoilt_probes_make_it_narrow_the_capacity_is_at_least() -> N
 
 def test_no_end_lies_beyond_every_probe_that_bears_it_out() -> None:
     """The closed loop alone would have it higher, or lower."""
-    held, spoilt = [(16_500.0 + 100 * number, HELD) for number in range(6)], [(17_700.0, SPOILT), (20_000.0, SPOILT)]
+    held = [(16_500.0 + 100 * number, HELD) for number in range(6)]
+    spoilt = [(17_700.0, SPOILT), (20_000.0, SPOILT)]
     assert found(*held, *spoilt, closed=loop(60_000.0)).capacity.low == 17_000.0
-    high = found(*((rate, MISSED) for rate, _ in ABOVE * 3), *BELOW, closed=loop(500.0)).capacity.high
+    high = found(
+        *((rate, MISSED) for rate, _ in ABOVE * 3), *BELOW, closed=loop(500.0)
+    ).capacity.high
     assert (high or 0) >= 1_050.0
 
 
-def test_a_generator_without_a_core_to_spare_gave_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generator_without_a_core_to_spare_gave_out_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(judge, "is_busy", lambda _ratio: True)
     assert found(*BELOW, *GIVEN_OUT).next_limit.text == GAVE_OUT.format("71 % of a core at 1,050/s")
 
 
 def test_held_or_missed_below_or_above_widens_the_interval_and_never_claims_more() -> None:
-    sure, torn = found(*BELOW, *ABOVE).capacity, found(*BELOW, *ABOVE, (800.0, MISSED), (1_100.0, HELD)).capacity
+    sure = found(*BELOW, *ABOVE).capacity
+    torn = found(*BELOW, *ABOVE, (800.0, MISSED), (1_100.0, HELD)).capacity
     assert torn.width > sure.width
 
 
@@ -142,7 +199,10 @@ def test_headroom_is_the_capacity_beyond_the_target() -> None:
 def test_the_latency_at_the_target_has_the_interval_of_student_s_t() -> None:
     found = mean_latency([0.005, 0.006, 0.0072])
     assert found is not None
-    assert (found.value, found.low, found.high) == pytest.approx((0.006, 0.0038145, 0.0094377), rel=1e-3)  # by hand
+    # by hand
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (0.006, 0.0038145, 0.0094377), rel=1e-3
+    )
     assert mean_latency([0.006]) is None
 
 
@@ -150,7 +210,11 @@ def test_the_latency_at_the_target_has_the_interval_of_student_s_t() -> None:
     ("rate", "said"),
     [
         (1_000.0, "they agree"),
-        (1_700.0, "callers in closed loop made 1,700/s within the SLO, more: they wait for each other and never queue"),
+        (
+            1_700.0,
+            "callers in closed loop made 1,700/s within the SLO, more: they wait for "
+            "each other and never queue",
+        ),
         (400.0, "fewer than open loop"),
     ],
 )
@@ -163,7 +227,8 @@ def test_open_and_closed_loop_agree_or_a_sentence_says_why_not(rate: float, said
     "closed, contradicted",
     [
         ([(17_536.0, 16)], True),
-        ([(1900.0, 16)], False),  # callers that wait for each other make no queue
+        # callers that wait for each other make no queue
+        ([(1900.0, 16)], False),
         ([], False),
     ],
 )
@@ -180,12 +245,15 @@ def test_no_rate_holds_is_contradicted_by_any_closed_loop_that_kept_the_slo() ->
 
 
 def test_a_closed_loop_that_missed_the_slo_is_none_within_it() -> None:
-    fast, slow = loop(17_536.0), loop(17_536.0, p99=0.02)
+    fast = loop(17_536.0)
+    slow = loop(17_536.0, p99=0.02)
     assert loops_within(Findings([], [fast, slow]), SLO) == [(17_536.0, 16)]
 
 
 def point(status: str, probes: int = 8) -> CapacityPoint:
-    return capacity_point(status=status, reasons=[f"it was {status}"], probes=[probe(1_000.0)] * probes)
+    return capacity_point(
+        status=status, reasons=[f"it was {status}"], probes=[probe(1_000.0)] * probes
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +270,9 @@ def point(status: str, probes: int = 8) -> CapacityPoint:
         ([point("violated")], {"interrupted": True}, "VIOLATED", 130),
     ],
 )
-def test_the_word_over_all_points(points: list[CapacityPoint], changes: dict[str, Any], word: str, code: int) -> None:
+def test_the_word_over_all_points(
+    points: list[CapacityPoint], changes: dict[str, Any], word: str, code: int
+) -> None:
     verdict = judge_capacity(points, **changes)
     assert (verdict.word, verdict.exit_code) == (word, code)
 
@@ -216,7 +286,9 @@ def beside(*seen: Seen, target: float = TARGET) -> CapacityPoint:
 
 
 @pytest.mark.parametrize("seen", [(MISSED,) * 3, (MISSED,) * 4, (HELD, MISSED, MISSED, MISSED)])
-def test_nothing_is_found_beside_a_target_that_missed_below_the_interval(seen: tuple[Seen, ...]) -> None:
+def test_nothing_is_found_beside_a_target_that_missed_below_the_interval(
+    seen: tuple[Seen, ...],
+) -> None:
     point = beside(*seen)
     assert point.status == "inconclusive"
     assert "missed at 500/s, below the interval" in "".join(point.reasons)
@@ -231,7 +303,9 @@ def test_one_bad_moment_at_the_target_contradicts_nothing() -> None:
 def test_a_target_beyond_the_interval_that_missed_is_not_kept() -> None:
     point = beside(MISSED, MISSED, MISSED, MISSED, target=2_000.0)
     assert point.status == "fail"
-    assert "4 of 4 probes missed at the target of 2,000/s: the fleet bears at most" in point.reasons[0]
+    assert (
+        "4 of 4 probes missed at the target of 2,000/s: the fleet bears at most" in point.reasons[0]
+    )
 
 
 def test_a_target_inside_the_interval_that_missed_is_not_known() -> None:
@@ -255,12 +329,23 @@ def test_the_sentence_of_an_open_answer_names_a_rate_that_missed() -> None:
 
 
 def test_a_server_that_answers_nothing_in_time_keeps_no_rate() -> None:
-    looks = ((judge.LOWEST, MISSED), (judge.LOWEST, MISSED), (16.0, MISSED), (24.0, MISSED), (32.0, MISSED))
+    looks = (
+        (judge.LOWEST, MISSED),
+        (judge.LOWEST, MISSED),
+        (16.0, MISSED),
+        (24.0, MISSED),
+        (32.0, MISSED),
+    )
     point = found(*looks, closed=loop(40.0, p99=0.2))
-    assert (point.status, point.reasons) == ("fail", ("no rate holds the SLO: neither 1.00/s nor 32/s did",))
+    assert (point.status, point.reasons) == (
+        "fail",
+        ("no rate holds the SLO: neither 1.00/s nor 32/s did",),
+    )
 
 
-PAUSES = tuple((rate, PAUSED) for rate in (980.0, 990.0, 1_000.0, 1_010.0, 1_020.0, 1_030.0, 1_060.0))
+PAUSES = tuple(
+    (rate, PAUSED) for rate in (980.0, 990.0, 1_000.0, 1_010.0, 1_020.0, 1_030.0, 1_060.0)
+)
 
 
 def fleet_here(*, started: bool) -> FleetFacts:
@@ -268,12 +353,13 @@ def fleet_here(*, started: bool) -> FleetFacts:
 
 
 def test_a_few_pauses_of_the_machine_say_nothing_of_the_servers() -> None:
-    plain, paused = found(*BELOW, *ABOVE), found(*BELOW, *ABOVE, *PAUSES)
+    plain = found(*BELOW, *ABOVE)
+    paused = found(*BELOW, *ABOVE, *PAUSES)
     assert plain.capacity == paused.capacity
     assert not paused.capacity.as_it_is
 
 
-def test_where_most_probes_met_pauses_servers_here_have_the_capacity_of_the_machine_as_it_is_now() -> None:
+def test_where_most_probes_met_pauses_the_capacity_is_of_the_machine_as_it_is_now() -> None:
     point = found(*BELOW, *PAUSES, (1_080.0, PAUSED), fleet=fleet_here(started=True))
     assert point.capacity.as_it_is
     assert point.capacity.high is not None
@@ -281,7 +367,11 @@ def test_where_most_probes_met_pauses_servers_here_have_the_capacity_of_the_mach
 
 
 def test_a_target_that_a_busy_machine_misses_does_not_hold_as_it_is_now() -> None:
-    looks = (*((900.0, PAUSED),) * 5, *((rate, HELD) for rate in (300.0, 310.0, 320.0)), *((400.0, PAUSED),) * 5)
+    looks = (
+        *((900.0, PAUSED),) * 5,
+        *((rate, HELD) for rate in (300.0, 310.0, 320.0)),
+        *((400.0, PAUSED),) * 5,
+    )
     point = found(*looks, target=900.0, closed=loop(350.0), fleet=fleet_here(started=True))
     assert point.capacity.as_it_is
     assert point.headroom is not None
@@ -293,7 +383,10 @@ def test_a_target_that_a_busy_machine_misses_does_not_hold_as_it_is_now() -> Non
 def test_servers_elsewhere_are_not_blamed_for_pauses_here() -> None:
     point = found(*BELOW, *PAUSES, (1_080.0, PAUSED), fleet=fleet_here(started=False))
     assert (point.capacity.high, point.capacity.as_it_is) == (None, False)
-    assert "8 of 14 probes tell nothing, as this machine did not run the load in time" in point.reasons[0]
+    assert (
+        "8 of 14 probes tell nothing, as this machine did not run the load in time"
+        in point.reasons[0]
+    )
 
 
 def test_after_paused_probes_the_search_looks_for_a_clear_miss_at_higher_rates() -> None:
@@ -303,16 +396,26 @@ def test_after_paused_probes_the_search_looks_for_a_clear_miss_at_higher_rates()
 
     few = ((900.0, HELD), (950.0, HELD))
     assert next_rate(*few, (1_000.0, PAUSED)) == pytest.approx(1.1 * next_rate(*few), rel=0.01)
-    assert next_rate(*few, (1_000.0, PAUSED), (1_100.0, PAUSED)) == pytest.approx(1.21 * next_rate(*few), rel=0.01)
+    assert next_rate(*few, (1_000.0, PAUSED), (1_100.0, PAUSED)) == pytest.approx(
+        1.21 * next_rate(*few), rel=0.01
+    )
     assert next_rate(*few, (1_000.0, PAUSED), (1_100.0, HELD)) == next_rate(*few, (1_100.0, HELD))
 
 
 @pytest.mark.parametrize(
     ("seen", "holds"),
-    [((HELD,) * 3, None), ((HELD,) * 4, True), ((HELD,) * 7 + (MISSED,), True), ((MISSED,) * 4, False),
-     ((HELD, MISSED) * 4, None), ((HELD,) * 3 + (PAUSED,) * 2, None)],
-)  # fmt: skip
-def test_whether_the_target_holds_is_told_by_the_probes_there(seen: tuple[Seen, ...], holds: bool | None) -> None:
+    [
+        ((HELD,) * 3, None),
+        ((HELD,) * 4, True),
+        ((HELD,) * 7 + (MISSED,), True),
+        ((MISSED,) * 4, False),
+        ((HELD, MISSED) * 4, None),
+        ((HELD,) * 3 + (PAUSED,) * 2, None),
+    ],
+)
+def test_whether_the_target_holds_is_told_by_the_probes_there(
+    seen: tuple[Seen, ...], holds: bool | None
+) -> None:
     probes = [structs.replace(PROBE, rate_per_s=TARGET, seen=one) for one in seen]
     assert judge.target_holds(Findings(probes), TARGET) is holds
 
@@ -336,14 +439,27 @@ def test_the_next_limit_is_not_told_by_a_probe_far_from_the_capacity() -> None:
     near = found((600.0, HELD), *ABOVE)
     assert near.next_limit.ratio == PROBE.uses[0].ratio
     assert at_capacity([structs.replace(PROBE, rate_per_s=10.0)], far.capacity) is None
-    assert at_capacity([structs.replace(PROBE, rate_per_s=600.0)], capacity(1_000.0, 1_100.0)) is not None
-    assert at_capacity([structs.replace(PROBE, rate_per_s=500.0)], capacity(1_000.0, 1_100.0)) is not None
-    assert at_capacity([structs.replace(PROBE, rate_per_s=499.0)], capacity(1_000.0, 1_100.0)) is None
+    assert (
+        at_capacity([structs.replace(PROBE, rate_per_s=600.0)], capacity(1_000.0, 1_100.0))
+        is not None
+    )
+    assert (
+        at_capacity([structs.replace(PROBE, rate_per_s=500.0)], capacity(1_000.0, 1_100.0))
+        is not None
+    )
+    assert (
+        at_capacity([structs.replace(PROBE, rate_per_s=499.0)], capacity(1_000.0, 1_100.0)) is None
+    )
 
 
 def test_probes_at_the_lowest_rate_and_in_the_middle_show_that_no_rate_holds() -> None:
-    """A paused one is made again. The lowest rate alone shows nothing: a server may be slow after each rest."""
-    missed, wanted, looks = [loop(100.0, p99=0.05)], list[float | None](), list[Look]()
+    """A paused one is made again.
+
+    The lowest rate alone shows nothing: a server may be slow after each rest.
+    """
+    missed = [loop(100.0, p99=0.05)]
+    wanted = list[float | None]()
+    looks = list[Look]()
     for seen in (PAUSED, MISSED, MISSED, MISSED, MISSED, MISSED):
         probes = [structs.replace(PROBE, rate_per_s=rate, seen=one) for rate, one in looks]
         wanted.append(judge.next_probe(Findings(probes, missed), SLO)[1])

@@ -21,10 +21,18 @@ def result() -> dict[str, Any]:
     calm = copy.deepcopy(SAMPLE)
     calm["environment"]["usable_cores"] = 4
     calm["generator"]["cpu_ratio"] = 0.5
-    calm["scenario"] |= {"users": 10_000, "resources": 1_000, "skew": {"kind": "uniform", "value": 0.0}}
+    calm["scenario"] |= {
+        "users": 10_000,
+        "resources": 1_000,
+        "skew": {"kind": "uniform", "value": 0.0},
+    }
     calm["rate"]["achieved_per_s"] = 1_000.0
     calm["totals"]["acquired"] = 10_000
-    calm["fleet"] |= {"started": True, "fsync": "everysec", "fdatasync_s": {"p50_s": 0.001, "p99_s": 0.002}}
+    calm["fleet"] |= {
+        "started": True,
+        "fsync": "everysec",
+        "fdatasync_s": {"p50_s": 0.001, "p99_s": 0.002},
+    }
     calm["cost"] |= {"client_cpu_us_per_cycle": 100.0, "server_cpu_us_per_cycle": 200.0}
     for instance in calm["instances"]:
         instance["info"] = {"cpu_s": 1.0, "aof": {"aof_delayed_fsync": 0}}
@@ -40,7 +48,8 @@ def limit_of(result: dict[str, Any]) -> str | None:
     ("path", "value", "name"),
     [
         (("generator", "cpu_ratio"), 0.95, bottleneck.GENERATOR),
-        (("instances", 1, "info", "cpu_s"), 9.5, bottleneck.SERVER),  # 950 µs per lease at 1,000/s, of the busiest
+        # 950 µs per lease at 1,000/s, of the busiest
+        (("instances", 1, "info", "cpu_s"), 9.5, bottleneck.SERVER),
         (("cost", "server_cpu_us_per_cycle"), 3_500.0, bottleneck.MACHINE),
         (("instances", 0, "info", "aof", "aof_delayed_fsync"), 3, bottleneck.FSYNC),
     ],
@@ -55,9 +64,14 @@ def test_what_is_used_up_first_is_the_limit(
     assert limit_of(result) == name
 
 
-def test_where_nothing_is_near_its_limit_the_nearest_is_named_with_its_figure(result: dict[str, Any]) -> None:
+def test_where_nothing_is_near_its_limit_the_nearest_is_named_with_its_figure(
+    result: dict[str, Any],
+) -> None:
     limit = next_limit(uses_of(run_of(result), SLO))
-    assert (limit.name, limit.text) == (bottleneck.GENERATOR, "50 % of a core; nothing was nearer its limit")
+    assert (limit.name, limit.text) == (
+        bottleneck.GENERATOR,
+        "50 % of a core; nothing was nearer its limit",
+    )
     assert limit.full_per_s == 2_000.0
 
 
@@ -70,23 +84,36 @@ def test_far_servers_may_be_limited_by_the_way_there(result: dict[str, Any]) -> 
         instance |= {"address": "10.0.0.7:6379", "reply_s": {"p50": 0.009}}
     result["fleet"]["started"] = False
     limit = next_limit(uses_of(run_of(result), SLO))
-    assert (limit.name, limit.text) == (bottleneck.NETWORK, "a reply takes 9.00 ms (p50) of the 10 ms")
+    assert (limit.name, limit.text) == (
+        bottleneck.NETWORK,
+        "a reply takes 9.00 ms (p50) of the 10 ms",
+    )
 
 
 def test_what_others_take_of_the_cores_is_said(result: dict[str, Any]) -> None:
     limit = next_limit(uses_of(run_of(result), SLO, busy=0.98))
-    assert (limit.name, limit.text) == (bottleneck.MACHINE, "98 % of 4 busy, 8 % with generator and servers")
+    assert (limit.name, limit.text) == (
+        bottleneck.MACHINE,
+        "98 % of 4 busy, 8 % with generator and servers",
+    )
 
 
-def test_the_cores_of_this_machine_count_beside_servers_of_somebody_else(result: dict[str, Any]) -> None:
+def test_the_cores_of_this_machine_count_beside_servers_of_somebody_else(
+    result: dict[str, Any],
+) -> None:
     result["fleet"]["started"] = False
     for instance in result["instances"]:
         instance |= {"address": "10.0.0.7:6379", "reply_s": {"p50": 0.001}}
     limit = next_limit(uses_of(run_of(result), SLO, busy=0.98))
-    assert (limit.name, limit.text) == (bottleneck.MACHINE, "98 % of 4 busy, 2 % with the generator")
+    assert (limit.name, limit.text) == (
+        bottleneck.MACHINE,
+        "98 % of 4 busy, 2 % with the generator",
+    )
 
 
-@pytest.mark.parametrize(("busy", "named"), [(0.95, bottleneck.MACHINE), (0.5, bottleneck.GENERATOR)])
+@pytest.mark.parametrize(
+    ("busy", "named"), [(0.95, bottleneck.MACHINE), (0.5, bottleneck.GENERATOR)]
+)
 def test_more_processes_are_proposed_only_where_the_cores_have_room(
     result: dict[str, Any], busy: float, named: str
 ) -> None:
@@ -105,7 +132,8 @@ def test_a_use_far_from_full_is_not_extrapolated(result: dict[str, Any]) -> None
 def test_one_hot_key_has_a_ceiling(result: dict[str, Any]) -> None:
     result["scenario"] |= {"resources": 1, "skew": {"kind": "uniform", "value": 0.0}}
     result["scenario"]["hold"] = {"kind": "fixed", "ms": 5.0, "sigma": 0.0}
-    result["latency_s"]["hold"]["mean"], result["latency_s"]["handoff"]["p50"] = 0.005, 0.001
+    result["latency_s"]["hold"]["mean"] = 0.005
+    result["latency_s"]["handoff"]["p50"] = 0.001
     result["rate"]["achieved_per_s"] = 160.0
     limit = next_limit(uses_of(run_of(result), SLO))
     assert limit.name == bottleneck.HOT_KEY

@@ -26,9 +26,17 @@ def run_of(fast: int, slow: int = 0, failed: int = 0) -> dict[str, Any]:
     p99 = histogram.percentile(99)
     result["histograms"]["acquire"] = histogram.encode()
     result["outcomes"] = {"acquired": fast + slow, "contended": failed, "split_vote": 0}
-    result["latency_s"]["acquire"] |= {"count": fast + slow, "p99": None if p99 is None else p99 / 1e9}
+    result["latency_s"]["acquire"] |= {
+        "count": fast + slow,
+        "p99": None if p99 is None else p99 / 1e9,
+    }
     result["rate"] |= {"offered_per_s": 100.0, "completed_per_s": 100.0, "sustained": True}
-    result["generator"] |= {"cpu_ratio": 0.5, "timer_lateness_p99_s": 0.0001, "verdict": "VALID", "reason": None}
+    result["generator"] |= {
+        "cpu_ratio": 0.5,
+        "timer_lateness_p99_s": 0.0001,
+        "verdict": "VALID",
+        "reason": None,
+    }
     result["environment"]["usable_cores"] = 4
     result["fleet"] |= {"started": True, "fsync": "everysec", "fdatasync_s": None}
     for instance in result["instances"]:
@@ -49,7 +57,9 @@ def seen(result: dict[str, Any], expression: str = "acquire.p99 < 10ms") -> Seen
         ({"failed": 120}, Seen.MISSED),
     ],
 )
-def test_one_in_a_hundred_may_be_late_or_without_a_lease(missed: dict[str, int], expected: Seen) -> None:
+def test_one_in_a_hundred_may_be_late_or_without_a_lease(
+    missed: dict[str, int], expected: Seen
+) -> None:
     assert seen(run_of(fast=10_000 - sum(missed.values()), **missed)) is expected
 
 
@@ -68,7 +78,9 @@ def test_a_miss_of_a_busy_generator_says_nothing_of_the_servers() -> None:
 
 def late(result: dict[str, Any], number: int, late_ns: int) -> dict[str, Any]:
     """`result`, whose timer woke so late for so many of its starts."""
-    times = Histogram.of(np.repeat(np.array([late_ns, 10_000], np.int64), [number, 10_000 - number]))
+    times = Histogram.of(
+        np.repeat(np.array([late_ns, 10_000], np.int64), [number, 10_000 - number])
+    )
     result["histograms"]["timer_lateness"] = times.encode()
     result["latency_s"]["acquire_service"] |= {"p50": 0.001}
     result["generator"] |= {"verdict": "LATE", "timer_lateness_p99_s": late_ns / 1e9}
@@ -78,26 +90,35 @@ def late(result: dict[str, Any], number: int, late_ns: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("number", "late_ms", "expected"),
     [
-        (1_000, 20, Seen.SATURATED),  # without them none was late
-        (950, 20, Seen.SATURATED),  # without them 50 of 10,000 were, and 100 may
-        (500, 20, Seen.MISSED),  # so 500 others were the servers'
-        (1_000, 8, Seen.MISSED),  # there was time for an acquire left
+        # without them none was late
+        (1_000, 20, Seen.SATURATED),
+        # without them 50 of 10,000 were, and 100 may
+        (950, 20, Seen.SATURATED),
+        # so 500 others were the servers'
+        (500, 20, Seen.MISSED),
+        # there was time for an acquire left
+        (1_000, 8, Seen.MISSED),
     ],
 )
-def test_a_miss_is_the_generators_where_its_late_starts_make_it_one(number: int, late_ms: int, expected: Seen) -> None:
+def test_a_miss_is_the_generators_where_its_late_starts_make_it_one(
+    number: int, late_ms: int, expected: Seen
+) -> None:
     assert seen(late(run_of(fast=9_000, slow=1_000), number, late_ms * 1_000_000)) is expected
 
 
 def test_what_was_late_stands_beside_the_figure_of_the_slo() -> None:
     result = whole(late(run_of(fast=10_000), 200, 6_100_000))
-    assert judge_probe(100.0, "search", result, SLO).generator.late_s == pytest.approx(0.0061, rel=1e-2)
-    assert judge_probe(100.0, "search", result, read_slo(["acquire.p90 < 1s"])).generator.late_s == pytest.approx(
-        1e-5, rel=1e-2
+    assert judge_probe(100.0, "search", result, SLO).generator.late_s == pytest.approx(
+        0.0061, rel=1e-2
     )
+    assert judge_probe(
+        100.0, "search", result, read_slo(["acquire.p90 < 1s"])
+    ).generator.late_s == pytest.approx(1e-5, rel=1e-2)
 
 
 def paused(result: dict[str, Any], fast: int, slow: int = 0, least_ms: int = 8) -> dict[str, Any]:
-    """`result`, of whose acquires so many of 1 ms and of 30 ms touched a pause of `least_ms` or more."""
+    """`result`, of whose acquires so many of 1 ms and of 30 ms touched a pause of `least_ms` or
+    more."""
     values = np.repeat(np.array([1_000_000, 30_000_000], np.int64), [fast, slow])
     result["histograms"][f"paused_{least_ms}"] = Histogram.of(values).encode()
     return result
@@ -106,12 +127,18 @@ def paused(result: dict[str, Any], fast: int, slow: int = 0, least_ms: int = 8) 
 @pytest.mark.parametrize(
     ("touched", "expected"),
     [
-        ({"fast": 0, "slow": 250}, Seen.HELD),  # what is left has 50 misses in 9,750
-        ({"fast": 250, "slow": 0}, Seen.MISSED),  # hits are left out, too
-        ({"fast": 0, "slow": 250, "least_ms": 1}, Seen.MISSED),  # too short to make a miss of 10 ms
-        ({"fast": 9_500, "slow": 298}, Seen.PAUSED),  # 2 misses of 202: too few to tell
-        ({"fast": 9_500, "slow": 200}, Seen.PAUSED),  # 100 of 300: late after a pause, perhaps
-        ({"fast": 9_650, "slow": 200}, Seen.MISSED),  # 100 of 150: a queue that grows
+        # what is left has 50 misses in 9,750
+        ({"fast": 0, "slow": 250}, Seen.HELD),
+        # hits are left out, too
+        ({"fast": 250, "slow": 0}, Seen.MISSED),
+        # too short to make a miss of 10 ms
+        ({"fast": 0, "slow": 250, "least_ms": 1}, Seen.MISSED),
+        # 2 misses of 202: too few to tell
+        ({"fast": 9_500, "slow": 298}, Seen.PAUSED),
+        # 100 of 300: late after a pause, perhaps
+        ({"fast": 9_500, "slow": 200}, Seen.PAUSED),
+        # 100 of 150: a queue that grows
+        ({"fast": 9_650, "slow": 200}, Seen.MISSED),
         ({"fast": 5_000, "slow": 290}, Seen.HELD),  # 10 of 4,710
     ],
 )
@@ -129,12 +156,19 @@ def test_what_held_within_long_pauses_held() -> None:
 
 def test_a_load_process_that_was_stopped_says_nothing_of_the_servers() -> None:
     result = run_of(fast=9_000, slow=1_000)
-    result["generator"] |= {"verdict": "INVALID", "reason": "away", "gap_s": 0.06 * result["duration_s"]}
+    result["generator"] |= {
+        "verdict": "INVALID",
+        "reason": "away",
+        "gap_s": 0.06 * result["duration_s"],
+    }
     assert seen(result) is Seen.PAUSED
 
 
 def test_late_starts_within_a_pause_are_not_left_out_twice() -> None:
-    """110 misses are left out with their pause. The timer's lateness of the same 110 excuses no other miss."""
+    """110 misses are left out with their pause.
+
+    The timer's lateness of the same 110 excuses no other miss.
+    """
     result = paused(run_of(fast=9_700, slow=300), fast=0, slow=110)
     assert seen(late(result, 110, 15_000_000)) is Seen.MISSED
 
@@ -180,5 +214,6 @@ def scenario() -> Scenario:
 def test_callers_are_as_many_as_the_rate_needs() -> None:
     held = replace(scenario(), hold=Delay("fixed", 5.0))
     assert callers_for(100, scenario(), SLO) == 64
-    assert callers_for(10_000, held, SLO) == 512  # 1.3 · 10,000/s · (5 ms + 2 · 10 ms) = 325
+    # 1.3 · 10,000/s · (5 ms + 2 · 10 ms) = 325
+    assert callers_for(10_000, held, SLO) == 512
     assert callers_for(1e6, held, SLO) == 2048

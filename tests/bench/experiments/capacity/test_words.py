@@ -22,12 +22,15 @@ def shown(document: CapacityResult, width: int) -> str:
     ("low", "high", "at_least", "said"),
     [
         (11_200.0, 11_480.0, False, "11,200–11,500 leases/s, 95 % sure,"),
-        (11_200.0, None, True, "≥ 11,200 leases/s, 95 % sure,"),  # the generator gave out first
+        # the generator gave out first
+        (11_200.0, None, True, "≥ 11,200 leases/s, 95 % sure,"),
         (None, 0.7, False, "at most 0.7 leases/s, 95 % sure,"),
         (None, None, False, "no rate is known to hold"),
     ],
 )
-def test_the_planning_question_is_answered_in_words(low: float, high: float, at_least: bool, said: str) -> None:
+def test_the_planning_question_is_answered_in_words(
+    low: float, high: float, at_least: bool, said: str
+) -> None:
     assert answer(point(low, high, capacity={"at_least": at_least}), result(point())) == (
         f"N=5, fsync everysec, 512 users, 1,000 keys, 5ms hold: {said} at acquire.p99 < 10ms; "
         "next limit: server CPU of one instance, full at 11,700/s (#2: 97 % of a core)"
@@ -39,9 +42,12 @@ def test_a_bracket_from_before_there_were_intervals_claims_none() -> None:
 
 
 def test_what_the_generator_left_open_says_what_to_do() -> None:
-    gave_out = structs.replace(point().next_limit, text=GAVE_OUT.format("92 % of a core at 900/s"), full_per_s=None)
+    gave_out = structs.replace(
+        point().next_limit, text=GAVE_OUT.format("92 % of a core at 900/s"), full_per_s=None
+    )
     assert answer(structs.replace(point(), next_limit=gave_out), result(point())).endswith(
-        "next limit: not reached: the generator gave out first (92 % of a core at 900/s); use --processes or more hosts"
+        "next limit: not reached: the generator gave out first (92 % of a core at "
+        "900/s); use --processes or more hosts"
     )
 
 
@@ -52,13 +58,28 @@ ROOM = "room up to 11,200–11,500/s"
     ("capacity", "holds", "said"),
     [
         ({}, True, f"5,000/s holds (p99 6.00 ms, 95 % sure below 9.00 ms); {ROOM}"),
-        ({"high": None}, True, "5,000/s holds (p99 6.00 ms, 95 % sure below 9.00 ms); room up to at least 11,200/s"),
-        ({"low": None}, True, "95 % sure below 9.00 ms); how much room there is beyond is not known"),
-        ({}, False, "(0 of 0 probes held; p99 6.00 ms, 95 % sure below 9.00 ms); capacity: 11,200–11,500 leases/s"),
+        (
+            {"high": None},
+            True,
+            "5,000/s holds (p99 6.00 ms, 95 % sure below 9.00 ms); room up to at least 11,200/s",
+        ),
+        (
+            {"low": None},
+            True,
+            "95 % sure below 9.00 ms); how much room there is beyond is not known",
+        ),
+        (
+            {},
+            False,
+            "(0 of 0 probes held; p99 6.00 ms, 95 % sure below 9.00 ms); capacity: "
+            "11,200–11,500 leases/s",
+        ),
         ({}, None, "whether 5,000/s holds is not known (0 of 0 probes held;"),
     ],
 )
-def test_the_first_sentence_is_about_the_target(capacity: dict[str, Any], holds: bool | None, said: str) -> None:
+def test_the_first_sentence_is_about_the_target(
+    capacity: dict[str, Any], holds: bool | None, said: str
+) -> None:
     headroom = structs.replace(point().headroom, holds=holds)
     shown_text = shown(result(structs.replace(point(capacity=capacity), headroom=headroom)), 300)
     assert said in " ".join(shown_text.splitlines()[0].split())
@@ -77,13 +98,19 @@ def test_the_first_sentence_is_about_the_target(capacity: dict[str, Any], holds:
 def test_the_first_line_says_when_the_machine_is_busy_with_other_work(
     others: float | None, as_it_is: bool, said: str
 ) -> None:
-    made = point(capacity={"as_it_is": as_it_is}, probes=[{**probe(11_200.0), "others_ratio": others}])
+    made = point(
+        capacity={"as_it_is": as_it_is}, probes=[{**probe(11_200.0), "others_ratio": others}]
+    )
     line = shown(result(structs.replace(made, headroom=None)), 300).splitlines()[0].strip()
     assert line.endswith(f"95 % sure, at acquire.p99 < 10ms{said}")
 
 
 def test_what_pauses_took_from_the_probes_is_counted() -> None:
-    probes = [{**probe(9_000.0), "left_out": 300}, {**probe(9_500.0, "paused"), "left_out": 1_200}, probe(11_200.0)]
+    probes = [
+        {**probe(9_000.0), "left_out": 300},
+        {**probe(9_500.0, "paused"), "left_out": 1_200},
+        probe(11_200.0),
+    ]
     text = " ".join(shown(result(point(probes=probes)), 300).split())
     assert "1,500 acquires in 2 probes touched one" in text
     assert "neither hits nor misses; 1 probe told nothing" in text
@@ -99,7 +126,13 @@ def test_the_load_process_s_own_share_stands_beside_the_latency() -> None:
 def test_nothing_is_cut_off(width: int) -> None:
     text = shown(result(point()), width)
     assert "…" not in text
-    for needed in ("95 % sure: 99.41 % to 99.58 %", "5,000/s holds", "they agree", "#2 127.0.0.1:40000", "97 %"):
+    for needed in (
+        "95 % sure: 99.41 % to 99.58 %",
+        "5,000/s holds",
+        "they agree",
+        "#2 127.0.0.1:40000",
+        "97 %",
+    ):
         assert needed in " ".join(text.split())
 
 

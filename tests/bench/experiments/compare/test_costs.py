@@ -56,9 +56,14 @@ def test_one_command_more_is_counted() -> None:
 
 @pytest.fixture
 def stage() -> Iterator[tuple[CountingRelay, socket.socket, Callable[[], Counter[str]]]]:
-    """A relay, the server behind it, and what it counts until a child says something that is there already."""
+    """A relay, the server behind it, and what it counts until a child says something that is there
+    already."""
     said, says = os.pipe()
-    with os.fdopen(said, "rb") as stdout, os.fdopen(says, "wb"), socket.create_server(("127.0.0.1", 0)) as server:
+    with (
+        os.fdopen(said, "rb") as stdout,
+        os.fdopen(says, "wb"),
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
         child: Any = SimpleNamespace(
             process=SimpleNamespace(stdout=stdout), read_line=lambda: os.read(said, 9).decode()
         )
@@ -72,7 +77,8 @@ def stage() -> Iterator[tuple[CountingRelay, socket.socket, Callable[[], Counter
 
 
 def test_a_connection_whose_ends_close_in_one_moment_ends_once(stage: Any) -> None:
-    """A client on a busy machine gave up just as its server did; the gate ended with a fault of lockbench itself."""
+    """A client on a busy machine gave up just as its server did; the gate ended with a fault of
+    lockbench itself."""
     relay, server, counts = stage
     client = socket.create_connection(("127.0.0.1", relay.ports[0]))
     assert counts()["connections"] == 1
@@ -83,7 +89,8 @@ def test_a_connection_whose_ends_close_in_one_moment_ends_once(stage: Any) -> No
 
 def test_a_client_that_asks_for_tls_is_handed_on_and_not_counted(stage: Any) -> None:
     relay, server, counts = stage
-    hello, alert = b"\x16\x03\x01\x00\x05hello", b"\x15\x03\x01\x00\x02\x02\x28"
+    hello = b"\x16\x03\x01\x00\x05hello"
+    alert = b"\x15\x03\x01\x00\x02\x02\x28"
     with socket.create_connection(("127.0.0.1", relay.ports[0])) as client:
         client.sendall(hello)
         assert counts()["commands"] == 0

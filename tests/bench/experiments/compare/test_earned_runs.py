@@ -1,5 +1,5 @@
-"""Stored runs in a gate: only runs whose word is earned count, counted costs may not grow, the headline says what was
-judged."""
+"""Stored runs in a gate: only runs whose word is earned count, counted costs may not grow, the
+headline says what was judged."""
 
 import copy
 import json
@@ -40,35 +40,65 @@ def series(folder: str, changes: Change) -> str:
 
 
 NOT_TESTED = {
-    "verdict.word": "NOT TESTED", "safety.verdict": "NOT TESTED", "safety.tested_leases": 3,
-    "safety.upper_bound_95": None, "safety.reason": "no lease was held for a time: set --hold",
+    "verdict.word": "NOT TESTED",
+    "safety.verdict": "NOT TESTED",
+    "safety.tested_leases": 3,
+    "safety.upper_bound_95": None,
+    "safety.reason": "no lease was held for a time: set --hold",
     "verdict.evidence": [{"tested": "tested leases", "count": 3, "least": 100, "excludes": ""}],
-}  # fmt: skip
+}
 UNKNOWN = {
-    "verdict.word": "UNKNOWN", "safety.verdict": "UNKNOWN", "safety.upper_bound_95": None, "safety.reason": "a hole",
-}  # fmt: skip
+    "verdict.word": "UNKNOWN",
+    "safety.verdict": "UNKNOWN",
+    "safety.upper_bound_95": None,
+    "safety.reason": "a hole",
+}
 INTERRUPTED = {
-    "interrupted": True, "verdict.word": "INTERRUPTED", "verdict.status": "inconclusive", "verdict.exit_code": 130,
+    "interrupted": True,
+    "verdict.word": "INTERRUPTED",
+    "verdict.status": "inconclusive",
+    "verdict.exit_code": 130,
     "verdict.reasons": ["interrupted before its time"],
-}  # fmt: skip
+}
 INVALID = {
-    "generator.verdict": "INVALID", "generator.reason": "it stood still", "verdict.word": "INVALID",
-    "verdict.status": "invalid", "verdict.exit_code": 4, "verdict.reasons": ["the load was not what it claims"],
-}  # fmt: skip
+    "generator.verdict": "INVALID",
+    "generator.reason": "it stood still",
+    "verdict.word": "INVALID",
+    "verdict.status": "invalid",
+    "verdict.exit_code": 4,
+    "verdict.reasons": ["the load was not what it claims"],
+}
 LIMIT = {
-    "expression": "acquire.p99 < 1us", "metric": "acquire.p99", "path": "latency_s.acquire_all.p99", "operator": "<",
-    "limit": 1e-06, "unit": "s", "value": SAMPLE["latency_s"]["acquire_all"]["p99"], "infinite": False, "margin": None,
-    "status": "fail", "reason": None,
-}  # fmt: skip
+    "expression": "acquire.p99 < 1us",
+    "metric": "acquire.p99",
+    "path": "latency_s.acquire_all.p99",
+    "operator": "<",
+    "limit": 1e-06,
+    "unit": "s",
+    "value": SAMPLE["latency_s"]["acquire_all"]["p99"],
+    "infinite": False,
+    "margin": None,
+    "status": "fail",
+    "reason": None,
+}
 FAILED = {
-    "thresholds": [LIMIT], "verdict.word": "FAIL", "verdict.status": "fail", "verdict.exit_code": 1,
+    "thresholds": [LIMIT],
+    "verdict.word": "FAIL",
+    "verdict.status": "fail",
+    "verdict.exit_code": 1,
     "verdict.reasons": ["acquire.p99 < 1us does not hold"],
-}  # fmt: skip
+}
 VIOLATED = {
-    "safety.verdict": "VIOLATED", "safety.service_faults": 9, "safety.violations": 9, "safety.upper_bound_95": None,
-    "safety.reason": "9 × service fault", "verdict.word": "VIOLATED", "verdict.status": "violated",
-    "verdict.exit_code": 5, "verdict.reasons": ["9 × service fault"],
-}  # fmt: skip
+    "safety.verdict": "VIOLATED",
+    "safety.service_faults": 9,
+    "safety.violations": 9,
+    "safety.upper_bound_95": None,
+    "safety.reason": "9 × service fault",
+    "verdict.word": "VIOLATED",
+    "verdict.status": "violated",
+    "verdict.exit_code": 5,
+    "verdict.reasons": ["9 × service fault"],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +107,16 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def gate(changes: Change, *options: str, baseline: Change | None = None) -> int:
-    return execute(["gate", "--baseline", series("a", baseline or {}), "--candidate", series("b", changes), *options])
+    return execute(
+        [
+            "gate",
+            "--baseline",
+            series("a", baseline or {}),
+            "--candidate",
+            series("b", changes),
+            *options,
+        ]
+    )
 
 
 @pytest.mark.parametrize("kind", ["gate", "compare"])
@@ -91,7 +130,9 @@ def gate(changes: Change, *options: str, baseline: Change | None = None) -> int:
         (FAILED, "FAIL (acquire.p99 < 1us does not hold)"),
     ],
 )
-def test_runs_that_are_no_basis_are_named_and_refused(kind: str, changes: Change, word: str, capsys: Any) -> None:
+def test_runs_that_are_no_basis_are_named_and_refused(
+    kind: str, changes: Change, word: str, capsys: Any
+) -> None:
     sides = [series("a", {}), series("b", changes)]
     words = ["--baseline", sides[0], "--candidate", sides[1]] if kind == "gate" else sides
     assert execute([kind, *words]) == 2
@@ -115,7 +156,9 @@ def test_a_violation_decides_whatever_the_figures_say(capsys: Any) -> None:
 
 @pytest.mark.parametrize("name", ["commands", "bytes", "round_trips"])
 @pytest.mark.parametrize(("factor", "code"), [(2.0, 1), (1.05, 1), (1.0, 0), (0.5, 0)])
-def test_what_an_acquire_costs_may_not_grow_for_certain(name: str, factor: float, code: int, capsys: Any) -> None:
+def test_what_an_acquire_costs_may_not_grow_for_certain(
+    name: str, factor: float, code: int, capsys: Any
+) -> None:
     cost = {f"cost.{each}_per_acquire": 10.0 for each in ("commands", "bytes", "round_trips")}
     assert gate(cost | {f"cost.{name}_per_acquire": 10.0 * factor}, baseline=cost) == code
     text = " ".join(capsys.readouterr().out.split())
@@ -135,18 +178,27 @@ def test_slower_by_a_fifth_fails(capsys: Any) -> None:
 
 
 def test_a_limit_that_failed_stays_failed_beside_runs_that_cannot_tell(capsys: Any) -> None:
-    """5 of 12 runs have a value, which is beyond the limit; the others have too few samples for one."""
+    """5 of 12 runs have a value, which is beyond the limit; the others have too few samples for
+    one."""
     for folder in ("a", "b"):
         series(folder, {})
         for place in sorted(Path(folder).glob("*"))[5:]:
             run = json.loads((place / "result.json").read_text("utf-8"))
             run["latency_s"]["release"]["p9999"] = None
             (place / "result.json").write_text(json.dumps(run), encoding="utf-8")
-    for limits, code in ((["release.p9999 < 1us"], 1), (["release.p9999 < 1us", "handoff.p9999 < 1s"], 1)):
+    for limits, code in (
+        (["release.p9999 < 1us"], 1),
+        (["release.p9999 < 1us", "handoff.p9999 < 1s"], 1),
+    ):
         options = [part for one in limits for part in ("--threshold", one)]
         assert execute(["gate", "--baseline", "a", "--candidate", "b", *options]) == code
         assert capsys.readouterr().out.startswith("FAIL")
-    assert execute(["gate", "--baseline", "a", "--candidate", "b", "--threshold", "release.p9999 < 10s"]) == 4
+    assert (
+        execute(
+            ["gate", "--baseline", "a", "--candidate", "b", "--threshold", "release.p9999 < 10s"]
+        )
+        == 4
+    )
 
 
 ONLY_TAIL = {"latency_s.acquire_all.p99": lambda value: 2 * value}

@@ -1,4 +1,5 @@
-"""The gate's rule: worse must be both certain and large to fail, and not knowing is never a pass."""
+"""The gate's rule: worse must be both certain and large to fail, and not knowing is never a
+pass."""
 
 from dataclasses import replace as replace_fields
 from functools import partial
@@ -28,7 +29,8 @@ from bench.measure.statistics import Shift, least_pairs, paired_shift
 from tests.doubles.compared import compared_run as run
 from tests.doubles.compared import judged, limit
 
-RATE, P50 = find_metric("rate"), find_metric("acquire.p50")
+RATE = find_metric("rate")
+P50 = find_metric("acquire.p50")
 
 
 def worse(shift: float, low: float, high: float) -> Shift:
@@ -40,10 +42,13 @@ def worse(shift: float, low: float, high: float) -> Shift:
     [
         (0.00, -0.03, 0.03, "pass"),
         (-0.30, -0.35, -0.25, "pass"),
-        (0.05, 0.02, 0.08, "pass"),  # certainly worse, but within the tolerance
+        # certainly worse, but within the tolerance
+        (0.05, 0.02, 0.08, "pass"),
         (0.05, 0.02, 0.12, "inconclusive"),
-        (0.12, -0.01, 0.30, "inconclusive"),  # large, but it may be nothing
-        (0.09, 0.05, 0.15, "inconclusive"),  # certain, but not large
+        # large, but it may be nothing
+        (0.12, -0.01, 0.30, "inconclusive"),
+        # certain, but not large
+        (0.09, 0.05, 0.15, "inconclusive"),
         (0.12, 0.01, 0.30, "fail"),
         (0.50, 0.40, 0.60, "fail"),
         (0.00, -1.0, inf, "inconclusive"),
@@ -58,7 +63,12 @@ def test_a_gate_fails_only_what_is_certainly_and_much_worse(
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(0.01, 0.05, "different"), (-0.05, -0.01, "different"), (-0.05, 0.05, "same"), (-0.2, 0.05, "inconclusive")],
+    [
+        (0.01, 0.05, "different"),
+        (-0.05, -0.01, "different"),
+        (-0.05, 0.05, "same"),
+        (-0.2, 0.05, "inconclusive"),
+    ],
 )
 def test_a_comparison_has_three_verdicts(low: float, high: float, verdict: str) -> None:
     assert figure_verdict("compare", worse((low + high) / 2, low, high), 0.1) == verdict
@@ -66,7 +76,8 @@ def test_a_comparison_has_three_verdicts(low: float, high: float, verdict: str) 
 
 def test_a_lower_rate_and_a_higher_latency_are_both_worse() -> None:
     base = [100.0, 101.0, 99.0, 100.5, 98.0, 102.0, 100.0, 100.0]
-    slower, faster = [value / 1.3 for value in base], [value * 1.3 for value in base]
+    slower = [value / 1.3 for value in base]
+    faster = [value * 1.3 for value in base]
     assert judge_figure("gate", RATE, Sides(base, slower), 0.1).verdict == "fail"
     assert judge_figure("gate", RATE, Sides(base, faster), 0.1).verdict == "pass"
     assert judge_figure("gate", P50, Sides(base, slower), 0.1).verdict == "pass"
@@ -77,7 +88,9 @@ def test_ratios_are_told_as_measured_and_in_order() -> None:
     base = [100.0 + place for place in range(8)]
     told = judge_figure("gate", RATE, Sides(base, [value / 1.3 for value in base]), 0.1, metrics=2)
     assert (told.low, told.ratio, told.high) == pytest.approx([1 / 1.3] * 3)
-    assert told.confidence == pytest.approx(1 - 0.01 / 2 - 0.05), "each end with the risk of what rests on it"
+    assert told.confidence == pytest.approx(1 - 0.01 / 2 - 0.05), (
+        "each end with the risk of what rests on it"
+    )
     assert told.pair_noise_ratio == pytest.approx(0, abs=1e-9)
 
 
@@ -99,12 +112,19 @@ def test_without_samples_nothing_passes(first: list[Any], second: list[Any], rea
 
 
 @pytest.mark.parametrize("missing", [None, 0.0])
-def test_a_candidate_that_got_nothing_in_some_pairs_does_not_pass_by_the_others(missing: float | None) -> None:
+def test_a_candidate_that_got_nothing_in_some_pairs_does_not_pass_by_the_others(
+    missing: float | None,
+) -> None:
     base = [100.0 + place for place in range(24)]
     found = judge_figure("gate", RATE, Sides(base, [*base[:22], missing, missing]), 0.1)
-    assert (found.verdict, found.reason) == ("inconclusive", "in 2 of 24 pairs only one side has samples")
+    assert (found.verdict, found.reason) == (
+        "inconclusive",
+        "in 2 of 24 pairs only one side has samples",
+    )
     slower = [value / 1.3 for value in base[:22]]
-    assert judge_figure("gate", RATE, Sides(base, [*slower, missing, missing]), 0.1).verdict == "fail"
+    assert (
+        judge_figure("gate", RATE, Sides(base, [*slower, missing, missing]), 0.1).verdict == "fail"
+    )
 
 
 def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
@@ -114,7 +134,12 @@ def test_stored_runs_are_judged_unpaired_and_need_several() -> None:
         "1 of the 5 runs of each side that an interval of 0.98 takes",
     )
     base = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0]
-    assert judge_figure("gate", P50, Sides(base, [1.3 * value for value in base], paired=False), 0.1).verdict == "fail"
+    assert (
+        judge_figure(
+            "gate", P50, Sides(base, [1.3 * value for value in base], paired=False), 0.1
+        ).verdict
+        == "fail"
+    )
     assert judge_figure("gate", P50, Sides(base, base[::-1], paired=False), 0.1).verdict == "pass"
 
 
@@ -133,7 +158,9 @@ def test_a_gate_looks_a_few_times_and_last_at_its_last_pair(metrics: int) -> Non
         looks = gate_looks(pairs, metrics)
         assert looks[-1] == pairs
         assert sorted(set(looks)) == list(looks)
-        assert least_pairs(gate_confidence(metrics, len(looks))) <= looks[0], "its first look can answer"
+        assert least_pairs(gate_confidence(metrics, len(looks))) <= looks[0], (
+            "its first look can answer"
+        )
     assert gate_looks(24, 4) == (11, 14, 19, 24)
 
 
@@ -142,12 +169,19 @@ def test_looks_and_metrics_share_one_false_alarm_in_a_hundred() -> None:
 
 
 def test_what_is_worse_by_all_that_is_allowed_passes_once_in_twenty_gates_at_most() -> None:
-    """Simulated: 24 pairs whose noise is that of a busy machine, looked at four times, one metric of four is worse."""
-    rng, looks, passed, gates = Random(3), gate_looks(24, 4), 0, 400
+    """Simulated: 24 pairs whose noise is that of a busy machine, looked at four times, one metric
+    of four is worse."""
+    rng = Random(3)
+    looks = gate_looks(24, 4)
+    passed = 0
+    gates = 400
     for _ in range(gates):
         second = [1.1 * exp(rng.gauss(0, 0.08)) for _ in range(24)]
         passed += any(
-            judge_figure("gate", P50, Sides([1.0] * look, second[:look]), 0.1, metrics=4, looks=4).verdict == "pass"
+            judge_figure(
+                "gate", P50, Sides([1.0] * look, second[:look]), 0.1, metrics=4, looks=4
+            ).verdict
+            == "pass"
             for look in looks
         )
     assert 0 < passed <= (MISSED + 2.5 * (MISSED / gates) ** 0.5) * gates
@@ -164,12 +198,17 @@ def test_the_end_that_a_pass_rests_on_is_shared_by_looks_and_not_by_metrics() ->
     assert ends(8, 4)[0] < ends(1, 4)[0]
     assert ends(4, 8)[1] > ends(4, 1)[1]
     older = gate_shift(partial(paired_shift, values), None, 4, 4)
-    assert older == paired_shift(values, gate_confidence(4, 4)), "results of before are judged as they were made"
+    assert older == paired_shift(values, gate_confidence(4, 4)), (
+        "results of before are judged as they were made"
+    )
 
 
 def test_too_few_pairs_to_fail_are_too_few_to_pass() -> None:
     found = judge_figure("gate", RATE, Sides([1.0] * 7, [1.0] * 7), 0.1, metrics=2)
-    assert (found.verdict, found.reason) == ("inconclusive", "7 of the 8 pairs that an interval of 0.99 takes")
+    assert (found.verdict, found.reason) == (
+        "inconclusive",
+        "7 of the 8 pairs that an interval of 0.99 takes",
+    )
 
 
 def test_cpu_is_judged_more_sharply_unless_it_was_named() -> None:
@@ -181,7 +220,9 @@ def test_cpu_is_judged_more_sharply_unless_it_was_named() -> None:
     slower = [1.06 * value for value in base]
     judged_ = judge_figure("gate", cpu, Sides(base, slower), usual.tolerance_of(cpu))
     assert (judged_.verdict, judged_.tolerance_ratio) == ("fail", pytest.approx(0.05))
-    assert judge_figure("gate", RATE, Sides(slower, base), 0.1).verdict == "pass", "negative control"
+    assert judge_figure("gate", RATE, Sides(slower, base), 0.1).verdict == "pass", (
+        "negative control"
+    )
 
 
 def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
@@ -194,7 +235,10 @@ def test_noise_is_told_with_the_pairs_that_would_bear_it() -> None:
     assert found.noisy
     near = [109.9 + place % 3 / 10 for place in range(24)]
     found = judge_figure("gate", P50, Sides(base, near), 0.1)
-    assert (found.verdict, found.reason) == ("inconclusive", "between +9.9% and +10.0% worse, and 10.0% is allowed")
+    assert (found.verdict, found.reason) == (
+        "inconclusive",
+        "between +9.9% and +10.0% worse, and 10.0% is allowed",
+    )
 
 
 def test_why_a_share_is_undecided_is_told_in_points_of_all_acquires() -> None:
@@ -205,7 +249,10 @@ def test_why_a_share_is_undecided_is_told_in_points_of_all_acquires() -> None:
 
 
 def test_figures_that_are_undecided_for_one_reason_share_a_sentence() -> None:
-    few = [replace(judge_figure("gate", one, Sides([1.0], [1.0]), 0.1), role="judged") for one in (RATE, P50)]
+    few = [
+        replace(judge_figure("gate", one, Sides([1.0], [1.0]), 0.1), role="judged")
+        for one in (RATE, P50)
+    ]
     verdict = judge_comparison("gate", [run(0), run(1)], few, labels=["a", "b"])
     assert [reason.partition(":")[0] for reason in verdict.reasons] == ["rate, acquire.p50"]
 
@@ -213,19 +260,26 @@ def test_figures_that_are_undecided_for_one_reason_share_a_sentence() -> None:
 def test_what_is_undecided_for_want_of_samples_is_not_put_down_to_noise() -> None:
     base = [100.0] * 24
     noisy = [100.0 * (1.3 if place % 2 else 1 / 1.3) for place in range(24)]
-    for candidate in ([*noisy[:20], *[None] * 4], [None] * 24, [*base[:5], *[None] * 19], [*base[:22], None, None]):
+    for candidate in (
+        [*noisy[:20], *[None] * 4],
+        [None] * 24,
+        [*base[:5], *[None] * 19],
+        [*base[:22], None, None],
+    ):
         found = judge_figure("gate", P50, Sides(base, candidate), 0.1)
         assert (found.verdict, found.noisy) == ("inconclusive", False), candidate
 
 
-# -- the verdict as a whole --------------------------------------------------------------------------------------------
+# -- the verdict as a whole ------------------------------------------------------------------------
 
 
 TWO_RUNS = (run(), run(1))
 
 
 def whole(kind: Any = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: Any) -> str:
-    found = judge_comparison(kind, runs, [judged(word) for word in metrics], labels=["old", "new"], **more)
+    found = judge_comparison(
+        kind, runs, [judged(word) for word in metrics], labels=["old", "new"], **more
+    )
     return found.status
 
 
@@ -235,7 +289,10 @@ def whole(kind: Any = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: A
         ({"metrics": ["pass", "pass"]}, "pass"),
         ({"metrics": ["pass", "inconclusive"]}, "inconclusive"),
         ({"metrics": ["fail", "inconclusive"]}, "fail"),
-        ({"metrics": ["pass"], "exact": Exact(failures=("commands per acquire: 10 → 11",))}, "fail"),
+        (
+            {"metrics": ["pass"], "exact": Exact(failures=("commands per acquire: 10 → 11",))},
+            "fail",
+        ),
         ({"metrics": ["pass"], "exact": Exact()}, "pass"),
         ({"metrics": ["pass"], "runs": ()}, "inconclusive"),
         ({"metrics": ["pass"], "runs": (run(), run(1, "invalid"))}, "invalid"),
@@ -252,7 +309,7 @@ def whole(kind: Any = "gate", runs: Any = TWO_RUNS, metrics: Any = (), **more: A
         ({"kind": "compare", "metrics": ["different", "inconclusive"]}, "pass"),
         ({"kind": "compare", "metrics": ["inconclusive", "inconclusive"]}, "inconclusive"),
     ],
-)  # fmt: skip
+)
 def test_the_worst_word_wins(case: dict[str, Any], status: str) -> None:
     assert whole(**case) == status
 
@@ -260,9 +317,14 @@ def test_the_worst_word_wins(case: dict[str, Any], status: str) -> None:
 def test_as_many_leases_as_before_are_no_comparison() -> None:
     success = judged("same", metric="acquire.success", unit="ratio")
     few = judged("inconclusive")
-    assert judge_comparison("compare", TWO_RUNS, [success, few], labels=["old", "new"]).status == "inconclusive"
+    assert (
+        judge_comparison("compare", TWO_RUNS, [success, few], labels=["old", "new"]).status
+        == "inconclusive"
+    )
     fewer = judged("different", metric="acquire.success", unit="ratio")
-    assert judge_comparison("compare", TWO_RUNS, [fewer, few], labels=["old", "new"]).status == "pass"
+    assert (
+        judge_comparison("compare", TWO_RUNS, [fewer, few], labels=["old", "new"]).status == "pass"
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +346,9 @@ def test_as_many_leases_as_before_are_no_comparison() -> None:
         ),
     ],
 )
-def test_only_a_verdict_that_nothing_but_noise_left_open_may_be_forgiven(case: dict[str, Any], noise: bool) -> None:
+def test_only_a_verdict_that_nothing_but_noise_left_open_may_be_forgiven(
+    case: dict[str, Any], noise: bool
+) -> None:
     words = [judged(word) for word in case.pop("metrics")]
     runs = case.pop("runs", TWO_RUNS)
     assert judge_comparison("gate", runs, words, labels=["old", "new"], **case).only_noise is noise
@@ -293,9 +357,12 @@ def test_only_a_verdict_that_nothing_but_noise_left_open_may_be_forgiven(case: d
 
 
 @pytest.mark.parametrize(
-    ("verdict", "status"), [("VALID", "pass"), ("LATE", "inconclusive"), ("UNKNOWN", "inconclusive")]
+    ("verdict", "status"),
+    [("VALID", "pass"), ("LATE", "inconclusive"), ("UNKNOWN", "inconclusive")],
 )
-def test_late_open_loops_prove_no_likeness_but_may_prove_a_difference(verdict: str, status: str) -> None:
+def test_late_open_loops_prove_no_likeness_but_may_prove_a_difference(
+    verdict: str, status: str
+) -> None:
     runs = (run(generator="VALID"), run(1, generator=verdict))
     for word, expected in (("pass", status), ("fail", "fail")):
         entries = [judged(word, unit="s")]
@@ -307,13 +374,21 @@ def test_a_candidate_whose_acquires_fail_is_endlessly_slower() -> None:
     found = judge_figure("gate", find_metric("acquire.p99"), Sides(base, [inf] * 12), 0.1)
     assert found.verdict == "fail"
     assert found.second == FOREVER_S
-    assert judge_figure("gate", find_metric("acquire.p99"), Sides([inf] * 12, [inf] * 12), 0.1).verdict == "pass"
+    assert (
+        judge_figure("gate", find_metric("acquire.p99"), Sides([inf] * 12, [inf] * 12), 0.1).verdict
+        == "pass"
+    )
 
 
 def test_of_a_threshold_over_many_runs_the_one_in_the_middle_speaks() -> None:
     first, broken, second, unclear = (
         run(thresholds=(one,))
-        for one in (limit("pass", 1.0), limit("fail", 9.0), limit("pass", 2.0), limit("inconclusive"))
+        for one in (
+            limit("pass", 1.0),
+            limit("fail", 9.0),
+            limit("pass", 2.0),
+            limit("inconclusive"),
+        )
     )
     assert combine_thresholds([first, broken, second]) == [limit("pass", 2.0)]
     assert combine_thresholds([unclear, first, second]) == [limit("pass", 1.0)]
@@ -326,10 +401,14 @@ def test_of_a_threshold_over_many_runs_the_one_in_the_middle_speaks() -> None:
 
 def test_of_safety_the_worst_run_speaks() -> None:
     path = "safety.service_faults"
-    runs = [run(thresholds=(limit("pass", 0.0, path),))] * 5 + [run(thresholds=(limit("fail", 3.0, path),))]
+    runs = [run(thresholds=(limit("pass", 0.0, path),))] * 5 + [
+        run(thresholds=(limit("fail", 3.0, path),))
+    ]
     assert combine_thresholds(runs) == [limit("fail", 3.0, path)]
     unclear = [run(thresholds=(limit("inconclusive", path=path),))] * 11
-    assert combine_thresholds([*unclear, runs[-1]]) == [limit("fail", 3.0, path)], "a fault is certain"
+    assert combine_thresholds([*unclear, runs[-1]]) == [limit("fail", 3.0, path)], (
+        "a fault is certain"
+    )
 
 
 SUCCESS = find_metric("acquire.success")
@@ -341,11 +420,18 @@ FULL = [1.0] * 24
     [
         (FULL, FULL, "pass"),
         (FULL, [0.995] * 24, "pass"),
-        (FULL, [0.95] * 24, "fail"),  # half of the tolerance of other figures
-        (FULL, [0.0] * 24, "fail"),  # the other gets no lock at all
+        # half of the tolerance of other figures
+        (FULL, [0.95] * 24, "fail"),
+        # the other gets no lock at all
+        (FULL, [0.0] * 24, "fail"),
         ([0.5] * 24, [0.47] * 24, "fail"),
-        ([0.9 + 0.004 * (n % 24) for n in range(24)], [0.9 + 0.004 * (n * 7 % 24) for n in range(24)], "inconclusive"),
-        ([0.0] * 24, [0.0] * 24, "pass"),  # neither got a lock: not worse (other figures say nothing then)
+        (
+            [0.9 + 0.004 * (n % 24) for n in range(24)],
+            [0.9 + 0.004 * (n * 7 % 24) for n in range(24)],
+            "inconclusive",
+        ),
+        # neither got a lock: not worse (other figures say nothing then)
+        ([0.0] * 24, [0.0] * 24, "pass"),
         ([0.95] * 24, FULL, "pass"),
         (FULL, [None] * 24, "inconclusive"),
     ],

@@ -1,5 +1,5 @@
-"""Rounds in turns, or there and back: what is finished counts, what is not is no measurement, and invalid rounds are
-run again."""
+"""Rounds in turns, or there and back: what is finished counts, what is not is no measurement, and
+invalid rounds are run again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from bench.experiments.compare import pairs
 from bench.experiments.compare.experiment import compare_now
 from bench.experiments.compare.judge import judge_exact
 from bench.experiments.compare.judge import middle as middle_of
-from bench.experiments.compare.pairs import RUNS, CompareOrder, Comparison, Side, run_pairs, take_turns
+from bench.experiments.compare.pairs import (
+    RUNS,
+    CompareOrder,
+    Comparison,
+    Side,
+    run_pairs,
+    take_turns,
+)
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.environment import lockcore_form
 from bench.run.experiment import ExperimentOrder
@@ -37,7 +44,8 @@ RATE = find_metric("rate")
 
 
 class Stage:
-    """Stands for servers and Locust: notes what is asked, answers with `statuses` in turn (the last one stays)."""
+    """Stands for servers and Locust: notes what is asked, answers with `statuses` in turn (the last
+    one stays)."""
 
     def __init__(self) -> None:
         self.opened: list[str] = []
@@ -56,10 +64,15 @@ class Stage:
         self.needs.append(needs_of(faults))
         yield f"servers {len(self.opened)}"
 
-    def run_on(self, servers: Any, order: Any, interrupts: Any, show: Any, *, environ: Any, series: Any) -> Any:
+    def run_on(
+        self, servers: Any, order: Any, interrupts: Any, show: Any, *, environ: Any, series: Any
+    ) -> Any:
         assert show is None, "nobody looks"
-        assert not order.stand_ins, "no side has callers that cost less, or that know one version of the lock"
-        number, name = len(self.ran), environ["PYTHONPATH"].partition(":")[0]
+        assert not order.stand_ins, (
+            "no side has callers that cost less, or that know one version of the lock"
+        )
+        number = len(self.ran)
+        name = environ["PYTHONPATH"].partition(":")[0]
         if number == self.stop_at[0]:
             if self.stop_at[1] == "interrupt":
                 interrupts.count = 1
@@ -97,12 +110,18 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(pairs, "LocustSeries", FakeSeries)
     monkeypatch.setattr(pairs, "open_servers", stage.open_servers)
     monkeypatch.setattr(pairs, "run_on", stage.run_on)
-    monkeypatch.setattr(Side, "described", lambda _side, run: run)  # its folders are names only
+    # its folders are names only
+    monkeypatch.setattr(Side, "described", lambda _side, run: run)
     return stage
 
 
 def order(
-    count: int = 6, *, processes: int = 2, folder: Path = Path(), looks: tuple[int, ...] = (8,), **changes: Any
+    count: int = 6,
+    *,
+    processes: int = 2,
+    folder: Path = Path(),
+    looks: tuple[int, ...] = (8,),
+    **changes: Any,
 ) -> CompareOrder:
     scenario = load(None, {"duration": "1s", "processes": str(processes)})
     sides = [Side("a", scenario, ("a",)), Side("b", replace(scenario, **changes), ("b",))]
@@ -116,7 +135,9 @@ def quiet(_text: str) -> None:
 
 def test_lockcore_and_packages_of_a_side_are_its_own_and_not_the_leaders(tmp_path: Path) -> None:
     sample = run_of(SAMPLE)
-    run = structs.replace(sample, environment=structs.replace(sample.environment, lockcore="compiled"))
+    run = structs.replace(
+        sample, environment=structs.replace(sample.environment, lockcore="compiled")
+    )
     info = tmp_path / "good" / "hdrhistogram-99.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hdrhistogram\nVersion: 99\n")
@@ -153,26 +174,43 @@ def test_in_turns_every_side_runs_once_and_all_at_the_same_time(stage: Stage) ->
 def test_in_turns_a_load_process_has_some_runs_and_is_renewed(stage: Stage) -> None:
     """A Locust started for each run took half of a gate's time on a busy machine."""
     run_pairs(order(2 * RUNS + 1, processes=1), quiet)
-    assert sorted(Counter(id(one) for _, one in stage.series).values()) == [1, 1, RUNS, RUNS, RUNS, RUNS]
+    assert sorted(Counter(id(one) for _, one in stage.series).values()) == [
+        1,
+        1,
+        RUNS,
+        RUNS,
+        RUNS,
+        RUNS,
+    ]
     sides = {id(one): name for name, one in stage.series}
     assert all(sides[id(one)] == name for name, one in stage.series), "each its own library"
     assert all(one.closed for one in FakeSeries.made), "none is left"
     assert len(stage.threads) <= 2, "a load process ends with the thread that started it"
     stage.series.clear()
     run_pairs(order(2), quiet)
-    assert {one for _, one in stage.series} == {None}, "there and back every run has a process of its own"
+    assert {one for _, one in stage.series} == {None}, (
+        "there and back every run has a process of its own"
+    )
 
 
 @pytest.mark.parametrize(
-    "unfit", [{"rate_per_s": 100.0}, {"processes": 2}, {"targets": ("redis://h",)}, {"hold": Delay("fixed", 11.0)},
-              {"faults": (Fault("stop", 0, None, ("instance:0",), "fixed", {}),)}],
-)  # fmt: skip
+    "unfit",
+    [
+        {"rate_per_s": 100.0},
+        {"processes": 2},
+        {"targets": ("redis://h",)},
+        {"hold": Delay("fixed", 11.0)},
+        {"faults": (Fault("stop", 0, None, ("instance:0",), "fixed", {}),)},
+    ],
+)
 def test_what_goes_on_while_others_run_does_not_take_turns(unfit: dict[str, Any]) -> None:
     assert take_turns(order(processes=1).plan)
     assert not take_turns(order(**{"processes": 1, **unfit}).plan)
 
 
-def test_the_partner_of_one_that_died_is_asked_to_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_partner_of_one_that_died_is_asked_to_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
 
     def run_on(_servers: Any, order: Any, interrupts: Any, _show: Any, **_more: Any) -> Any:
@@ -190,9 +228,13 @@ def test_the_partner_of_one_that_died_is_asked_to_end(stage: Stage, monkeypatch:
     assert asked == [1]
 
 
-def test_a_round_of_which_a_side_was_killed_is_run_again_at_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its run ends early, as a result; the other side would wait for its turn until it is overdue."""
-    killed = [0, 1]  # in the first two rounds
+def test_a_round_of_which_a_side_was_killed_is_run_again_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run ends early, as a result; the other side would wait for its turn until it is
+    overdue."""
+    # in the first two rounds
+    killed = [0, 1]
 
     def run_on(_servers: Any, order: Any, interrupts: Any, _show: Any, **more: Any) -> Any:
         found = stage.run_on("", order, Interrupts(), None, **more)
@@ -214,7 +256,9 @@ def test_a_round_of_which_a_side_was_killed_is_run_again_at_once(stage: Stage, m
 
 def test_enough_is_enough_and_what_is_so_far_is_said_with_the_next_pair(stage: Stage) -> None:
     said: list[str] = []
-    done = run_pairs(order(20), said.append, lambda rounds: (f"{rounds.finished} so far, ", rounds.finished == 5))
+    done = run_pairs(
+        order(20), said.append, lambda rounds: (f"{rounds.finished} so far, ", rounds.finished == 5)
+    )
     assert (done.finished, len(stage.ran)) == (5, 20)
     assert said[0] == "pair 1 of 20"
     assert said[4].startswith("pair 5 of 20: 4 so far, at most ")
@@ -240,7 +284,8 @@ def test_a_round_goes_there_and_back_in_random_order_with_one_seed(stage: Stage)
 
 
 def test_a_value_is_the_geometric_mean_of_both_runs(stage: Stage) -> None:
-    done = run_pairs(order(3), quiet)  # the stage doubles every other run
+    # the stage doubles every other run
+    done = run_pairs(order(3), quiet)
     assert done.values(0, RATE) == pytest.approx([100 * 2**0.5] * 3)
     done.runs[0].figures["rate"] = None
     assert done.values(done.runs[0].side, RATE)[0] is None
@@ -255,7 +300,10 @@ def test_sides_with_equal_servers_share_them_and_others_do_not(stage: Stage) -> 
 
 
 def test_with_faults_every_run_has_servers_of_its_own(stage: Stage) -> None:
-    faulty = load(None, {"duration": "1s", "faults": ['{ at = "0s", kind = "stop", target = ["instance:0"] }']})
+    faulty = load(
+        None,
+        {"duration": "1s", "faults": ['{ at = "0s", kind = "stop", target = ["instance:0"] }']},
+    )
     run_pairs(order(2, faults=faulty.faults), quiet)
     assert len(stage.opened) == 8
 
@@ -301,7 +349,9 @@ def test_one_command_more_fails_at_once_without_a_pair(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     costs = {"commands": 10, "bytes_sent": 1295}
-    monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs | {"commands": 11}))
+    monkeypatch.setattr(
+        comparison, "count_exactly", lambda _order: judge_exact(costs, costs | {"commands": 11})
+    )
     done = asked(8, tmp_path)
     assert (done.exit_code, done.result.verdict.reasons) == (1, ("commands per acquire: 10 → 11",))
     assert (stage.ran, done.result.finished_pairs) == ([], 0)
@@ -320,20 +370,32 @@ def test_a_gate_stops_at_the_first_look_that_answers_and_not_between(
     assert (done.exit_code, done.result.finished_pairs, done.result.planned_pairs) == (1, 9, 24)
     assert done.result.verdict.reasons[0].startswith("rate got worse")
     assert done.result.looks == (9, 12, 16, 24)
-    stage.statuses, stage.rates = ["pass", "pass", "pass", "violated"], {}
+    stage.statuses = ["pass", "pass", "pass", "violated"]
+    stage.rates = {}
     (tmp_path / "result.json").unlink()
     done = asked(24, tmp_path, (9, 12, 16, 24), processes=1)
-    assert (done.exit_code, done.result.finished_pairs) == (5, 2), "what is certain does not wait for a look"
+    assert (done.exit_code, done.result.finished_pairs) == (5, 2), (
+        "what is certain does not wait for a look"
+    )
 
 
-@pytest.mark.parametrize(("looks", "word", "code"), [((12, 24), "inconclusive", 130), ((9, 24), "fail", 1)])
+@pytest.mark.parametrize(
+    ("looks", "word", "code"), [((12, 24), "inconclusive", 130), ((9, 24), "fail", 1)]
+)
 def test_a_gate_that_is_cut_between_two_looks_is_not_judged(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, looks: tuple[int, ...], word: str, code: int
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    looks: tuple[int, ...],
+    word: str,
+    code: int,
 ) -> None:
-    """Who watches could cut it when it suits him; had it been a look (the second row), the same pairs would fail."""
+    """Who watches could cut it when it suits him; had it been a look (the second row), the same
+    pairs would fail."""
     costs = {"commands": 10, "bytes_sent": 1295}
     monkeypatch.setattr(comparison, "count_exactly", lambda _order: judge_exact(costs, costs))
-    stage.rates, stage.stop_at = {"b": 1.0}, (9 * 2, "interrupt")
+    stage.rates = {"b": 1.0}
+    stage.stop_at = (9 * 2, "interrupt")
     done = asked(24, tmp_path, looks, processes=1)
     assert (done.exit_code, done.result.finished_pairs) == (code, 9)
     assert [one.verdict for one in done.result.metrics if one.role == "judged"] == [word]
@@ -341,21 +403,33 @@ def test_a_gate_that_is_cut_between_two_looks_is_not_judged(
 
 
 @pytest.mark.parametrize(
-    ("values", "middle"), [((4.0, 9.0), 6.0), ((1.0, 0.0), 0.0), ((0.0, 0.0), 0.0), ((1.0, None), None)]
+    ("values", "middle"),
+    [((4.0, 9.0), 6.0), ((1.0, 0.0), 0.0), ((0.0, 0.0), 0.0), ((1.0, None), None)],
 )
-def test_a_share_of_nothing_acquired_is_a_value(values: tuple[float | None, ...], middle: float | None) -> None:
+def test_a_share_of_nothing_acquired_is_a_value(
+    values: tuple[float | None, ...], middle: float | None
+) -> None:
     assert middle_of(values) == (middle if middle is None else pytest.approx(middle))
 
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_an_hour_that_stands_for_ever_stays_an_hour(runs: int) -> None:
-    assert middle_of([FOREVER_S] * runs) == FOREVER_S, "else it is shown as 3600.00 s, not as endless"
+    assert middle_of([FOREVER_S] * runs) == FOREVER_S, (
+        "else it is shown as 3600.00 s, not as endless"
+    )
 
 
-def test_a_change_of_nothing_is_said_but_that_of_the_share_acquired(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = [SimpleNamespace(metric=name, ratio=1.0, role="judged") for name in ("rate", "acquire.success")]
+def test_a_change_of_nothing_is_said_but_that_of_the_share_acquired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures = [
+        SimpleNamespace(metric=name, ratio=1.0, role="judged")
+        for name in ("rate", "acquire.success")
+    ]
     monkeypatch.setattr(comparison, "judge_figures", lambda *_: figures)
-    monkeypatch.setattr(comparison, "verdict_over", lambda *_, **__: SimpleNamespace(status="inconclusive"))
+    monkeypatch.setattr(
+        comparison, "verdict_over", lambda *_, **__: SimpleNamespace(status="inconclusive")
+    )
     monkeypatch.setattr(comparison, "_asked", lambda *_: None)
     question = SimpleNamespace(kind="gate", looks=(7,))
     rounds = SimpleNamespace(finished=2, runs=[], stopped="", interrupted=False)

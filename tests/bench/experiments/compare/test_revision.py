@@ -1,4 +1,5 @@
-"""Another version of the library: what is meant is what is imported, the bench stays, nothing is left behind."""
+"""Another version of the library: what is meant is what is imported, the bench stays, nothing is
+left behind."""
 
 import contextlib
 import os
@@ -13,14 +14,30 @@ from msgspec.structs import replace
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.compare import sides
 from bench.experiments.compare.pairs import Side
-from bench.experiments.compare.sides import PREFIX, Named, checked_out, commit_of, installed, read_named
+from bench.experiments.compare.sides import (
+    PREFIX,
+    Named,
+    checked_out,
+    commit_of,
+    installed,
+    read_named,
+)
 from bench.measure.environment import describe_environment
 from bench.scenario import load
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    identity = [
+        "-c",
+        "user.name=test",
+        "-c",
+        "user.email=test@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -32,7 +49,9 @@ def repository(tmp_path: Path) -> Path:
     for version in (1, 2):
         for package in ("mylock", "bench"):
             (folder / package).mkdir(exist_ok=True)
-            (folder / package / "__init__.py").write_text(f"VERSION = {version}\n", encoding="utf-8")
+            (folder / package / "__init__.py").write_text(
+                f"VERSION = {version}\n", encoding="utf-8"
+            )
         git(folder, "add", "-A")
         git(folder, "commit", "-q", "-m", f"version {version}")
         git(folder, "tag", f"v{version}")
@@ -42,7 +61,12 @@ def repository(tmp_path: Path) -> Path:
 def imported(side: Side, module: str) -> str:
     code = f"import {module}; print(getattr({module}, 'VERSION', {module}.__file__))"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=side.environ(), cwd=os.sep, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=side.environ(),
+        cwd=os.sep,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 
@@ -56,8 +80,11 @@ def test_each_revision_gives_its_own_library_and_not_its_bench(repository: Path)
             assert not any(Path(folder, "bench").exists() for folder in folders)
 
 
-def test_a_compiled_lock_is_not_gated_against_its_source(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen in the CI examples: the candidate was what pip had compiled, the baseline a checkout, and all passed."""
+def test_a_compiled_lock_is_not_gated_against_its_source(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen in the CI examples: the candidate was what pip had compiled, the baseline a checkout,
+    and all passed."""
 
     def made(name: str) -> Path:
         (repository / name / name).mkdir(parents=True, exist_ok=True)
@@ -66,12 +93,27 @@ def test_a_compiled_lock_is_not_gated_against_its_source(repository: Path, monke
 
     monkeypatch.setattr(sides, "_imported_elsewhere", lambda *_: "")
     environment = describe_environment()
-    given = [Named("git:v2", "revision", repository, commit_of("v2", repository)), Named("here", "here")]
-    for folder, compiled, refused in (("lockcore", True, True), ("lockcore", False, False), ("mylock", True, False)):
-        monkeypatch.setattr(sides, "checked_out", lambda *_, name=folder: contextlib.nullcontext((str(made(name)),)))
+    given = [
+        Named("git:v2", "revision", repository, commit_of("v2", repository)),
+        Named("here", "here"),
+    ]
+    for folder, compiled, refused in (
+        ("lockcore", True, True),
+        ("lockcore", False, False),
+        ("mylock", True, False),
+    ):
+        monkeypatch.setattr(
+            sides, "checked_out", lambda *_, name=folder: contextlib.nullcontext((str(made(name)),))
+        )
         word = "compiled" if compiled else "source"
-        monkeypatch.setattr(sides, "describe_environment", lambda word=word: replace(environment, lockcore=word))
-        expected = pytest.raises(UsageError, match="--candidate git:HEAD") if refused else contextlib.nullcontext()
+        monkeypatch.setattr(
+            sides, "describe_environment", lambda word=word: replace(environment, lockcore=word)
+        )
+        expected = (
+            pytest.raises(UsageError, match="--candidate git:HEAD")
+            if refused
+            else contextlib.nullcontext()
+        )
         with expected, sides.opened(given, lambda _one: load(None, {}), {}) as found:
             assert len(found) == 2
 
@@ -79,16 +121,27 @@ def test_a_compiled_lock_is_not_gated_against_its_source(repository: Path, monke
 def test_the_code_here_is_that_of_the_repository_and_not_what_is_installed(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An installed copy knows of no change in the repository: baseline and candidate would be the same, and pass."""
-    given = [Named("git:v2", "revision", repository, commit_of("v2", repository)), Named("here", "here")]
+    """An installed copy knows of no change in the repository: baseline and candidate would be the
+    same, and pass."""
+    given = [
+        Named("git:v2", "revision", repository, commit_of("v2", repository)),
+        Named("here", "here"),
+    ]
     shutil.copytree(repository / "mylock", tmp_path / "site-packages" / "mylock")
     for path, refused in ((tmp_path / "site-packages", True), (repository, False)):
         monkeypatch.setenv("PYTHONPATH", str(path))
-        expected = pytest.raises(UsageError, match="--candidate git:HEAD") if refused else contextlib.nullcontext()
+        expected = (
+            pytest.raises(UsageError, match="--candidate git:HEAD")
+            if refused
+            else contextlib.nullcontext()
+        )
         with expected, sides.opened(given, lambda _one: load(None, {}), {}) as found:
             assert len(found) == 2
     monkeypatch.delenv("PYTHONPATH")
-    with pytest.raises(UsageError, match="imported from nowhere"), sides.opened(given, lambda _: load(None, {}), {}):
+    with (
+        pytest.raises(UsageError, match="imported from nowhere"),
+        sides.opened(given, lambda _: load(None, {}), {}),
+    ):
         pass
 
 
@@ -103,7 +156,9 @@ def test_what_is_alike_by_its_folder_only_is_not_proposed(tmp_path: Path) -> Non
         read_named(f"{tmp_path}/reslts", tmp_path)
 
 
-def test_a_checkout_is_gone_afterwards(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_is_gone_afterwards(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     commit = commit_of("v1", repository)
     with checked_out(commit, repository):
@@ -111,10 +166,17 @@ def test_a_checkout_is_gone_afterwards(repository: Path, tmp_path: Path, monkeyp
     assert not list(tmp_path.glob(f"{PREFIX}*"))
 
 
-def test_what_is_no_revision_is_a_mistake_and_the_nearest_one_is_said(repository: Path, tmp_path: Path) -> None:
+def test_what_is_no_revision_is_a_mistake_and_the_nearest_one_is_said(
+    repository: Path, tmp_path: Path
+) -> None:
     git(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
-    wrong = {"origin/mian": "did you mean origin/main", "v3": "has no revision v3",
-             "--help": "no revision", "": "no name", "origin/": "no revision"}  # fmt: skip
+    wrong = {
+        "origin/mian": "did you mean origin/main",
+        "v3": "has no revision v3",
+        "--help": "no revision",
+        "": "no name",
+        "origin/": "no revision",
+    }
     for revision, said in wrong.items():
         with pytest.raises(UsageError, match=said):
             commit_of(revision, repository)
@@ -122,7 +184,10 @@ def test_what_is_no_revision_is_a_mistake_and_the_nearest_one_is_said(repository
         commit_of("v1", tmp_path)
     with pytest.raises(UsageError, match="cannot change to"):
         commit_of("v1", tmp_path / "nowhere")
-    with pytest.raises(EnvironmentNotReadyError, match="git cannot read"), checked_out("0" * 40, repository):
+    with (
+        pytest.raises(EnvironmentNotReadyError, match="git cannot read"),
+        checked_out("0" * 40, repository),
+    ):
         pass
 
 
@@ -132,7 +197,9 @@ def test_a_shallow_clone_is_told_as_the_reason(repository: Path, tmp_path: Path)
         commit_of("origin/nothing-like-it", tmp_path / "shallow")
 
 
-def test_without_git_the_machine_is_not_ready(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_git_the_machine_is_not_ready(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(EnvironmentNotReadyError, match="git cannot be run"):
         commit_of("v1", repository)
@@ -142,16 +209,33 @@ def test_a_revision_without_a_package_is_refused(repository: Path) -> None:
     git(repository, "rm", "-q", "-r", "mylock")
     git(repository, "commit", "-q", "-m", "nothing left")
     commit = commit_of("HEAD", repository)
-    with pytest.raises(UsageError, match="holds no Python package"), checked_out(commit, repository):
+    with (
+        pytest.raises(UsageError, match="holds no Python package"),
+        checked_out(commit, repository),
+    ):
         pass
 
 
 def test_a_revision_without_a_file_is_refused(tmp_path: Path) -> None:
     """git's archive of it is a header alone, which no reader of archives takes."""
     git(tmp_path, "init", "--quiet")
-    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "empty")
+    git(
+        tmp_path,
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "--quiet",
+        "--allow-empty",
+        "-m",
+        "empty",
+    )
     commit = git(tmp_path, "rev-parse", "HEAD").strip()
-    with pytest.raises(UsageError, match="holds no Python package to compare"), checked_out(commit, tmp_path):
+    with (
+        pytest.raises(UsageError, match="holds no Python package to compare"),
+        checked_out(commit, tmp_path),
+    ):
         pass
 
 
@@ -162,7 +246,12 @@ def test_a_folder_below_a_bare_repository_and_a_worktree_give_the_whole_revision
     git(repository, "worktree", "add", "-q", "-b", "other", str(tmp_path / "a b ü"), "v1")
     commit = commit_of("v1", repository)
     (repository / "new folder").mkdir()
-    for place in (repository / "mylock", repository / "new folder", tmp_path / "bare.git", tmp_path / "a b ü"):
+    for place in (
+        repository / "mylock",
+        repository / "new folder",
+        tmp_path / "bare.git",
+        tmp_path / "a b ü",
+    ):
         with checked_out(commit, place) as folders:
             assert imported(Side("x", load(None, {}), folders), "mylock") == "1", place
 
@@ -174,7 +263,9 @@ def test_a_bare_repository_has_no_code_here(repository: Path, tmp_path: Path) ->
         Named("the code here", "here"),
     ]
     with (
-        pytest.raises(UsageError, match="is a bare repository, so there is no code here beside git:v1"),
+        pytest.raises(
+            UsageError, match="is a bare repository, so there is no code here beside git:v1"
+        ),
         sides.opened(given, lambda _: load(None, {}), {}),
     ):
         pass
@@ -199,11 +290,17 @@ def test_an_archive_that_cannot_be_read_is_not_called_a_revision_without_a_packa
 
     def garbled(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         done = ask(folder, *arguments)
-        return subprocess.CompletedProcess([], 0, b"x" * 2000, b"") if arguments[0] == "archive" else done
+        return (
+            subprocess.CompletedProcess([], 0, b"x" * 2000, b"")
+            if arguments[0] == "archive"
+            else done
+        )
 
     monkeypatch.setattr(sides, "ask_git", garbled)
     with (
-        pytest.raises(EnvironmentNotReadyError, match="the archive that git makes of commit .* cannot be read"),
+        pytest.raises(
+            EnvironmentNotReadyError, match="the archive that git makes of commit .* cannot be read"
+        ),
         checked_out(commit, repository),
     ):
         pass
@@ -214,22 +311,34 @@ def test_a_commit_whose_files_are_missing_is_named_with_what_git_says(repository
     (repository / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     commit = commit_of("v1", repository)
     with (
-        pytest.raises(EnvironmentNotReadyError, match=rf"git cannot read commit {commit[:12]} .*\(git says .*{blob}"),
+        pytest.raises(
+            EnvironmentNotReadyError,
+            match=rf"git cannot read commit {commit[:12]} .*\(git says .*{blob}",
+        ),
         checked_out(commit, repository),
     ):
         pass
 
 
-def test_a_library_that_would_not_be_imported_is_refused(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: something else answers for the package's name, so both sides would be the same code."""
+def test_a_library_that_would_not_be_imported_is_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: something else answers for the package's name, so both sides would be the same
+    code."""
     commit = commit_of("v1", repository)
-    monkeypatch.setattr("bench.experiments.compare.sides._ASK", "print('/usr/lib/python3/mylock/__init__.py')")
-    with pytest.raises(EnvironmentNotReadyError, match="would be imported from"), checked_out(commit, repository):
+    monkeypatch.setattr(
+        "bench.experiments.compare.sides._ASK", "print('/usr/lib/python3/mylock/__init__.py')"
+    )
+    with (
+        pytest.raises(EnvironmentNotReadyError, match="would be imported from"),
+        checked_out(commit, repository),
+    ):
         pass
 
 
 def test_installed_packages_are_found_in_a_folder_or_a_virtual_environment(tmp_path: Path) -> None:
-    plain, environment = tmp_path / "target", tmp_path / "venv"
+    plain = tmp_path / "target"
+    environment = tmp_path / "venv"
     packages = environment / "lib" / "python3.12" / "site-packages"
     for place in (plain, packages):
         (place / "mylock").mkdir(parents=True)

@@ -30,8 +30,11 @@ NUMBERS = itertools.count()
 def result(started: str = "2026-11-21T01:00:00Z", **scenario: Any) -> Result:
     made: Result = copy.deepcopy(SAMPLE)
     made["scenario"] |= {"ttl_ms": 10_000, **scenario}
-    made["fleet"]["instances"] = [{"index": 0, "address": "h:1", "tls": False, "server": "redis", "version": "7.0.15"}]
-    made["fleet"]["instances"][0]["fsync"] = made["scenario"]["fsync"]  # a started server has it
+    made["fleet"]["instances"] = [
+        {"index": 0, "address": "h:1", "tls": False, "server": "redis", "version": "7.0.15"}
+    ]
+    # a started server has it
+    made["fleet"]["instances"][0]["fsync"] = made["scenario"]["fsync"]
     made["fleet"]["server"]["sha256"] = "0" * 64
     return {**made, "started_at": started, "id": f"{next(NUMBERS):08x}"}
 
@@ -47,7 +50,10 @@ def test_a_place_is_a_result_or_a_folder_of_them_oldest_first(tmp_path: Path) ->
     store(tmp_path / "series" / "a", result("2026-11-21T02:00:00Z"))
     one = store(tmp_path / "one", result())
     assert len(read_series(one)) == len(read_series(one / "result.json")) == 1
-    assert [found["started_at"][11:13] for found in read_series(tmp_path / "series")] == ["01", "02"]
+    assert [found["started_at"][11:13] for found in read_series(tmp_path / "series")] == [
+        "01",
+        "02",
+    ]
 
 
 def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
@@ -89,7 +95,10 @@ def test_the_declared_variable_may_differ_and_is_named() -> None:
     assert alike(series, ["a", "b"], ("fsync",)) == ["fsync everysec → always"]
     assert alike([[result()], [result()]], ["a", "b"], ()) == []
     holding = [[result()], [result(hold={"kind": "fixed", "ms": 5.0, "sigma": 0.0})]]
-    assert alike(holding, ["a", "b"], ("hold",)) == ["hold.ms 0 → 5"] or SAMPLE["scenario"]["hold"]["ms"]
+    assert (
+        alike(holding, ["a", "b"], ("hold",)) == ["hold.ms 0 → 5"]
+        or SAMPLE["scenario"]["hold"]["ms"]
+    )
     assert alike([[result()], [result(ttl_ms=500)]], ["a", "b"], ("ttl",))
 
 
@@ -110,7 +119,9 @@ def test_a_difference_is_told_as_one_would_write_it() -> None:
 
 
 def test_a_variable_that_is_no_setting_is_refused() -> None:
-    with pytest.raises(UsageError, match="option --variable: there is no setting fsnyc; did you mean fsync"):
+    with pytest.raises(
+        UsageError, match="option --variable: there is no setting fsnyc; did you mean fsync"
+    ):
         alike([[result()], [result()]], ["a", "b"], ("fsnyc",))
 
 
@@ -120,7 +131,8 @@ def test_a_series_must_be_of_one_thing() -> None:
 
 
 def test_a_run_is_not_compared_with_itself_nor_counted_twice() -> None:
-    one, other = result(), result()
+    one = result()
+    other = result()
     for series in ([[one], [one]], [[one, one], [other]]):
         with pytest.raises(UsageError, match=rf"run {one['id']} is there twice"):
             alike(series, ["a", "b"], ())
@@ -138,7 +150,11 @@ def test_what_a_word_names_is_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("lib:hot-key", "no such folder$"), ("hot-kye", "did you mean hot-key"), ("x" * 300, "no such result")],
+    [
+        ("lib:hot-key", "no such folder$"),
+        ("hot-kye", "did you mean hot-key"),
+        ("x" * 300, "no such result"),
+    ],
 )
 def test_what_names_nothing_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError, match=f"there is .*{said}"):
@@ -157,7 +173,9 @@ def test_a_stored_run_and_one_made_now_are_never_compared(tmp_path: Path) -> Non
 
 def test_what_is_stored_is_not_run_again_on_other_hosts(tmp_path: Path) -> None:
     words = [str(store(tmp_path / name, result())) for name in ("a", "b")]
-    with pytest.raises(UsageError, match="option --expect-workers: what is stored is not run again"):
+    with pytest.raises(
+        UsageError, match="option --expect-workers: what is stored is not run again"
+    ):
         compare.main([*words, "--expect-workers", "2"], standalone_mode=False)
 
 
@@ -181,26 +199,44 @@ def sides_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[tuple[s
         lambda _kind, sides, values: asked.extend([*sides, values["variables"]]) or 0,
     )
     done = CliRunner().invoke(compare, [*words], standalone_mode=False)
-    return [(side.label, side.scenario.retry.policy) for side in asked[:-1]], asked[-1] if asked else done.exception
+    return [(side.label, side.scenario.retry.policy) for side in asked[:-1]], asked[
+        -1
+    ] if asked else done.exception
 
 
 def test_a_variable_with_values_is_a_side_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    sides, variables = sides_of(monkeypatch, "hot-key-many-processes", "--variable", "retry.policy=full-jitter,push")
+    sides, variables = sides_of(
+        monkeypatch, "hot-key-many-processes", "--variable", "retry.policy=full-jitter,push"
+    )
     assert sides == [("full-jitter", "full-jitter"), ("push", "push")]
     assert variables == ["retry.policy"]
 
 
 def test_of_several_things_each_is_run_with_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipes = ("--recipe", "redlock", "--recipe", "set-nx-lua", "--variable", "retry.policy=poll,push")
+    recipes = (
+        "--recipe",
+        "redlock",
+        "--recipe",
+        "set-nx-lua",
+        "--variable",
+        "retry.policy=poll,push",
+    )
     sides, _ = sides_of(monkeypatch, *recipes)
-    assert sides == [(f"{name} {policy}", policy) for policy in ("poll", "push") for name in ("redlock", "set-nx-lua")]
+    assert sides == [
+        (f"{name} {policy}", policy)
+        for policy in ("poll", "push")
+        for name in ("redlock", "set-nx-lua")
+    ]
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("hot-key", "--variable", "retry.policy=push"), "name at least two things"),
-        (("hot-key", "--variable", "retry.polcy=poll,push"), "there is no key retry.polcy; did you mean retry.policy"),
+        (
+            ("hot-key", "--variable", "retry.polcy=poll,push"),
+            "there is no key retry.polcy; did you mean retry.policy",
+        ),
         (("hot-key", "--variable", "retry.policy=poll,push,shout"), "'shout' is none of"),
     ],
 )

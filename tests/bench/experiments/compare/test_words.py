@@ -24,19 +24,29 @@ from tests.bench.report.screen import sheet_text
 from tests.bench.whole_run import SAMPLE, run_of
 
 HERE = Path(__file__).parents[2] / "report"
-COSTS = {"commands": 10, "bytes_sent": 1295, "bytes_received": 45, "round_trips": 2, "connections": 0}
+COSTS = {
+    "commands": 10,
+    "bytes_sent": 1295,
+    "bytes_received": 45,
+    "round_trips": 2,
+    "connections": 0,
+}
 METRICS = tuple(map(find_metric, ("rate", "acquire.p50")))
 Result = dict[str, Any]
 
 
-def compared(tmp_path: Path, factor: float = 1.0, kind: Any = "gate", limits: tuple[str, ...] = ()) -> ComparisonResult:
+def compared(
+    tmp_path: Path, factor: float = 1.0, kind: Any = "gate", limits: tuple[str, ...] = ()
+) -> ComparisonResult:
     """A comparison of eight runs a side, the second side slower by `factor`."""
     series: list[list[RunResult]] = [[], []]
     for side, results in enumerate(series):
         for number in range(8):
             result = copy.deepcopy(SAMPLE)
             result["rate"]["achieved_per_s"] *= (1 + number / 500) / (factor if side else 1)
-            result["latency_s"]["acquire_all"]["p50"] *= (1 + number / 500) * (factor if side else 1)
+            result["latency_s"]["acquire_all"]["p50"] *= (1 + number / 500) * (
+                factor if side else 1
+            )
             result["fleet"]["server"] = None
             result["started_at"] = "2026-11-21T01:00:00Z"
             results.append(run_of(result))
@@ -63,19 +73,26 @@ def test_changes_are_told_as_measured(tmp_path: Path) -> None:
 def test_runs_that_could_show_no_violation_are_not_said_to_have_none(tmp_path: Path) -> None:
     result = compared(tmp_path)
     assert " violations in " in " ".join(shown(result).split())
-    untested = [replace(run, safety=replace(run.safety, tested_leases=0, service_faults=0)) for run in result.runs]
+    untested = [
+        replace(run, safety=replace(run.safety, tested_leases=0, service_faults=0))
+        for run in result.runs
+    ]
     said = " ".join(shown(replace(result, runs=untested)).split())
-    assert said.count("safety not tested") == 3  # beside the word, first and last, which may be green; in its line
+    # beside the word, first and last, which may be green; in its line
+    assert said.count("safety not tested") == 3
     assert "violations in" not in said
     half = [run if run.side else empty for run, empty in zip(result.runs, untested, strict=True)]
-    assert f"; {result.sides[0].label}: not tested" in " ".join(shown(replace(result, runs=half)).split())
+    assert f"; {result.sides[0].label}: not tested" in " ".join(
+        shown(replace(result, runs=half)).split()
+    )
 
 
 def test_a_metric_without_samples_has_no_interval_to_speak_of(tmp_path: Path) -> None:
     result = compared(tmp_path)
     bare = {"first": None, "second": None, "ratio": None, "low": None, "high": None}
     first, second = result.metrics
-    empty, unbounded = replace(first, **bare, pairs=0), replace(second, **bare, pairs=4)
+    empty = replace(first, **bare, pairs=0)
+    unbounded = replace(second, **bare, pairs=4)
     result = replace(result, metrics=(empty, unbounded))
     terminal = {line.split()[0]: line for line in shown(result).splitlines() if line}
     assert "none" not in terminal["rate"]
@@ -86,10 +103,18 @@ def test_a_metric_without_samples_has_no_interval_to_speak_of(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["compare", "gate"])
 @pytest.mark.parametrize("factor", [1.0, 1.3])
-def test_it_fits_a_hundred_columns_with_nothing_cut_off(tmp_path: Path, kind: str, factor: float) -> None:
+def test_it_fits_a_hundred_columns_with_nothing_cut_off(
+    tmp_path: Path, kind: str, factor: float
+) -> None:
     result = compared(tmp_path, factor, kind, limits=("acquire.p99 < 5s",))
     label = "git:a-branch-with-a-long-name (3e2a215aa)"
-    widest = {"metric": "acquire.success", "low": 0.408, "high": 2.474, "ratio": 1.248, "verdict": "inconclusive"}
+    widest = {
+        "metric": "acquire.success",
+        "low": 0.408,
+        "high": 2.474,
+        "ratio": 1.248,
+        "verdict": "inconclusive",
+    }
     widest |= {"pair_noise_ratio": 0.524}
     metrics = tuple(replace(entry, **widest) for entry in result.metrics)
     sides = (replace(result.sides[0], label=label), result.sides[1])
@@ -113,14 +138,22 @@ def test_exact_costs_are_told_one_by_one(tmp_path: Path) -> None:
     text = " ".join(shown(replace(result, exact=exact)).split())
     assert "commands 10 → 11 · round trips 2 → 1 · same: " in text
     assert exact.failures == ("commands per acquire: 10 → 11",)
-    assert "not counted: there is no server" in shown(replace(result, exact=Exact(skipped="there is no server")))
+    assert "not counted: there is no server" in shown(
+        replace(result, exact=Exact(skipped="there is no server"))
+    )
 
 
 def test_junit_has_a_case_for_each_thing_judged(tmp_path: Path) -> None:
     result = compared(tmp_path, 1.3, limits=("acquire.p99 < 1us",))
     document = junit_xml(suite(replace(result, exact=judge_exact(COSTS, COSTS))))
     xmlschema.XMLSchema(str(HERE / "JUnit.xsd")).validate(document)
-    for name in ("rate (new.toml)", "acquire.p50 (new.toml)", "acquire.p99 &lt; 1us", "exact costs", '"gate"'):
+    for name in (
+        "rate (new.toml)",
+        "acquire.p50 (new.toml)",
+        "acquire.p99 &lt; 1us",
+        "exact costs",
+        '"gate"',
+    ):
         assert name in document
     assert 'tests="5" failures="4" errors="0"' in document
 
@@ -133,7 +166,9 @@ def test_what_is_allowed_stands_beside_every_judged_interval(tmp_path: Path) -> 
     shares = replace(result.metrics[0], metric="acquire.success", first=0.5, tolerance_ratio=0.01)
     assert limit_of(shares) == pytest.approx(0.98), "one point of all acquires"
     assert limit_of(replace(shares, role="shown")) is None
-    assert limit_of(replace(shares, tolerance_ratio=None)) is None, "results of before say nothing of it"
+    assert limit_of(replace(shares, tolerance_ratio=None)) is None, (
+        "results of before say nothing of it"
+    )
     (figure,) = figures(result)
     assert figure.rows[0][-1] == pytest.approx(1 / 1.1)
 
@@ -156,9 +191,15 @@ def test_how_long_a_run_took_is_said_and_who_sets_it(tmp_path: Path) -> None:
 
 def test_a_gate_that_failed_by_counting_says_what_grew(tmp_path: Path) -> None:
     exact = judge_exact(COSTS, COSTS | {"commands": 11})
-    result = replace(compared(tmp_path), exact=exact, paired=True, finished_pairs=0, runs=(), metrics=())
+    result = replace(
+        compared(tmp_path), exact=exact, paired=True, finished_pairs=0, runs=(), metrics=()
+    )
     assert "commands 10 → 11" in shown(result)
 
 
 def test_a_change_to_for_ever_is_endless() -> None:
-    assert (change_text(1.5), change_text(4.0), change_text(80_000.0)) == ("+50.0 %", "+300 %", "+∞")
+    assert (change_text(1.5), change_text(4.0), change_text(80_000.0)) == (
+        "+50.0 %",
+        "+300 %",
+        "+∞",
+    )

@@ -1,4 +1,5 @@
-"""What every driver counts: each acquire whatever came of it, releases that released, waits beyond the end."""
+"""What every driver counts: each acquire whatever came of it, releases that released, waits beyond
+the end."""
 
 import asyncio
 import time
@@ -30,7 +31,8 @@ class OverError(BaseException):
 
 
 def scripted(*steps: object, said: object = None) -> Lock:
-    """A lock whose acquire gives or raises one step after the other, and whose release says or raises `said`."""
+    """A lock whose acquire gives or raises one step after the other, and whose release says or
+    raises `said`."""
     held = iter((*steps, OverError()))
 
     def acquire(_resource: str, _ttl_ms: int, _wait_ms: int) -> object:
@@ -43,7 +45,9 @@ def scripted(*steps: object, said: object = None) -> Lock:
             raise said
         return said
 
-    return Lock(acquire, release, released=None if isinstance(said, Exception) else Outcome.RELEASED)
+    return Lock(
+        acquire, release, released=None if isinstance(said, Exception) else Outcome.RELEASED
+    )
 
 
 def called(lock: Lock) -> DriverAnswer:
@@ -61,7 +65,9 @@ def called_async(lock: Lock) -> DriverAnswer:
         return lock.release(held)
 
     async def run() -> None:
-        await call(lock._replace(acquire=acquire, release=release), turn, 0, asyncio.sleep, waits=True)
+        await call(
+            lock._replace(acquire=acquire, release=release), turn, 0, asyncio.sleep, waits=True
+        )
 
     turn = ClientTurn(order(60))
     with pytest.raises(OverError):
@@ -84,12 +90,21 @@ def test_a_release_that_did_not_release_is_an_error_and_no_cycle(
     calls: Callable[[Lock], DriverAnswer], said: object
 ) -> None:
     answer = calls(scripted("held", "held", said=said))
-    assert (answer.cycles, answer.all_cycles, answer.failed, sum(answer.acquires.values())) == (0, 0, 1, 2)
+    assert (answer.cycles, answer.all_cycles, answer.failed, sum(answer.acquires.values())) == (
+        0,
+        0,
+        1,
+        2,
+    )
     assert answer.errors == {"OSError" if isinstance(said, OSError) else "NotReleasedError": 2}
 
 
 def test_a_load_ends_with_its_time() -> None:
-    answer = run_blocking(lambda _order: Lock(lambda *_: "held", lambda _held: None), order(callers=2), greenlets=False)
+    answer = run_blocking(
+        lambda _order: Lock(lambda *_: "held", lambda _held: None),
+        order(callers=2),
+        greenlets=False,
+    )
     assert answer.seconds == pytest.approx(0.05)
     assert answer.cycles <= answer.all_cycles <= answer.cycles + 2
 
@@ -100,6 +115,12 @@ def test_who_waited_beyond_the_end_counts_in_the_latencies_but_not_in_the_cycles
     calls.first_s = turn.begin_s + 0.5
     calls.granted.append(turn.begin_s + 3.0)
     calls.ended.append(turn.begin_s + 4.0)
-    turn.calls.append(Calls(first_s=turn.begin_s + 0.5))  # one that has not returned
+    # one that has not returned
+    turn.calls.append(Calls(first_s=turn.begin_s + 0.5))
     answer = turn.answer()
-    assert (answer.cycles, answer.all_cycles, sum(answer.acquires.values()), answer.failed) == (0, 1, 1, 1)
+    assert (answer.cycles, answer.all_cycles, sum(answer.acquires.values()), answer.failed) == (
+        0,
+        1,
+        1,
+        1,
+    )

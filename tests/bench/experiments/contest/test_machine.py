@@ -1,4 +1,5 @@
-"""The two cores during a turn: who used them, how fast they were, and what that changes where turns are compared."""
+"""The two cores during a turn: who used them, how fast they were, and what that changes where turns
+are compared."""
 
 import os
 import subprocess
@@ -13,13 +14,22 @@ from msgspec.structs import asdict, replace
 from bench.experiments.contest import turn as machines
 from bench.experiments.contest.judge import bars, judge_bars
 from bench.experiments.contest.result import Kind, TurnFigures, TurnRow
-from bench.experiments.contest.speed import CONTROLS, UNWATCHED, WATCHED, SpeedEntry, bars_of, rows_of
+from bench.experiments.contest.speed import (
+    CONTROLS,
+    UNWATCHED,
+    WATCHED,
+    SpeedEntry,
+    bars_of,
+    rows_of,
+)
 from bench.experiments.contest.turn import PAUSE_S, Machine
 
 LATE_S = 60.0
 
 
-def test_what_our_children_use_is_ours_and_what_others_use_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_our_children_use_is_ours_and_what_others_use_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen = iter([(5.0, 4.0, 10.0), (8.0, 6.0, 12.0)])
     monkeypatch.setattr(machines, "spent", lambda: next(seen))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
@@ -28,7 +38,9 @@ def test_what_our_children_use_is_ours_and_what_others_use_is_not(monkeypatch: p
     assert machine.elsewhere_ratio == 0.25
     monkeypatch.undo()
     before = machines.spent()
-    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True
+    )
     busy_s, ours_s, _ = map(sub, machines.spent(), before)
     assert ours_s >= 0.29
     assert busy_s >= 0.25
@@ -38,7 +50,8 @@ def test_what_our_children_use_is_ours_and_what_others_use_is_not(monkeypatch: p
 def test_how_fast_the_cores_are_is_told_by_a_piece_of_work_on_each_of_them(
     steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cores, done = set[int](), Counter[int]()
+    cores = set[int]()
+    done = Counter[int]()
 
     def piece() -> None:
         (core,) = os.sched_getaffinity(0)
@@ -47,7 +60,8 @@ def test_how_fast_the_cores_are_is_told_by_a_piece_of_work_on_each_of_them(
         begun_s = time.thread_time()
         while time.thread_time() - begun_s < steps / 1e6:
             pass
-        time.sleep(3 * steps / 1e6)  # as if somebody else had the core
+        # as if somebody else had the core
+        time.sleep(3 * steps / 1e6)
 
     monkeypatch.setattr(machines, "piece", piece)
     allowed = os.sched_getaffinity(0)
@@ -64,12 +78,17 @@ def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
     def turn(client_us: float, piece_us: float | None) -> TurnFigures:
         slower = (piece_us or 100.0) / 100.0
         return TurnFigures(
-            cycles_per_s=100.0 / slower, client_us=client_us * slower, server_us=10.0 * slower,
-            p50_us=50.0 * slower, piece_us=piece_us,
-        )  # fmt: skip
+            cycles_per_s=100.0 / slower,
+            client_us=client_us * slower,
+            server_us=10.0 * slower,
+            p50_us=50.0 * slower,
+            piece_us=piece_us,
+        )
 
-    replay, core = SpeedEntry("replay"), SpeedEntry("lockcore gevent", bar=0.8)
-    fast, stock = SpeedEntry("Locust, fast events"), SpeedEntry("Locust, with telemetry")
+    replay = SpeedEntry("replay")
+    core = SpeedEntry("lockcore gevent", bar=0.8)
+    fast = SpeedEntry("Locust, fast events")
+    stock = SpeedEntry("Locust, with telemetry")
     paces = [100.0, 200.0, 100.0]
     measured = {
         replay: [turn(2.0, pace) for pace in paces],
@@ -80,12 +99,15 @@ def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
     _, found, *_ = rows_of(measured)
     assert (found.ratio.low, found.ratio.high) == pytest.approx((0.8, 0.8))
     assert (found.wall_ratio.low, found.wall_ratio.high) == (1.0, 1.0)
-    assert (found.client_us, found.rounds[0].client_us) == (5.0, 10.0)  # what is shown is what was measured
+    # what is shown is what was measured
+    assert (found.client_us, found.rounds[0].client_us) == (5.0, 10.0)
     added = next(bar for bar in bars_of(measured) if bar.name.startswith("telemetry adds"))
     assert (added.low, added.high) == (1.0, 1.0)
     assert (added.null, added.measurable) == (None, True), "it was not run"
     assert turn(5.0, 200.0).at_pace(100.0).p50_us == 50.0
-    unpaced = {entry: [replace(each, piece_us=None) for each in turns] for entry, turns in measured.items()}
+    unpaced = {
+        entry: [replace(each, piece_us=None) for each in turns] for entry, turns in measured.items()
+    }
     _, found, *_ = rows_of(unpaced)
     assert (found.ratio.low, found.ratio.high) == pytest.approx((0.4, 1.6))
 
@@ -96,27 +118,40 @@ def test_what_telemetry_adds_stands_beside_what_nothing_adds_to_nothing() -> Non
 
     fast, with_it, again = (SpeedEntry(name) for name in (UNWATCHED, WATCHED, CONTROLS[WATCHED]))
     base = {fast: rounds(3.0, 3.0, 3.0), with_it: rounds(3.4, 3.5, 3.6)}
-    for other_us, measurable, ends in (([3.1, 3.2, 2.9], True, (0.4, 0.6)), ([3.1, 3.9, 1.0], False, (-2.0, 0.9))):
+    for other_us, measurable, ends in (
+        ([3.1, 3.2, 2.9], True, (0.4, 0.6)),
+        ([3.1, 3.9, 1.0], False, (-2.0, 0.9)),
+    ):
         (bar,) = bars_of(base | {again: rounds(*other_us)})
         assert bar.name.startswith("telemetry adds")
         assert bar.measurable is measurable
         assert (bar.low, bar.high) == pytest.approx(ends)
         assert bar.null is not None
-        assert (bar.null.low, bar.null.high) == pytest.approx((min(other_us) - 3.0, max(other_us) - 3.0))
+        assert (bar.null.low, bar.null.high) == pytest.approx(
+            (min(other_us) - 3.0, max(other_us) - 3.0)
+        )
 
 
 def test_peers_are_compared_as_at_one_pace_where_it_was_measured() -> None:
     def row(name: str, kind: Kind, rate: float, piece_us: float | None) -> TurnRow:
-        turn = TurnFigures(cycles_per_s=rate, client_us=10.0, server_us=1.0, p50_us=1.0, piece_us=piece_us)
-        return TurnRow(**asdict(turn), name=name, kind=kind, instances=5, callers=64, rounds=(turn,))
+        turn = TurnFigures(
+            cycles_per_s=rate, client_us=10.0, server_us=1.0, p50_us=1.0, piece_us=piece_us
+        )
+        return TurnRow(
+            **asdict(turn), name=name, kind=kind, instances=5, callers=64, rounds=(turn,)
+        )
 
     def rate_bar(ours_us: float | None, theirs_us: float | None) -> tuple[float | None, ...]:
-        rows = [row("lockcore gevent", "lockcore", 300.0, ours_us), row("rslock, one thread", "rust", 100.0, theirs_us)]
+        rows = [
+            row("lockcore gevent", "lockcore", 300.0, ours_us),
+            row("rslock, one thread", "rust", 100.0, theirs_us),
+        ]
         bar = next(bar for bar in bars(rows, (), ()) if "64 callers: cycles/s" in bar.name)
         return bar.value, bar.low, bar.high
 
     assert rate_bar(100.0, 100.0) == (3.0, 3.0, 3.0)
-    assert rate_bar(100.0, 150.0) == (2.0, 2.0, 3.0)  # theirs ran while the cores were slow, or the piece was misled
+    # theirs ran while the cores were slow, or the piece was misled
+    assert rate_bar(100.0, 150.0) == (2.0, 2.0, 3.0)
     assert rate_bar(150.0, 100.0) == pytest.approx((4.5, 3.0, 4.5))
     assert rate_bar(100.0, None) == rate_bar(None, 150.0) == (3.0, 3.0, 3.0)
 
@@ -124,10 +159,13 @@ def test_peers_are_compared_as_at_one_pace_where_it_was_measured() -> None:
 @pytest.mark.parametrize("rounds", [1, 9])
 def test_a_pace_that_turns_what_was_seen_into_its_contrary_leaves_it_unknown(rounds: int) -> None:
     def turns(client_us: float, piece_us: float) -> list[TurnFigures]:
-        turn = TurnFigures(cycles_per_s=100.0, client_us=client_us, server_us=0.0, p50_us=9.0, piece_us=piece_us)
+        turn = TurnFigures(
+            cycles_per_s=100.0, client_us=client_us, server_us=0.0, p50_us=9.0, piece_us=piece_us
+        )
         return [turn] * rounds
 
-    replay, core = SpeedEntry("replay"), SpeedEntry("lockcore gevent", bar=0.8)
+    replay = SpeedEntry("replay")
+    core = SpeedEntry("lockcore gevent", bar=0.8)
     (bar, *_) = bars_of({replay: turns(1.0, 100.0), core: turns(2.0, 200.0)})
     assert (bar.value, bar.low, bar.high) == (1.0, 0.5, 1.0)
     verdict = judge_bars([bar])

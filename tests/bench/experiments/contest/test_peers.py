@@ -1,4 +1,5 @@
-"""Peers side by side: what is made of the drivers' tallies, when a bar is missed, and who cannot take part."""
+"""Peers side by side: what is made of the drivers' tallies, when a bar is missed, and who cannot
+take part."""
 
 import json
 import subprocess
@@ -40,7 +41,9 @@ ROOT = Path(__file__).parents[4]
 RESULTS = ROOT / "tests" / "histories" / "results"
 OLD = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))
 NOTHING = TurnFigures(cycles_per_s=0.0, p50_us=None, client_us=None, server_us=None)
-MANY, SINGLE, HOT = TurnLoad(5, 64, own=True), TurnLoad(5, 1, own=True), TurnLoad(5, 64, own=False)
+MANY = TurnLoad(5, 64, own=True)
+SINGLE = TurnLoad(5, 1, own=True)
+HOT = TurnLoad(5, 64, own=False)
 
 
 def row(name: str, load: TurnLoad, *rounds: dict[str, Any], **figures: Any) -> TurnRow:
@@ -76,33 +79,55 @@ def rates(ours: float) -> list[TurnRow]:
 @pytest.mark.parametrize(("rate", "reached"), [(50_000.0, True), (35_000.0, False)])
 def test_the_fastest_of_each_side_are_compared(rate: float, reached: bool) -> None:
     found = bars(rates(rate), [], [])
-    python, other = named(found, "Python peer"), named(found, "fastest peer")
-    assert (python.value, python.ours, python.theirs) == (rate / 2_000, "lockcore gevent", "aioredlock")
+    python = named(found, "Python peer")
+    other = named(found, "fastest peer")
+    assert (python.value, python.ours, python.theirs) == (
+        rate / 2_000,
+        "lockcore gevent",
+        "aioredlock",
+    )
     assert (other.value, other.theirs) == (pytest.approx(rate / 15_000), "node-redlock 4")
     assert (is_reached(python), is_reached(other)) == (reached, reached)
 
 
 def test_the_lowest_latency_of_a_peer_must_be_undercut() -> None:
-    cells = [row("lockcore gevent", SINGLE, p50_us=90.0), row("redsync redigo", SINGLE, p50_us=80.0)]
+    cells = [
+        row("lockcore gevent", SINGLE, p50_us=90.0),
+        row("redsync redigo", SINGLE, p50_us=80.0),
+    ]
     assert not is_reached(named(bars(cells, [], []), "1 caller"))
     cells[0] = row("lockcore gevent", SINGLE, p50_us=70.0)
     assert is_reached(named(bars(cells, [], []), "1 caller"))
 
 
-@pytest.mark.parametrize(("instances", "rate", "cpu"), [(1, 66_000.0, 9.0), (3, 120_000.0, 9.0), (5, 150_000.0, 3.0)])
-def test_the_fastest_in_any_language_and_at_every_n_is_the_bar(instances: int, rate: float, cpu: float) -> None:
+@pytest.mark.parametrize(
+    ("instances", "rate", "cpu"), [(1, 66_000.0, 9.0), (3, 120_000.0, 9.0), (5, 150_000.0, 3.0)]
+)
+def test_the_fastest_in_any_language_and_at_every_n_is_the_bar(
+    instances: int, rate: float, cpu: float
+) -> None:
     load = TurnLoad(instances, 64, own=True)
     fastest = row("rslock, one thread", load, cycles_per_s=60_000.0, client_us=9.0)
     others = [fastest, row("redsync redigo", load, cycles_per_s=9_000.0, client_us=60.0)]
     for ours, us, expected in ((rate, 0.99 * cpu, True), (0.99 * rate, 1.01 * cpu, False)):
-        found = bars([row("lockcore gevent", load, cycles_per_s=ours, client_us=us), *others], [], [])
-        fast, cheap = named(found, "fastest peer"), named(found, "client CPU")
+        found = bars(
+            [row("lockcore gevent", load, cycles_per_s=ours, client_us=us), *others], [], []
+        )
+        fast = named(found, "fastest peer")
+        cheap = named(found, "client CPU")
         assert (fast.theirs, cheap.theirs) == (fastest.name, fastest.name)
         assert (is_reached(fast), is_reached(cheap)) == (expected, expected)
 
 
 def test_after_the_first_round_ours_go_on_and_the_fastest_three_of_a_load() -> None:
-    names = ("lockcore threads", "redlock-py", "pottery", "aioredlock", "node-redlock 4", "redsync redigo")
+    names = (
+        "lockcore threads",
+        "redlock-py",
+        "pottery",
+        "aioredlock",
+        "node-redlock 4",
+        "redsync redigo",
+    )
     peers = {peer.name: Contestant(peer, ()) for peer in PEERS if peer.name in names}
     cells = [
         Standing(peers[name], load, [replace(NOTHING, cycles_per_s=rate)])
@@ -111,11 +136,19 @@ def test_after_the_first_round_ours_go_on_and_the_fastest_three_of_a_load() -> N
     ]
     going_on = {(cell.contestant.peer.name, cell.load) for cell in leading(cells)}
     assert going_on == {
-        ("lockcore threads", MANY), ("pottery", MANY), ("aioredlock", MANY), ("node-redlock 4", MANY),
-        ("lockcore threads", SINGLE), ("redlock-py", SINGLE), ("redsync redigo", SINGLE), ("node-redlock 4", SINGLE),
-    }  # fmt: skip
+        ("lockcore threads", MANY),
+        ("pottery", MANY),
+        ("aioredlock", MANY),
+        ("node-redlock 4", MANY),
+        ("lockcore threads", SINGLE),
+        ("redlock-py", SINGLE),
+        ("redsync redigo", SINGLE),
+        ("node-redlock 4", SINGLE),
+    }
     stops = replace_load(MANY, stops=True)
-    stopped = [Standing(peers[name], stops, [stopped_at(0.5)]) for name in ("pottery", "lockcore threads")]
+    stopped = [
+        Standing(peers[name], stops, [stopped_at(0.5)]) for name in ("pottery", "lockcore threads")
+    ]
     assert leading(stopped) == stopped[1:]
 
 
@@ -125,7 +158,9 @@ def test_the_hot_key_in_four_processes_has_bars_of_its_own() -> None:
 
     ours = row("lockcore gevent", HOT, cycles_per_s=640.0, p99_us=1e5)
     theirs = row("redsync rueidis", HOT, cycles_per_s=320.0, p99_us=1e5)
-    found = bars([], [ours, theirs, four("lockcore gevent", 450.0), four("redsync rueidis", 500.0)], [])
+    found = bars(
+        [], [ours, theirs, four("lockcore gevent", 450.0), four("redsync rueidis", 500.0)], []
+    )
     rates_found = {bar.name: bar.value for bar in found if "leases/s" in bar.name}
     assert rates_found == {
         "hot key, N=5: leases/s ÷ the most of those that never give up": 2.0,
@@ -156,7 +191,9 @@ def test_on_the_hot_key_only_who_never_gives_up_counts() -> None:
 
 @pytest.mark.parametrize(("kept", "reached"), [(0.95, True), (0.8, False)])
 def test_a_stopped_instance_may_cost_a_tenth(kept: float, reached: bool) -> None:
-    stopped = row_of(Standing(Contestant(PEERS[0], ()), TurnLoad(3, 64, own=True), [stopped_at(kept)]))
+    stopped = row_of(
+        Standing(Contestant(PEERS[0], ()), TurnLoad(3, 64, own=True), [stopped_at(kept)])
+    )
     assert is_reached(named(bars([], [], [stopped]), "stopped")) is reached
 
 
@@ -169,19 +206,32 @@ def test_rates_are_of_whole_tenths_between_two_times() -> None:
 def test_an_answer_becomes_figures() -> None:
     acquires = {bucket_of(us / 1e6): 1 for us in (10.0, 20.0, 30.0, 40.0)}
     figures = figures_of(
-        DriverAnswer(2.0, 4, 40.0, 8.0, acquires, leases_by_caller=[1, 3], gave_up=2, all_cycles=5), sent=50
+        DriverAnswer(2.0, 4, 40.0, 8.0, acquires, leases_by_caller=[1, 3], gave_up=2, all_cycles=5),
+        sent=50,
     )
     assert figures.cycles_per_s == 2
     assert (figures.client_us, figures.server_us, figures.commands_per_lease) == (10, 2, 10)
-    assert (figures.p50_us, figures.p99_us) == (pytest.approx(30.0, rel=0.006), pytest.approx(40.0, rel=0.006))
+    assert (figures.p50_us, figures.p99_us) == (
+        pytest.approx(30.0, rel=0.006),
+        pytest.approx(40.0, rel=0.006),
+    )
     assert figures.jain == 0.8
 
 
 def test_an_acquire_that_was_never_granted_took_for_ever() -> None:
     """Who gives up early would else show the shortest waits."""
-    for failed, median_us, p99_us in ((0, True, True), (1, True, False), (3, True, False), (200, False, False)):
-        figures = figures_of(DriverAnswer(2.0, acquires={100: 97}, leases_by_caller=[1], failed=failed), sent=0)
-        assert (figures.p50_us is not None, figures.p99_us is not None) == (median_us, p99_us), failed
+    for failed, median_us, p99_us in (
+        (0, True, True),
+        (1, True, False),
+        (3, True, False),
+        (200, False, False),
+    ):
+        figures = figures_of(
+            DriverAnswer(2.0, acquires={100: 97}, leases_by_caller=[1], failed=failed), sent=0
+        )
+        assert (figures.p50_us is not None, figures.p99_us is not None) == (median_us, p99_us), (
+            failed
+        )
         assert figures.failed == failed
 
 
@@ -198,10 +248,15 @@ def test_waits_without_an_end_miss_a_bar_and_win_none() -> None:
 
 def test_a_ceilings_ratio_is_taken_inside_a_round() -> None:
     def speed(client_us: float, cycles_per_s: float = 100.0) -> TurnFigures:
-        return TurnFigures(cycles_per_s=cycles_per_s, client_us=client_us, server_us=10.0, p50_us=None)
+        return TurnFigures(
+            cycles_per_s=cycles_per_s, client_us=client_us, server_us=10.0, p50_us=None
+        )
 
-    ceiling, entry = SpeedEntry("replay"), SpeedEntry("x")
-    top, found = rows_of({ceiling: [speed(0.0, 200.0), speed(6.0)], entry: [speed(10.0), speed(6.0)]})
+    ceiling = SpeedEntry("replay")
+    entry = SpeedEntry("x")
+    top, found = rows_of(
+        {ceiling: [speed(0.0, 200.0), speed(6.0)], entry: [speed(10.0), speed(6.0)]}
+    )
     assert (top.ratio.low, top.ratio.high) == (1.0, 1.0)
     assert (found.ratio.median, found.ratio.low, found.ratio.high) == (0.75, 0.5, 1.0)
     assert (found.wall_ratio.low, found.client_us, found.p50_us) == (0.5, 8.0, None)
@@ -209,9 +264,12 @@ def test_a_ceilings_ratio_is_taken_inside_a_round() -> None:
 
 def test_rows_are_compared_inside_a_round_and_what_ours_did_not_show_counts_against_us() -> None:
     def speed(client_us: float | None) -> TurnFigures:
-        return TurnFigures(cycles_per_s=100.0, client_us=client_us, server_us=1.0, p50_us=None, beside_ratio=0.02)
+        return TurnFigures(
+            cycles_per_s=100.0, client_us=client_us, server_us=1.0, p50_us=None, beside_ratio=0.02
+        )
 
-    core, run = SpeedEntry("lockcore gevent"), SpeedEntry("lockbench run")
+    core = SpeedEntry("lockcore gevent")
+    run = SpeedEntry("lockbench run")
     cost, beside = bars_of({core: [speed(10.0), speed(6.0)], run: [speed(12.0), speed(9.0)]})
     assert (cost.low, cost.high, cost.at_least) == (1.2, 1.5, False)
     assert (beside.value, beside.bar) == (0.02, 0.05)
@@ -226,19 +284,29 @@ def test_a_turn_that_is_made_once_stands_beside_every_round_of_the_other() -> No
     def turn(client_us: float) -> TurnFigures:
         return replace(NOTHING, cycles_per_s=100.0, client_us=client_us, server_us=1.0)
 
-    base, often, once = speeds.GROWN[0], speeds.GROWN[1], next(entry for entry in speeds.GROWN if entry.once)
+    base = speeds.GROWN[0]
+    often = speeds.GROWN[1]
+    once = next(entry for entry in speeds.GROWN if entry.once)
     measured = {base: [turn(4.0), turn(5.0), turn(8.0)], often: [turn(6.0)] * 3, once: [turn(5.0)]}
     cost, long = bars_of(measured, speeds.GROWN_BARS)
     assert (cost.low, cost.high) == (0.75, 1.5)
-    assert (long.value, long.low, long.high) == (1.0, 0.625, 1.25)  # of one round it would have been certain
+    # of one round it would have been certain
+    assert (long.value, long.low, long.high) == (1.0, 0.625, 1.25)
     assert judge_bars([long]).exit_code == 4
 
 
-def test_rounds_in_which_the_cores_were_not_ours_are_left_out_and_without_others_nothing_is_known() -> None:
+def test_rounds_in_which_the_cores_were_not_ours_are_left_out() -> None:
     def turn(client_us: float, elsewhere_ratio: float) -> TurnFigures:
-        return replace(NOTHING, cycles_per_s=100.0, client_us=client_us, server_us=1.0, elsewhere_ratio=elsewhere_ratio)
+        return replace(
+            NOTHING,
+            cycles_per_s=100.0,
+            client_us=client_us,
+            server_us=1.0,
+            elsewhere_ratio=elsewhere_ratio,
+        )
 
-    replay, core = SpeedEntry("replay"), SpeedEntry("lockcore gevent", bar=0.8)
+    replay = SpeedEntry("replay")
+    core = SpeedEntry("lockcore gevent", bar=0.8)
     tops = [turn(3.0, 0.0), turn(3.0, 0.2), turn(3.0, 0.0)]
     _, found = rows_of({replay: tops, core: [turn(4.0, 0.01), turn(4.0, 0.0), turn(9.0, 0.06)]})
     assert (found.ratio.low, found.ratio.high) == (0.8, 0.8)
@@ -246,12 +314,19 @@ def test_rounds_in_which_the_cores_were_not_ours_are_left_out_and_without_others
     assert (bar.low, bar.busy) == (0.4, True)
     verdict = judge_bars([bar])
     assert verdict.exit_code == 4
-    assert "something else used the cores in every round: lockcore gevent: CPU ratio" in verdict.reasons
+    assert (
+        "something else used the cores in every round: lockcore gevent: CPU ratio"
+        in verdict.reasons
+    )
 
 
 @pytest.mark.parametrize(
     "spoilt",
-    [("verdict", "exit_code", 1), ("rate", "achieved_per_s", 0.0), ("cost", "server_cpu_us_per_cycle", None)],
+    [
+        ("verdict", "exit_code", 1),
+        ("rate", "achieved_per_s", 0.0),
+        ("cost", "server_cpu_us_per_cycle", None),
+    ],
     ids=lambda spoilt: spoilt[1],
 )
 def test_a_run_that_does_not_stand_by_its_figures_is_made_again_and_is_no_row(
@@ -269,15 +344,21 @@ def test_a_run_that_does_not_stand_by_its_figures_is_made_again_and_is_no_row(
         figures_of_run(entry, None, 1.0)
 
 
-def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def turn(entry: SpeedEntry, *_: object) -> TurnFigures:
         if entry.share:
             raise EnvironmentNotReadyError("open loop gave no figures")
-        figures = replace(NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0)
+        figures = replace(
+            NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0
+        )
         return replace(figures, piece_us=120.0)
 
     monkeypatch.setattr(speeds, "_turn", turn)
-    monkeypatch.setattr(speeds, "servers_by_kind", lambda: {"plain": ServerBinary("there", "redis", "7.0.15")})
+    monkeypatch.setattr(
+        speeds, "servers_by_kind", lambda: {"plain": ServerBinary("there", "redis", "7.0.15")}
+    )
     monkeypatch.setattr(speeds, "start_fleet", lambda *_, **__: nullcontext("a fleet"))
     result = speeds.measure(2, 1.0, 1, lambda _: None, grow=True)
     missed = [bar for bar in result.bars if side_of(bar) == "missed"]
@@ -287,17 +368,23 @@ def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(monkeypatch: 
     assert verdict.exit_code == 1
     lines = dict(line[:2] for line in speed_sheet(result, verdict, "there").lines)
     assert lines["no figures"] == "open loop gave no figures"
-    assert lines["pace"].startswith("a fixed piece of work took 120 µs of the cores, 120 to 120 from turn to turn")
+    assert lines["pace"].startswith(
+        "a fixed piece of work took 120 µs of the cores, 120 to 120 from turn to turn"
+    )
 
 
 def test_without_the_server_of_its_bars_nothing_is_known_and_that_is_said_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a machine with Valkey alone one row of fifteen was measured, and the word was BARS MISSED."""
-    figures = replace(NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0)
+    """On a machine with Valkey alone one row of fifteen was measured, and the word was BARS
+    MISSED."""
+    figures = replace(
+        NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0
+    )
     monkeypatch.setattr(speeds, "_turn", lambda *_: figures)
     monkeypatch.setattr(speeds, "start_fleet", lambda *_, **__: nullcontext("a fleet"))
-    plain, native = ServerBinary("there", "redis", "7.0.15"), ServerBinary("there", "valkey", "9.1.2")
+    plain = ServerBinary("there", "redis", "7.0.15")
+    native = ServerBinary("there", "valkey", "9.1.2")
     told: list[str] = []
     monkeypatch.setattr(speeds, "servers_by_kind", lambda: {"native": native})
     result = speeds.measure(6, 1.0, 1, told.append)
@@ -306,7 +393,9 @@ def test_without_the_server_of_its_bars_nothing_is_known_and_that_is_said_first(
     verdict = judge_bars(result.bars, absent=result.conditions.absent)
     assert (verdict.word, verdict.exit_code, result.bars) == ("NOT KNOWN", 4, ())
     assert verdict.reasons[0] == result.conditions.absent == told[0]
-    assert ("because", told[0]) in [line[:2] for line in speed_sheet(result, verdict, "there").lines]
+    assert ("because", told[0]) in [
+        line[:2] for line in speed_sheet(result, verdict, "there").lines
+    ]
     for servers, lost in (({"plain": plain}, 2), ({"plain": plain, "native": native}, 0)):
         sentence = speeds.absence(servers)
         assert (f"{lost} of 16 rows" in sentence) is bool(lost)
@@ -314,12 +403,16 @@ def test_without_the_server_of_its_bars_nothing_is_known_and_that_is_said_first(
 
 def test_peers_tell_the_pace_of_their_free_resources_where_it_was_measured() -> None:
     turns = [replace(turn, piece_us=130.0) for turn in RESULT.cycles[0].rounds]
-    paced = replace(RESULT, cycles=(replace(RESULT.cycles[0], rounds=tuple(turns)), *RESULT.cycles[1:]))
+    paced = replace(
+        RESULT, cycles=(replace(RESULT.cycles[0], rounds=tuple(turns)), *RESULT.cycles[1:])
+    )
     assert any(line[0] == "pace" and "130 µs" in line[1] for line in sheet(paced).lines)
     assert "pace" not in [line[0] for line in sheet(RESULT).lines]
 
 
-def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_installed_is_a_reason_and_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nowhere = Peer("nowhere", "node", "nowhere", ("nothing 1",))
     monkeypatch.setattr(peers_installed, "PEERS", (nowhere, PEERS[0]))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -329,11 +422,14 @@ def test_what_cannot_be_installed_is_a_reason_and_no_end(tmp_path: Path, monkeyp
 
 
 def test_an_installation_that_is_cut_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    cut, child = threading.Event(), tmp_path / "child"
+    cut = threading.Event()
+    child = tmp_path / "child"
     script = f"sleep 60 & echo $! > {child}.new; mv {child}.new {child}; wait"
     ended: list[str] = []
     call = peers_installed._call
-    thread = threading.Thread(target=lambda: ended.append(call(["sh", "-c", script], tmp_path, cut)))
+    thread = threading.Thread(
+        target=lambda: ended.append(call(["sh", "-c", script], tmp_path, cut))
+    )
     thread.start()
     deadline_s = time.monotonic() + 30
     while not child.exists() and time.monotonic() < deadline_s:
@@ -355,8 +451,12 @@ def _runs(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("script", "reason"), [("exit 0", ""), ("echo no wheel >&2; exit 1", "sh failed: no wheel")])
-def test_why_an_installation_failed_is_its_last_line(tmp_path: Path, script: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "reason"), [("exit 0", ""), ("echo no wheel >&2; exit 1", "sh failed: no wheel")]
+)
+def test_why_an_installation_failed_is_its_last_line(
+    tmp_path: Path, script: str, reason: str
+) -> None:
     assert peers_installed._call(["sh", "-c", script], tmp_path, threading.Event()) == reason
 
 
@@ -370,8 +470,12 @@ def test_every_python_contestant_has_a_driver() -> None:
 
 def test_a_driver_needs_nothing_but_the_standard_library() -> None:
     driver = "bench.experiments.contest.clients.driver"
-    code = f"import sys; before = set(sys.modules); import {driver}; print(*set(sys.modules) - before)"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    code = (
+        f"import sys; before = set(sys.modules); import {driver}; print(*set(sys.modules) - before)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     loaded = {name.partition(".")[0] for name in run.stdout.split()}
     assert loaded - set(sys.stdlib_module_names) == {"bench"}
 
@@ -379,7 +483,8 @@ def test_a_driver_needs_nothing_but_the_standard_library() -> None:
 RESULT = typed(OLD, PeersResult)
 
 
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+BEGIN = "<!-- peers: begin -->"
+END = "<!-- peers: end -->"
 
 
 def test_the_readmes_table_is_renewed_between_its_markers_or_refused(tmp_path: Path) -> None:
@@ -400,14 +505,17 @@ def test_the_readmes_table_is_renewed_between_its_markers_or_refused(tmp_path: P
 
 
 def bar(low: float, high: float) -> ContestBar:
-    return ContestBar(name="a bar", ours="", theirs=None, value=low, low=low, high=high, bar=0.9, at_least=True)
+    return ContestBar(
+        name="a bar", ours="", theirs=None, value=low, low=low, high=high, bar=0.9, at_least=True
+    )
 
 
 @pytest.mark.parametrize(
     ("bars", "word", "code"),
     [
         ([bar(0.95, 1.1)], "BARS REACHED", 0),
-        ([bar(0.8, 1.1)], "NOT KNOWN", 4),  # reached in some rounds: noise
+        # reached in some rounds: noise
+        ([bar(0.8, 1.1)], "NOT KNOWN", 4),
         ([bar(0.5, 0.7), bar(0.8, 1.1)], "BARS MISSED", 1),
         ([], "NOT KNOWN", 4),
     ],
@@ -426,14 +534,18 @@ def test_a_bar_is_certain_only_when_every_round_is_on_one_side_of_it(
     [
         (0.95, 1.1, "reached", "pass", "1 of 1 bars reached"),
         (0.5, 0.7, "missed", "fail", "0 of 1 bars reached"),
-        (0.8, 1.1, "not known", "unknown", "0 of 1 bars reached, 1 not known"),  # though its median reached it
+        # though its median reached it
+        (0.8, 1.1, "not known", "unknown", "0 of 1 bars reached, 1 not known"),
     ],
 )
-def test_a_bar_is_said_to_be_where_it_surely_is(low: float, high: float, side: str, status: str, headline: str) -> None:
+def test_a_bar_is_said_to_be_where_it_surely_is(
+    low: float, high: float, side: str, status: str, headline: str
+) -> None:
     result = replace(RESULT, bars=(bar(low, high),), verdict=judge_bars([bar(low, high)]))
     shown = sheet(result)
     assert shown.headline == headline
-    figures = f"{low:.2f} ({low:.2f} … {high:.2f})   bar ≥ 0.90  a bar"  # before a name that may be wrapped
+    # before a name that may be wrapped
+    figures = f"{low:.2f} ({low:.2f} … {high:.2f})   bar ≥ 0.90  a bar"
     assert [line.label for line in shown.lines if line.text.startswith(figures)] == [side]
     assert [case.status for case in suite(result).cases] == [status]
     assert f"- {'**missed**' if side == 'missed' else side}: a bar: " in readme_section(result)

@@ -25,9 +25,16 @@ from tests.bench.experiments.crash.test_judge import crash, cut
 from tests.doubles.collector import Collector, attributes_of
 
 OPTIONS = {
-    "instances": None, "policies": None, "kinds": None, "cuts": None, "rate": 240, "quick": True,
-    "out": None, "seed": 1, "latency_ms": 0.0,
-}  # fmt: skip
+    "instances": None,
+    "policies": None,
+    "kinds": None,
+    "cuts": None,
+    "rate": 240,
+    "quick": True,
+    "out": None,
+    "seed": 1,
+    "latency_ms": 0.0,
+}
 
 
 def plan(**options: object) -> CrashPlan:
@@ -44,7 +51,7 @@ def test_quick_has_every_policy_and_kind_and_fits_into_six_minutes_on_two_cores(
     assert sum(seconds_of(crash) for crash in quick.crashes) * quick.cuts / 14 < 330
 
 
-def test_the_full_matrix_has_everything_that_can_crash_and_is_planned_for_half_an_hour_on_two_cores() -> None:
+def test_the_full_matrix_has_everything_that_can_crash_in_half_an_hour() -> None:
     full = plan(quick=False)
     assert set(plan().crashes) <= set(full.crashes)
     sizes = {(crash.instances, crash.crashed) for crash in full.crashes}
@@ -52,7 +59,12 @@ def test_the_full_matrix_has_everything_that_can_crash_and_is_planned_for_half_a
     at_once = [crash for crash in full.crashes if crash.restart == "at-once"]
     assert len(at_once) == 16 * len(sizes), "every policy with every end that it can have"
     delayed = {(crash.policy, crash.kind) for crash in full.crashes if crash.restart == "delayed"}
-    assert delayed == {("none", "kill"), ("no", "power-cut"), ("everysec", "power-cut"), ("always", "power-cut")}
+    assert delayed == {
+        ("none", "kill"),
+        ("no", "power-cut"),
+        ("everysec", "power-cut"),
+        ("always", "power-cut"),
+    }
     assert full.cuts >= 20
     assert sum(seconds_of(crash) for crash in full.crashes) * full.cuts / 14 < 1800
 
@@ -65,7 +77,9 @@ def test_a_slower_disk_is_imitated_but_for_crashes_that_have_a_delay_of_their_ow
 
 
 @pytest.mark.parametrize("latency", ["2", "-1ms", "nan", "raw", "201ms", "1h"])
-def test_a_latency_that_is_none_is_refused_in_one_sentence(latency: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_latency_that_is_none_is_refused_in_one_sentence(
+    latency: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert execute(["crash", "--latency", latency]) == 2
     told = capsys.readouterr().err
     assert "--latency" in told
@@ -117,9 +131,13 @@ def test_what_is_wrong_is_refused_before_anything_starts(options, complaint, cap
 
 def test_only_whole_commands_of_an_append_only_file_count(tmp_path: Path) -> None:
     def command(*words: str) -> bytes:
-        return f"*{len(words)}\r\n".encode() + b"".join(f"${len(word)}\r\n{word}\r\n".encode() for word in words)
+        return f"*{len(words)}\r\n".encode() + b"".join(
+            f"${len(word)}\r\n{word}\r\n".encode() for word in words
+        )
 
-    content = command("SELECT", "0") + command("SET", "a", "1", "PXAT", "9") + command("set", "b", "1")
+    content = (
+        command("SELECT", "0") + command("SET", "a", "1", "PXAT", "9") + command("set", "b", "1")
+    )
     content += command("DEL", "a") + command("SET", "c", "1", "PXAT", "9")
     assert keys_in([content]) == {"b", "c"}
     assert keys_in([content[:-3]]) == {"b"}
@@ -142,7 +160,7 @@ def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
     assert judge_crash([], [row], ["a group was given up"]).status == "inconclusive"
 
 
-# -- what is exported: the sums of the cuts by policy, each lock once --------------------------------------------------
+# -- what is exported: the sums of the cuts by policy, each lock once ------------------------------
 
 
 CUTS = [cut(crash(), 7, doubled=3), cut(crash(), 2, window_s=1.25), cut(crash("always"))]
@@ -151,7 +169,8 @@ CUTS = [cut(crash(), 7, doubled=3), cut(crash(), 2, window_s=1.25), cut(crash("a
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch):
     with Collector() as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)  # what the exporters themselves read
+        # what the exporters themselves read
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
         yield collector
 
 
@@ -176,7 +195,12 @@ def test_without_an_endpoint_nothing_is_exported(collector: Collector) -> None:
     assert collector.received.requests == 0
 
 
-def test_what_cannot_be_read_is_a_warning_and_not_the_end_of_the_result(collector: Collector) -> None:
-    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}
+def test_what_cannot_be_read_is_a_warning_and_not_the_end_of_the_result(
+    collector: Collector,
+) -> None:
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+        "OTEL_METRIC_EXPORT_INTERVAL": "soon",
+    }
     (warning,) = export_crashes("ab12", CUTS, environ)
     assert "OTEL_METRIC_EXPORT_INTERVAL" in warning

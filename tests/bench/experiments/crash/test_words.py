@@ -24,7 +24,9 @@ HEADER = {name: getattr(STORED, name) for name in HEADED}
 
 def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[CutFacts]:
     window_s = 0.61 if lost else None
-    losses = tuple(Loss(margin, place, 190, lost, window_s) for margin in crash.margins for place in (0, None))
+    losses = tuple(
+        Loss(margin, place, 190, lost, window_s) for margin in crash.margins for place in (0, None)
+    )
     told = (False,) if crash.restart == "delayed" else (False, True)
     asked = tuple(
         AskedAgain(margin, abstention, 20, 0 if margin or abstention else doubled)
@@ -33,7 +35,9 @@ def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[C
     )
     ledgers = (Ledger(0, in_flight, False, 0.002),)
     unavailable_s = (2.1 if crash.restart == "delayed" else 0.02, 2.05)
-    return [CutFacts(crash, number, 1.5, ledgers, losses, asked, unavailable_s) for number in range(20)]
+    return [
+        CutFacts(crash, number, 1.5, ledgers, losses, asked, unavailable_s) for number in range(20)
+    ]
 
 
 def result(*groups: list[CutFacts]) -> CrashResult:
@@ -58,12 +62,17 @@ def printed(found: CrashResult, width: int) -> str:
 
 def test_the_verdict_and_the_three_findings_come_first() -> None:
     assert printed(FINE, 200).splitlines()[0].rstrip() == (
-        "AS EXPECTED   always lost no acknowledged lock, everysec lost up to the last 0.61 s of locks at a power cut"
+        "AS EXPECTED   always lost no acknowledged lock, everysec lost up to the last "
+        "0.61 s of locks at a power cut"
     )
     assert sheet(FINE).keys == (
         ("always", "no acknowledged lock lost", "20 crashes; 95 % sure: fewer than 1 in 6"),
         ("everysec", "at most 240 locks lost", "of one power cut, at 240 locks/s"),
-        ("delayed restart", "0 of 800 locks granted twice", "20 crashes; 95 % sure: fewer than 1 in 6"),
+        (
+            "delayed restart",
+            "0 of 800 locks granted twice",
+            "20 crashes; 95 % sure: fewer than 1 in 6",
+        ),
     )
 
 
@@ -75,7 +84,10 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
     assert "3 none kill -9 1 0/400 0/400 2.10 –" in lines
     text = " ".join(lines)
     assert "in 20 of 40 crashes, which lost up to 14 locks" in text
-    assert "always 0 locks lost, 0 of 1,600 locks granted twice in 20 crashes; 95 % sure: fewer than 1 in 6" in text
+    assert (
+        "always 0 locks lost, 0 of 1,600 locks granted twice in 20 crashes; 95 % sure: "
+        "fewer than 1 in 6" in text
+    )
     assert "400 of 400 locks granted twice" in text
 
 
@@ -83,7 +95,10 @@ def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     bad = result(cuts(Crash(3, "always", "power-cut", 1, "at-once"), 2, 1))
     lines = printed(bad, 120).splitlines()
     assert lines[0].startswith("VIOLATED   always lost 80 locks")
-    assert any(line.startswith("because") and "acknowledged locks were lost in 20 cuts" in line for line in lines)
+    assert any(
+        line.startswith("because") and "acknowledged locks were lost in 20 cuts" in line
+        for line in lines
+    )
     assert any(line.rstrip().endswith("0/20 !") for line in lines)
     assert any("20/400 !" in line for line in lines)
 
@@ -92,10 +107,15 @@ def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     ("found", "headline"),
     [
         (result(), "nothing finished"),
-        (result(cuts(Crash(3, "no", "shutdown", 1, "at-once"), 0, 0)), "0 of 7,600 locks lost in 20 crashes"),
+        (
+            result(cuts(Crash(3, "no", "shutdown", 1, "at-once"), 0, 0)),
+            "0 of 7,600 locks lost in 20 crashes",
+        ),
     ],
 )
-def test_without_a_finding_of_its_own_it_has_a_headline_all_the_same(found: CrashResult, headline: str) -> None:
+def test_without_a_finding_of_its_own_it_has_a_headline_all_the_same(
+    found: CrashResult, headline: str
+) -> None:
     assert sheet(found).headline == headline
 
 

@@ -12,7 +12,9 @@ SOUND = "set-nx-lua"
 
 
 @pytest.mark.parametrize("played", [1, 250, 3_000, 10**6])
-def test_a_known_flaw_that_stayed_away_in_a_search_of_some_schedules_is_not_known(played: int) -> None:
+def test_a_known_flaw_that_stayed_away_in_a_search_of_some_schedules_is_not_known(
+    played: int,
+) -> None:
     row = row_of(FLAWED, find_recipe(FLAWED).about, Hunt(played=played, tested=played))
     assert row.verdict == NOT_KNOWN
     assert row.reason is not None
@@ -25,5 +27,7 @@ def test_a_known_flaw_that_stayed_away_in_every_schedule_is_not_shown() -> None:
 
 
 def test_a_sound_recipe_holds_in_the_schedules_that_were_played() -> None:
-    assert row_of(SOUND, find_recipe(SOUND).about, Hunt(played=250, tested=200)).verdict == AS_EXPECTED
+    assert (
+        row_of(SOUND, find_recipe(SOUND).about, Hunt(played=250, tested=200)).verdict == AS_EXPECTED
+    )
     assert row_of(SOUND, find_recipe(SOUND).about, Hunt(played=250, tested=3)).verdict == NOT_KNOWN

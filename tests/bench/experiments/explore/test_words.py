@@ -1,4 +1,5 @@
-"""A schedule as a table: a column for each client, or who and what where that would not fit into a terminal."""
+"""A schedule as a table: a column for each client, or who and what where that would not fit into a
+terminal."""
 
 from bench.experiments.explore.result import Broken, Step
 from bench.experiments.explore.words import diagram
@@ -8,20 +9,37 @@ RULE = Step(9.0, -1, "two leases valid at once: C1's and C2's")
 
 def broken(*steps: Step) -> Broken:
     return Broken(
-        rule=RULE.text, number=7, clients=2, callers=1, resources=1, rounds=1, hold_ms=1.0, extends=False,
-        starts_ms=(0.0, 0.1), seed=1, changes=(), steps=(*steps, RULE),
-    )  # fmt: skip
+        rule=RULE.text,
+        number=7,
+        clients=2,
+        callers=1,
+        resources=1,
+        rounds=1,
+        hold_ms=1.0,
+        extends=False,
+        starts_ms=(0.0, 0.1),
+        seed=1,
+        changes=(),
+        steps=(*steps, RULE),
+    )
 
 
 def test_each_client_has_a_column_and_the_servers_have_the_last() -> None:
-    part = diagram("r", broken(Step(0.25, 0, "SET NX → OK"), Step(1.0, -1, "1 stops"), Step(2.5, 1, "GET → nil")))
+    part = diagram(
+        "r",
+        broken(Step(0.25, 0, "SET NX → OK"), Step(1.0, -1, "1 stops"), Step(2.5, 1, "GET → nil")),
+    )
     assert part.head == ("ms", "client 1", "client 2", "server")
     assert part.rows == (
-        ("0.25", "SET NX → OK", "", ""), ("1.00", "", "", "1 stops"), ("2.50", "", "GET → nil", ""),
-    )  # fmt: skip
+        ("0.25", "SET NX → OK", "", ""),
+        ("1.00", "", "", "1 stops"),
+        ("2.50", "", "GET → nil", ""),
+    )
 
 
 def test_what_is_wider_than_a_terminal_says_who_in_every_row() -> None:
-    part = diagram("r", broken(Step(0.25, 0, "x" * 40), Step(1.0, -1, "1 stops"), Step(2.5, 1, "y" * 30)))
+    part = diagram(
+        "r", broken(Step(0.25, 0, "x" * 40), Step(1.0, -1, "1 stops"), Step(2.5, 1, "y" * 30))
+    )
     assert part.head == ("ms", "who", "step")
     assert [row[1] for row in part.rows] == ["client 1", "server", "client 2"]

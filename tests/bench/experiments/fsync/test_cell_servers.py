@@ -14,7 +14,10 @@ URLS = ("redis://127.0.0.1:1", "redis://127.0.0.1:2")
 
 
 def these(monkeypatch: pytest.MonkeyPatch, *facts: dict[str, Any]) -> None:
-    made = tuple(InstanceFacts(index, f"127.0.0.1:{index + 1}", False, **fact) for index, fact in enumerate(facts))
+    made = tuple(
+        InstanceFacts(index, f"127.0.0.1:{index + 1}", False, **fact)
+        for index, fact in enumerate(facts)
+    )
     monkeypatch.setattr(fsync_ground, "inspect", lambda _urls, **_how: made)
 
 
@@ -33,7 +36,10 @@ def test_permission_is_needed_unless_every_server_has_the_one_policy_that_is_mea
     monkeypatch: pytest.MonkeyPatch, present: Sequence[str | None], wanted: list[str], needed: bool
 ) -> None:
     """Two servers with two policies have "both", and yet neither is what either cell asks for."""
-    these(monkeypatch, *({"fsync": policy, "server": "valkey", "version": "9.1.2"} for policy in present))
+    these(
+        monkeypatch,
+        *({"fsync": policy, "server": "valkey", "version": "9.1.2"} for policy in present),
+    )
     if not needed:
         UserServers(URLS, wanted, allow_config=False).close()
         return

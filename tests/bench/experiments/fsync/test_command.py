@@ -1,4 +1,5 @@
-"""`lockbench fsync`'s options: what they ask for, and what is refused in one sentence before anything starts."""
+"""`lockbench fsync`'s options: what they ask for, and what is refused in one sentence before
+anything starts."""
 
 import json
 from collections.abc import Callable
@@ -22,18 +23,22 @@ Said = Callable[[], Any]
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
+def said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Said:
     """What was printed, in a folder that is empty."""
     monkeypatch.chdir(tmp_path)
     return capsys.readouterr
 
 
 def stored(kind: str, folder: str, **changes: Any) -> str:
-    """A stored result of that kind in a folder of its own, as if both were of the machine and hour of the crashes."""
+    """A stored result of that kind in a folder of its own, as if both were of the machine and hour
+    of the crashes."""
     result = json.loads((HISTORIES / f"{kind}.json").read_text("utf-8"))
     crash = json.loads((HISTORIES / "crash.json").read_text("utf-8"))
     result |= {name: crash[name] for name in ("environment", "started_at")}
-    if kind == "crash":  # as a full one has
+    # as a full one has
+    if kind == "crash":
         result["conditions"]["cuts_per_cell"] = 20
         for row in (*result["groups"], *result["rows"]):
             row["cuts"] = 20
@@ -54,24 +59,40 @@ def values(*arguments: str) -> dict[str, Any]:
 
 def test_lists_are_multiplied() -> None:
     plan = fsync_plan_of(
-        values("--fsync", "everysec,always", "--instances", "1,3", "--pipeline", "1,16", "--latency", "raw,2ms")
+        values(
+            "--fsync",
+            "everysec,always",
+            "--instances",
+            "1,3",
+            "--pipeline",
+            "1,16",
+            "--latency",
+            "raw,2ms",
+        )
     )
-    assert len(plan.cells) == 2 * 2 * 2 * 2 * 2, "policies × N × clients (1, 16) × pipelines × latencies"
+    assert len(plan.cells) == 2 * 2 * 2 * 2 * 2, (
+        "policies × N × clients (1, 16) × pipelines × latencies"
+    )
     assert {cell.injected_ms for cell in plan.cells} == {0.0, 2.0}
 
 
 def test_with_targets_all_of_them_take_part_and_nothing_is_injected() -> None:
-    plan = fsync_plan_of(values("--target", "redis://127.0.0.1:1", "--target", "redis://127.0.0.1:2"))
+    plan = fsync_plan_of(
+        values("--target", "redis://127.0.0.1:1", "--target", "redis://127.0.0.1:2")
+    )
     assert {cell.instances for cell in plan.cells} == {2}
     assert {cell.injected_ms for cell in plan.cells} == {0.0}
 
 
 def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
-    Path("mine.toml").write_text('users = 48\nprocesses = 2\nhold = "exp:5ms"\ninstances = 3\nrate = 100\n', "utf-8")
+    Path("mine.toml").write_text(
+        'users = 48\nprocesses = 2\nhold = "exp:5ms"\ninstances = 3\nrate = 100\n', "utf-8"
+    )
     plan = fsync_plan_of(values("mine.toml"))
-    assert {(cell.instances, cell.clients, cell.pipeline, cell.hold, cell.injected_ms) for cell in plan.cells} == {
-        (3, 2, 24, "exp:5ms", 0.0)
-    }
+    assert {
+        (cell.instances, cell.clients, cell.pipeline, cell.hold, cell.injected_ms)
+        for cell in plan.cells
+    } == {(3, 2, 24, "exp:5ms", 0.0)}
     assert {cell.policy for cell in plan.cells} == {"none", "no", "everysec", "always", "waitaof"}
     assert "users 48, processes 2, hold exp:5ms" in plan.scenario
     assert "rate of 100/s" in plan.scenario
@@ -92,17 +113,25 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         (["--instances", "99"], "'--instances': 99 is not in the range 1<=x<=15"),
         (["--clients", "60000", "--pipeline", "60000"], "more than 65,536 callers"),
         (["--latency", "2"], "'--latency': '2' is not a duration"),
-        (["--target", "redis://127.0.0.1:1", "--instances", "3"], "3 is more than the 1 that --target names"),
+        (
+            ["--target", "redis://127.0.0.1:1", "--instances", "3"],
+            "3 is more than the 1 that --target names",
+        ),
         (["--latency", "5s"], "too slow for a disk"),
         (["--target", "redis://127.0.0.1:1", "--latency", "2ms"], "no fsync latency is added"),
         (["--target", "127.0.0.1:1"], "'--target': "),
-        (["--target", "redis://127.0.0.1:1", "--disk", "."], "options --server and --disk are for servers of our own"),
+        (
+            ["--target", "redis://127.0.0.1:1", "--disk", "."],
+            "options --server and --disk are for servers of our own",
+        ),
         (["--duration", "nan"], "nan"),
         (["--disk", "nowhere"], "nowhere is not a folder"),
         (["--allow-config"], "for servers that are not ours: name them with --target"),
     ],
 )
-def test_what_is_wrong_is_refused_in_one_sentence(arguments: list[str], sentence: str, said: Said) -> None:
+def test_what_is_wrong_is_refused_in_one_sentence(
+    arguments: list[str], sentence: str, said: Said
+) -> None:
     assert execute(["fsync", *arguments]) == 2
     told = said().err
     assert sentence in told
@@ -122,26 +151,34 @@ def test_a_target_that_is_dead_is_named_and_no_option_advised_that_there_is_not(
 def test_the_planner_writes_its_page_or_says_what_it_needs(said: Said) -> None:
     assert execute(["planner"]) == 3
     assert "there is no result of lockbench fsync" in said().err
-    speed, losses = stored("fsync", "speed"), stored("crash", "losses")
+    speed = stored("fsync", "speed")
+    losses = stored("crash", "losses")
     assert execute(["planner", "--costs", speed, "--crash", losses, "--html", "page.html"]) == 0
-    page, text = Path("page.html").read_text("utf-8"), said().out
-    assert text.startswith("RECOMMENDED   appendfsync everysec, and start a crashed server only when your \n")
+    page = Path("page.html").read_text("utf-8")
+    text = said().out
+    assert text.startswith(
+        "RECOMMENDED   appendfsync everysec, and start a crashed server only when your \n"
+    )
     assert "made of" in text
     assert "another machine than this one, so measure anew here" in " ".join(text.split())
     assert "a crash" in page
 
 
 def test_the_planner_takes_the_users_longest_ttl(said: Said) -> None:
-    speed, losses = stored("fsync", "speed"), stored("crash", "losses")
+    speed = stored("fsync", "speed")
+    losses = stored("crash", "losses")
     assert execute(["planner", "--costs", speed, "--crash", losses, "--ttl", "30s", "--json"]) == 0
     page = json.loads(said().out)
     assert page["longest_ttl_ms"] == 30_000
     assert "ExecStartPre=/bin/sleep 31" in page["advice"][1]
 
 
-@pytest.mark.parametrize("ttl", ["10", "0", "-1s", "nan", "inf", "soon", "", "0.5ms", "25h", "9" * 400 + "h"])
+@pytest.mark.parametrize(
+    "ttl", ["10", "0", "-1s", "nan", "inf", "soon", "", "0.5ms", "25h", "9" * 400 + "h"]
+)
 def test_a_ttl_that_is_none_is_refused_in_one_sentence(ttl: str, said: Said) -> None:
-    speed, losses = stored("fsync", "speed"), stored("crash", "losses")
+    speed = stored("fsync", "speed")
+    losses = stored("crash", "losses")
     assert execute(["planner", "--costs", speed, "--crash", losses, "--ttl", ttl]) == 2
     shown = said()
     assert "--ttl" in shown.err
@@ -151,29 +188,47 @@ def test_a_ttl_that_is_none_is_refused_in_one_sentence(ttl: str, said: Said) -> 
 def test_figures_of_another_machine_are_called_so() -> None:
     here = describe_environment()
     there = structs.replace(here, cpu_model="a cray")
-    assert machine_text(here, here) == f"measured on {here.cpu_model}, {here.cores} cores, kernel {here.kernel}"
-    assert machine_text(there, here).endswith(": another machine than this one, so measure anew here")
+    assert (
+        machine_text(here, here)
+        == f"measured on {here.cpu_model}, {here.cores} cores, kernel {here.kernel}"
+    )
+    assert machine_text(there, here).endswith(
+        ": another machine than this one, so measure anew here"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"verdict__word": "VIOLATED", "verdict__status": "violated"}, "it says VIOLATED, and its sections come to AS"),
+        (
+            {"verdict__word": "VIOLATED", "verdict__status": "violated"},
+            "it says VIOLATED, and its sections come to AS",
+        ),
         ({"interrupted": True}, "it says AS EXPECTED, and its sections come to INTERRUPTED"),
         (
-            {"interrupted": True, "verdict": {"word": "INTERRUPTED", "status": "inconclusive", "reasons": []}},
+            {
+                "interrupted": True,
+                "verdict": {"word": "INTERRUPTED", "status": "inconclusive", "reasons": []},
+            },
             "the losses of 2026-11-22 say INTERRUPTED: interrupted: groups of cuts",
         ),
         ({"environment__cpu_model": "a toaster"}, "of two machines: cpu_model"),
         ({"environment__kernel": "2.6.9"}, "of two machines: kernel"),
         ({"fleet__server__version": "8.4.0"}, "the losses are those of redis 8.4.0"),
-        ({"started_at": "2019-01-01T00:00:00Z"}, "days lie between the speed (2026-11-22) and the losses (2019-01-01)"),
+        (
+            {"started_at": "2019-01-01T00:00:00Z"},
+            "days lie between the speed (2026-11-22) and the losses (2019-01-01)",
+        ),
         ({"started_at": "yesterday"}, "started_at 'yesterday' is no moment"),
     ],
 )
-def test_losses_that_do_not_belong_to_the_speed_are_refused(changes: dict[str, Any], sentence: str, said: Said) -> None:
-    speed, losses = stored("fsync", "results/speed"), stored("crash", "results/losses", **changes)
-    for named in (["--costs", speed, "--crash", losses], []):  # also where it is only the newest
+def test_losses_that_do_not_belong_to_the_speed_are_refused(
+    changes: dict[str, Any], sentence: str, said: Said
+) -> None:
+    speed = stored("fsync", "results/speed")
+    losses = stored("crash", "results/losses", **changes)
+    # also where it is only the newest
+    for named in (["--costs", speed, "--crash", losses], []):
         assert execute(["planner", *named]) == 2
         told = said()
         assert sentence in told.err
@@ -203,7 +258,11 @@ def test_a_report_finds_the_crash_result_beside_or_says_what_to_type(said: Said)
     ("kind", "command", "sentence"),
     [
         ("safety", ["planner", "--costs", SPEED, "--crash"], "is not a result of lockbench crash"),
-        ("crash", ["planner", "--costs", SPEED, "--crash"], "is not a whole CrashResult of lockbench"),
+        (
+            "crash",
+            ["planner", "--costs", SPEED, "--crash"],
+            "is not a whole CrashResult of lockbench",
+        ),
         ("fsync", ["planner", "--costs"], "is not a whole FsyncResult of lockbench"),
     ],
 )
@@ -212,7 +271,13 @@ def test_a_wrong_result_is_refused_and_none_older_taken(
 ) -> None:
     folder = Path("results/broken")
     folder.mkdir(parents=True)
-    broken = {"schema_version": 1, "kind": kind, "id": "c0", "started_at": "2026", "rows": [{"instances": 3}]}
+    broken = {
+        "schema_version": 1,
+        "kind": kind,
+        "id": "c0",
+        "started_at": "2026",
+        "rows": [{"instances": 3}],
+    }
     (folder / "result.json").write_text(json.dumps(broken), encoding="utf-8")
     assert execute([*command, str(folder)]) == 2
     assert sentence in said().err

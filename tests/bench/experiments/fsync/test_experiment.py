@@ -22,7 +22,9 @@ class SlowMatrix:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, barren: int = 0) -> None:
         self.barren = barren
         self.pieces: list[Any] = []
-        monkeypatch.setattr(experiment, "measure_block", lambda plan, block, *_: self.visits_of(block))
+        monkeypatch.setattr(
+            experiment, "measure_block", lambda plan, block, *_: self.visits_of(block)
+        )
         serving = lambda cell, _keys: nullcontext(cell)  # noqa: E731
         servers: Any = SimpleNamespace(why_not=lambda _cell: None, serving=serving, warnings=())
         journal: Any = SimpleNamespace(pieces=self.pieces, add=self.pieces.append)
@@ -33,7 +35,11 @@ class SlowMatrix:
         if self.barren:
             self.barren -= 1
             raise NothingGrantedError(f"{block[0]}: no lock was granted")
-        return [SimpleNamespace(repeat=turn, cell=cell) for turn in range(PLAN.repeats) for cell in block]
+        return [
+            SimpleNamespace(repeat=turn, cell=cell)
+            for turn in range(PLAN.repeats)
+            for cell in block
+        ]
 
 
 def test_a_cell_that_grants_nothing_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +57,9 @@ def test_where_hardly_anything_is_granted_it_ends(monkeypatch: pytest.MonkeyPatc
     assert 99 - matrix.barren == MOST_BARREN + 1
 
 
-def test_a_block_that_was_cut_is_made_again_and_nothing_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_was_cut_is_made_again_and_nothing_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     matrix = SlowMatrix(monkeypatch)
     first = next(cell for block in PLAN.blocks() for cell in block)
     matrix.pieces.append(SimpleNamespace(repeat=0, cell=first))

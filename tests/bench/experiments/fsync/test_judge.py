@@ -1,11 +1,18 @@
-"""What an fsync policy costs: merged, never averaged; and every finding turns red when its fault is planted."""
+"""What an fsync policy costs: merged, never averaged; and every finding turns red when its fault is
+planted."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.experiments.fsync.judge import always_costs, find_rows, findings_of, judge_fsync, rate_interval
+from bench.experiments.fsync.judge import (
+    always_costs,
+    find_rows,
+    findings_of,
+    judge_fsync,
+    rate_interval,
+)
 from bench.experiments.fsync.result import Spread
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from tests.doubles.fsync_visits import load, rows_of, sustained, turns, visit
@@ -28,16 +35,20 @@ def verdicts(visits: list[dict[str, Any]]) -> dict[str, str]:
     return {finding.name: finding.verdict for finding in findings_of(rows_of(turns(visits)))}
 
 
-def judged(visits: list[dict[str, Any]], *, planned: int | None = None, interrupted: bool = False) -> tuple[str, int]:
+def judged(
+    visits: list[dict[str, Any]], *, planned: int | None = None, interrupted: bool = False
+) -> tuple[str, int]:
     rows = rows_of(turns(visits))
     made = len(visits)
-    verdict = judge_fsync(findings_of(rows), rows, planned=planned or made, done=made, interrupted=interrupted)
+    verdict = judge_fsync(
+        findings_of(rows), rows, planned=planned or made, done=made, interrupted=interrupted
+    )
     assert verdict.word
     assert verdict.exit_code is not None
     return verdict.word, verdict.exit_code
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 def test_repeats_become_one_row_with_median_and_range() -> None:
@@ -50,11 +61,15 @@ def test_repeats_become_one_row_with_median_and_range() -> None:
 
 
 def test_percentiles_are_those_of_all_samples_together() -> None:
-    fast, slow = visit("always"), visit("always")
-    fast["loads"]["max"], slow["loads"]["max"] = load(9500, ms=1.0), load(2000, ms=100.0)
+    fast = visit("always")
+    slow = visit("always")
+    fast["loads"]["max"] = load(9500, ms=1.0)
+    slow["loads"]["max"] = load(2000, ms=100.0)
     row = find_rows(rows_of([fast, slow]))[0]
     assert row.acquire_s.p50 == pytest.approx(0.001, rel=0.01)
-    assert row.acquire_s.p99 == pytest.approx(0.1, rel=0.01), "more than 1 % of all samples took 100 ms"
+    assert row.acquire_s.p99 == pytest.approx(0.1, rel=0.01), (
+        "more than 1 % of all samples took 100 ms"
+    )
 
 
 def test_fsyncs_are_per_instance_and_locks_are_those_of_the_same_time() -> None:
@@ -72,9 +87,12 @@ def test_what_cannot_be_counted_is_null_not_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    "due, granted, kept", [(10_000, 9_900, True), (10_000, 9_700, False), (100, 82, True), (100, 70, False)]
+    "due, granted, kept",
+    [(10_000, 9_900, True), (10_000, 9_700, False), (100, 82, True), (100, 70, False)],
 )
-def test_an_open_load_is_sustained_but_for_one_per_cent_or_chance(due: int, granted: int, kept: bool) -> None:
+def test_an_open_load_is_sustained_but_for_one_per_cent_or_chance(
+    due: int, granted: int, kept: bool
+) -> None:
     assert sustained(load(granted, rate=1.0, due=due)) is kept
 
 
@@ -89,7 +107,12 @@ def test_callers_that_were_not_at_work_make_it_invalid() -> None:
 
 
 def test_a_cost_compares_equal_cells_only() -> None:
-    made = [visit("everysec", 5000), visit("always", 250), visit("always", 500, ms=0.5), visit("always", hold="1ms")]
+    made = [
+        visit("everysec", 5000),
+        visit("always", 250),
+        visit("always", 500, ms=0.5),
+        visit("always", hold="1ms"),
+    ]
     (cost,) = always_costs(rows_of(turns(made)))
     assert (cost.injected_ms, cost.hold, cost.pairs) == (2.0, "0", 6)
     assert (cost.ratio, cost.low, cost.high) == pytest.approx((20.0, 20.0, 20.0))
@@ -97,7 +120,8 @@ def test_a_cost_compares_equal_cells_only() -> None:
 
 
 def noisy_hour(rng: np.random.Generator, ratio: float) -> list[dict[str, Any]]:
-    """Six turns, there and back, on a machine whose speed wanders twofold; single visits are off by a tenth."""
+    """Six turns, there and back, on a machine whose speed wanders twofold; single visits are off by
+    a tenth."""
     speed = np.exp(np.cumsum(rng.normal(0, 0.15, 12)))
     made = []
     for turn in range(6):
@@ -121,7 +145,9 @@ def test_without_six_pairs_or_at_the_load_process_limit_there_is_no_price() -> N
     (cost,) = always_costs(rows_of(few))
     assert (cost.low, cost.pairs, cost.is_known) == (None, 5, False)
     assert rate_interval(find_rows(rows_of(few))[0]) is None
-    (cost,) = always_costs(rows_of(turns([visit("everysec", 5000, cpu=0.99), visit("always", 250)])))
+    (cost,) = always_costs(
+        rows_of(turns([visit("everysec", 5000, cpu=0.99), visit("always", 250)]))
+    )
     assert cost.low is not None
     assert not cost.is_known
     strangers = [visit("everysec", 5000) | {"repeat": turn} for turn in range(6)]
@@ -129,7 +155,7 @@ def test_without_six_pairs_or_at_the_load_process_limit_there_is_no_price() -> N
     assert not always_costs(rows_of(strangers))[0].is_known, "rates of other turns make no pair"
 
 
-# -- findings ----------------------------------------------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------------------------
 
 
 def test_policies_that_behave_are_as_expected() -> None:
@@ -142,8 +168,10 @@ def test_policies_that_behave_are_as_expected() -> None:
     "place, planted, finding, verdict, word",
     [
         (2, visit("always", 5000), "always-slowest", NOT_SHOWN, "NOT AS EXPECTED"),
-        (0, visit("no", 4000), "order", NOT_KNOWN, "NOT KNOWN"),  # slower than everysec: that is the machine
-        (2, visit("always", 7000), "always-slowest", NOT_KNOWN, "NOT KNOWN"),  # noise refutes no cost either
+        # slower than everysec: that is the machine
+        (0, visit("no", 4000), "order", NOT_KNOWN, "NOT KNOWN"),
+        # noise refutes no cost either
+        (2, visit("always", 7000), "always-slowest", NOT_KNOWN, "NOT KNOWN"),
         (2, visit("always", 250, cpu=0.99), "always-slowest", "not judged", "AS EXPECTED"),
     ],
 )
@@ -160,7 +188,10 @@ def test_an_order_that_only_a_noisy_turn_turned_round_is_none() -> None:
     """Of the medians alone it would be one that cannot be."""
     rng = np.random.default_rng(3)
     made = [visit("no", 3000) | {"repeat": turn} for turn in range(6)]
-    made += [visit("everysec", round(3000 * rng.choice([0.7, 1.9]))) | {"repeat": turn} for turn in range(6)]
+    made += [
+        visit("everysec", round(3000 * rng.choice([0.7, 1.9]))) | {"repeat": turn}
+        for turn in range(6)
+    ]
     assert not [finding for finding in findings_of(rows_of(made)) if finding.name == "order"]
     certain = turns([visit("no", 3000), visit("everysec", 5000)])
     assert [f.verdict for f in findings_of(rows_of(certain)) if f.name == "order"] == [NOT_KNOWN]
@@ -169,8 +200,12 @@ def test_an_order_that_only_a_noisy_turn_turned_round_is_none() -> None:
 def test_what_is_not_certain_is_not_known() -> None:
     shares = (0.5, 2.0, 0.9, 1.1, 0.8, 1.3)
     made = [visit("everysec", 1000) | {"repeat": turn} for turn in range(6)]
-    made += [visit("always", round(1000 * share)) | {"repeat": turn} for turn, share in enumerate(shares)]
-    slowest = [finding for finding in findings_of(rows_of(made)) if finding.name == "always-slowest"]
+    made += [
+        visit("always", round(1000 * share)) | {"repeat": turn} for turn, share in enumerate(shares)
+    ]
+    slowest = [
+        finding for finding in findings_of(rows_of(made)) if finding.name == "always-slowest"
+    ]
     assert [finding.verdict for finding in slowest] == [NOT_KNOWN]
 
 
@@ -179,11 +214,16 @@ def test_an_order_within_what_pairs_of_the_same_code_differ_by_is_none() -> None
 
 
 def test_what_took_no_turns_with_the_others_is_not_compared_with_them() -> None:
-    assert judged([visit("none", 100), *healthy()[1:]])[0] == "AS EXPECTED", "the machine was another one then"
+    assert judged([visit("none", 100), *healthy()[1:]])[0] == "AS EXPECTED", (
+        "the machine was another one then"
+    )
 
 
 def test_a_disk_that_syncs_for_nothing_is_not_judged() -> None:
-    visits = [visit("everysec", 5000, ms=0.0, disk_s=1e-6), visit("always", 5100, ms=0.0, disk_s=1e-6)]
+    visits = [
+        visit("everysec", 5000, ms=0.0, disk_s=1e-6),
+        visit("always", 5100, ms=0.0, disk_s=1e-6),
+    ]
     assert verdicts(visits)["always-slowest"] == "not judged"
 
 
@@ -194,7 +234,10 @@ def test_a_refusal_without_a_holder_is_a_violation() -> None:
 
 
 def test_a_refusal_after_a_failed_release_is_explained() -> None:
-    assert verdicts([visit("always", denied={"contended": 1}, release_failures=1)])["no-refusal"] == AS_EXPECTED
+    assert (
+        verdicts([visit("always", denied={"contended": 1}, release_failures=1)])["no-refusal"]
+        == AS_EXPECTED
+    )
 
 
 @pytest.mark.parametrize("fsyncs, verdict", [(4, AS_EXPECTED), (90, NOT_SHOWN)])
@@ -207,11 +250,15 @@ def test_a_rewrite_that_is_to_stop_fsyncs_must_be_seen_to(fsyncs: int, verdict: 
 
 
 @pytest.mark.parametrize("untrue, verdict", [(0, AS_EXPECTED), (2, "server fault")])
-def test_a_confirmation_that_the_ledger_denies_is_the_servers_fault(untrue: int, verdict: str) -> None:
+def test_a_confirmation_that_the_ledger_denies_is_the_servers_fault(
+    untrue: int, verdict: str
+) -> None:
     counts = {"asked": 5, "confirmed": 5, "unconfirmed": 0, "probes": 2, "untrue": untrue}
     visits = [visit("waitaof", waitaof=counts)]
     found = findings_of(rows_of(visits))
-    assert next(finding for finding in found if finding.name == "waitaof-truth")["verdict"] == verdict
+    assert (
+        next(finding for finding in found if finding.name == "waitaof-truth")["verdict"] == verdict
+    )
     assert judged(visits) == ("AS EXPECTED", 0)
 
 
@@ -222,12 +269,13 @@ def test_waitaof_counts_must_add_up() -> None:
     assert verdicts([torn])["waitaof-counts"] == NOT_SHOWN
 
 
-# -- what is not known -------------------------------------------------------------------------------------------------
+# -- what is not known -----------------------------------------------------------------------------
 
 
 def test_figures_most_of_which_are_bounds_or_of_a_queue_say_nothing() -> None:
     limited = [
-        visit(one["cell"]["policy"], 250 if one["cell"]["policy"] == "always" else 5000) for one in healthy()[:3]
+        visit(one["cell"]["policy"], 250 if one["cell"]["policy"] == "always" else 5000)
+        for one in healthy()[:3]
     ]
     for one in limited:
         one["loads"]["max"]["wanted_ratio"] = 0.99

@@ -1,4 +1,5 @@
-"""The load of `lockbench fsync`, counted: by the intended start what is late, by the end what was granted."""
+"""The load of `lockbench fsync`, counted: by the intended start what is late, by the end what was
+granted."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,5 @@
-"""The planner's page: its words follow from its figures, and what was not measured is not invented."""
+"""The planner's page: its words follow from its figures, and what was not measured is not
+invented."""
 
 import dataclasses
 from typing import Any
@@ -45,16 +46,25 @@ def healthy() -> CrashResult:
     return crash_of(*cells())
 
 
-def option(page: PlannerPage, instances: int, policy: str, restart: str | None, *, abstention: bool = False) -> Option:
+def option(
+    page: PlannerPage, instances: int, policy: str, restart: str | None, *, abstention: bool = False
+) -> Option:
     wanted = (instances, policy, restart, abstention)
-    found = [one for one in page.options if (one.instances, one.policy, one.restart, one.abstention) == wanted]
+    found = [
+        one
+        for one in page.options
+        if (one.instances, one.policy, one.restart, one.abstention) == wanted
+    ]
     assert len(found) == 1
     return found[0]
 
 
 def test_the_answer_comes_first_with_its_bound_and_its_price() -> None:
     page = plan_page(rows(), healthy())
-    assert page.advice[0] == "appendfsync everysec, and start a crashed server only when your longest TTL is over"
+    assert (
+        page.advice[0]
+        == "appendfsync everysec, and start a crashed server only when your longest TTL is over"
+    )
     assert key_figures(page) == [
         ("granted twice", "0 of 1,200 locks", "95 % sure: fewer than 1 crash in 40"),
         (
@@ -65,7 +75,8 @@ def test_the_answer_comes_first_with_its_bound_and_its_price() -> None:
         (
             "always costs",
             "4.0× (4.0–4.0)",
-            "everysec's acquires/s ÷ always's, N=3, 64 callers on 16 connections, +2 ms; over all loads between "
+            "everysec's acquires/s ÷ always's, N=3, 64 callers on 16 connections, +2 ms; "
+            "over all loads between "
             "4.0× (4.0–4.0) and 88× (88–88)",
         ),
     ]
@@ -73,9 +84,15 @@ def test_the_answer_comes_first_with_its_bound_and_its_price() -> None:
 
 @pytest.mark.parametrize(
     ("ttl_ms", "wait", "sleep"),
-    [(10_000, "10.2 s", "11)"), (50, "0.3 s", "1)"), (95_000, "95.2 s", "96, with a longer TimeoutStartSec)")],
+    [
+        (10_000, "10.2 s", "11)"),
+        (50, "0.3 s", "1)"),
+        (95_000, "95.2 s", "96, with a longer TimeoutStartSec)"),
+    ],
 )
-def test_the_price_of_a_wait_is_that_of_the_users_longest_ttl(ttl_ms: float, wait: str, sleep: str) -> None:
+def test_the_price_of_a_wait_is_that_of_the_users_longest_ttl(
+    ttl_ms: float, wait: str, sleep: str
+) -> None:
     page = plan_page(rows(), healthy(), ttl_ms)
     assert ("no new locks", f"at most {wait}") in [figure[:2] for figure in key_figures(page)]
     assert f"ExecStartPre=/bin/sleep {sleep}" in page.advice[1]
@@ -91,13 +108,21 @@ def test_clients_that_abstain_are_a_choice_and_so_is_always() -> None:
     (_, delayed), (_, abstaining), (_, always) = told
     assert delayed.startswith("everysec, delayed restart: ")
     assert "lockcore does this by itself" in abstaining
-    assert "No work for operations. 0 of 1,200 locks granted twice in 120 crashes (95 % sure" in abstaining
+    assert (
+        "No work for operations. 0 of 1,200 locks granted twice in 120 crashes (95 % sure"
+        in abstaining
+    )
     assert always.startswith("always, restarted at once: no work for anybody")
-    assert "Always costs between 4.0× (4.0–4.0) and 88× (88–88), everysec's acquires/s ÷ always's" in always
+    assert (
+        "Always costs between 4.0× (4.0–4.0) and 88× (88–88), everysec's acquires/s ÷ always's"
+        in always
+    )
 
 
 def test_clients_that_abstain_and_still_got_a_lock_twice_are_no_choice() -> None:
-    page = plan_page(rows(), crash_of(*cells(), cut("everysec", "at-once", abstention=True, grants=1)))
+    page = plan_page(
+        rows(), crash_of(*cells(), cut("everysec", "at-once", abstention=True, grants=1))
+    )
     assert not any("abstain" in text for _, text in choices(page))
 
 
@@ -105,8 +130,13 @@ def test_why_not_none_with_a_delayed_restart_is_answered_if_that_was_crashed() -
     assert "why not none?" not in dict(choices(plan_page(rows(), healthy())))
     page = plan_page(rows(), crash_of(*cells(), cut("none", "delayed")))
     told = dict(choices(page))["why not none?"]
-    assert told.startswith("none with a delayed restart is as safe while every restart waits: 0 of 400 locks")
-    assert "A start that does not wait has forgotten every lock, and 400 of 400 were granted twice." in told
+    assert told.startswith(
+        "none with a delayed restart is as safe while every restart waits: 0 of 400 locks"
+    )
+    assert (
+        "A start that does not wait has forgotten every lock, and 400 of 400 were granted twice."
+        in told
+    )
     assert "With everysec it forgets the last second at a power cut (93 of 1,200)" in told
 
 
@@ -120,17 +150,34 @@ def crashed_at(fdatasync_ms: float, latency_ms: float) -> CrashResult:
 
 def test_losses_on_a_disk_that_was_several_times_as_quick_are_unknown_too() -> None:
     slow = rows_of([visit("everysec", ms=0.0, disk_s=0.004), visit("always", ms=0.0, disk_s=0.004)])
-    (told,) = [text for text in plan_page(slow, crashed_at(1.2, 0.0)).unmeasured if "at the latency" in text]
-    assert "(raw disk, fdatasync p50 4 ms): the crashes were made on raw disk, fdatasync p50 1.2 ms" in told
-    assert not any("at the latency" in text for text in plan_page(slow, crashed_at(2.0, 0.0)).unmeasured)
+    (told,) = [
+        text
+        for text in plan_page(slow, crashed_at(1.2, 0.0)).unmeasured
+        if "at the latency" in text
+    ]
+    assert (
+        "(raw disk, fdatasync p50 4 ms): the crashes were made on raw disk, fdatasync p50 1.2 ms"
+        in told
+    )
+    assert not any(
+        "at the latency" in text for text in plan_page(slow, crashed_at(2.0, 0.0)).unmeasured
+    )
 
 
 @pytest.mark.parametrize(
     ("crashed_ms", "priced_ms", "told"),
     [
-        (0.0, 2.0, "(+2 ms, fdatasync p50 0.1 ms): the crashes were made on raw disk, fdatasync p50"),
+        (
+            0.0,
+            2.0,
+            "(+2 ms, fdatasync p50 0.1 ms): the crashes were made on raw disk, fdatasync p50",
+        ),
         (2.0, 2.0, ""),
-        (2.0, 0.0, "(raw disk, fdatasync p50 0.1 ms): the crashes were made on +2 ms, fdatasync p50"),
+        (
+            2.0,
+            0.0,
+            "(raw disk, fdatasync p50 0.1 ms): the crashes were made on +2 ms, fdatasync p50",
+        ),
         (0.0, 0.0, ""),
     ],
 )
@@ -138,7 +185,9 @@ def test_losses_at_another_fsync_latency_than_the_prices_are_unknown(
     crashed_ms: float, priced_ms: float, told: str
 ) -> None:
     crash = crashed_at(0.1, crashed_ms)
-    page = plan_page(rows_of([visit("everysec", ms=priced_ms), visit("always", ms=priced_ms)]), crash)
+    page = plan_page(
+        rows_of([visit("everysec", ms=priced_ms), visit("always", ms=priced_ms)]), crash
+    )
     found = [text for text in page.unmeasured if "what everysec loses at the latency" in text]
     assert len(found) == bool(told)
     assert all(told in text for text in found)
@@ -147,9 +196,14 @@ def test_losses_at_another_fsync_latency_than_the_prices_are_unknown(
 
 @pytest.mark.parametrize(
     "conditions, doubt",
-    [({"cuts_per_cell": 2}, "2 of 20 cuts per cell"), ({"instances": (2, 3)}, "no crash was made at N=1, 5:")],
+    [
+        ({"cuts_per_cell": 2}, "2 of 20 cuts per cell"),
+        ({"instances": (2, 3)}, "no crash was made at N=1, 5:"),
+    ],
 )
-def test_a_recommendation_of_few_cuts_or_of_other_fleets_is_in_doubt(conditions: dict[str, Any], doubt: str) -> None:
+def test_a_recommendation_of_few_cuts_or_of_other_fleets_is_in_doubt(
+    conditions: dict[str, Any], doubt: str
+) -> None:
     crash = replace(healthy(), conditions=replace(healthy().conditions, **conditions))
     (told,) = plan_page(rows(), crash).warnings
     assert doubt in told
@@ -165,7 +219,9 @@ def test_a_delayed_restart_that_led_to_double_grants_is_not_recommended() -> Non
 
 
 def test_where_nothing_is_safe_nothing_is_recommended() -> None:
-    page = plan_page(rows(), crash_of(cut("always", "at-once", grants=1), cut("none", "delayed", grants=2)))
+    page = plan_page(
+        rows(), crash_of(cut("always", "at-once", grants=1), cut("none", "delayed", grants=2))
+    )
     assert page.advice[0] == "nothing that was crashed is safe: every policy led to double grants"
 
 
@@ -175,7 +231,9 @@ def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:
     assert {option.crash for option in page.options} == {None}
     assert page.ttl_ms is None
     assert "what no, waitaof costs: lockbench fsync --fsync no,waitaof" in page.unmeasured
-    assert any("lockbench crash --quick, then lockbench planner" in text for text in page.unmeasured)
+    assert any(
+        "lockbench crash --quick, then lockbench planner" in text for text in page.unmeasured
+    )
 
 
 def test_a_bound_and_a_ratio_without_an_interval_are_never_a_price() -> None:
@@ -192,7 +250,9 @@ def test_a_bound_and_a_ratio_without_an_interval_are_never_a_price() -> None:
 
 
 def test_what_was_not_measured_is_null() -> None:
-    page = plan_page(rows_of([visit("everysec", instances=3, shape=SHAPE)]), crash_of(cut("always", "at-once")))
+    page = plan_page(
+        rows_of([visit("everysec", instances=3, shape=SHAPE)]), crash_of(cut("always", "at-once"))
+    )
     assert option(page, 3, "always", "at-once").acquired_per_s is None
     assert option(page, 3, "everysec", None).crash is None
     assert page.always_costs is None
@@ -201,9 +261,9 @@ def test_what_was_not_measured_is_null() -> None:
 def test_the_reference_is_the_load_that_most_options_share() -> None:
     page = plan_page(rows(), None)
     assert page.reference == Setup(clients=16, pipeline=4, injected_ms=2.0)
-    assert option(page, 5, "none", None).acquired_per_s == Spread(median=9000, low=9000, high=9000), (
-        "in memory no latency is added"
-    )
+    assert option(page, 5, "none", None).acquired_per_s == Spread(
+        median=9000, low=9000, high=9000
+    ), "in memory no latency is added"
 
 
 def test_margins_and_abstention_share_their_cuts() -> None:
@@ -228,8 +288,13 @@ def test_a_crash_loses_the_locks_of_all_margins() -> None:
     """Each cell knows those of its own margin only."""
     cells = [cut("everysec", "at-once", margin=margin, lost=100) for margin in (0, 1)]
     named = ("instances", "policy", "kind", "crashed", "restart")
-    group = {**{name: cells[0][name] for name in named}, "lost_per_cut": {"median": 150, "max": 200}}
-    losses = option(plan_page(rows(), crash_of(*cells, groups=[group])), 3, "everysec", "at-once").crash
+    group = {
+        **{name: cells[0][name] for name in named},
+        "lost_per_cut": {"median": 150, "max": 200},
+    }
+    losses = option(
+        plan_page(rows(), crash_of(*cells, groups=[group])), 3, "everysec", "at-once"
+    ).crash
     assert losses.lost_per_cut.max == 200
 
 
@@ -250,8 +315,16 @@ def test_a_latency_that_the_timer_made_is_not_offered(late_ns: int, is_told: boo
 
 @pytest.mark.parametrize(
     "everysec, always, advice",
-    [(4000, 2000, "2.0× (2.0–2.0)"), (4000, 50, "80× (80–80)"), (900, 1000, "nothing measurable (0.90–0.90)")],
+    [
+        (4000, 2000, "2.0× (2.0–2.0)"),
+        (4000, 50, "80× (80–80)"),
+        (900, 1000, "nothing measurable (0.90–0.90)"),
+    ],
 )
-def test_costs_keep_two_digits_and_one_below_the_noise_is_called_that(everysec: int, always: int, advice: str) -> None:
+def test_costs_keep_two_digits_and_one_below_the_noise_is_called_that(
+    everysec: int, always: int, advice: str
+) -> None:
     page = plan_page(rows_of([visit("everysec", everysec), visit("always", always)]), None)
-    assert key_figures(page) == [("always costs", advice, "everysec's acquires/s ÷ always's, N=1, 1 caller, +2 ms")]
+    assert key_figures(page) == [
+        ("always costs", advice, "everysec's acquires/s ÷ always's, N=1, 1 caller, +2 ms")
+    ]

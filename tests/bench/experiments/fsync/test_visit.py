@@ -1,4 +1,5 @@
-"""A visit's counters: a server that did not live through the load takes the cell with it; a silent one does not."""
+"""A visit's counters: a server that did not live through the load takes the cell with it; a silent
+one does not."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -18,7 +19,13 @@ def snapshot(values: dict[str, Any] | None, at_s: int, missing: str | None = Non
 
 
 def info(run_id: str = "a", cpu_s: float = 1.0) -> dict[str, Any]:
-    return {"run_id": run_id, "used_cpu_sys": cpu_s, "used_cpu_user": 0.0, "aof_delayed_fsync": 3, "aof_rewrites": 0}
+    return {
+        "run_id": run_id,
+        "used_cpu_sys": cpu_s,
+        "used_cpu_user": 0.0,
+        "aof_delayed_fsync": 3,
+        "aof_rewrites": 0,
+    }
 
 
 def test_what_servers_did_is_the_difference() -> None:
@@ -28,21 +35,28 @@ def test_what_servers_did_is_the_difference() -> None:
 
 @pytest.mark.parametrize("after", [snapshot(None, 2, "connection refused"), snapshot(info("b"), 2)])
 def test_a_server_that_did_not_live_through_the_load_is_named(after: InfoSnapshot) -> None:
-    with pytest.raises(EnvironmentNotReadyError, match="127.0.0.1:7000 did not live through the load"):
+    with pytest.raises(
+        EnvironmentNotReadyError, match="127.0.0.1:7000 did not live through the load"
+    ):
         servers_did([snapshot(info(), 0)], [after])
 
 
 def test_a_server_that_may_not_tell_is_measured_all_the_same() -> None:
-    (did,) = servers_did([snapshot(None, 0, "INFO is not allowed")], [snapshot(None, 2, "INFO is not allowed")])
+    (did,) = servers_did(
+        [snapshot(None, 0, "INFO is not allowed")], [snapshot(None, 2, "INFO is not allowed")]
+    )
     assert (did.cpu_s, did.aof, did.elapsed_s) == (None, {}, pytest.approx(2.0))
     assert known_sum([1, None]) is None
 
 
 class Rewriting:
-    """A server, its shim and a clock: a thousand fsyncs/s while the load lasts, none in the rest of a rewrite."""
+    """A server, its shim and a clock: a thousand fsyncs/s while the load lasts, none in the rest of
+    a rewrite."""
 
     def __init__(self, load_s: float, rewrite_s: float) -> None:
-        self.now_s, self._load_s, self._rewrite_s = 0.0, load_s, rewrite_s
+        self.now_s = 0.0
+        self._load_s = load_s
+        self._rewrite_s = rewrite_s
 
     @property
     def syncs(self) -> float:
@@ -59,11 +73,15 @@ class Rewriting:
 
     def info(self, _section: str) -> dict[str, bool]:
         self.sleep(0.0003)
-        return {"aof_rewrite_in_progress": self.now_s < self._rewrite_s, "aof_rewrite_scheduled": False}
+        return {
+            "aof_rewrite_in_progress": self.now_s < self._rewrite_s,
+            "aof_rewrite_scheduled": False,
+        }
 
 
 @pytest.mark.parametrize(
-    "load_s, rewrite_s, wanted", [(0.35, 0.1, 1000), (0.35, 2.0, 1000), (0.35, 40.0, None), (0.0, 2.0, None)]
+    "load_s, rewrite_s, wanted",
+    [(0.35, 0.1, 1000), (0.35, 2.0, 1000), (0.35, 40.0, None), (0.0, 2.0, None)],
 )
 def test_a_rewrite_that_outlasts_the_load_is_counted_while_the_load_lasts(
     monkeypatch: pytest.MonkeyPatch, load_s: float, rewrite_s: float, wanted: float | None

@@ -1,4 +1,5 @@
-"""The tables of `lockbench fsync` and the planner's page: whole cells, nothing shown that was not measured."""
+"""The tables of `lockbench fsync` and the planner's page: whole cells, nothing shown that was not
+measured."""
 
 import html
 import json
@@ -10,15 +11,27 @@ from msgspec.structs import replace
 from bench.experiments.fsync.judge import always_costs, disk_of, findings_of, judge_fsync
 from bench.experiments.fsync.planner import plan_page
 from bench.experiments.fsync.result import DiskFigures, FsyncResult
-from bench.experiments.fsync.words import choice_figure, disk_text, planner_page, planner_sheet, sheet, suite
+from bench.experiments.fsync.words import (
+    choice_figure,
+    disk_text,
+    planner_page,
+    planner_sheet,
+    sheet,
+    suite,
+)
 from bench.measure.section import typed
 from bench.report.html.page import render
 from bench.report.sheet import DOUBTFUL, GOOD
 from tests.bench.report.screen import sheet_text
 from tests.doubles.fsync_visits import crash_of, cut, load, rows_of, turns, visit
 
-OLD = Path(__file__).parents[3] / "histories" / "results" / "fsync.json"  # of the last release without types
-CRASHES = (cut("everysec", "delayed"), cut("everysec", "at-once", grants=12, lost=90_000), cut("always", "at-once"))
+# of the last release without types
+OLD = Path(__file__).parents[3] / "histories" / "results" / "fsync.json"
+CRASHES = (
+    cut("everysec", "delayed"),
+    cut("everysec", "at-once", grants=12, lost=90_000),
+    cut("always", "at-once"),
+)
 
 
 def result(*visits: dict[str, Any], crash: bool = True) -> FsyncResult:
@@ -48,7 +61,9 @@ def test_the_verdict_comes_first_and_the_advice_follows() -> None:
     lines = text_of(result()).splitlines()
     assert lines[0] == "AS EXPECTED   always costs 20× (20–20)"
     assert (
-        next(line for line in lines if line.startswith("choose")).split(maxsplit=1)[1].startswith("everysec, delayed")
+        next(line for line in lines if line.startswith("choose"))
+        .split(maxsplit=1)[1]
+        .startswith("everysec, delayed")
     )
 
 
@@ -89,7 +104,8 @@ def test_findings_are_cases_and_without_a_crash_result_one_is_asked_for() -> Non
 
 
 def test_a_disk_too_slow_for_a_p99_is_not_left_out_of_it() -> None:
-    fast, slow = DiskFigures(p50=1e-4, p99=2e-4, max=3e-4), DiskFigures(p50=4e-3, p99=None, max=9e-3)
+    fast = DiskFigures(p50=1e-4, p99=2e-4, max=3e-4)
+    slow = DiskFigures(p50=4e-3, p99=None, max=9e-3)
     found = disk_of([fast, slow, slow])
     assert found == DiskFigures(p50=4e-3, p99=9e-3, max=9e-3)
     assert disk_of([fast, slow, fast]) == DiskFigures(p50=1e-4, p99=2e-4, max=9e-3)
@@ -114,7 +130,8 @@ def test_words_that_nobody_explains_are_not_used() -> None:
 
 
 def test_the_first_screen_of_the_planners_page_answers() -> None:
-    """Verdict, answer, bound and price stand before the picture, the picture before what to do, the tables last."""
+    """Verdict, answer, bound and price stand before the picture, the picture before what to do, the
+    tables last."""
     good = result()
     shown = replace(good, planner=plan_page(good.rows, crash_of(*CRASHES), 10_000))
     document = html.unescape(render(planner_page(shown, ["fsync of today"], "lockbench planner")))

@@ -1,4 +1,5 @@
-"""The claims of the safety matrix: that each is there, what it comes to, and that a wrong one would be noticed."""
+"""The claims of the safety matrix: that each is there, what it comes to, and that a wrong one would
+be noticed."""
 
 import pytest
 
@@ -27,9 +28,16 @@ def test_claims_that_another_command_measures_are_listed_with_it() -> None:
 
 @pytest.mark.parametrize(
     "holds, broken, verdict",
-    [(True, False, AS_EXPECTED), (False, False, NOT_SHOWN), (True, True, VIOLATED), (False, True, VIOLATED)],
+    [
+        (True, False, AS_EXPECTED),
+        (False, False, NOT_SHOWN),
+        (True, True, VIOLATED),
+        (False, True, VIOLATED),
+    ],
 )
-def test_a_broken_exclusion_is_violated_whatever_was_claimed(holds: bool, broken: bool, verdict: str) -> None:
+def test_a_broken_exclusion_is_violated_whatever_was_claimed(
+    holds: bool, broken: bool, verdict: str
+) -> None:
     assert confirmed(holds, {}, {}, broken=broken).verdict == verdict
     unmet = {"somebody was granted": False}
     assert confirmed(holds, {}, unmet, broken=broken).verdict == (verdict if broken else NOT_KNOWN)

@@ -89,18 +89,24 @@ UNKNOWN = Finding("not known", NOT_KNOWN)
     [
         ((TimeoutError(), Finding("confirmed", AS_EXPECTED)), AS_EXPECTED),
         ((UNKNOWN, UNKNOWN, Finding("refuted", VIOLATED)), VIOLATED),
-        ((Finding("refuted", NOT_SHOWN), Finding("confirmed", AS_EXPECTED)), NOT_SHOWN),  # looked at: no second try
+        # looked at: no second try
+        ((Finding("refuted", NOT_SHOWN), Finding("confirmed", AS_EXPECTED)), NOT_SHOWN),
         ((UNKNOWN, UNKNOWN, UNKNOWN, Finding("confirmed", AS_EXPECTED)), NOT_KNOWN),
     ],
 )
-def test_only_what_is_not_known_is_looked_at_again(findings: tuple[Finding | Exception, ...], verdict: str) -> None:
+def test_only_what_is_not_known_is_looked_at_again(
+    findings: tuple[Finding | Exception, ...], verdict: str
+) -> None:
     assert look(case_of(*findings), ground()).verdict == verdict
 
 
 def test_what_always_goes_wrong_on_the_way_is_not_known() -> None:
     wrong = EnvironmentNotReadyError("there is no server")
     finding = look(case_of(wrong, wrong, wrong), ground())
-    assert (finding.verdict, finding.reason) == (NOT_KNOWN, "EnvironmentNotReadyError: there is no server")
+    assert (finding.verdict, finding.reason) == (
+        NOT_KNOWN,
+        "EnvironmentNotReadyError: there is no server",
+    )
 
 
 def test_nothing_is_looked_at_again_once_somebody_wants_it_to_end() -> None:
@@ -109,7 +115,11 @@ def test_nothing_is_looked_at_again_once_somebody_wants_it_to_end() -> None:
 
 
 def test_what_is_known_beforehand_is_not_looked_at() -> None:
-    known = {(case.recipe, case.fault): case.look for case in all_cases() if isinstance(case.look, Finding)}
+    known = {
+        (case.recipe, case.fault): case.look
+        for case in all_cases()
+        if isinstance(case.look, Finding)
+    }
     assert known["read-write", "none"].verdict == SKIPPED
     assert known["redlock", "everysec-loses"].verdict == ELSEWHERE
 
@@ -120,5 +130,7 @@ def test_a_search_that_ended_is_not_repeated_because_its_seed_plays_the_same_sch
 
 
 def test_a_search_that_lost_its_process_is_repeated() -> None:
-    searched = replace(case_of(EnvironmentNotReadyError("gone"), Finding("the flaw", AS_EXPECTED)), part="schedule")
+    searched = replace(
+        case_of(EnvironmentNotReadyError("gone"), Finding("the flaw", AS_EXPECTED)), part="schedule"
+    )
     assert look(searched, ground()).verdict == AS_EXPECTED

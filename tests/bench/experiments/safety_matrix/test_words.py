@@ -24,7 +24,12 @@ ROW = {
 
 
 def result(*rows: dict[str, Any], interrupted: bool = False) -> SafetyResult:
-    old = {**read_result(OLD), "duration_s": 18.2, "warnings": ["read-write: skipped: withdrawn"], "rows": rows}
+    old = {
+        **read_result(OLD),
+        "duration_s": 18.2,
+        "warnings": ["read-write: skipped: withdrawn"],
+        "rows": rows,
+    }
     told = {"status": "inconclusive", "reasons": ["set-nx-fixed, overslept-holder: …"]}
     own = {"counts": {"not shown": len(rows)}, "interrupted": interrupted, "verdict": told}
     return typed({**old, **own}, SafetyResult)
@@ -44,7 +49,9 @@ def test_the_verdict_comes_first_and_every_row_says_all_six_things() -> None:
 
 
 def test_a_row_that_was_not_looked_at_shows_its_reason() -> None:
-    lines = printed(80, {**ROW, "figures": {}, "reason": "there is no compiler", "verdict": "skipped"})
+    lines = printed(
+        80, {**ROW, "figures": {}, "reason": "there is no compiler", "verdict": "skipped"}
+    )
     assert any("there is no compiler" in line for line in lines)
 
 
@@ -56,7 +63,9 @@ def test_figures_keep_their_size() -> None:
 
 def test_rows_are_junit_cases_and_what_was_not_looked_at_is_no_pass() -> None:
     unseen = {**ROW, "fault": "power", "verdict": "skipped", "reason": "no compiler", "figures": {}}
-    cases = suite(result(ROW, {**ROW, "verdict": "as expected"}, {**ROW, "verdict": "violated"}, unseen))
+    cases = suite(
+        result(ROW, {**ROW, "verdict": "as expected"}, {**ROW, "verdict": "violated"}, unseen)
+    )
     assert [case.status for case in cases.cases] == ["inconclusive", "pass", "violated"]
     assert cases.cases[0].name == "schedule set-nx-fixed overslept-holder"
     assert cases.properties["rows not looked at"] == "1"

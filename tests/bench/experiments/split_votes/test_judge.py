@@ -1,4 +1,5 @@
-"""Rows say what happened: rates of contention rounds, times of trials; and what was not expected is named."""
+"""Rows say what happened: rates of contention rounds, times of trials; and what was not expected is
+named."""
 
 from collections.abc import Sequence
 
@@ -15,7 +16,9 @@ MS = 1_000_000
 
 def attempt(who: int, votes: str, start: int = 0, end: int = 10 * MS) -> Attempt:
     """`votes`: G or R. Times in ns."""
-    cast = tuple(CastVote(Vote.GRANTED if vote == "G" else Vote.REFUSED, start, end) for vote in votes)
+    cast = tuple(
+        CastVote(Vote.GRANTED if vote == "G" else Vote.REFUSED, start, end) for vote in votes
+    )
     outcome = Outcome.ACQUIRED if votes.count("G") >= 2 else Outcome.CONTENDED
     return Attempt(who, start, end, outcome, cast, 10**12 if outcome is Outcome.ACQUIRED else 0)
 
@@ -60,7 +63,12 @@ def test_a_contention_rows_whole_is_the_rounds_that_overlap() -> None:
     row = figures.contention_row(3)
     assert (row.trials, row.contention_rounds, figures.missing) == (3, 2, 6)
     assert row.split_rate.rate == row.nobody_won_rate.rate == 0.5
-    assert (row.contenders, row.order, row.spread_s, row.attempt_s.count) == (3, "parallel", 0.0005, 8)
+    assert (row.contenders, row.order, row.spread_s, row.attempt_s.count) == (
+        3,
+        "parallel",
+        0.0005,
+        8,
+    )
 
 
 def test_a_retry_row_tells_how_long_nobody_had_it() -> None:
@@ -89,7 +97,10 @@ def contention(**changes: object) -> ContentionRow:
 
 
 def judged(
-    *contended: ContentionRow, retries: Sequence[RetryRow] = (), split: int = 222, interrupted: bool = False
+    *contended: ContentionRow,
+    retries: Sequence[RetryRow] = (),
+    split: int = 222,
+    interrupted: bool = False,
 ) -> tuple[str | None, int | None, tuple[str, ...]]:
     calibration = [calibrated(split, 1000 - split)]
     verdict = judge_split_votes(calibration, contended, retries, interrupted=interrupted)
@@ -114,13 +125,20 @@ def test_where_nobody_contended_nothing_is_known() -> None:
 
 
 def test_where_a_quorum_did_not_answer_or_nobody_was_granted_nothing_is_known() -> None:
-    assert judged(contention(endings=Endings(won=1, unreachable=1), contention_rounds=1))[0] == "NOT KNOWN"
-    nobody = ContestFigures(Contest(3, "random", 0.0, 1, RetrySettings("full-jitter", 5.0))).retry_row()
+    assert (
+        judged(contention(endings=Endings(won=1, unreachable=1), contention_rounds=1))[0]
+        == "NOT KNOWN"
+    )
+    nobody = ContestFigures(
+        Contest(3, "random", 0.0, 1, RetrySettings("full-jitter", 5.0))
+    ).retry_row()
     assert judged(contention(), retries=[nobody])[0] == "NOT KNOWN"
 
 
 def test_where_a_server_ended_nothing_is_known_and_it_is_named() -> None:
-    told = judge_split_votes([calibrated(222, 778)], [contention()], [], ["instance #1 ended"], interrupted=False)
+    told = judge_split_votes(
+        [calibrated(222, 778)], [contention()], [], ["instance #1 ended"], interrupted=False
+    )
     assert (told.word, told.exit_code, told.reasons) == ("NOT KNOWN", 4, ("instance #1 ended",))
 
 

@@ -1,4 +1,5 @@
-"""The exact judgement against the truth: simulated servers know who held what when, the contenders' records do not."""
+"""The exact judgement against the truth: simulated servers know who held what when, the contenders'
+records do not."""
 
 import heapq
 import time
@@ -18,12 +19,14 @@ from lockcore.quorum import outcome_of, quorum_of
 
 @dataclass
 class World:
-    """K contenders with one attempt each on N instances, messages delayed at random; a loser gives back at once."""
+    """K contenders with one attempt each on N instances, messages delayed at random; a loser gives
+    back at once."""
 
     contenders: int
     instances: int
     rng: Random
-    patient: bool  # losers give nothing back
+    # losers give nothing back
+    patient: bool
     now: int = 0
     events: list = field(default_factory=list)
     numbers: count = field(default_factory=count)
@@ -31,7 +34,8 @@ class World:
     def __post_init__(self) -> None:
         shape = range(self.contenders), range(self.instances)
         self.holder: list[int | None] = [None] * self.instances
-        self.truth: list[tuple[int, list[int | None]]] = []  # after each event: when, who holds which instance
+        # after each event: when, who holds which instance
+        self.truth: list[tuple[int, list[int | None]]] = []
         self.sent = {(who, where): 0 for who in shape[0] for where in shape[1]}
         self.vote: dict[tuple[int, int], Vote] = {}
         self.replied: dict[tuple[int, int], int] = {}
@@ -81,7 +85,8 @@ class World:
             self.at(self.now + self.delay(), self.delete, who, where)
 
     def delete(self, who: int, where: int) -> None:
-        if (who, where) not in self.vote:  # one connection keeps the order: the SET comes first
+        # one connection keeps the order: the SET comes first
+        if (who, where) not in self.vote:
             self.at(self.now + 1, self.delete, who, where)
             return
         if self.holder[where] == who:
@@ -100,7 +105,9 @@ class World:
                 for where in range(self.instances)
             )
             kinds = [cast.vote for cast in votes]
-            outcome = outcome_of(kinds.count(Vote.GRANTED), kinds.count(Vote.REFUSED), quorum_of(self.instances))
+            outcome = outcome_of(
+                kinds.count(Vote.GRANTED), kinds.count(Vote.REFUSED), quorum_of(self.instances)
+            )
             until = 10**9 if outcome is Outcome.ACQUIRED else 0
             found.append(Attempt(who, self.started[who], self.decided[who], outcome, votes, until))
         return found
@@ -123,12 +130,17 @@ def simulated(instances: int, contenders: int, seed: int, *, patient: bool = Fal
 
 
 def wins_hidden(world: World) -> list[Attempt]:
-    """The attempts as if no win had been noticed: then the votes alone must tell that it was no split vote."""
+    """The attempts as if no win had been noticed: then the votes alone must tell that it was no
+    split vote."""
     return [replace(attempt, outcome=Outcome.CONTENDED) for attempt in world.attempts()]
 
 
-@pytest.mark.parametrize(("instances", "contenders"), [(3, 3), (4, 2), (5, 3), (5, 5), (5, 10), (6, 4)])
-def test_a_split_vote_that_is_found_was_one_and_many_are_found(instances: int, contenders: int) -> None:
+@pytest.mark.parametrize(
+    ("instances", "contenders"), [(3, 3), (4, 2), (5, 3), (5, 5), (5, 10), (6, 4)]
+)
+def test_a_split_vote_that_is_found_was_one_and_many_are_found(
+    instances: int, contenders: int
+) -> None:
     found = true = other = 0
     for seed in range(120):
         world = simulated(instances, contenders, seed)
@@ -144,7 +156,9 @@ def test_a_split_vote_that_is_found_was_one_and_many_are_found(instances: int, c
 
 
 def test_when_losers_keep_their_votes_every_round_that_nobody_wins_is_found() -> None:
-    endings = Counter(ending_of(simulated(5, 5, seed, patient=True).attempts()) for seed in range(100))
+    endings = Counter(
+        ending_of(simulated(5, 5, seed, patient=True).attempts()) for seed in range(100)
+    )
     assert endings["unproven"] == 0
     assert min(endings["split"], endings["won"]) > 15
 
@@ -165,4 +179,5 @@ def test_a_trial_of_thousands_of_attempts_is_judged_in_seconds() -> None:
     before = time.process_time()
     assert ending_of(attempts) != "unreachable"
     assert sum(map(len, rounds_of(attempts))) == len(attempts)
-    assert time.process_time() - before < 10  # 0.1 s; it was a matter of hours when every pair was looked at
+    # 0.1 s; it was a matter of hours when every pair was looked at
+    assert time.process_time() - before < 10

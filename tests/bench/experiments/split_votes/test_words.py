@@ -41,7 +41,10 @@ def test_one_that_was_interrupted_after_its_calibration_is_shown(result: dict[st
 
 
 def test_what_was_not_expected_comes_first_and_says_why(result: dict[str, Any]) -> None:
-    result["verdict"] = {"status": "inconclusive", "reasons": ["calibration, K=3: the split-vote rate is 0.500"]}
+    result["verdict"] = {
+        "status": "inconclusive",
+        "reasons": ["calibration, K=3: the split-vote rate is 0.500"],
+    }
     result["calibration"][0]["misses"] = ["the split-vote rate is 0.500"]
     text = text_of(result, 100)
     assert text.startswith("NOT AS EXPECTED")

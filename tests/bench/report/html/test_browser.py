@@ -1,4 +1,5 @@
-"""Pages in a real browser: no console error, every picture drawn, all of it in a phone's width, its data saved."""
+"""Pages in a real browser: no console error, every picture drawn, all of it in a phone's width, its
+data saved."""
 
 import html
 import json
@@ -14,20 +15,28 @@ from bench.measure.section import builtins_of, typed
 from bench.report.html.page import page_of, page_of_several, render
 from tests.bench.report.screen import stored
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-LEAST_TEXT_PX, PHONE_PX, A4_PX = 11, 390, 680  # paper: 18 cm between the margins
+# paper: 18 cm between the margins
+LEAST_TEXT_PX = 11
+PHONE_PX = 390
+A4_PX = 680
 RESULTS = sorted((Path(__file__).parents[3] / "histories" / "results").glob("*.json"))
 # Runs in the page after its own script: clicks, keys, and what came of them, into the title.
 PROBE = """
 const seen = {name: location.pathname.split('/').pop(), hash: location.hash};
-const texts = [...document.querySelectorAll('.picture svg text')].filter((t) => t.getClientRects().length);
+const texts = [...document.querySelectorAll('.picture svg text')]
+  .filter((t) => t.getClientRects().length);
 const zoom = (svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
 const px = (t) => parseFloat(getComputedStyle(t).fontSize) * zoom(t.ownerSVGElement);
 seen.least = Math.min(...texts.map(px));
 seen.empty = [...document.querySelectorAll('[data-figure]')].filter((f) => {
-  const marks = [...f.querySelectorAll('.line, .area, .lease, .dot, .ring')].filter((m) => !m.closest('.keys'));
-  return !marks.some((m) => { const b = m.getBoundingClientRect(); return b.width > 1 || b.height > 1; });
+  const marks = [...f.querySelectorAll('.line, .area, .lease, .dot, .ring')]
+    .filter((m) => !m.closest('.keys'));
+  const boxes = marks.map((m) => m.getBoundingClientRect());
+  return !boxes.some((b) => b.width > 1 || b.height > 1);
 }).map((f) => f.dataset.figure);
 seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 seen.paper = getComputedStyle(document.body).backgroundColor;
@@ -36,7 +45,10 @@ const tables = [...document.querySelectorAll('.table')];
 seen.cut = tables.filter(isCut).map((table) => `${table.ariaLabel} ${table.scrollWidth}`);
 const closed = () => document.querySelectorAll('.folded details:not([open])').length;
 seen.folded = [closed()];
-for (const name of ['beforeprint', 'afterprint']) { dispatchEvent(new Event(name)); seen.folded.push(closed()); }
+for (const name of ['beforeprint', 'afterprint']) {
+  dispatchEvent(new Event(name));
+  seen.folded.push(closed());
+}
 const first = document.querySelector('#figure-percentiles .picture svg');
 if (first) {
   first.dispatchEvent(new KeyboardEvent('keydown', { key: 'End', bubbles: true }));
@@ -45,7 +57,8 @@ if (first) {
 const holders = document.querySelector('.holders');
 if (holders) {
   const classOf = (mark) => mark.getAttribute('class');
-  const classes = (place) => [...new Set([...holders.querySelectorAll(`${place} :is(rect, path)`)].map(classOf))]
+  const shapes = (place) => [...holders.querySelectorAll(`${place} :is(rect, path)`)];
+  const classes = (place) => [...new Set(shapes(place).map(classOf))]
     .filter((c) => c !== 'grid').sort();
   const drawn = (marks) => holders.querySelectorAll(`:scope > svg ${marks}`).length;
   seen.bad = drawn('.lease.bad');
@@ -73,7 +86,10 @@ FRAME = """<title></title><style>iframe {{ width: {width}px; height: 2000px; bor
 
 
 def browsed(command):
-    """What the browser says. One that hangs, as headless ones do now and then on a busy machine, is started again."""
+    """What the browser says.
+
+    One that hangs, as headless ones do now and then on a busy machine, is started again.
+    """
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=45, check=False)
     except subprocess.TimeoutExpired:
@@ -81,7 +97,8 @@ def browsed(command):
 
 
 def look(page, tmp_path, *, view="", **how):
-    """What the probe saw of `page` at the address `view`, and the lines of the browser's console."""
+    """What the probe saw of `page` at the address `view`, and the lines of the browser's
+    console."""
     seen, console = look_at({"page": page}, tmp_path, view=view, **how)
     return seen["page"], console
 
@@ -96,12 +113,21 @@ def look_at(pages, tmp_path, *, width=1200, dark=False, view=""):
     frame.write_text(FRAME.format(width=width, frames=frames, count=len(pages)), "utf-8")
     outcome = browsed(
         [
-            BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-            f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width + 40},1000", "--enable-logging=stderr",
-            "--virtual-time-budget=2000", f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom",
+            BROWSER,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={width + 40},1000",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=2000",
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+            "--dump-dom",
             frame.as_uri(),
         ]
-    )  # fmt: skip
+    )
     found = re.search(r"<title>SEEN(.*?)</title>", outcome.stdout)
     assert found, outcome.stdout[-2000:] + outcome.stderr[-2000:]
     seen = {Path(one["name"]).stem: one for one in json.loads(html.unescape(found[1]))}
@@ -146,17 +172,24 @@ def test_every_kind_of_result_fits_a_phone(safe, violated, tmp_path):
     pages = {path.stem: render(page_of(stored(path))) for path in RESULTS}
     runs = {"safe": safe, "violated": violated}
     pages |= {name: render(page_of(run)) for name, run in runs.items()}
-    pages["several"] = render(page_of_several([safe, violated] * 3, [f"20261123-{n}-run-name" for n in range(6)]))
+    pages["several"] = render(
+        page_of_several([safe, violated] * 3, [f"20261123-{n}-run-name" for n in range(6)])
+    )
     seen, console = look_at(pages, tmp_path, width=PHONE_PX)
     assert console == []
-    assert {name: one for name, one in seen.items() if one["wide"] > 0 or one["cut"] or one["empty"]} == {}
+    assert {
+        name: one for name, one in seen.items() if one["wide"] > 0 or one["cut"] or one["empty"]
+    } == {}
     assert min(one["least"] or LEAST_TEXT_PX for one in seen.values()) >= LEAST_TEXT_PX
     planted = {"crash": pages["crash"].replace('class="cards"', "")}
-    assert look_at(planted, tmp_path, width=PHONE_PX)[0]["crash"]["cut"], "planted: tables that are no cards"
+    assert look_at(planted, tmp_path, width=PHONE_PX)[0]["crash"]["cut"], (
+        "planted: tables that are no cards"
+    )
 
 
 def test_a_phone(violated, tmp_path):
-    result, long = builtins_of(violated), "x" * 300
+    result = builtins_of(violated)
+    long = "x" * 300
     result["scenario"]["recipe"] = result["instances"][0]["address"] = long
     result["warnings"] = [long]
     seen, console = look(render(page_of(typed(result, RunResult))), tmp_path, width=PHONE_PX)
@@ -167,10 +200,17 @@ def test_a_phone(violated, tmp_path):
 
 def test_every_kind_of_result_fits_a_sheet_of_paper(safe, violated, tmp_path):
     pages = {path.stem: render(page_of(stored(path))) for path in RESULTS}
-    pages |= {"violated": render(page_of(violated)), "two": render(page_of_several([safe, violated], ["one", "two"]))}
-    printed = {name: re.sub("@media (.*)print {", r"@media \1all {", page) for name, page in pages.items()}
+    pages |= {
+        "violated": render(page_of(violated)),
+        "two": render(page_of_several([safe, violated], ["one", "two"])),
+    }
+    printed = {
+        name: re.sub("@media (.*)print {", r"@media \1all {", page) for name, page in pages.items()
+    }
     seen, _ = look_at(printed, tmp_path, width=A4_PX)
-    assert {name: one for name, one in seen.items() if one["wide"] > 0 or one["cut"] or one["empty"]} == {}
+    assert {
+        name: one for name, one in seen.items() if one["wide"] > 0 or one["cut"] or one["empty"]
+    } == {}
     assert min(one["least"] or LEAST_TEXT_PX for one in seen.values()) >= 10, "7.5 points"
 
 
@@ -181,6 +221,8 @@ def test_several_runs(safe, violated, tmp_path):
 
 
 def test_the_browser_would_tell_of_an_error(safe, tmp_path):
-    broken = render(page_of(safe)).replace('"use strict";', '"use strict"; console.error("planted");', 1)
+    broken = render(page_of(safe)).replace(
+        '"use strict";', '"use strict"; console.error("planted");', 1
+    )
     _, console = look(broken, tmp_path)
     assert len(console) == 1

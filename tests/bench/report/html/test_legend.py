@@ -9,7 +9,8 @@ from bench.report.html.page import page_of, page_of_several, render
 from tests.bench.report.screen import stored
 
 RESULTS = sorted((Path(__file__).parents[3] / "histories" / "results").glob("*.json"))
-LABELLED = {"grid", "axis"}  # whose words stand on the picture
+# whose words stand on the picture
+LABELLED = {"grid", "axis"}
 
 
 def mark_classes(markup: str) -> set[str]:
@@ -48,5 +49,7 @@ def test_an_entry_that_is_missing_or_too_many_is_seen(safe):
     page = render(page_of(safe))
     (entry,) = re.findall(r"<li>(?:(?!</li>).)*faint.*?</li>", page)[:1]
     assert {"line faint"} in disagreements(page.replace(entry, "")).values()
-    planted = page.replace('<ul class="keys">', '<ul class="keys"><li><svg><circle class="ring c1"/></svg>x</li>', 1)
+    planted = page.replace(
+        '<ul class="keys">', '<ul class="keys"><li><svg><circle class="ring c1"/></svg>x</li>', 1
+    )
     assert {"ring c1"} in disagreements(planted).values()

@@ -1,4 +1,5 @@
-"""A page opens on the first violation, else on the first fault, else on the slowest acquire, and says so."""
+"""A page opens on the first violation, else on the first fault, else on the slowest acquire, and
+says so."""
 
 import re
 
@@ -26,11 +27,15 @@ def test_a_violation_comes_first_even_beside_a_fault(violated, safe):
     faults = builtins_of(safe)["faults"]
     both = changed(violated, lambda plain: plain.update(faults=faults))
     text, chapter = opens(both)
-    assert re.fullmatch(r"Violation 1 of 1: on resource \d+, two leases valid at once at [\d.]+ s", text)
+    assert re.fullmatch(
+        r"Violation 1 of 1: on resource \d+, two leases valid at once at [\d.]+ s", text
+    )
     assert chapter == "Did the lock hold?"
     moment = moment_of(both)
     assert moment.is_violation
-    assert moment.view_s[0] < moment.view_s[1] < moment.view_s[0] + 1, "its operations, not their validity"
+    assert moment.view_s[0] < moment.view_s[1] < moment.view_s[0] + 1, (
+        "its operations, not their validity"
+    )
 
 
 def test_of_several_violations_the_earliest_is_told(violated):
@@ -45,7 +50,11 @@ def test_of_several_violations_the_earliest_is_told(violated):
     assert text.startswith("Violation 1 of 2: on resource ")
     found = changed(violated, another)
     assert moment_of(found).view_s[0] < first
-    assert [one.kind for one in findings(found)] == ["service_fault", "service_fault", "client_overstay"]
+    assert [one.kind for one in findings(found)] == [
+        "service_fault",
+        "service_fault",
+        "client_overstay",
+    ]
     assert "s (warm-up)" in text
 
 
@@ -60,10 +69,17 @@ def test_else_the_first_fault(safe):
 def test_else_the_slowest_acquire_of_the_result(safe):
     calm = changed(safe, lambda plain: plain.update(faults=[]))
     text, chapter = opens(calm)
-    assert re.fullmatch(r"The slowest acquire took [\d.]+ ms; it was due [\d.]+ s into the run", text)
+    assert re.fullmatch(
+        r"The slowest acquire took [\d.]+ ms; it was due [\d.]+ s into the run", text
+    )
     assert chapter == "Over time"
-    over, (low, high) = calm.over_time, moment_of(calm).view_s
-    slowest = max((value, at) for value, at in zip(over.acquire.max_s, over.start_s, strict=True) if value and at >= 0)
+    over = calm.over_time
+    (low, high) = moment_of(calm).view_s
+    slowest = max(
+        (value, at)
+        for value, at in zip(over.acquire.max_s, over.start_s, strict=True)
+        if value and at >= 0
+    )
     assert low <= slowest[1] + over.slice_s / 2 <= high
 
 

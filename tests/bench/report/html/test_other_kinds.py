@@ -1,4 +1,5 @@
-"""Results that are no runs: each picture says what its result says, from results small enough to read."""
+"""Results that are no runs: each picture says what its result says, from results small enough to
+read."""
 
 import json
 from pathlib import Path
@@ -29,19 +30,38 @@ def capacity(low=1_000.0, high=1_050.0, **given):
 
 def test_a_capacity_shows_its_interval():
     (search,) = capacity_figures(capacity_result(capacity()))
-    assert search.title.endswith("1,000–1,050 leases/s, 95 % sure, at acquire.p99 < 10ms; knee at 700/s")
+    assert search.title.endswith(
+        "1,000–1,050 leases/s, 95 % sure, at acquire.p99 < 10ms; knee at 700/s"
+    )
     assert search.svg.count("circle") == 2
     assert 'class="found"' in search.svg
 
 
 def compared(*entries):
-    sides = tuple(ComparedSide(label=label, scenario=None, fleet=None, environment=None) for label in ("old", "new"))
+    sides = tuple(
+        ComparedSide(label=label, scenario=None, fleet=None, environment=None)
+        for label in ("old", "new")
+    )
     return ComparisonResult(
-        id="x", command=(), started_at="", duration_s=1.0, environment=describe_environment(), kind="gate",
-        verdict=ComparedVerdict(status="fail", reasons=()), planned_pairs=10, sides=sides, differs=(),
-        tolerance_ratio=0.1, finished_pairs=10, paired=True, repeated_pairs=0, metrics=entries, exact=None,
-        thresholds=(), runs=(),
-    )  # fmt: skip
+        id="x",
+        command=(),
+        started_at="",
+        duration_s=1.0,
+        environment=describe_environment(),
+        kind="gate",
+        verdict=ComparedVerdict(status="fail", reasons=()),
+        planned_pairs=10,
+        sides=sides,
+        differs=(),
+        tolerance_ratio=0.1,
+        finished_pairs=10,
+        paired=True,
+        repeated_pairs=0,
+        metrics=entries,
+        exact=None,
+        thresholds=(),
+        runs=(),
+    )
 
 
 def test_a_comparison_shows_each_change_with_its_interval():
@@ -59,28 +79,49 @@ def test_a_comparison_shows_each_change_with_its_interval():
 
 def of_fsync(costs, options, advice):
     """A stored result with these costs and options."""
-    old = json.loads((Path(__file__).parents[3] / "histories/results/fsync.json").read_text("utf-8"))
+    old = json.loads(
+        (Path(__file__).parents[3] / "histories/results/fsync.json").read_text("utf-8")
+    )
     planner = old["planner"] | {"options": options, "advice": [advice]}
     return typed(old | {"costs": costs, "planner": planner}, FsyncResult)
 
 
 def test_what_always_costs_and_the_planner_with_and_without_crashes():
-    cost = {"instances": 1, "clients": 1, "pipeline": 1, "injected_ms": 2.0, "generator_bound": False}
+    cost = {
+        "instances": 1,
+        "clients": 1,
+        "pipeline": 1,
+        "injected_ms": 2.0,
+        "generator_bound": False,
+    }
     known = ((1, 57.4, 51.0), (64, 6.9, 6.0))
-    costs = [cost | {"pipeline": callers, "ratio": ratio, "low": low, "high": 60.0} for callers, ratio, low in known]
+    costs = [
+        cost | {"pipeline": callers, "ratio": ratio, "low": low, "high": 60.0}
+        for callers, ratio, low in known
+    ]
     costs.append(cost | {"pipeline": 4096, "ratio": 0.9})
     spread = {"median": 9_000.0, "low": 8_000.0, "high": 9_500.0}
     unsafe = {
-        "cuts": 20, "lost_per_cut": {"median": 5, "max": 90}, "double_grants": 9, "lost_window_max_s": None,
+        "cuts": 20,
+        "lost_per_cut": {"median": 5, "max": 90},
+        "double_grants": 9,
+        "lost_window_max_s": None,
         "unavailable_s": {"median": 0, "max": 0},
-    }  # fmt: skip
+    }
     safe = unsafe | {"lost_per_cut": {"median": 0, "max": 0}, "double_grants": 0}
     options = [
-        {"instances": 3, "policy": policy, "restart": None, "acquired_per_s": spread, "p99_s": 0.01, "sustained": True,
-         "generator_bound": policy == "everysec",
-         "crash": safe if policy == "always" else unsafe}
+        {
+            "instances": 3,
+            "policy": policy,
+            "restart": None,
+            "acquired_per_s": spread,
+            "p99_s": 0.01,
+            "sustained": True,
+            "generator_bound": policy == "everysec",
+            "crash": safe if policy == "always" else unsafe,
+        }
         for policy in ("everysec", "always")
-    ]  # fmt: skip
+    ]
     figures = fsync_figures(of_fsync(costs, options, "take always"))
     assert [figure.name for figure in figures] == ["costs"]
     assert [row[-1] for row in figures[0].rows] == [60.0, 60.0], "what has no interval is not drawn"
@@ -91,7 +132,9 @@ def test_what_always_costs_and_the_planner_with_and_without_crashes():
 
 
 def test_a_change_by_a_multiple_is_drawn_on_a_log_scale():
-    changed = judged("different", metric="acquire.p50", ratio=40.0, low=35.0, high=50.0, higher_is_better=False)
+    changed = judged(
+        "different", metric="acquire.p50", ratio=40.0, low=35.0, high=50.0, higher_is_better=False
+    )
     (figure,) = comparison_figures(compared(changed))
     assert "second ÷ first (log scale)" in figure.svg
     assert figure.title == "new against old: acquire.p50 +3900 % (worse)"

@@ -1,4 +1,5 @@
-"""The page says what the result says, to the digit, needs nothing but itself, and survives any result."""
+"""The page says what the result says, to the digit, needs nothing but itself, and survives any
+result."""
 
 import html
 import json
@@ -37,7 +38,9 @@ def text_of(page: str) -> str:
 
 
 def data_of(page: str) -> dict:
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    (text,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL
+    )
     return json.loads(text)
 
 
@@ -47,7 +50,8 @@ def figures_of(page: str) -> set[str]:
 
 def test_figures_are_those_of_the_result_to_the_digit(safe):
     text = text_of(render(page_of(safe, "here/result.json")))
-    acquire, rate = safe["latency_s"]["acquire"], safe["rate"]
+    acquire = safe["latency_s"]["acquire"]
+    rate = safe["rate"]
     for wanted in (
         f"half took at most {latency(acquire['p50'])}, 99 % {latency(acquire['p99'])}",
         f"the slowest {latency(acquire['max'])}",
@@ -72,7 +76,8 @@ def test_every_picture_is_there_and_has_its_data(safe):
 
 
 def test_the_data_of_the_pictures_are_the_figures_of_the_result(safe):
-    data, over = data_of(render(page_of(safe))), builtins_of(safe)["over_time"]
+    data = data_of(render(page_of(safe)))
+    over = builtins_of(safe)["over_time"]
     assert [row[1] for row in data["rate"]["rows"]] == over["granted"]
     assert [row[3] for row in data["latency-over-time"]["rows"]] == over["acquire"]["p99_s"]
     assert [row[0] for row in data["outcomes"]["rows"]] == over["start_s"]
@@ -92,15 +97,21 @@ def test_each_instance_has_a_picture_of_its_replies_on_the_axes_of_all(safe):
 
 def test_faults_are_bands_with_a_name_and_rows_with_times(safe):
     page = render(page_of(safe))
-    assert len(re.findall("<title>stop #1, #2", page)) == 4, "one band, of both instances, in each picture over time"
+    assert len(re.findall("<title>stop #1, #2", page)) == 4, (
+        "one band, of both instances, in each picture over time"
+    )
     assert "stop #1, #2" in page
     assert "faults stop #1 2.00–3.50 s, #2 2.00–3.50 s" in text_of(page)
 
 
 def test_a_fault_of_many_instances_is_named_as_far_as_there_is_room(safe):
     result = builtins_of(safe)
-    result["faults"] = [result["faults"][0] | {"target": f"instance:{index}"} for index in range(30)]
-    names = re.findall('<text x="([0-9.]+)"[^>]*>(stop #0, #1, [^<]*)…<', render(page_of(typed(result, RunResult))))
+    result["faults"] = [
+        result["faults"][0] | {"target": f"instance:{index}"} for index in range(30)
+    ]
+    names = re.findall(
+        '<text x="([0-9.]+)"[^>]*>(stop #0, #1, [^<]*)…<', render(page_of(typed(result, RunResult)))
+    )
     assert len(names) == 4
     assert all(float(x) > LEFT for x, _ in names)
 
@@ -113,7 +124,11 @@ def test_a_violation_is_told_with_its_operations_and_open_loop_with_what_was_off
     assert mark["resource"] == drawn["lanes"][0]["resource"]
     text = text_of(page)
     assert "1. two leases valid at once unexplained" in text
-    assert text.index("VIOLATED") < text.index("because 1 × service fault") < text.index("How long it took")
+    assert (
+        text.index("VIOLATED")
+        < text.index("because 1 × service fault")
+        < text.index("How long it took")
+    )
     assert "/s of 700/s offered" in text
 
 
@@ -130,7 +145,10 @@ def test_one_of_something_is_no_plural_and_times_are_as_in_a_scenario(safe):
 
 
 def test_every_header_cell_says_something_and_every_part_is_a_landmark(safe, violated):
-    for page in (render(page_of(violated)), render(page_of_several([safe, violated], ["one", "two"]))):
+    for page in (
+        render(page_of(violated)),
+        render(page_of_several([safe, violated], ["one", "two"])),
+    ):
         assert not re.search(r"<th[^>]*>\s*</th>", page)
         assert re.search(r'<th scope="col"[^>]*>[^<]', page)
         assert re.search(r'<th scope="row"[^>]*>[^<]', page)
@@ -156,7 +174,9 @@ def test_no_heading_of_a_table_is_turned_and_tables_have_the_full_width():
 def test_nothing_is_fetched_and_nothing_is_large(safe):
     page = render(page_of(safe))
     assert len(page.encode()) < MOST_BYTES
-    assert not re.search(r"""\b(?:src|href|action)\s*=\s*["']?(?!["'#]|data:,)""", page.split("<script", 1)[0])
+    assert not re.search(
+        r"""\b(?:src|href|action)\s*=\s*["']?(?!["'#]|data:,)""", page.split("<script", 1)[0]
+    )
     assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|import\(", page)
     assert "default-src 'none'" in page
 
@@ -186,12 +206,22 @@ def test_a_run_in_which_nothing_was_acquired_has_a_page(safe):
     empty["histograms"] = dict.fromkeys(empty["histograms"], Histogram().encode())
     empty["outcomes"] = dict.fromkeys(empty["outcomes"], 0)
     empty["outcome_shares"] = dict.fromkeys(empty["outcomes"])
-    empty["votes"]["margin"], empty["safety"]["holders"] = {}, []
+    empty["votes"]["margin"] = {}
+    empty["safety"]["holders"] = []
     empty["rate"]["achieved_per_s"] = 0.0
-    empty["verdict"] = {"status": "inconclusive", "reasons": ["no lease was granted in the measured window"]}
+    empty["verdict"] = {
+        "status": "inconclusive",
+        "reasons": ["no lease was granted in the measured window"],
+    }
     over = empty["over_time"]
-    zero, none = [0] * len(over["start_s"]), [None] * len(over["start_s"])
-    over |= {"granted": zero, "outcomes": dict.fromkeys(over["outcomes"], zero), "margin": {}, "split_votes": zero}
+    zero = [0] * len(over["start_s"])
+    none = [None] * len(over["start_s"])
+    over |= {
+        "granted": zero,
+        "outcomes": dict.fromkeys(over["outcomes"], zero),
+        "margin": {},
+        "split_votes": zero,
+    }
     over["acquire"] = dict.fromkeys(over["acquire"], none)
     assert "No lease was acquired" in text_of(render(page_of(typed(empty, RunResult))))
 
@@ -202,7 +232,9 @@ def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
     assert figures_of(page) == {"percentiles"}
     assert "A: one B: two verdict SAFE VIOLATED" in text
     assert "rate_per_s – 700" in text
-    assert text.index("Acquire p99: A") < text.rindex("In words") < text.index("A: one B: two verdict")
+    assert (
+        text.index("Acquire p99: A") < text.rindex("In words") < text.index("A: one B: two verdict")
+    )
     assert "seed" not in text.split("What differs")[1].split("Written by")[0]
     assert "Nothing differs" in text_of(render(page_of_several([safe, safe], ["one", "two"])))
 
@@ -214,13 +246,16 @@ def test_only_runs_stand_side_by_side(safe):
 
 
 def test_a_kind_nobody_knows_is_refused_by_its_name():
-    with pytest.raises(UsageError, match="a result of lockbench sorcery, which this lockbench does not know"):
+    with pytest.raises(
+        UsageError, match="a result of lockbench sorcery, which this lockbench does not know"
+    ):
         of_its_kind({"kind": "sorcery"}, "x")
 
 
 def test_a_device_is_written_to_and_never_replaced(cut, tmp_path: Path) -> None:
     place = tmp_path / "full"
-    place.symlink_to("/dev/full")  # not the device itself: root could replace it
+    # not the device itself: root could replace it
+    place.symlink_to("/dev/full")
     with pytest.raises(EnvironmentNotReadyError, match="name another file"):
         write_page(page_of(cut), place)
     assert place.is_char_device()
@@ -236,8 +271,12 @@ def contrast(one: str, other: str) -> float:
 
     def luminance(colour: str) -> float:
         parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-        linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+        linear = (
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        )
+        return sum(
+            weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+        )
 
     low, high = sorted(map(luminance, (one, other)))
     return (high + 0.05) / (low + 0.05)
@@ -245,7 +284,9 @@ def contrast(one: str, other: str) -> float:
 
 def test_texts_and_marks_stand_out_in_light_in_dark_and_on_paper(cut):
     css = render(page_of(cut)).split("<style>")[1].split("</style>")[0]
-    light, dark, paper = (colours(block) for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL))
+    light, dark, paper = (
+        colours(block) for block in re.findall(r":root \{(.*?)\}", css, re.DOTALL)
+    )
     for theme in (light, dark, light | paper | dict.fromkeys(("paper", "raised"), "#ffffff")):
         for ground in ("paper", "raised"):
             for text in ("ink", "quiet", "good", "bad", "warning", "c1"):
@@ -258,5 +299,7 @@ def test_texts_and_marks_stand_out_in_light_in_dark_and_on_paper(cut):
 def test_every_picture_says_what_it_shows_and_takes_the_focus(safe):
     page = render(page_of(safe)).split("<script", 1)[0]
     for head in re.findall(r"<svg [^>]*>", page):
-        assert 'aria-hidden="true"' in head or re.search(r'role="img" tabindex="0" aria-label="[^"]{20,}"', head), head
+        assert 'aria-hidden="true"' in head or re.search(
+            r'role="img" tabindex="0" aria-label="[^"]{20,}"', head
+        ), head
     assert page.count('role="img"') == len(FIGURES) - 1

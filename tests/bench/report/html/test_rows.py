@@ -5,25 +5,46 @@ import re
 from bench.report.html.plot import Bar, Column, Measure, Panel, forest, panels
 from bench.report.html.scale import logarithmic, number_tick
 
-LETTERS_PX = 10.0  # above the line they stand on
+# above the line they stand on
+LETTERS_PX = 10.0
 
 
 def test_no_axis_crosses_the_name_or_the_words_of_a_row() -> None:
-    bars = [Bar(f"row {number}", 2.0, 1.5, 3.0, "2× (1.5–3)", "bad", "costs") for number in range(4)]
+    bars = [
+        Bar(f"row {number}", 2.0, 1.5, 3.0, "2× (1.5–3)", "bad", "costs") for number in range(4)
+    ]
     x = logarithmic([1.0, 10.0], "times", number_tick)
-    drawn = forest("costs", "t", "a", bars=bars, x=x, columns=[Column("n", "text")], rows=[["n"]], lines=[(1.0, "one")])
-    baselines = {float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*class="row"', drawn.svg)}
+    drawn = forest(
+        "costs",
+        "t",
+        "a",
+        bars=bars,
+        x=x,
+        columns=[Column("n", "text")],
+        rows=[["n"]],
+        lines=[(1.0, "one")],
+    )
+    baselines = {
+        float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*class="row"', drawn.svg)
+    }
     lines = re.findall(r'd="M([\d.]+) ([\d.]+)L\1 ([\d.]+)" class="(?:grid|axis)"', drawn.svg)
     assert len(baselines) == 4
     assert lines
-    crossed = [(y, line) for y in baselines for line in lines if float(line[1]) < y and float(line[2]) > y - LETTERS_PX]
+    crossed = [
+        (y, line)
+        for y in baselines
+        for line in lines
+        if float(line[1]) < y and float(line[2]) > y - LETTERS_PX
+    ]
     assert crossed == []
 
 
 def test_the_name_of_a_line_at_the_edge_is_inside_the_picture() -> None:
     bar = Bar("row", 2.0, 1.5, 3.0, "2×", "bad", "costs")
     x = logarithmic([1.0, 10.0], "times", number_tick)
-    drawn = forest("costs", "t", "a", bars=[bar], x=x, columns=(), rows=(), lines=[(1.0, "no cost")])
+    drawn = forest(
+        "costs", "t", "a", bars=[bar], x=x, columns=(), rows=(), lines=[(1.0, "no cost")]
+    )
     found = re.search(r'<text x="([\d.]+)"[^>]*>no cost</text>', drawn.svg)
     assert found
     assert float(found[1]) >= len("no cost") * 3
@@ -36,7 +57,9 @@ def test_nothing_lost_is_a_tick_and_what_is_not_known_a_dash() -> None:
         Measure(None, "–", "bad", "lost"),
     )
     groups = [("always", [(f"crash {number}", [one]) for number, one in enumerate(measures)])]
-    drawn = panels("lost", "t", "a", heads=[Panel("locks", "lost")], groups=groups, columns=(), rows=())
+    drawn = panels(
+        "lost", "t", "a", heads=[Panel("locks", "lost")], groups=groups, columns=(), rows=()
+    )
     assert (drawn.svg.count('class="tick good"'), drawn.svg.count('class="area bad"')) == (1, 1)
     assert ">–</text>" in drawn.svg
     assert list(drawn.legend) == ["nothing lost", "lost"]

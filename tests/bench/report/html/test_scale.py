@@ -11,7 +11,9 @@ from bench.report.html.scale import (
 )
 
 
-@pytest.mark.parametrize("values", [[0], [], [3], [0.2, 0.9], [1e-9], [12_345, 99], [7, 7, 7], [1e12]])
+@pytest.mark.parametrize(
+    "values", [[0], [], [3], [0.2, 0.9], [1e-9], [12_345, 99], [7, 7, 7], [1e12]]
+)
 def test_a_linear_scale_begins_at_nought_and_holds_every_value(values):
     scale = linear(values, "", str)
     assert scale.ticks[0] == scale.low == 0
@@ -24,9 +26,16 @@ def test_a_linear_scale_begins_at_nought_and_holds_every_value(values):
 def test_a_logarithmic_scale_holds_every_positive_value(values):
     scale = logarithmic(values, "", str)
     assert scale.low < scale.high
-    assert all(scale.low <= value * 1.000001 and value <= scale.high * 1.000001 for value in values if value > 0)
+    assert all(
+        scale.low <= value * 1.000001 and value <= scale.high * 1.000001
+        for value in values
+        if value > 0
+    )
     assert scale.ticks
-    assert all(math.isclose(round(t / 10 ** math.floor(math.log10(t) + 1e-9), 6) % 1, 0) for t in scale.ticks)
+    assert all(
+        math.isclose(round(t / 10 ** math.floor(math.log10(t) + 1e-9), 6) % 1, 0)
+        for t in scale.ticks
+    )
 
 
 def test_time_ends_where_the_run_ends():

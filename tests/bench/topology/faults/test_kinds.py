@@ -17,19 +17,31 @@ NEEDED = {"clock-jump": {"by": "5s"}, "clock-rate": {"rate": 1.1}, "proxy": {"de
 BOUNDED = {"loading"}
 
 
-def fault(kind: str, target: str = "instance:0", for_ms: float | None = None, **params: object) -> Fault:
-    given = {**NEEDED.get(kind, {}), **{name.replace("_", "-"): value for name, value in params.items()}}
-    return Fault(kind, 100.0, for_ms or (50.0 if kind in BOUNDED else None), (target,), "fixed", given)
+def fault(
+    kind: str, target: str = "instance:0", for_ms: float | None = None, **params: object
+) -> Fault:
+    given = {
+        **NEEDED.get(kind, {}),
+        **{name.replace("_", "-"): value for name, value in params.items()},
+    }
+    return Fault(
+        kind, 100.0, for_ms or (50.0 if kind in BOUNDED else None), (target,), "fixed", given
+    )
 
 
 def test_a_kind_that_is_none_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"1 \(stopp\): there is no such kind \(there are kill, .*mean stop\?$"):
+    with pytest.raises(
+        UsageError, match=r"1 \(stopp\): there is no such kind \(there are kill, .*mean stop\?$"
+    ):
         read_faults([fault("stopp")])
 
 
 def test_every_kind_is_documented_with_its_params() -> None:
     """README's table of kinds: one row each, naming every param."""
-    rows = {match[1]: match[0] for match in re.finditer(r"^\| `([a-z-]+)` \|.*$", README.read_text(), re.MULTILINE)}
+    rows = {
+        match[1]: match[0]
+        for match in re.finditer(r"^\| `([a-z-]+)` \|.*$", README.read_text(), re.MULTILINE)
+    }
     for name, kind in KINDS.items():
         assert name in rows
         assert [param for param in kind.params if f"`{param}`" not in rows[name]] == []
@@ -53,13 +65,25 @@ def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
 @pytest.mark.parametrize(
     "written, why",
     [
-        (fault("fsync-latency", dely="5ms"), r"fault 1 \(fsync-latency\): there is no param 'dely' .*mean delay\?"),
+        (
+            fault("fsync-latency", dely="5ms"),
+            r"fault 1 \(fsync-latency\): there is no param 'dely' .*mean delay\?",
+        ),
         (fault("proxy", "worker:0"), "proxy strikes instances, not workers"),
         (fault("script-flush", for_ms=5), "it happens at once; take `for` out"),
         (fault("restart", for_ms=5), "as its param `delay` says; take `for` out"),
-        (Fault("clock-jump", 0, None, ("instance:0",), "fixed", {}), r'it needs params = \{by = "5s"\}, or another'),
-        (Fault("loading", 0, None, ("instance:0",), "fixed", {}), "it must end: say `for` how long"),
-        (Fault("proxy", 0, None, ("instance:0",), "fixed", {}), "mode delay needs a delay or a jitter"),
+        (
+            Fault("clock-jump", 0, None, ("instance:0",), "fixed", {}),
+            r'it needs params = \{by = "5s"\}, or another',
+        ),
+        (
+            Fault("loading", 0, None, ("instance:0",), "fixed", {}),
+            "it must end: say `for` how long",
+        ),
+        (
+            Fault("proxy", 0, None, ("instance:0",), "fixed", {}),
+            "mode delay needs a delay or a jitter",
+        ),
         (fault("proxy", mode="reset"), "the other modes have neither"),
     ],
 )
@@ -69,7 +93,9 @@ def test_what_does_not_fit_is_a_usage_error_that_names_the_fault(written: Fault,
 
 
 def test_one_order_for_each_target_all_at_the_same_time() -> None:
-    written = parse_fault({"at": "5s", "for": "2s", "kind": "stop", "target": ["instance:0", "worker:1"]})
+    written = parse_fault(
+        {"at": "5s", "for": "2s", "kind": "stop", "target": ["instance:0", "worker:1"]}
+    )
     orders = read_faults([written])
     assert [(order.target, order.at_ms, order.lasts_ms) for order in orders] == [
         ("instance:0", 5000.0, 2000.0),
@@ -81,7 +107,9 @@ def test_a_random_phase_is_drawn_from_the_seed_and_shared_by_the_targets() -> No
     written = Fault("stop", 5000.0, None, ("instance:0", "instance:1"), "random", {})
 
     def times(seed: int) -> list[float]:
-        return [order.at_ms for order in read_faults([written, written], seed=seed, duration_ms=20_000)]
+        return [
+            order.at_ms for order in read_faults([written, written], seed=seed, duration_ms=20_000)
+        ]
 
     first = times(1)
     assert first == times(1)
@@ -93,9 +121,13 @@ def test_a_random_phase_is_drawn_from_the_seed_and_shared_by_the_targets() -> No
 
 
 def test_a_fixed_phase_is_exact_and_no_fault_outlasts_the_window() -> None:
-    (order,) = read_faults([Fault("stop", 900.0, 500.0, ("instance:0",), "fixed", {})], duration_ms=1000)
+    (order,) = read_faults(
+        [Fault("stop", 900.0, 500.0, ("instance:0",), "fixed", {})], duration_ms=1000
+    )
     assert (order.at_ms, order.lasts_ms) == (900.0, 100.0)
-    (order,) = read_faults([Fault("stop", 900.0, None, ("instance:0",), "fixed", {})], duration_ms=1000)
+    (order,) = read_faults(
+        [Fault("stop", 900.0, None, ("instance:0",), "fixed", {})], duration_ms=1000
+    )
     assert order.lasts_ms is None
 
 
@@ -112,7 +144,7 @@ def test_a_moment_lasts_no_time_and_a_delay_as_long_as_it_says() -> None:
     assert read_faults([fault("restart", delay="3s")])[0].lasts_ms == 3000.0
 
 
-# -- params ------------------------------------------------------------------------------------------------------------
+# -- params ----------------------------------------------------------------------------------------
 
 TABLE = {**KINDS["clock-jump"].params, **KINDS["power-cut"].params}
 
