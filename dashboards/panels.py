@@ -48,7 +48,8 @@ POLICY = "redlock_fsync"
 NAME = "redlock_run_name"
 BEGAN = "redlock_run_started"
 RATIO = "1"
-NATIVE = "native"  # a whole histogram
+# a whole histogram
+NATIVE = "native"
 # instead of a run: what applications export
 PRODUCTION = ""
 ACQUIRE = "redlock.acquire.duration"

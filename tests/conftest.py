@@ -73,7 +73,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m selects
+# before -m selects
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A benchmark beside other tests measures those: whatever takes the fixture is marked for the
     second pass.

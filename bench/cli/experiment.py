@@ -52,7 +52,8 @@ def carry_out(
     as `measured`."""
     from bench.cli.showing import require_outputs, show
 
-    require_outputs(values)  # before the work
+    # before the work
+    require_outputs(values)
     return show(measured(kind, plan, values, run), values)
 
 

@@ -122,9 +122,9 @@ def _table(*heads: str) -> Table:
 
 
 _HEAD = """\
-# A scenario of lockbench: run it with `lockbench run {name}`. Each key is also an option of the same
-# name, `retry.window` → `--retry-window`, and the option wins. Keys left out have the values shown
-# here.
+# A scenario of lockbench: run it with `lockbench run {name}`. Each key is also an option of the
+# same name, `retry.window` → `--retry-window`, and the option wins. Keys left out have the values
+# shown here.
 
 """
 # of what is absent by default

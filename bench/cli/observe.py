@@ -30,7 +30,8 @@ from bench.topology.child import Guard
 from bench.topology.fleet import HOST, KeptPort
 
 PREFIX = "lockbench-observe-"
-GRAPHS = (  # recorded by dashboards/prometheus/rules.yml
+# recorded by dashboards/prometheus/rules.yml
+GRAPHS = (
     "redlock:acquires:rate30s",
     "redlock:acquire_duration_seconds:p99_30s",
     "redlock:instance_reply_seconds:p50_30s",
@@ -66,7 +67,8 @@ def observe(scenario: Path | None, **values: Any) -> int:
     from bench.cli.run import run_and_show
     from bench.cli.showing import require_outputs
 
-    require_outputs(values)  # before anything starts
+    # before anything starts
+    require_outputs(values)
     with open_watch(values["prometheus"], values["collector"]) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
         note(f"Prometheus  {watch.url}  as long as this runs{way}")
@@ -177,7 +179,8 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
         ],
     }
     path = guard.folder / "prometheus.yml"
-    path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    # JSON is YAML
+    path.write_text(json.dumps(config), encoding="utf-8")
     words = [
         program,
         f"--config.file={path}",

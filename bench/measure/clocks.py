@@ -43,7 +43,8 @@ CLOCK = "clock"
 _ROW = 4
 
 Bounds = tuple[Integers, Integers]
-Who = tuple[int, int]  # worker, pid
+# worker, pid
+Who = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.measure import latency, outcomes, workers
 from bench.measure.facts import NO_DUE, Due, Window
-from bench.measure.histogram import Sums
+from bench.measure.histogram import Histogram, Sums
 from bench.measure.latency import LATENCIES, WAITS, Latency, Slices
 from bench.measure.outcomes import (
     ACQUIRE_OUTCOMES,
@@ -168,9 +168,7 @@ class Fold:
             releases=Releases(**told["releases"]),
             latency_s=latency.blocks(histograms),
             over_time=latency.over_time_of(self.sums, self._slices),
-            attempts=Attempts(
-                **fields_of(Latency.of(histograms["attempts"], unit_ns=1)), total=rounds
-            ),
+            attempts=_attempts(histograms["attempts"], rounds),
             votes=Votes(
                 margin={name.split()[1]: number for name, number in margins if number},
                 **told["votes"],
@@ -195,16 +193,7 @@ class Fold:
             ),
             safety=safety,
             exceptions=self._exceptions(reports),
-            histograms={
-                **{
-                    name: histograms[name].encode()
-                    for name in (*LATENCIES, "scheduler_lag", "timer_lateness")
-                },
-                **{
-                    f"reply_{index}": one.encode()
-                    for index, one in enumerate(workers.replies(reports))
-                },
-            },
+            histograms=_encoded(histograms, reports),
         )
         return Sections(values, tuple(self._warnings(values, reports)))
 
@@ -323,3 +312,17 @@ def fold(
     total = Fold(scenario, window, due)
     total.add(records)
     return total.sections(reports)
+
+
+def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote]) -> dict[str, str]:
+    """The histograms that a result keeps, each as text: latencies, lags and replies."""
+    kept = (*LATENCIES, "scheduler_lag", "timer_lateness")
+    encoded = {name: histograms[name].encode() for name in kept}
+    for index, one in enumerate(workers.replies(reports)):
+        encoded[f"reply_{index}"] = one.encode()
+    return encoded
+
+
+def _attempts(histogram: Histogram, rounds: int) -> Attempts:
+    """How many attempts an acquire took, and the sum of them."""
+    return Attempts(**fields_of(Latency.of(histogram, unit_ns=1)), total=rounds)

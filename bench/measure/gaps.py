@@ -146,7 +146,8 @@ def _joined(spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
-MOST_GAPS = 50  # in a result
+# in a result
+MOST_GAPS = 50
 
 
 def with_gaps(

@@ -87,7 +87,8 @@ class Histogram:
         digits; None when fewer than ten samples lie beyond it. With `endless` more samples that are
         infinitely long: inf when it is one of theirs, and they are at least ten."""
         count = self.count + endless
-        not_beyond = -(-count * round(percent * 1000) // 100_000)  # rounded up
+        # rounded up
+        not_beyond = -(-count * round(percent * 1000) // 100_000)
         rank = max(int(percent * count / 100 + 0.5), 1)
         if rank > self.count and endless >= SAMPLES_BEYOND:
             return inf

@@ -53,7 +53,8 @@ class Recorder:
         self._prefix = Path(workdir) / f"history-{worker_index}-{os.getpid()}"
         self._segment_records = segment_records
         self._older: Segment | None = None
-        self.written = 0  # operations recorded
+        # operations recorded
+        self.written = 0
         self._limit = segment_records
         self._record = BytesWriter()
         self._seals = Seals(workdir, HISTORY, worker_index)

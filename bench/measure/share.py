@@ -37,10 +37,12 @@ from bench.scenario import Scenario
 BUCKETS = 1_024
 # that one host may send per second of run
 BYTES_PER_S = 1_000_000
-BUDGET_VARIABLE = "LOCKBENCH_BYTES_PER_S"  # for another budget
+# for another budget
+BUDGET_VARIABLE = "LOCKBENCH_BYTES_PER_S"
 FOLD = "fold"
 LED_FILE = "led.json"
-MOST_ROWS = 1 << 17  # of a block
+# of a block
+MOST_ROWS = 1 << 17
 TRIES = 5
 # Fibonacci hashing: Knuth, volume 3, 6.4
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

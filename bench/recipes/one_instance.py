@@ -35,7 +35,8 @@ from lockcore.commands import COMPARE_AND_EXTEND
 # of `backoff`
 FIRST_MS = 100
 LONGEST_MS = 5_000
-RENEWALS_PER_TTL = 3  # of the watchdogs
+# of the watchdogs
+RENEWALS_PER_TTL = 3
 
 
 class _Unchecked(PlainRecipe):
@@ -382,7 +383,8 @@ class Watchdog(PlainRecipe):
         """What a renewal means for its lease; None: no answer, so the next one decides."""
         with self._changed:
             if lease.owner_token not in self._due:
-                return  # given back meanwhile
+                # given back meanwhile
+                return
             self.figures["late_renewals"] += sent_ns > lease.valid_until_ns
             if renewed is False:
                 del self._due[lease.owner_token]

@@ -169,7 +169,8 @@ class PlainInstance:
             client.connection_pool.disconnect()
 
 
-DRIFT_FACTOR = 0.01  # lockcore's default
+# lockcore's default
+DRIFT_FACTOR = 0.01
 # what a lock without end is believed to last: longer than any run
 FOREVER_NS = 86_400 * NS_PER_S
 

@@ -117,7 +117,8 @@ class MultiWriteUniqueIndex(MultiWrite):
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
-        in_memory = f"file:{quote(settings.key_prefix)}?mode=memory&cache=shared"  # of this process
+        # of this process
+        in_memory = f"file:{quote(settings.key_prefix)}?mode=memory&cache=shared"
         place = settings.folder / "unique-index.sqlite" if settings.folder else in_memory
         self._database = sqlite3.connect(
             place, timeout=1.0, isolation_level=None, check_same_thread=False, uri=True

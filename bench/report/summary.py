@@ -168,7 +168,8 @@ def _acquire(result: RunResult, name: str) -> str:
 def _conditions(result: RunResult) -> list[str]:
     scenario = result.scenario
     named = [result.name] if result.name else []
-    if result.interrupted or result.duration_s * 1000 < scenario.duration_ms - 1:  # by whomever
+    # by whomever
+    if result.interrupted or result.duration_s * 1000 < scenario.duration_ms - 1:
         named.append(f"cut short, was to take {duration_text(scenario.duration_ms)}")
     return [*named, scenario.recipe, *load_parts(scenario)]
 

@@ -272,12 +272,10 @@ def _judge(
         history = read_history(workdir, 0, parts)
         recorded = Counter(history.counts)
         recorded.update(told.left)
-        circumstances = _circumstances(
-            workdir, context, reports, recorded, clocks, history.unsealed
-        )
         granted = total.sums.numbers["totals"]["acquired"]
         gaps_ns = tuple((gap.begun_ns, gap.ended_ns) for gap in gaps)
-        oracle = Judge(scenario.ttl_ms, replace(circumstances, leases=granted, gaps_ns=gaps_ns))
+        bare = _circumstances(workdir, context, reports, recorded, clocks, history.unsealed)
+        oracle = Judge(scenario.ttl_ms, replace(bare, leases=granted, gaps_ns=gaps_ns))
         for part in range(parts):
             history = read_history(workdir, part, parts) if part else history
             oracle.add(history)
@@ -287,9 +285,8 @@ def _judge(
             used.update(np.unique(records["resource"]).tolist())
             leases += leases_by_worker(records)
             away += _touched(records, window, gaps)
-            for name, histogram in pause_histograms(
-                records[window.holds(records["intended_ns"])], pauses
-            ).items():
+            intended = records[window.holds(records["intended_ns"])]
+            for name, histogram in pause_histograms(intended, pauses).items():
                 paused.setdefault(name, Histogram()).merge(histogram)
     except Exception as error:  # noqa: BLE001 - whatever it is, what was certain before stays so
         oracle.fail(error)
@@ -297,19 +294,23 @@ def _judge(
     oracle.see(context.seen_live)
     ratio = told.ratio(leases.total())
     alone = bool(find_recipe(scenario.recipe).package) and len(reports) == 1
-    safety = replaced(
-        oracle.report(), holders=holders.section(), judged_ratio=ratio, within_one_process=alone
-    )
+    report = replaced(oracle.report(), holders=holders.section())
+    safety = replaced(report, judged_ratio=ratio, within_one_process=alone)
     sections = total.sections(reports, context.server_cpu_s, safety)
     values = with_gaps(sections.values, gaps, window, away, scenario.processes)
-    shown = {name: histogram.encode() for name, histogram in paused.items()}
-    values = replaced(values, histograms={**values.histograms, **shown})
-    if failure:
-        values = replaced(
-            values, generator=replaced(values.generator, verdict="INVALID", reason=failure)
-        )
+    values = _with_paused(values, paused, failure)
     warnings = (*sections.warnings, *gap_warnings(values.generator), *share_warning(ratio))
     return Sections(values, warnings), used, told.leases or leases
+
+
+def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
+    """`values` with the histograms of planned pauses; INVALID if the record had a `failure`."""
+    shown = {name: histogram.encode() for name, histogram in paused.items()}
+    values = replaced(values, histograms={**values.histograms, **shown})
+    if not failure:
+        return values
+    generator = replaced(values.generator, verdict="INVALID", reason=failure)
+    return replaced(values, generator=generator)
 
 
 def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[str]:

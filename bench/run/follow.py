@@ -44,7 +44,8 @@ class Progress:
     acquires_per_s: float
     p50_s: float | None
     p99_s: float | None
-    outcomes: Mapping[str, int]  # since the start
+    # since the start
+    outcomes: Mapping[str, int]
     # instances that do not simply vote: state, and errors so far
     troubles: Mapping[int, tuple[str, int]]
     # of the busiest worker's core, since its users ran

@@ -47,7 +47,8 @@ OwnLock = Callable[[str], AbstractContextManager[object]]
 back."""
 
 UNASKED = "the servers took fewer commands than leases were granted, so some leases asked no server"
-REST_S = 0.001  # after a failure
+# after a failure
+REST_S = 0.001
 # beyond a TTL: who waits for a lock that nobody gave back gets it then
 STRAGGLER_S = 15.0
 # how long a fork may take

@@ -126,31 +126,19 @@ def run_on(
         follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.fleet, follower)
         with closing(RunTelemetry(run, servers, follower, timeline, environ)) as telemetry:
-            plan = Plan(
-                order.run_id,
-                servers.load_urls,
-                f"lockbench:{order.run_id}:",
-                scenario,
-                guard.folder,
-                timed=True,
-                allow_missing=order.allow_missing,
-                ring=order.ring,
-                bind=order.bind,
-                more=order.more,
-                stand_ins=order.stand_ins,
-            )
+            plan = _plan(order, servers, guard.folder)
             before = info_snapshot(servers.urls)
             keys_before = servers.key_counts()
             kernel_before = read_counters()
             interrupts.raising = False
-            load: Load = series.begin(plan, environ) if series else LocustProcess(plan, environ)
+            load = _begun(plan, environ, series)
             with closing(load), timeline:
-                course = follow(
-                    load, follower, interrupts, plan.grace_s + plan.others_s, show, faults=timeline
-                )
+                grace_s = plan.grace_s + plan.others_s
+                course = follow(load, follower, interrupts, grace_s, show, faults=timeline)
             if course.window is None:
                 if not course.orderly:
-                    leaked_keys(servers.urls, key_names(plan.key_prefix, range(scenario.resources)))
+                    names = key_names(plan.key_prefix, range(scenario.resources))
+                    leaked_keys(servers.urls, names)
                 raise KeyboardInterrupt
             evidence = RunEvidence(
                 scenario,
@@ -174,12 +162,32 @@ def run_on(
             verdict = structs.replace(result.verdict, exit_code=code)
             warnings = (*result.warnings, *troubles, *environment_warnings())
             result = structs.replace(result, name=order.name, warnings=warnings, verdict=verdict)
-            done = (
-                Done(result, None, code)
-                if order.folder is None
-                else store(result, order.folder, code)
-            )
+            done = Done(result, None, code)
+            if order.folder is not None:
+                done = store(result, order.folder, code)
             return _kept(done, evidence) if order.keep_history else done
+
+
+def _begun(plan: Plan, environ: Mapping[str, str], series: LocustSeries | None) -> Load:
+    """The load of this run, begun: a test of the series, or a Locust of its own."""
+    return series.begin(plan, environ) if series else LocustProcess(plan, environ)
+
+
+def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
+    """What the load processes of this run are given."""
+    return Plan(
+        order.run_id,
+        servers.load_urls,
+        f"lockbench:{order.run_id}:",
+        order.scenario,
+        workdir,
+        timed=True,
+        allow_missing=order.allow_missing,
+        ring=order.ring,
+        bind=order.bind,
+        more=order.more,
+        stand_ins=order.stand_ins,
+    )
 
 
 def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:

@@ -194,7 +194,8 @@ def client_overstays(leases: Leases) -> Pairs:
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
     worked = leases.own("work_end_ns")
-    stopped = (sent > 0) & (sent <= worked)  # by its release
+    # by its release
+    stopped = (sent > 0) & (sent <= worked)
     late = np.flatnonzero(np.where(stopped, sent, worked) > leases.own("valid_until_ns"))
     since = leases.keys(leases.operations.late, "valid_until_ns", late) + leases.spread
     ends = (leases.keys(early, name, late) for name in ("release_sent_ns", "work_end_ns"))

@@ -135,7 +135,8 @@ def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
                     break
                 received += data
     except ConnectionResetError:
-        return received  # an end, too
+        # an end, too
+        return received
     except OSError:
         return received or None
     return received

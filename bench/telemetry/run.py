@@ -27,7 +27,7 @@ from bench.measure.histogram import Histogram, Sums
 from bench.measure.latency import WAITS, add_waits, handoffs, waiting_of
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
-from bench.measure.run_result import InstanceFacts
+from bench.measure.server_facts import InstanceFacts
 from bench.measure.workers import NOTE_S, WorkerNote, added
 from bench.scenario import Scenario
 from bench.telemetry.load_log import Extension, ObservedAttempt

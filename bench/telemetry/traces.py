@@ -42,7 +42,8 @@ from bench.telemetry.run import Run
 
 Value = str | int | float | bool
 
-PER_REASON = 10  # a look
+# a look
+PER_REASON = 10
 # acquires whose attempts are kept
 REMEMBERED = 50_000
 # what is no error: a held lock is an answer
@@ -53,7 +54,8 @@ _FAILED = {"silent": "no reply before the round closed", "errored": "an error re
 # checksum of the resource, when the acquire began
 AcquireId = tuple[int, int]
 Rows = NDArray[np.int64]
-Flags = NDArray[np.bool_]  # of each record
+# of each record
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,8 @@ class Leash:
 
 
 def _line(message: object) -> str:
-    return msgspec.json.encode(message, enc_hook=str).decode() + "\n"  # a Path
+    # a Path
+    return msgspec.json.encode(message, enc_hook=str).decode() + "\n"
 
 
 def die_with_parent(parent_pid: int | None = None) -> None:
@@ -243,7 +244,8 @@ def orders(kind: type[Message]) -> Iterator[Message]:
     """Yield the messages on stdin until its end. This process ends with its parent from now on."""
     die_with_parent()
     for line in sys.stdin:
-        yield decoded(line, kind, lambda part, value: part(value))  # a Path
+        # a Path
+        yield decoded(line, kind, lambda part, value: part(value))
 
 
 def say(message: object) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.environment import lockcore_form, slower_core
 from bench.measure.limits import quota_cores, usable_cores
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.topology.faults.injection import FaultOrder, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of
 from bench.topology.fleet import fdatasync_latency, start_fleet

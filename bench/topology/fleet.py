@@ -27,7 +27,7 @@ from typing import Any, Self
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.run_result import ServerBinary, SyncLatency
+from bench.measure.server_facts import ServerBinary, SyncLatency
 from bench.topology.child import Guard, Proxies, ServerState, Shape
 from bench.topology.probe import Info
 from bench.topology.server import find_server

@@ -131,7 +131,8 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
 
 def _end(servers: Servers, adopted: list[int], folder: str) -> None:
     for one in adopted:
-        with contextlib.suppress(OSError):  # it has ended
+        # it has ended
+        with contextlib.suppress(OSError):
             signal.pidfd_send_signal(one, signal.SIGKILL)
     alive = [process for process in servers.values() if process.poll() is None]
     for process in alive:

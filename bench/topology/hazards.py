@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NO_EVICTION: Final = "noeviction"
-NEARLY_FULL: Final = 0.8  # of maxmemory
+# of maxmemory
+NEARLY_FULL: Final = 0.8
 SETTINGS: Final = (
     "maxmemory",
     "maxmemory-policy",

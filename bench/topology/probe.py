@@ -24,7 +24,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.latency import SlowEvent
-from bench.measure.run_result import InfoDelta, InstanceFacts
+from bench.measure.run_result import InfoDelta
+from bench.measure.server_facts import InstanceFacts
 from bench.topology.hazards import SETTINGS, Hazard, hazards_of, persistence_of
 from bench.topology.target import KEY_PREFIX, client_of, parse_targets
 from lockcore.clock import NS_PER_S
@@ -44,7 +45,8 @@ _AOF_NOW = (
     "aof_last_bgrewrite_status",
 )
 _COMMAND = "cmdstat_"
-TIMEOUT_S = 2.0  # of each step
+# of each step
+TIMEOUT_S = 2.0
 # between two looks of InfoWatch
 EVERY_S = 2.0
 _KEYS_PER_COMMAND = 500
@@ -262,7 +264,8 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
 
 
 def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -> InstanceFacts:
-    with contextlib.suppress(NoPermissionError):  # an answer, too
+    # an answer, too
+    with contextlib.suppress(NoPermissionError):
         client.ping()
     warnings: list[str] = []
     info: Info = {}

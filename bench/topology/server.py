@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from lockcore.shells.handshake import dialect_of
 from lockcore.shells.target import target_of
 

@@ -73,7 +73,8 @@ class Conductor:
         self._running = self._begun = self._failed = False
         # of this run, once it has begun
         self._ending: Ending | None = None
-        self._over = Event()  # that end
+        # that end
+        self._over = Event()
         # of the run: a form may change Locust's options while it lasts
         self._plan: Plan | None = None
         self._finished: set[str] = set()

@@ -40,7 +40,8 @@ def resource_sampler(skew: Skew, resources: int) -> Sampler:
     if skew.kind == "zipf":
         weights = np.arange(1, resources + 1, dtype=np.float64) ** -skew.value
         shares = np.cumsum(weights / weights.sum())
-        shares[-1] = 1.0  # whatever rounding left
+        # whatever rounding left
+        shares[-1] = 1.0
         return lambda generator, size: np.searchsorted(shares, generator.random(size), side="right")
     if skew.kind == "hot":
         return lambda generator, size: np.where(

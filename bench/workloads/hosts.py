@@ -91,8 +91,10 @@ class Host:
     trips: list[tuple[int, int, int, int]] = field(default_factory=list)
     # of the trips, but for those that are hardly shorter than the one before
     shortest_ns: int = 1 << 62
-    shortest_at: int = 0  # its number
-    written: int = 0  # of the trips
+    # its number
+    shortest_at: int = 0
+    # of the trips
+    written: int = 0
     # how often it is asked once more when it has answered
     again: int = 0
     note: WorkerNote | None = None
@@ -100,7 +102,8 @@ class Host:
     closed: bool = False
     # what it was asked for last
     wanted: Answer = field(default_factory=dict)
-    piece: AsyncResult | None = None  # its answer
+    # its answer
+    piece: AsyncResult | None = None
 
     def add_trip(self, asked_ns: int, there_ns: int, back_ns: int, slewed_ns: int) -> None:
         """One more round trip. `slewed_ns`: how much further NTP has moved our clock."""

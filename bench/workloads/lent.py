@@ -25,14 +25,16 @@ from lockcore.clock import monotonic_ns
 from lockcore.rounds import ReleaseRound, SetRound
 from lockcore.shells.shortcut import Shortcut, Steps
 
-IDLE: Final = 0  # between two operations
+# between two operations
+IDLE: Final = 0
 # the SET is out
 ASKED: Final = 1
 HELD: Final = 2
 # the release is out
 GIVING: Final = 3
 RESTING: Final = 4
-AWAITING: Final = 5  # an arrival
+# an arrival
+AWAITING: Final = 5
 
 
 def kind_of(
@@ -253,7 +255,8 @@ class LentCaller(Caller):
         if self._stage == HELD:
             return self._give_back(self._now())
         if self._denial is None:
-            if self._asked is not None:  # settled at once
+            # settled at once
+            if self._asked is not None:
                 # it must not starve the hub
                 gevent.sleep(0)
                 return self._answered()

@@ -109,7 +109,8 @@ LAST_NS: Final = 1 << 62
 NO_ROUND: Final = Closed(Tally())
 MOST_ATTEMPTS: Final = 1 << 31
 RELEASED: Final = Outcome.RELEASED
-ANSWERS: Final = (Outcome.RELEASED, Outcome.GONE, Outcome.UNREACHABLE)  # of a release
+# of a release
+ANSWERS: Final = (Outcome.RELEASED, Outcome.GONE, Outcome.UNREACHABLE)
 # of an acquire
 REFUSALS: Final = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)
 ACQUIRED: Final = OUTCOME_CODES["acquired"]

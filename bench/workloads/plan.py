@@ -163,7 +163,8 @@ def in_memory(text: bytes) -> int:
 def plan_from(text: bytes | str, what: str) -> Plan:
     """The plan in `text`, which `what` names in a complaint. Raises UsageError."""
     try:
-        plan = decoded(text, Plan, lambda part, value: part(value))  # a Path
+        # a Path
+        plan = decoded(text, Plan, lambda part, value: part(value))
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{what} is no plan of this lockbench ({error}); install the same version on all hosts"

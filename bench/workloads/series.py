@@ -26,7 +26,8 @@ class Series:
         self._channel = channel
         self._runner = runner
         self._plans = channel.makefile("rb")
-        self._plan_file: int | None = None  # in memory
+        # in memory
+        self._plan_file: int | None = None
 
     def go_on(self) -> None:
         """End the test that runs, say so, and start the next when its plan comes; Locust ends when

@@ -71,7 +71,8 @@ class Row:
         # since the last report
         self._new = Histogram()
         self._failures = Counter[str]()
-        self._told = self._told_failures = 0  # before it
+        # before it
+        self._told = self._told_failures = 0
 
     def fold(self, records: Records) -> None:
         """Count what these operations say."""

@@ -100,14 +100,7 @@ class Worker:
         self._recorder = Recorder(workdir, index)
         self._begun = Begun(workdir, index)
         self.turns = RingPlace(plan.ring, scenario.users) if plan.ring else None
-        self._contention = Contention(
-            scenario.skew,
-            scenario.resources,
-            scenario.hold,
-            scenario.think,
-            scenario.seed,
-            seat=seat,
-        )
+        self._contention = _contention(scenario, seat)
         self._votes = PackedVotes()
         self._open = OpenVotes(self._recorder.patch_votes, self._votes)
         # `callers`: how many there are, or were
@@ -471,7 +464,8 @@ class Worker:
             cut=self._cuts,
             recorded=self._recorder.written,
             callers=self.callers,
-            holding=max(self._naps.waiting - 1, 0),  # without the prober
+            # without the prober
+            holding=max(self._naps.waiting - 1, 0),
             idle=self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
             instances=self._told(lambda: tuple(map(instance_report, self.recipe.instances)), ()),
             figures=self._told(lambda: dict(self.recipe.figures), {}),
@@ -482,6 +476,18 @@ class Worker:
             misreports=dict(self.misreports),
             locust={row.name: row.counts for row in self.rows},
         )
+
+
+def _contention(scenario: Scenario, seat: Seat) -> Contention:
+    """Which resources this worker's callers ask for, and how long they hold and rest."""
+    return Contention(
+        scenario.skew,
+        scenario.resources,
+        scenario.hold,
+        scenario.think,
+        scenario.seed,
+        seat=seat,
+    )
 
 
 def _rows(scenario: Scenario, environment: Environment) -> tuple[Row, Row]:

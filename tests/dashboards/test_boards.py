@@ -173,7 +173,8 @@ def test_a_panels_unit_is_that_of_its_metrics(panel: dict) -> None:
             assert " / " in expr
         else:
             assert re.fullmatch(r"suffix:[a-z]+(/s|/lease)?", unit)
-            whole = "redlock_load_time" in expr  # leases over seconds
+            # leases over seconds
+            whole = "redlock_load_time" in expr
             rated = "rate(" in expr or all(one.unit.endswith("/s") for one in ones)
             assert unit.endswith("/s") == (
                 whole

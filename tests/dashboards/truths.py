@@ -17,7 +17,8 @@ from bench.telemetry.table import ACQUIRE_OUTCOMES, BOUNDS, VOTES
 from tests.dashboards.asked import Right, near
 
 BUCKET = 1.6
-TIMEOUT_S = 0.05  # of an instance
+# of an instance
+TIMEOUT_S = 0.05
 Rights = Mapping[str, list[Right]]
 
 

@@ -232,7 +232,8 @@ class Instance:
 
 def _close(connection: socket.socket) -> None:
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)  # wakes its thread
+        # wakes its thread
+        connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
 

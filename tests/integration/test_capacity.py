@@ -16,8 +16,10 @@ from tests.integration.locust_runs import result_in, started, until
 
 pytestmark = pytest.mark.integration
 
-KNOWN = [(n, rate) for rate in (100, 500, 1000) for n in (1, 3, 5)] + [(1, 2000)]  # N, leases/s
-NARROW = 1.15 / 0.85  # ±15 %
+# N, leases/s
+KNOWN = [(n, rate) for rate in (100, 500, 1000) for n in (1, 3, 5)] + [(1, 2000)]
+# ±15 %
+NARROW = 1.15 / 0.85
 CAPACITY = ("capacity", "--duration", "1s", "--warmup", "300ms", "--quick")
 
 

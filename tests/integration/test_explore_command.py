@@ -69,7 +69,8 @@ def test_the_same_seed_finds_the_same_schedule_however_many_search(
         for place, processes in enumerate((1, 2, 2))
     ]
     for rows in told:
-        rows[0]["broken"].pop("replayed")  # in real time
+        # in real time
+        rows[0]["broken"].pop("replayed")
     assert told[0][0]["broken"] == told[1][0]["broken"] == told[2][0]["broken"]
     assert told[0][0]["broken"] is not None
     other = explored(lockbench, tmp_path / "other", *words, "--seed", 2)[1]

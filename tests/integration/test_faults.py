@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.scenario import Fault
 from bench.topology.faults import kinds
 from bench.topology.faults.answers import SNAPSHOT_FILE

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.topology.doctor import why_not_here
 from bench.topology.faults.injection import FaultOrder, Injection, Need, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection

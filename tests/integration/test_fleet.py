@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.topology import fleet as fleet_module
 from bench.topology.fleet import HOST, Fleet, Instance, start_fleet
 from bench.topology.probe import inspect
@@ -105,7 +105,8 @@ def test_a_living_instance_can_be_restarted_and_shut_down_cleanly() -> None:
         assert fleet.instances[0].pid != first
         fleet.kill(0, signal.SIGTERM)
         assert fleet.exit_codes() == (0,)
-        fleet.kill(0)  # again is fine
+        # again is fine
+        fleet.kill(0)
         assert fleet.exit_codes() == (0,)
 
 

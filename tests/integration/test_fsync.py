@@ -32,7 +32,7 @@ from bench.experiments.fsync.result import (
     Rewrite,
     WaitaofCounts,
 )
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.run.journal import JOURNAL_NAME
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.probe import LatencyMonitor

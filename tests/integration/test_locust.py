@@ -345,7 +345,8 @@ def test_the_web_ui_has_our_options_and_our_rows_and_runs_twice(
         page = get(url)
         for option in ("retry_window", "instance_timeout", "skew", "hold", "targets"):
             assert f'"{option}"' in page, option
-        assert '"choices": ["full-jitter", "poll", "push", "fixed", "none"]' in page  # a drop-down
+        # a drop-down
+        assert '"choices": ["full-jitter", "poll", "push", "fixed", "none"]' in page
         assert 'input[name="host"]){display:none}' in page
         # else the page asks for a field that it does not show
         assert '"missing_host_warning": false' in page

@@ -61,7 +61,8 @@ Cycle = tuple[
     str, str, int, int, str, float, float
     # resource, outcome, rounds, split votes, given back; got, ended after (s)
 ]
-Instance = tuple[str, int, dict[str, int]]  # address, commands, errors
+# address, commands, errors
+Instance = tuple[str, int, dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,8 @@ class Rights:
 
     def between(self, values: Sequence[float], low: float, high: float) -> Right:
         least, most = np.quantile(values, (low, high))
-        return Right(least / 1.6, most * 1.6)  # a bucket
+        # a bucket
+        return Right(least / 1.6, most * 1.6)
 
     def slow(self, cycles: Sequence[Cycle], **labels: str) -> Right:
         most, least = (
@@ -303,8 +305,10 @@ class Rights:
             ],
             "Abstaining A": [near(0, server_port=port) for port in ports],
             "Reply to a SET, p99 A": [
-                Right(1e-5, 0.068, {"server_port": port}) for port in ports
-            ],  # the time-out's bucket
+                Right(1e-5, 0.068, {"server_port": port})
+                for port in ports
+                # the time-out's bucket
+            ],
             "Errors A": [
                 self.rate(
                     errors.get(kind, 0) - self.seen.early(port, kind),

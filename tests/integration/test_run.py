@@ -157,7 +157,8 @@ def test_two_processes_and_an_open_loop_are_one_result(
 def test_a_run_that_is_cut_short_keeps_what_it_measured(tmp_path: Path, fleet: Fleet) -> None:
     run = Run(tmp_path, *LONG, *targets(fleet))
     run.until("measuring")
-    run.process.send_signal(signal.SIGTERM)  # Ctrl-C: below, twice
+    # Ctrl-C: below, twice
+    run.process.send_signal(signal.SIGTERM)
     code, stdout = run.end()
     assert code == 130
     assert "cut short, was to take 1m" in stdout

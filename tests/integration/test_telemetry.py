@@ -184,7 +184,8 @@ EXPECTED = [
     ("redis.cpu.time", {}, 0.001, 300),
     ("redis.aof.size", {}, 1000, None),
     ("db.client.operation.duration", {}, 30, None),
-    ("redlock.run.active", {}, 0, 0),  # it has ended
+    # it has ended
+    ("redlock.run.active", {}, 0, 0),
     ("redlock.fault.active", {"redlock_fault_kind": "stop"}, 0, 0),
 ]
 

@@ -24,7 +24,8 @@ from tests.lockcore.scripted import (
     settings_of,
 )
 
-NULL = b"_\r\n"  # RESP3's nil
+# RESP3's nil
+NULL = b"_\r\n"
 INBOX = b"shop:handoff:" + b"p" * 22
 TEXTS = (
     b"\n_\r",

@@ -254,7 +254,8 @@ def test_classes_are_few_whatever_the_mapping_says() -> None:
 def test_a_rush_halves_the_share_of_samples_though_nobody_collects() -> None:
     heard: list[int] = []
     watch = watch_of(Told(), every=FIRST_EVERY, told_every=heard.append)
-    for number in range(1, 100_001):  # 100,000 a second
+    # 100,000 a second
+    for number in range(1, 100_001):
         watch.ended("r", lease(took_ns=number * 10_000), number * 10_000)
     assert heard == [128, 256, 512, 1024, 2048]
     assert 100_000 / heard[-2] > PER_SECOND > 100_000 / heard[-1]

@@ -27,7 +27,8 @@ from tests.lockcore.scripted import rounds_kept
 REDLOCK = setting_of("redlock", RedlockRecipe.about)
 ANSWERS = Flight.answers
 REPLY = SetRound.reply
-MOST = 4_000  # schedules: 8 s
+# schedules: 8 s
+MOST = 4_000
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 

@@ -111,7 +111,8 @@ def test_a_lease_costs_little_more_than_its_set_and_its_release() -> None:
     served(town, 8, again=True)
     town.commands.clear()
     served(town, 240, again=True)
-    assert sum(town.commands.values()) / 240 < 6.6, town.commands  # 3 instances
+    # 3 instances
+    assert sum(town.commands.values()) / 240 < 6.6, town.commands
     assert town.commands["GETRANGE"] == 0
 
 

@@ -156,7 +156,8 @@ def test_a_handle_holds_the_newest_lease_and_counts() -> None:
     fleet, keeper, told = handle()
     first = keeper.lease
     run = Run(fleet, keeper_steps(keeper, fleet.engine))
-    assert run.waits == [pytest.approx(TTL_MS / 3, abs=0.001)]  # unless told otherwise
+    # unless told otherwise
+    assert run.waits == [pytest.approx(TTL_MS / 3, abs=0.001)]
     run.answer(OK, OK, OK)
     assert keeper.lease.valid_until_ns > first.valid_until_ns
     assert (keeper.renewals, keeper.gone, keeper.stopped, told) == (1, None, False, [])

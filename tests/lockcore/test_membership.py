@@ -64,7 +64,8 @@ def test_a_member_goes_through_its_states() -> None:
     seen.append(member.state)
     assert not member.abstained(109)
     assert member.abstained(110)
-    assert not member.abstained(111)  # said once
+    # said once
+    assert not member.abstained(111)
     seen.append(member.state)
     member.lagged("slow")
     seen.append(member.state)

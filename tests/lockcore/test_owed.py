@@ -172,7 +172,8 @@ def test_an_instance_that_takes_one_and_no_more_is_asked_ever_less_often() -> No
         if not owes(fleet):
             break
     assert owes(fleet) == 0
-    assert waves < 12  # in ten seconds
+    # in ten seconds
+    assert waves < 12
     assert len(fleet.sent[ILL]) - before <= 40 * waves
 
 

@@ -45,7 +45,8 @@ SETTING: Mapping[str, str] = {
 ALIKE: Mapping[str, str] = {"VIEW": "View"}
 THREE: Mapping[str, str] = {**ALIKE, "Clients": "{a, b, c}", "Horizon": "1"}
 FIVE: Mapping[str, str] = {**ALIKE, "Instances": "{v, w, x, y, z}", "Quorum": "3", "Horizon": "1"}
-HOLD: Mapping[str, Mapping[str, str]] = {  # minutes, all together
+# minutes, all together
+HOLD: Mapping[str, Mapping[str, str]] = {
     "one attempt each, extension, a crash; every state by itself": {"SYMMETRY": ""},
     "a lost command, a release sent again": {
         "Crashes": "0",

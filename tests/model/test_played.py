@@ -23,7 +23,8 @@ from lockcore.engine import Engine
 from tests.model.checker import REMOVED
 
 REDLOCK = setting_of("redlock", RedlockRecipe.about)
-MOST = 4_000  # schedules: 8 s
+# schedules: 8 s
+MOST = 4_000
 # of the client with a longer TTL
 LONG = 3
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -29,7 +29,8 @@ from lockcore import Denied, Lease, Outcome, RetryPolicy
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
 
 RESOURCE = "r0"
-LONG_MS = 10_000  # outlives every course
+# outlives every course
+LONG_MS = 10_000
 # waited for, where a lock must expire
 SHORT_MS = 240
 INSTANCES = 3

@@ -34,7 +34,8 @@ from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule, UnmetErr
 from bench.experiments.audit.stage import Stage
 from bench.experiments.contest.installed import PEERS, Contestant, install, ours
 from bench.experiments.contest.result import Missing
-from bench.measure.run_result import OwnFleet, ServerBinary
+from bench.measure.run_result import OwnFleet
+from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known
 from bench.topology.server import find_server

@@ -11,7 +11,8 @@ from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, Part, Sheet, Suite, made, sheet_of
 
-UNSEEN = 0.05  # of audits
+# of audits
+UNSEEN = 0.05
 _SIGNS: Mapping[str, str] = {"holds": "✓", "does not": "✗", "not applicable": "–", "not known": "?"}
 _PLURALS = {"holds": "hold", "does not": "do not"}
 _STYLES = {"holds": GOOD, "does not": f"bold {BAD}", "not known": f"bold {DOUBTFUL}"}

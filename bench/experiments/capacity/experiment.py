@@ -51,7 +51,8 @@ START_CALLERS = (4, 16, 64, 256)
 SHORT = 0.5
 # more callers are tried while they make so many times more
 GROWS = 1.15
-TARGET_PROBES = 3  # before the search
+# before the search
+TARGET_PROBES = 3
 # probes of the search
 TARGET_EVERY = 4
 MOST_TARGET_PROBES = 12

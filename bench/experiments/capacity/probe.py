@@ -53,7 +53,8 @@ NETWORK = "the network"
 NEAR = 0.7
 # a use from here on tells the rate that takes all of it: no more than twice that of the probe
 NEARLY_FULL = 0.5
-MOST_LEFT_OUT = 0.5  # of the acquires
+# of the acquires
+MOST_LEFT_OUT = 0.5
 # Beyond its capacity a server has a queue that grows, so most acquires are late. What a pause
 # leaves behind, and one of the servers' processes that nobody sees, makes some of them late. Of six
 # probes at 0.7 to 0.9 of a known capacity, of which 80 % was left out, three would have been called
@@ -69,7 +70,8 @@ GAVE_OUT = "not reached: the generator gave out first ({}); use --processes or m
 # of this machine's cores
 FULL = 0.9
 ELSEWHERE = "more load takes other hosts (--expect-workers), or cores that other work leaves free"
-HERE = ("127.", "localhost", "[::1]", "/")  # no network between
+# no network between
+HERE = ("127.", "localhost", "[::1]", "/")
 # a reply waits half an fsync that is under way, on average, and one of its own
 FSYNC_REPLY = 1.5
 

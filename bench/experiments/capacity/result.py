@@ -28,7 +28,8 @@ class Seen(Enum):
     MISSED = "missed"
     # only in results of before 2026-11-23
     CLEARLY_MISSED = "missed by far"
-    SATURATED = "saturated"  # the generator
+    # the generator
+    SATURATED = "saturated"
     # the machine kept the load process from running
     PAUSED = "paused"
 

@@ -130,7 +130,8 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
     found = f"{_bracket(point)} at {' and '.join(result.slo)}{_now(point)}"
     limit = point.next_limit
     full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
-    plain = limit.name is None or limit.text.startswith("not ")  # reached, or known
+    # reached, or known
+    plain = limit.name is None or limit.text.startswith("not ")
     next_one = limit.text if plain else f"{limit.name}{full} ({limit.text})"
     return f"{', '.join(load)}: {found}; next limit: {next_one}"
 

@@ -216,8 +216,10 @@ class CountingRelay:
         quiet = 0
         said = list[str]()
         self._ready.register(
-            child.process.stdout, selectors.EVENT_READ, lambda: said.append(child.read_line())
-        )  # type: ignore[arg-type]
+            child.process.stdout,  # type: ignore[arg-type]
+            selectors.EVENT_READ,
+            lambda: said.append(child.read_line()),
+        )
         try:
             while not said or quiet < 2:
                 ready = self._ready.select(QUIET_S)
@@ -268,7 +270,8 @@ class CountingRelay:
         # both ends were ready, and the other one closed the connection
         if ends[0] not in self._held:
             return
-        with contextlib.suppress(OSError):  # as an end
+        # as an end
+        with contextlib.suppress(OSError):
             if chunk := source.recv(CHUNK_BYTES):
                 take(chunk)
                 return

@@ -216,13 +216,13 @@ def judge_figure(
     if not found.pairs:
         return found
     sign = -1.0 if metric.higher_is_better else 1.0
-    a, b = (
-        [sign * (value if shares else log(value)) for value in side] for side in (first, second)
-    )
-    differences = (
-        [after - before for before, after in zip(a, b, strict=True)] if values.paired else []
-    )
-    shift = partial(paired_shift, differences) if values.paired else partial(unpaired_shift, a, b)
+    scale = float if shares else log
+    a, b = ([sign * scale(value) for value in side] for side in (first, second))
+    differences = list[float]()
+    shift = partial(unpaired_shift, a, b)
+    if values.paired:
+        differences = [after - before for before, after in zip(a, b, strict=True)]
+        shift = partial(paired_shift, differences)
     confidence = COMPARE_CONFIDENCE
     if kind == "gate":
         worse = gate_shift(shift, missed, metrics, looks)
@@ -235,14 +235,12 @@ def judge_figure(
     if torn and word in ("pass", "same"):
         word = "inconclusive"
         reason = f"in {torn} of {len(values.first)} pairs only one side has samples"
-    ratio, *ends = (
-        _ratio(sign * end, found.first if shares else None)
-        for end in (worse.shift, worse.low, worse.high)
-    )
+    share = found.first if shares else None
+    ends = [_ratio(sign * end, share) for end in (worse.low, worse.high)]
     low, high = ends if sign > 0 else reversed(ends)
     return replace(
         found,
-        ratio=ratio,
+        ratio=_ratio(sign * worse.shift, share),
         low=low,
         high=high,
         confidence=confidence,

@@ -21,7 +21,8 @@ from bench.measure.verdict import TESTED_LEAST, Status, Verdict
 from bench.scenario import Scenario
 
 Kind = Literal["compare", "gate"]
-Word = Literal["pass", "fail", "inconclusive", "different", "same"]  # of one figure
+# of one figure
+Word = Literal["pass", "fail", "inconclusive", "different", "same"]
 
 
 class ComparedSide(Section, frozen=True, kw_only=True):

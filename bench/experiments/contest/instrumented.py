@@ -174,7 +174,10 @@ async def _turn(shell: str, lock: AnyRedlock, order: ClientOrder) -> float:
         return _calls_us(lock, order.seconds)
     same = Lock(lock.try_acquire, lock.try_release, Denied, Outcome.RELEASED)
     gevent = shell == "gevent"
-    connect = lambda _order: same
+
+    def connect(_order: ClientOrder) -> Lock:
+        return same
+
     answer = (
         run_blocking(connect, order, greenlets=True) if gevent else await run_tasks(connect, order)
     )

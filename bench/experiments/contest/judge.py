@@ -45,7 +45,8 @@ RATE_BARS = {1: 1.1, 3: 2.0, 5: 2.5}
 CLIENT_BARS = {1: 1.0, 3: 1.0, 5: 1 / 3}
 MANY = 64  # callers
 INSTANCES = 5
-HOT = ((1, 1), (5, 1), (5, 4))  # N, processes
+# N, processes
+HOT = ((1, 1), (5, 1), (5, 4))
 # times the load on free resources
 HOT_LONGER = 2.5
 

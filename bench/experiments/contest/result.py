@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from bench.measure.environment import Environment
 from bench.measure.result import Document
-from bench.measure.run_result import ServerBinary
 from bench.measure.section import Amount, Count, Section, says
+from bench.measure.server_facts import ServerBinary
 from bench.measure.statistics import Spread
 
 Kind = Literal["lockcore", "python", "node", "go", "rust", "java"]

@@ -114,7 +114,8 @@ BARS: tuple[Beside, ...] = (
     (f"{CORE}: cycles/s ÷ replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.67),
     (f"{RUN}: cycles/s ÷ replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.58),
     (f"{RUN}: client CPU ÷ that of {CORE}", RUN, CORE, "client_us", truediv, 1.5),
-    (f"{RUN}: cores beside its load", RUN, "", "beside_ratio", truediv, 0.05),  # by itself
+    # by itself
+    (f"{RUN}: cores beside its load", RUN, "", "beside_ratio", truediv, 0.05),
     ("telemetry adds to the client, µs", WATCHED, UNWATCHED, "client_us", sub, 1.5),
     ("1 caller: acquire p50 ÷ raw sockets'", ALONE, RAW, "p50_us", truediv, 1.0),
 )

@@ -33,7 +33,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.loops import BIN_S, ClientOrder, DriverAnswer, middle_us
 from bench.experiments.contest.installed import Contestant
 from bench.experiments.contest.result import TurnFigures
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.topology.child import Child
 from bench.topology.fleet import Fleet
 from bench.topology.probe import delta, info_snapshot
@@ -42,7 +42,8 @@ from bench.topology.target import emptied
 
 TTL_MS = 10_000
 WAIT_MS = 10_000
-WARMUP_S = 0.3  # at least
+# at least
+WARMUP_S = 0.3
 # of several processes: none measures before all have begun
 STARTS_S = 2.0
 # beyond the load's time
@@ -58,7 +59,8 @@ LOOK_S = 0.01
 CORES = 2
 # of a piece of work: 0.1 ms
 STEPS = 1000
-PAUSE_S = 0.03  # between two
+# between two
+PAUSE_S = 0.03
 _SUMMED = {"gave_up", "failed", "leases", "keys_left", "errors"}
 _WAITS = {"p50_us", "p99_us"}
 

@@ -31,7 +31,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
 from bench.experiments.crash.plan import TTL_MS, load_range_s
 from bench.experiments.crash.result import Crash
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.topology.faults.machine import cut_power
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.shim import IGNORED, Control, Preload
@@ -190,7 +190,8 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
     except asyncio.CancelledError:
         await asyncio.wait([job])
         if not job.cancelled():
-            job.exception()  # it is known
+            # it is known
+            job.exception()
         raise
 
 

@@ -35,7 +35,8 @@ from bench.experiments.crash.plan import (
     sync_delay_s,
 )
 from bench.experiments.crash.result import Crash, CrashConditions, CrashResult
-from bench.measure.run_result import OwnFleet, ServerBinary
+from bench.measure.run_result import OwnFleet
+from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show, left_text
 from bench.run.journal import Journal, open_journal
 from bench.telemetry.points import Buckets, point

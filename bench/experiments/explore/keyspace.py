@@ -219,13 +219,15 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
 
 # -- Lua -------------------------------------------------------------------------------------------
 
-_CALLER: list[Keyspace] = []  # whose script runs
+# whose script runs
+_CALLER: list[Keyspace] = []
 
 
 @cache
 def _lua() -> Any:
     try:
-        from lupa.lua51 import LuaRuntime  # the servers' Lua
+        # the servers' Lua
+        from lupa.lua51 import LuaRuntime
     except ImportError:
         raise EnvironmentNotReadyError(
             "scripts need the package lupa: pip install 'lockbench[explore]'"

@@ -132,7 +132,8 @@ class SimulatedLink:
         server.connected += 1
         self.id = server.connected
         self.to_server: deque[tuple[int, int, bytes]] = deque()
-        self._begun = b""  # of a command
+        # of a command
+        self._begun = b""
         self.is_open = True
         self.is_cut = False
         self._arrives_ns = self._returns_ns = 0

@@ -37,7 +37,8 @@ WAIT_MS = 2 * TTL_MS
 MORE_TRIES = 2
 ENDS_NS = START_NS + 20 * TTL_MS * NS_PER_MS
 CALM_NS = START_NS + 40 * TTL_MS * NS_PER_MS
-ORPHAN_NS = TTL_MS * NS_PER_MS // 10  # the instance timeout
+# the instance timeout
+ORPHAN_NS = TTL_MS * NS_PER_MS // 10
 # the recipe whose engine is played without its shell
 ENGINE = "redlock"
 
@@ -128,8 +129,10 @@ class Play:
                 replica.follow(self.servers[0])
         self.held: dict[str, list[Holding]] = {}
         self.played = Played(seen=self.world.seen, passed=self.world.passed)
-        self.lockers: dict[int, tuple[Process, Any]] = {}  # by client
-        self.busy = set[Actor]()  # not done
+        # by client
+        self.lockers: dict[int, tuple[Process, Any]] = {}
+        # not done
+        self.busy = set[Actor]()
         self.acquiring: dict[Actor, Process] = {}
 
     def run(self) -> Played:

@@ -109,7 +109,8 @@ def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Ch
 
     def choose(place: Place) -> Change | None:
         drew = draw()
-        if drew >= first:  # nearly always
+        # nearly always
+        if drew >= first:
             return None
         where, _, visit = place
         if (visit > 1 and drew >= chance) or where not in may:

@@ -185,7 +185,8 @@ class _SimulatedThread:
             actor.process.start(self._run)
         else:
             # while the recipe is imported: what it waits for then must come
-            _thread.start_new_thread(partial(self._run), ())  # noticed there
+            # noticed there
+            _thread.start_new_thread(partial(self._run), ())
 
     def _run(self) -> None:
         try:

@@ -52,7 +52,8 @@ class World:
         # returns when it is that time, if it plays in real time
         self.until: Callable[[int], object] | None = None
         self._choose = choose
-        self._times: list[int] = []  # a heap
+        # a heap
+        self._times: list[int] = []
         self._due: dict[int, list[Callable[[], object]]] = {}
 
     def at(self, time_ns: int, what: Callable[[], object]) -> None:

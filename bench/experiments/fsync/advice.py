@@ -19,7 +19,8 @@ LEAST_CUTS = 6
 # a lease counts as over when its TTL and the drift have passed
 DRIFT_FACTOR = 1.01
 DRIFT_S = 0.002
-UNIT_TIMEOUT_S = 90  # systemd's DefaultTimeoutStartSec
+# systemd's DefaultTimeoutStartSec
+UNIT_TIMEOUT_S = 90
 RATIO = "everysec's acquires/s ÷ always's"
 NOTHING_YET = "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
 NOTHING_SAFE = "nothing that was crashed is safe: every policy led to double grants"

@@ -1,7 +1,7 @@
 """What a cell of `lockbench fsync` is measured on: *cell → servers with that policy on that disk*.
 
-    our own     a fresh fleet per block, the shim in every server: it counts fsyncs, and adds latency
-                to them
+    our own     a fresh fleet per block, the shim in every server: it counts fsyncs, and adds
+                latency to them
     the user's  the servers named by --target: CONFIG SET appendfsync, nothing else, put back
                 whatever happens
 
@@ -24,7 +24,7 @@ import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server_policy
-from bench.measure.run_result import ServerBinary, SyncLatency
+from bench.measure.server_facts import ServerBinary, SyncLatency
 from bench.topology.child import Leash
 from bench.topology.fleet import fdatasync_latency, start_fleet
 from bench.topology.probe import inspect, leaked_keys, require_independent

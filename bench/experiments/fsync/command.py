@@ -296,16 +296,14 @@ def planner(**values: Any) -> int:
     speed = values["speed"]
     losses = values["crash"]
     there = Path("results")
-    result = (
-        result_of_kind(speed, "fsync", FsyncResult)
-        if speed
-        else newest_result(there, "fsync", FsyncResult)
-    )
-    crash = (
-        result_of_kind(losses, "crash", CrashResult)
-        if losses
-        else newest_result(there, "crash", CrashResult)
-    )
+    if speed:
+        result = result_of_kind(speed, "fsync", FsyncResult)
+    else:
+        result = newest_result(there, "fsync", FsyncResult)
+    if losses:
+        crash = result_of_kind(losses, "crash", CrashResult)
+    else:
+        crash = newest_result(there, "crash", CrashResult)
     if result is None:
         raise EnvironmentNotReadyError(
             "there is no result of lockbench fsync in results/; measure one, or name it"
@@ -317,11 +315,8 @@ def planner(**values: Any) -> int:
         )
     page = plan_page(result.rows, crash, values["ttl_ms"])
     result = msgspec.structs.replace(result, planner=page)
-    sources = [
-        f"{name} {one.id} of {one.started_at}"
-        for name, one in (("fsync", result), ("crash", crash))
-        if one
-    ]
+    named = (("fsync", result), ("crash", crash))
+    sources = [f"{name} {one.id} of {one.started_at}" for name, one in named if one]
     sources.append(machine_text(result.environment, describe_environment()))
     sheet = planner_sheet(result, sources)
     if values["as_json"]:

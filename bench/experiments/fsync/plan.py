@@ -39,7 +39,8 @@ WAITAOF_MS = 2000
 # it answers once a second, so all callers at once
 WAITAOF_LEAST_S = 2.2
 PLAIN: tuple[Policy, ...] = ("none", "no", "everysec", "always")
-TAKING_TURNS = PLAIN[1:]  # CONFIG SET appendfsync
+# CONFIG SET appendfsync
+TAKING_TURNS = PLAIN[1:]
 ONE: CallerShape = (1, 1, "0")
 SOME: CallerShape = (16, 1, "fixed:5ms")
 # drawn, else all come back together

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self, TypeVar, get_args
 from bench.experiments.crash.result import Restart
 from bench.measure.latency import Latency, SlowEvent
 from bench.measure.result import Document
-from bench.measure.run_result import InstanceFacts, ServerBinary, SyncLatency
 from bench.measure.section import Amount, Count, Section, says
+from bench.measure.server_facts import InstanceFacts, ServerBinary, SyncLatency
 from bench.measure.statistics import Spread
 
 # each of the first four does more than the one before

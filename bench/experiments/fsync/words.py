@@ -32,7 +32,7 @@ from bench.experiments.fsync.result import (
     Setup,
 )
 from bench.measure.expectation import ROW_WORDS
-from bench.measure.run_result import servers_text
+from bench.measure.server_facts import servers_text
 from bench.measure.statistics import Spread
 from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, counted, latency, milliseconds, percent

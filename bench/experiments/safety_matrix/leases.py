@@ -24,7 +24,8 @@ from bench.topology.server import find_server
 from lockcore import Denied, Lease, Redlock
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
-SKIPPED: Final = "skipped"  # this machine cannot
+# this machine cannot
+SKIPPED: Final = "skipped"
 PREFIX = "lockbench:claim:"
 INSTANCES = 3
 _LINKS = frozenset({Need.PROXY})

@@ -128,7 +128,8 @@ def ending_of(attempts: Sequence[Attempt]) -> Ending:
 def _can_nobody(changes: list[Change], enough_ns: int, live: int, quorum: int) -> bool:
     """Whether at `enough_ns` or later so many instances are held, for certain, that no attempt can
     reach a quorum."""
-    held: dict[int, int] = {}  # instance -> attempt
+    # instance -> attempt
+    held: dict[int, int] = {}
     # an end is exclusive: before the begins of the same moment
     changes.sort()
     for _, moment in groupby(changes, lambda change: max(change[0], enough_ns)):

@@ -30,7 +30,8 @@ from bench.topology.child import Leash, Shape
 from bench.topology.faults.injection import Injection, Params
 from bench.topology.fleet import Fleet
 
-SNAPSHOT_FILE = "dump.rdb"  # the servers' default
+# the servers' default
+SNAPSHOT_FILE = "dump.rdb"
 
 
 def commanding(

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.scenario.keys import KeyKind
 from bench.scenario.quantity import nearest
 from bench.topology.child import Proxies

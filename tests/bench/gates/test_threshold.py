@@ -247,7 +247,8 @@ def test_a_violation_is_certain_even_in_an_invalid_run(result: Result) -> None:
         ("safety.violations < 0.5", 0.5),
         # of a core, and some have more
         ("generator.cpu_ratio < 2.5", 2.5),
-        ("cost.commands_per_acquire == 10.5", 10.5),  # an average
+        # an average
+        ("cost.commands_per_acquire == 10.5", 10.5),
     ],
 )
 def test_a_limit_within_the_range_of_its_figure_is_taken(text: str, limit: float) -> None:

@@ -115,9 +115,11 @@ def test_an_oscillator_that_turns_misplaces_no_time(rate, seconds, seed):
     """It goes too fast for half of the time, then as much too slow: steady it is not, and never
     taken for it."""
     half = seconds * S // 2
-    turning = lambda ours: (rate * (half - np.abs(np.asarray(ours - 10**12) - half))).astype(
-        np.int64
-    )  # noqa: E731
+
+    def turning(ours):
+        shift = rate * (half - np.abs(np.asarray(ours - 10**12) - half))
+        return shift.astype(np.int64)
+
     rows = exchanges(
         np.random.default_rng(seed), lambda ours: ours + turning(ours), count=10 * seconds
     )

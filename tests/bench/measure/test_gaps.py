@@ -33,7 +33,8 @@ WINDOW = Window(10 * SECOND, 20 * SECOND)
 def test_a_process_that_neither_ran_nor_waited_for_a_core_was_away(tmp_path: Path) -> None:
     log = GapLog(tmp_path, 3)
     now_ns = time.monotonic_ns()
-    log.look(now_ns, now_ns + 10 * MS)  # as usual
+    # as usual
+    log.look(now_ns, now_ns + 10 * MS)
     # 600 ms in which it did nothing
     log.look(now_ns + 20 * MS, now_ns + 620 * MS)
     log.close()

@@ -181,7 +181,8 @@ def counts_of(*filled: int) -> list[int]:
         # nothing is left behind: all
         ([BUCKETS, 701], (3, 700), BUCKETS),
         ([0, BUCKETS], (3, 700), 4),
-        ([0], (0,), BUCKETS),  # one resource only
+        # one resource only
+        ([0], (0,), BUCKETS),
         ([0], (), BUCKETS),
         ([], (), BUCKETS),
     ],

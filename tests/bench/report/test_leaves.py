@@ -178,9 +178,7 @@ def others(value: float) -> Iterator[float]:
     yield from (one for one in (0, -1, 2 * value, huge, math.nan) if one != value)
 
 
-def test_a_number_that_was_changed_is_refused_or_gives_no_greener_word_and_the_believed_ones_are_named() -> (
-    None
-):
+def test_a_changed_number_is_refused_or_gives_no_greener_word() -> None:
     made = copy.deepcopy(GOOD)
     unnoticed = set[str]()
     for path, value in numbers(GOOD):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.measure.run_result import InstanceFacts, SyncLatency
+from bench.measure.server_facts import InstanceFacts, SyncLatency
 from bench.report.sheet import sheet_markdown
 from bench.report.summary import in_one_line, key_figures, sheet
 from bench.run.servers import Servers
@@ -104,7 +104,8 @@ def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result
     servers = Servers(
         (), (InstanceFacts(0, "127.0.0.1:40000", False, fsync="everysec"),), None, disk
     )
-    result["latency_s"]["acquire_failed"]["count"] = 0  # nobody gave up
+    # nobody gave up
+    result["latency_s"]["acquire_failed"]["count"] = 0
     result["latency_s"]["acquire_all"] |= {"failed": 0, "infinite": []}
     result["outcome_shares"] |= {"acquired": 1.0}
     result["warnings"] = servers.warnings()
@@ -112,7 +113,8 @@ def test_five_instances_without_trouble_leave_room_for_the_prompt(result: Result
     lines = text_of(result, 80).splitlines()
     assert lines[-3].startswith("warning    fsync is cheap here")
     assert lines[-1] == lines[0]
-    assert len(lines) <= 23  # of 24
+    # of 24
+    assert len(lines) <= 23
 
 
 def test_many_instances_fill_the_screen_only_where_there_is_trouble(result: Result) -> None:

@@ -36,7 +36,8 @@ def count(order: ExperimentOrder[int], cut_after: int, tmp_path: Path) -> Done[C
                 if number == cut_after:
                     signal.raise_signal(signal.SIGINT)
                 rows.append(number)
-        signal.raise_signal(signal.SIGINT)  # noted only
+        # noted only
+        signal.raise_signal(signal.SIGINT)
         counting.require(rows)
         verdict = Verdict.of(NOT_KNOWN if counting.cut else AS_EXPECTED, 0, (), ())
         header = counting.header(seed=SEED, interrupted=counting.cut)

@@ -233,7 +233,8 @@ def test_a_folder_that_cannot_be_read_is_a_warning_and_nothing_else(
     write(recorder, 5)
     recorder.close()
     until(lambda: acquired(collector) == 5)
-    (folder / "attempts-0-1.json").write_text("{\n", encoding="utf-8")  # no attempt, ever
+    # no attempt, ever
+    (folder / "attempts-0-1.json").write_text("{\n", encoding="utf-8")
     (warning,) = exporter.finish()
     assert warning.startswith("telemetry stopped: ")
 

@@ -62,7 +62,8 @@ def spans(*begun_ns: int) -> list[TraceSpan]:
 def test_a_slow_receiver_costs_the_oldest_and_they_are_counted(receiver: Receiver) -> None:
     otlp = Otlp(TelemetrySettings(traces=HTTP, endpoint="E"), {}, 0)
     otlp.offer_spans(spans(0))
-    assert receiver.asked.wait(LONG_S)  # holds 0
+    # holds 0
+    assert receiver.asked.wait(LONG_S)
     otlp.offer_spans(spans(*range(1, 17)))
     assert otlp.dropped == {"span": 6}
     receiver.free.set()

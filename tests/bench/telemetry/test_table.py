@@ -21,7 +21,8 @@ from bench.telemetry.table import (
 ROOT = Path(__file__).parents[3]
 DECIDED = """
 redlock.acquire.duration s · redlock.release.duration s · redlock.extend.duration s ·
-redlock.hold.duration s · redlock.handoff.duration s · redlock.lease.validity s · redlock.acquire.attempts {attempt} ·
+redlock.hold.duration s · redlock.handoff.duration s · redlock.lease.validity s ·
+redlock.acquire.attempts {attempt} ·
 redlock.acquire.outcomes {acquire} · redlock.split_votes {round} · redlock.vote.margin {vote} ·
 redlock.votes {vote} ·
 redlock.leases.held {lease} · redlock.callers.waiting {caller} · redlock.leases.gone {lease} ·

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.run_result import InstanceFacts
+from bench.measure.server_facts import InstanceFacts
 from bench.topology.probe import InfoSnapshot, delta, inspect, require_independent
 from tests.doubles.peer import PONG, UNKNOWN, Serve, bulk, http, listening, replying, reset
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.topology import server
 from bench.topology.server import find_server, found_servers, release_command
 

@@ -178,7 +178,8 @@ def test_many_who_are_due_within_a_grain_wake_together_and_not_before_their_time
     gevent.sleep(0)
     waiters += [gevent.spawn(wait, due_ns) for due_ns in times]
     gevent.sleep(0)
-    assert len(made._times) == 10 + 2  # two grains
+    # two grains
+    assert len(made._times) == 10 + 2
     gevent.joinall(waiters)
     assert len(woken) == 30
     assert all(at_ns >= due_ns for due_ns, at_ns in woken)

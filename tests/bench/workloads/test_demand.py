@@ -111,7 +111,8 @@ def test_under_own_a_caller_for_whom_no_resource_is_left_is_refused() -> None:
 
 MS = 1_000_000
 
-COUNT = 3 * CHUNK + 17  # across chunk borders
+# across chunk borders
+COUNT = 3 * CHUNK + 17
 
 
 def first(number: int, *args: object) -> list[int]:

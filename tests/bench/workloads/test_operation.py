@@ -240,7 +240,8 @@ def test_the_turn_of_the_hub_after_a_failure_is_no_part_of_the_acquire(
     turns: list[int] = []
 
     def turn(_seconds: float) -> None:
-        time.sleep(0.02)  # others run meanwhile
+        # others run meanwhile
+        time.sleep(0.02)
         turns.append(monotonic_ns())
 
     monkeypatch.setattr("bench.workloads.operation.gevent.sleep", turn)
@@ -295,7 +296,8 @@ def test_whoever_is_killed_in_the_release_is_recorded_without_a_reply(more: dict
     with pytest.raises(Killed):
         scene.run()
     (record,) = scene.records
-    assert [name for name, *_ in scene.calls] == ["acquire", "release"]  # not sent twice
+    # not sent twice
+    assert [name for name, *_ in scene.calls] == ["acquire", "release"]
     assert record["release_sent_ns"] > 0 == record["release_replied_ns"]
     assert record["outcome"] == OUTCOME_CODES["acquired"]
     assert [exception for _, exception in scene.told] == [None]

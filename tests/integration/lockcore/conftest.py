@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.measure.run_result import ServerBinary
+from bench.measure.server_facts import ServerBinary
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.server import found_servers
 from tests.doubles.instance import Instances

@@ -49,8 +49,8 @@ def test_arguments_of_every_operation(shell: Shell, connect: Connect, instances:
         (
             "observe_every must",
             (*NO_NUMBER, INF, NAN, 0, -1, 1.5),
-            lambda no: lock.observe_every(no),
-        ),  # noqa: PLW0108
+            lambda no: lock.observe_every(no),  # noqa: PLW0108
+        ),
         ("drain_s must", (*NO_NUMBER, INF, NAN, -1), lambda no: lock.close(no)),  # noqa: PLW0108
     ]
     for acquire in (

@@ -33,7 +33,8 @@ from tests.integration.servers import cluster_node
 
 pytestmark = pytest.mark.integration
 SECRET = "s3cret"
-LEAST = "~stock:* -@all +info +set +client|id +client|kill"  # as lockcore/README.md says
+# as lockcore/README.md says
+LEAST = "~stock:* -@all +info +set +client|id +client|kill"
 NATIVE = f"{LEAST} +delifeq"
 SCRIPTS = f"{LEAST} +eval +evalsha +script|load +get +del +pexpire"
 

@@ -145,7 +145,7 @@ def test_a_user_who_may_not_hear_polls_and_that_is_said_once(
         urls = with_user(fleet, f"{SCRIPTS} +hello +client|tracking resetchannels {rules}")
         with pytest.warns(RuntimeWarning, match="retry policy push polls: ") as said:
             here = connect(urls, retry=PUSH)
-            there = connect(urls, retry=RetryPolicy("poll"))
+        there = connect(urls, retry=RetryPolicy("poll"))
         assert len(said) == 1
         held = there.acquire("stock:1", TTL_MS)
         waiting = shell.start(here.acquire, "stock:1", TTL_MS, 60_000)

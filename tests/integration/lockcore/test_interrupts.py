@@ -83,7 +83,8 @@ def test_an_operation_interrupted_at_any_moment_leaves_nothing(
                 lock.try_release(lease)
             else:
                 lease = lock.try_acquire(f"r{moment}", TTL_MS)
-        if lease and what == "acquire":  # it struck elsewhere
+        # it struck elsewhere
+        if lease and what == "acquire":
             lock.try_release(lease)
         if not interrupt.where:
             break

@@ -222,7 +222,8 @@ def test_a_holder_that_stood_still_past_its_end_does_not_extend(
     with python(HOLDERS[shell_name], instances.urls) as process:
         assert line_of(process) == "kept"
         process.send_signal(signal.SIGSTOP)
-        end = time.monotonic() + 1.0  # its TTL
+        # its TTL
+        end = time.monotonic() + 1.0
         shell.until(lambda: time.monotonic() > end and instances.keys == [], "its locks to expire")
         other = connect(instances.urls).acquire("stock", TTL_MS)
         shell.until(lambda: len(instances.keys) == 3, "the next holder's locks")

@@ -128,7 +128,8 @@ class Acquiring:
         self.result: Lease | Denied | None = None
         self.stepped = 0
         self.caller = gevent.spawn(self._run)
-        gevent.sleep(0)  # it has begun
+        # it has begun
+        gevent.sleep(0)
 
     def _run(self) -> Lease | Denied | None:
         self.me = StandIn(gevent.getcurrent(), self._step)

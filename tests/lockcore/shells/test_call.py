@@ -96,7 +96,8 @@ def test_a_lease_for_nobody_in_particular_is_judged_in_the_io_thread() -> None:
     ((_, job),) = caller.carrier.timers
     assert (caller.woken, log) == (0, [])
     job()
-    assert log[0] > 100  # the real clock
+    # the real clock
+    assert log[0] > 100
 
 
 def test_an_offer_is_taken_back_or_taken_but_never_both() -> None:

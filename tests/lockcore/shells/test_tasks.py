@@ -31,7 +31,8 @@ def test_its_task_is_stepped_at_once_and_in_its_own_context() -> None:
     def readable() -> None:
         loop.call_soon(seen.append, "next turn")
         seat.step()
-        seat.step()  # once is enough
+        # once is enough
+        seat.step()
 
     loop.call_later(0.001, readable)
     loop.run_until_complete(task)
@@ -190,7 +191,8 @@ def test_another_task_may_take_the_seat_of_the_one_that_is_stepped() -> None:
             seat = seats.take()
             loop.call_soon(seat.step)
             await seat
-            other = seats.take()  # not for itself
+            # not for itself
+            other = seats.take()
             others.append(asyncio.create_task(wait(other, seen)))
             await asyncio.sleep(0)
             loop.call_soon(other.step)

@@ -41,7 +41,8 @@ BIN_S = 0.1
 BUCKET = math.log(1.01)
 # ends the name of a lockcore whose waiters hear of a release
 PUSH = ", push"
-REST_S = 0.001  # after a failure
+# after a failure
+REST_S = 0.001
 # beyond the time that an acquire may take, for the callers to end
 LATE_S = 10.0
 NEVER = math.inf
@@ -345,9 +346,12 @@ def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
     from lockcore.settings import Settings
 
     # a way of waiting
-    with Redlock.connect(
-        order.urls, shell="threads", key_prefix=KEY_PREFIX, rejoin="trust-first"
-    ) as lock:  # noqa: S604
+    with Redlock.connect(  # noqa: S604
+        order.urls,
+        shell="threads",
+        key_prefix=KEY_PREFIX,
+        rejoin="trust-first",
+    ) as lock:
         encode_release = Dialect(
             lock.instances[0].release_command, native_extend=False
         ).encode_release

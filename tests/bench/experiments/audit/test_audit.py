@@ -28,7 +28,8 @@ from bench.experiments.audit.words import evidence, sheet, suite
 from bench.experiments.contest.installed import PEERS, Contestant
 from bench.experiments.contest.result import Peer
 from bench.measure.environment import describe_environment
-from bench.measure.run_result import OwnFleet, ServerBinary
+from bench.measure.run_result import OwnFleet
+from bench.measure.server_facts import ServerBinary
 from bench.report.html.page import page_of, render
 from bench.report.sheet import print_sheet
 
@@ -243,5 +244,6 @@ def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not(
     page = render(page_of(told))
     assert page.count("<summary>redlock-py, one-stopped: 2 of 2</summary>") == 1
     assert "dlm.lock(&lt;name&gt;)" in page
-    assert page.count('<a href="#course-1">✗</a>') == 1  # in the matrix
+    # in the matrix
+    assert page.count('<a href="#course-1">✗</a>') == 1
     assert page.count('<a href="#course-2">?</a>') == 1

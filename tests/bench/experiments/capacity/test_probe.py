@@ -139,7 +139,8 @@ def paused(result: dict[str, Any], fast: int, slow: int = 0, least_ms: int = 8) 
         ({"fast": 9_500, "slow": 200}, Seen.PAUSED),
         # 100 of 150: a queue that grows
         ({"fast": 9_650, "slow": 200}, Seen.MISSED),
-        ({"fast": 5_000, "slow": 290}, Seen.HELD),  # 10 of 4,710
+        # 10 of 4,710
+        ({"fast": 5_000, "slow": 290}, Seen.HELD),
     ],
 )
 def test_acquires_in_a_pause_of_the_machine_are_neither_hits_nor_misses(
@@ -184,7 +185,8 @@ def test_attainment_has_its_interval() -> None:
     attained = judge_probe(100.0, "search", whole(run_of(fast=9_900, slow=100)), SLO).attainment
     assert attained is not None
     assert attained.rate == pytest.approx(0.99)
-    assert attained.low == pytest.approx(0.98786, abs=1e-5)  # Wilson, by hand
+    # Wilson, by hand
+    assert attained.low == pytest.approx(0.98786, abs=1e-5)
     assert attained.high == pytest.approx(0.99177, abs=1e-5)
 
 

@@ -77,7 +77,8 @@ class Gates:
         self._question = Comparison(
             "gate", (), judged, (), tolerance, 1, PAIRS["gate"], cpu_share=share
         )
-        self.seconds: list[float] = []  # until each answer
+        # until each answer
+        self.seconds: list[float] = []
 
     def verdicts(self, gates: int, slowdown: float) -> dict[str, int]:
         """How often each word came."""

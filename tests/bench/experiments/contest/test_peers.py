@@ -33,8 +33,9 @@ from bench.experiments.contest.result import (
 from bench.experiments.contest.speed import SpeedEntry, bars_of, figures_of_run, rows_of
 from bench.experiments.contest.turn import TurnLoad, figures_of, rate_between, together
 from bench.experiments.contest.words import readme_section, sheet, speed_sheet, suite
-from bench.measure.run_result import RunResult, ServerBinary
+from bench.measure.run_result import RunResult
 from bench.measure.section import typed
+from bench.measure.server_facts import ServerBinary
 from bench.report.generated import put_between_marks
 
 ROOT = Path(__file__).parents[4]

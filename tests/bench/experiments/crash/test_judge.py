@@ -162,7 +162,8 @@ def test_a_ledger_that_misses_the_sync_makes_the_loss_a_violation(kind) -> None:
 @pytest.mark.parametrize(
     "ledger, window_s, explained",
     [
-        (Ledger(0, 1, False, 1.0), 1.0, True),  # it ran
+        # it ran
+        (Ledger(0, 1, False, 1.0), 1.0, True),
         # it had just ended, and what it held up was not yet written
         (Ledger(0, 0, True, 0.5), 0.4, True),
         # asked for: its thread had not begun

@@ -8,7 +8,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.fsync import cell_servers as fsync_ground
 from bench.experiments.fsync.cell_servers import UserServers, lent
-from bench.measure.run_result import InstanceFacts
+from bench.measure.server_facts import InstanceFacts
 
 URLS = ("redis://127.0.0.1:1", "redis://127.0.0.1:2")
 
