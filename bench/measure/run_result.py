@@ -537,13 +537,6 @@ class RunResult(Document, frozen=True, kw_only=True):
         dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")
     ]
 
-    def contradictions(self) -> Iterator[str]:
-        """Yield where one section says something else than another."""
-        # it reads this type
-        from bench.measure.agreement import disagreements
-
-        return disagreements(self)
-
 
 # of a section by name, to make another of more fields
 fields_of = msgspec.structs.asdict

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from bench.errors import UsageError
+from bench.measure.agreement import disagreements
 from bench.measure.earned import first_difference
 from bench.measure.result import RESULT_NAME, Document, read_result
 from bench.measure.run_result import RunResult
@@ -115,7 +117,8 @@ def as_earned(result: Document, name: str) -> Document:
     judge: Callable[[Document], Document] = resolve_name(KINDS[kind_of(result)][2])
     earned = result
     try:
-        wrong = next(contradictions_in(result), "")
+        apart = disagreements(result) if isinstance(result, RunResult) else iter(())
+        wrong = next(chain(apart, contradictions_in(result)), "")
         if not wrong:
             earned = judge(result)
             wrong = first_difference(result, earned)

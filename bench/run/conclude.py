@@ -247,12 +247,9 @@ def _judge(
     clocks: Clocks,
     told: Told,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Fold and judge the history part by part; also return which resources were ever asked for, and
-    how many leases each worker was granted.
-
-    Whatever fails on the way, what the oracle has seen stays. Then nothing is called safe, and no
-    figure counts.
-    """
+    """Fold and judge the history part by part. Also return which resources were ever asked for, and
+    how many leases each worker was granted. If something fails on the way, what the oracle has seen
+    stays. Then nothing is called safe, and no figure counts."""
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)
@@ -297,8 +294,8 @@ def _judge(
     report = replaced(oracle.report(), holders=holders.section())
     safety = replaced(report, judged_ratio=ratio, within_one_process=alone)
     sections = total.sections(reports, context.server_cpu_s, safety)
-    values = with_gaps(sections.values, gaps, window, away, scenario.processes)
-    values = _with_paused(values, paused, failure)
+    cut = with_gaps(sections.values, gaps, window, away, scenario.processes)
+    values = _with_paused(cut, paused, failure)
     warnings = (*sections.warnings, *gap_warnings(values.generator), *share_warning(ratio))
     return Sections(values, warnings), used, told.leases or leases
 

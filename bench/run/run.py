@@ -118,16 +118,15 @@ def run_on(
     if order.bind:
         _require_free(*order.bind)
     scenario = order.scenario
-    started = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    started = _now_text()
     planned = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
     run = planned.seen(servers.facts, databases_of(servers.load_urls))
-    # removes the folder even when we are killed
     with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:
         follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.fleet, follower)
         with closing(RunTelemetry(run, servers, follower, timeline, environ)) as telemetry:
             plan = _plan(order, servers, guard.folder)
-            before = info_snapshot(servers.urls)
+            info_before = info_snapshot(servers.urls)
             keys_before = servers.key_counts()
             kernel_before = read_counters()
             interrupts.raising = False
@@ -148,7 +147,7 @@ def run_on(
                 course,
                 course.window,
                 timeline,
-                *counted(servers.urls, before),
+                *counted(servers.urls, info_before),
                 limits_between(kernel_before, read_counters(), quota_cores()),
                 keys_before,
                 follower.live.verdict.violations,
@@ -157,15 +156,28 @@ def run_on(
                 evidence, run_id=order.run_id, command=order.command, started_at=started
             )
             troubles = telemetry.finish(result.safety, hurried=course.interrupted)
-            # also while it was judged
-            code = exit_code(result.verdict, interrupted=interrupts.count > 0)
-            verdict = structs.replace(result.verdict, exit_code=code)
-            warnings = (*result.warnings, *troubles, *environment_warnings())
-            result = structs.replace(result, name=order.name, warnings=warnings, verdict=verdict)
-            done = Done(result, None, code)
-            if order.folder is not None:
-                done = store(result, order.folder, code)
+            done = _ended(result, order, troubles, interrupts)
             return _kept(done, evidence) if order.keep_history else done
+
+
+def _ended(
+    result: RunResult, order: Order, troubles: Sequence[str], interrupts: Interrupts
+) -> Done[RunResult]:
+    """The result with its name, its warnings and its exit code, stored where `order` says."""
+    # interrupts: also while it was judged
+    code = exit_code(result.verdict, interrupted=interrupts.count > 0)
+    result = structs.replace(
+        result,
+        name=order.name,
+        warnings=(*result.warnings, *troubles, *environment_warnings()),
+        verdict=structs.replace(result.verdict, exit_code=code),
+    )
+    return Done(result, None, code) if order.folder is None else store(result, order.folder, code)
+
+
+def _now_text() -> str:
+    """The time of day in UTC, to the second."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _begun(plan: Plan, environ: Mapping[str, str], series: LocustSeries | None) -> Load:

@@ -145,9 +145,9 @@ def test_the_masters_totals_are_the_sum_of_its_workers_on_other_hosts(
     (tmp_path / "locustfile.py").write_text(LOCUSTFILE, "utf-8")
     locust = (sys.executable, "-m", "locust", "-f", str(tmp_path / "locustfile.py"))
     targets = [word for url in urls for word in ("--target", url)]
-    load = "--headless --json -u 20 -r 20 -t 3s --expect-workers 2 --resources 5".split()
+    load = "--headless --json -u 20 -r 20 -t 3s --expect-workers 2 --resources 5"
     leading = f"--master --master-bind-host {LEAD} --exit-code-on-error 0".split()
-    lead = (*locust, *leading, *load, *targets)
+    lead = (*locust, *leading, *load.split(), *targets)
     running = {}
     for host, command in (
         ("lead", lead),

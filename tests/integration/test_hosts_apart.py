@@ -337,6 +337,12 @@ def server_of(port: int) -> psutil.Process:
     )
 
 
+MANY = (
+    "--recipe redlock --allow-missing --ttl 2s --max-ttl 2s --users 320 "
+    f"--resources 250 --hold exp:10ms --warmup 1s --duration {MANY_S}s"
+)
+
+
 def test_many_million_operations_while_a_minority_is_stopped_and_killed(
     tmp_path: Path, hosts: Hosts, urls: list[str]
 ) -> None:
@@ -373,8 +379,7 @@ def test_many_million_operations_while_a_minority_is_stopped_and_killed(
             hosts,
             1,
             True,
-            *"--recipe redlock --allow-missing --ttl 2s --max-ttl 2s --users 320".split(),
-            *f"--resources 250 --hold exp:10ms --warmup 1s --duration {MANY_S}s".split(),
+            *MANY.split(),
             *targets,
             meanwhile=hurt,
             ends_s=MANY_S + 600,

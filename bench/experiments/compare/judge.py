@@ -197,21 +197,15 @@ def judge_figure(
     looks: int = 1,
     missed: float | None = MISSED,
 ) -> Judged:
-    """Judge one figure of two sides: for a gate one of `metrics` that count at each of `looks`, the
-    baseline's values first (`missed`: see `Asked`); else whether they differ, and by how much."""
+    """Judge one figure of two sides, the baseline's values first.
+
+    For a gate it is one of `metrics` that count at each of `looks` (`missed`: see `Asked`). Else:
+    whether they differ, and by how much."""
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
-    found = Judged(
-        metric=metric.name,
-        unit=metric.unit,
-        higher_is_better=metric.higher_is_better,
-        first=median(first) if first else None,
-        second=median(second) if second else None,
-        pairs=min(len(first), len(second)),
-        paired=values.paired,
+    found = replace(
+        _without_word(metric, first, second, paired=values.paired),
         tolerance_ratio=SHARE_TOLERANCE if shares else tolerance,
-        verdict="inconclusive",
-        reason="there are no samples",
     )
     if not found.pairs:
         return found
@@ -248,6 +242,23 @@ def judge_figure(
         reason=reason,
         pair_noise_ratio=None if noise is None else exp(noise) - 1,
         noisy=word == "inconclusive" and not torn and worse.low > -inf,
+    )
+
+
+def _without_word(
+    metric: Metric, first: Sequence[float], second: Sequence[float], *, paired: bool
+) -> Judged:
+    """One figure of two sides before it is judged: their medians."""
+    return Judged(
+        metric=metric.name,
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
+        first=median(first) if first else None,
+        second=median(second) if second else None,
+        pairs=min(len(first), len(second)),
+        paired=paired,
+        verdict="inconclusive",
+        reason="there are no samples",
     )
 
 

@@ -34,6 +34,7 @@ from bench.scenario.quantity import delay_text, parse_duration, parse_target
 if TYPE_CHECKING:
     from bench.experiments.fsync.plan import FsyncPlan
     from bench.experiments.fsync.result import FsyncCell, Policy
+    from bench.report.kinds import Found
 
 # fewer pairs give no interval of 95 % (Wilcoxon)
 REPEATS = 6
@@ -287,23 +288,13 @@ def planner(**values: Any) -> int:
     from bench.measure.environment import describe_environment
     from bench.measure.section import builtins_of
     from bench.report.html.page import write_page
-    from bench.report.kinds import newest_result, result_of_kind
     from bench.report.sheet import print_sheet
     from bench.screen import console_on, say_json
     from lockcore.mask import masked_command
 
     require_outputs(values)
-    speed = values["speed"]
-    losses = values["crash"]
-    there = Path("results")
-    if speed:
-        result = result_of_kind(speed, "fsync", FsyncResult)
-    else:
-        result = newest_result(there, "fsync", FsyncResult)
-    if losses:
-        crash = result_of_kind(losses, "crash", CrashResult)
-    else:
-        crash = newest_result(there, "crash", CrashResult)
+    result = _named_or_newest(values["speed"], "fsync", FsyncResult)
+    crash = _named_or_newest(values["crash"], "crash", CrashResult)
     if result is None:
         raise EnvironmentNotReadyError(
             "there is no result of lockbench fsync in results/; measure one, or name it"
@@ -330,3 +321,13 @@ def planner(**values: Any) -> int:
             values["html"],
         )
     return int(judge_page(page).exit_code or 0)
+
+
+def _named_or_newest(named: str | None, kind: str, form: type[Found]) -> Found | None:
+    """The result that the user named, else the newest of that kind in results/; None: there is
+    none."""
+    from bench.report.kinds import newest_result, result_of_kind
+
+    return (
+        result_of_kind(named, kind, form) if named else newest_result(Path("results"), kind, form)
+    )
