@@ -323,7 +323,7 @@ def planner(**values: Any) -> int:
     return int(judge_page(page).exit_code or 0)
 
 
-def _named_or_newest(named: str | None, kind: str, form: type[Found]) -> Found | None:
+def _named_or_newest(named: Path | None, kind: str, form: type[Found]) -> Found | None:
     """The result that the user named, else the newest of that kind in results/; None: there is
     none."""
     from bench.report.kinds import newest_result, result_of_kind
