@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bench.errors import UsageError
+from bench.measure.gaps import MOST_GAPS
 from bench.measure.verdict import Kind, word_of
 from bench.report.kinds import of_its_kind
 
@@ -273,3 +274,15 @@ def test_leases_of_several_clocks_may_be_drawn_over_each_other(clock_error_s: fl
             of_its_kind(made, "x")
     else:
         assert of_its_kind(made, "x").verdict.word == "SAFE"
+
+
+def test_a_run_with_more_gaps_than_a_result_shows_is_read() -> None:
+    """The figure is of all gaps, so it may be above the sum of those that are shown."""
+    made = copy.deepcopy(GOOD)
+    gap = {"worker": 0, "pid": 1, "at_s": 0.0, "for_s": 0.002, "lost_s": 0.001}
+    gaps = [gap | {"at_s": number / 100} for number in range(MOST_GAPS)]
+    made["generator"] |= {"gap_s": 0.06, "gaps": gaps}
+    assert of_its_kind(made, "x/result.json").verdict.word == "SAFE"
+    made["generator"]["gaps"].pop()
+    with pytest.raises(UsageError, match=r"generator.gap_s is 0.06, and gaps give 0.049 or less"):
+        of_its_kind(made, "x/result.json")
