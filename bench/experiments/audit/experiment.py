@@ -87,16 +87,16 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
     plan = order.plan
     server = find_server(order.server)
     with Experiment(order) as experiment:
-        found: list[Contestant | Missing] = []
+        libraries: list[Contestant | Missing] = []
         cells: list[Cell] = []
         with experiment.cuttable():
             controls = (
                 ours(CONTROL + name)
                 for name in (NO_FAULT, *(one.told.name for one in plan.schedules))
             )
-            found += [*controls, *install(CACHE.resolve(), plan.libraries, show)]
+            libraries += [*controls, *install(CACHE.resolve(), plan.libraries, show)]
             _Playing(plan, server, show).run(
-                [one for one in found if isinstance(one, Contestant)], cells
+                [one for one in libraries if isinstance(one, Contestant)], cells
             )
         experiment.require(cells)
         result = AuditResult(
@@ -104,8 +104,8 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
             fleet=OwnFleet(server=server),
             conditions=plan.conditions,
             schedules=tuple(one.told for one in plan.schedules),
-            libraries=tuple(one.peer for one in found if isinstance(one, Contestant)),
-            absent=tuple(one for one in found if isinstance(one, Missing)),
+            libraries=tuple(one.peer for one in libraries if isinstance(one, Contestant)),
+            absent=tuple(one for one in libraries if isinstance(one, Missing)),
             cells=tuple(cells),
             verdict=judge_cells(cells, interrupted=experiment.cut),
         )
@@ -161,7 +161,7 @@ class _Playing:
 
     def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
         """Play `one` until it is known what comes of it, and again as often as the plan says."""
-        seen = 0
+        failures = 0
         of = 0
         unknown = 0
         plays = self._plan.conditions
@@ -170,11 +170,11 @@ class _Playing:
             if not of or again.verdict == "does not":
                 cell = again
             of += again.verdict in ("holds", "does not")
-            seen += again.verdict == "does not"
+            failures += again.verdict == "does not"
             unknown += again.verdict == "not known"
-            enough = of >= (plays.repeats if seen else plays.held) or unknown >= TRIES
+            enough = of >= (plays.repeats if failures else plays.held) or unknown >= TRIES
             if enough or again.verdict == "not applicable" or self._stop.is_set():
-                return structs.replace(cell, seen=seen, of=of)
+                return structs.replace(cell, seen=failures, of=of)
 
 
 def play(stage: Stage, one: AuditSchedule) -> Cell:

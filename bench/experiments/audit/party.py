@@ -185,17 +185,17 @@ class Party(Child):
     def answer(self, patience_s: float = PATIENCE_S) -> Said:
         """What it says to the step it was told. Raises HangsError."""
         try:
-            said = self.hear(Said, patience_s)
+            reply = self.hear(Said, patience_s)
         except EnvironmentNotReadyError:
             if not self.ended:
                 self.note(f"→ nothing for {patience_s:.0f} s")
                 raise HangsError(f"no answer within {patience_s:.0f} s") from None
             if self.process.returncode in _FROM_OUTSIDE:
                 raise
-            said = Said(ok=False, error="the process ended")
-        valid = "" if said.valid_ms is None else f", valid for {said.valid_ms:,.0f} ms"
-        self.note(f"→ yes{valid}" if said.ok else f"→ {said.error or 'no'}")
-        return said
+            reply = Said(ok=False, error="the process ended")
+        valid = "" if reply.valid_ms is None else f", valid for {reply.valid_ms:,.0f} ms"
+        self.note(f"→ yes{valid}" if reply.ok else f"→ {reply.error or 'no'}")
+        return reply
 
     def ask(self, do: str, **words: object) -> Said:
         """Tell it a step and return its answer.
@@ -203,10 +203,10 @@ class Party(Child):
         Raises HangsError; NotApplicableError for what it does not have.
         """
         self.begin(do, **words)
-        said = self.answer()
-        if said.absent:
+        reply = self.answer()
+        if reply.absent:
             raise NotApplicableError(f"it has no {do}")
-        return said
+        return reply
 
     def begin_acquire(self, ttl_ms: int = LONG_MS) -> None:
         """Have it lock the resource."""
@@ -214,11 +214,11 @@ class Party(Child):
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
         """What came of that; it is recorded."""
-        said = self.answer(patience_s)
+        reply = self.answer(patience_s)
         now_ns = monotonic_ns()
         self.until_ns = end_ns = self._asked_ns + self._ttl_ms * NS_PER_MS
-        if said.valid_ms is not None:
-            end_ns = now_ns + int(said.valid_ms * NS_PER_MS)
+        if reply.valid_ms is not None:
+            end_ns = now_ns + int(reply.valid_ms * NS_PER_MS)
         done = OperationFacts(
             start_ns=self._asked_ns,
             attempt_ns=self._asked_ns,
@@ -226,12 +226,12 @@ class Party(Child):
             resource=0,
             caller=0,
             sequence=1,
-            outcome="acquired" if said.ok else "contended",
-            granted_ns=now_ns if said.ok else 0,
-            valid_until_ns=end_ns if said.ok else 0,
+            outcome="acquired" if reply.ok else "contended",
+            granted_ns=now_ns if reply.ok else 0,
+            valid_until_ns=end_ns if reply.ok else 0,
         )
         self.operations.append(done)
-        return said
+        return reply
 
     def acquire(self, ttl_ms: int = LONG_MS) -> Said:
         """Have it lock the resource; what came of it."""
@@ -243,12 +243,12 @@ class Party(Child):
         self.operations[-1] = sent = structs.replace(
             self.operations[-1], release_sent_ns=monotonic_ns()
         )
-        said = self.ask("release")
-        outcome = "released" if said.ok else "gone"
+        reply = self.ask("release")
+        outcome = "released" if reply.ok else "gone"
         self.operations[-1] = structs.replace(
             sent, release_replied_ns=monotonic_ns(), release_outcome=outcome
         )
-        return said
+        return reply
 
     def pause(self) -> None:
         """Freeze it; returns when it stands still."""

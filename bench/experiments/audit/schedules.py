@@ -100,20 +100,24 @@ def one_killed(stage: Stage) -> str:
 
 
 def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
-    said = client.acquire()
-    if not said.ok:
-        kept = sum(map(bool, stage.keys()[: stage.minority.start]))
-        left = f", and leaves its key on {kept} instances for the rest of the TTL" if kept else ""
+    reply = client.acquire()
+    if not reply.ok:
+        keys_left = sum(map(bool, stage.keys()[: stage.minority.start]))
+        left = (
+            f", and leaves its key on {keys_left} instances for the rest of the TTL"
+            if keys_left
+            else ""
+        )
         return (
             f"with one of {stage.instances} {how} nobody gets the lock: "
-            f"{said.error or 'it gave up'}{left}"
+            f"{reply.error or 'it gave up'}{left}"
         )
-    said = client.release()
+    reply = client.release()
     stage.cont([index for index in stage.minority if how == "stopped"])
-    if not said.ok:
+    if not reply.ok:
         return (
             f"with one of {stage.instances} {how} a release fails: "
-            f"{said.error or 'it says it was not ours'}"
+            f"{reply.error or 'it says it was not ours'}"
         )
     return _kept(stage, "keys stay behind after the release, for the rest of the TTL")
 
@@ -141,11 +145,11 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
     need(stage.until_free(), "its keys ended")
     need(other.acquire().ok, "the other client was granted")
     client.resume()
-    said = client.acquired()
-    if not said.ok:
+    reply = client.acquired()
+    if not reply.ok:
         return _in_time(client)
     _need_held(other)
-    past = said.valid_ms is not None and said.valid_ms <= 0
+    past = reply.valid_ms is not None and reply.valid_ms <= 0
     only = "; only its validity, in the past, says so" if past else ""
     return f"it is granted though its TTL had passed and another client holds the lock{only}"
 
@@ -193,13 +197,13 @@ def late_set(stage: Stage) -> str:
     client.begin_acquire()
     need(stage.until_asked(stage.majority, client), "its SET was under way")
     try:
-        said = client.acquired()
+        reply = client.acquired()
     except HangsError:
-        said = None
+        reply = None
     stage.cont(stage.majority)
-    if said is None and client.acquired().ok:
+    if reply is None and client.acquired().ok:
         client.release()
-    elif said is not None and said.ok:
+    elif reply is not None and reply.ok:
         return "it is granted though no quorum answered"
     return _kept(stage, "keys of a lock that nobody has block everybody for the rest of the TTL")
 
@@ -269,8 +273,10 @@ def extend_after_expiry(stage: Stage) -> str:
     if client.ask("extend", ttl_ms=3 * LONG_MS).ok:
         _need_held(holder)
         return "it says that a lock is extended that another client holds"
-    if taken := _taken(stage, before, holder, "its extension changes the lock of the next holder"):
-        return taken
+    if violation := _taken(
+        stage, before, holder, "its extension changes the lock of the next holder"
+    ):
+        return violation
     return (
         "it says that a lock is extended that had ended: somebody may have held it in between"
         if again
@@ -300,15 +306,17 @@ def paused_holder(stage: Stage) -> str:
         believes = client.ask("held").ok
     except NotApplicableError:
         believes = None
-    said = client.release()
-    if taken := _taken(stage, before, holder, "its release deletes the lock of the next holder"):
-        return taken
+    reply = client.release()
+    if violation := _taken(
+        stage, before, holder, "its release deletes the lock of the next holder"
+    ):
+        return violation
     if believes:
         _need_held(holder)
         return "asked whether it holds the lock, it says yes while another client does"
     return (
         "it cannot be asked, and its release reports nothing"
-        if believes is None and said.ok
+        if believes is None and reply.ok
         else ""
     )
 
@@ -318,12 +326,14 @@ def script_flush(stage: Stage) -> str:
     """SCRIPT FLUSH while a lock is held: it is given back, and locked again."""
     client = _granted(stage)
     stage.flush_scripts()
-    said = client.release()
-    if not said.ok or not stage.until_lockable(CLEAN_S):
-        return f"after SCRIPT FLUSH a release fails: {said.error or 'its keys stay'}"
-    said = client.acquire()
+    reply = client.release()
+    if not reply.ok or not stage.until_lockable(CLEAN_S):
+        return f"after SCRIPT FLUSH a release fails: {reply.error or 'its keys stay'}"
+    reply = client.acquire()
     return (
-        "" if said.ok else f"after SCRIPT FLUSH nobody gets the lock: {said.error or 'it gave up'}"
+        ""
+        if reply.ok
+        else f"after SCRIPT FLUSH nobody gets the lock: {reply.error or 'it gave up'}"
     )
 
 
@@ -358,9 +368,9 @@ def interrupted_acquire(stage: Stage) -> str:
     need(stage.until_asked(stage.majority, client), "its SET was under way")
     stage.interrupt(client)
     stage.cont(stage.majority)
-    said = client.acquired()
-    need(said.error or said.ok, "it was interrupted, or granted all the same")
-    if said.ok:
+    reply = client.acquired()
+    need(reply.error or reply.ok, "it was interrupted, or granted all the same")
+    if reply.ok:
         client.release()
     return _kept(stage, KEPT) or _in_time(client)
 
@@ -398,11 +408,11 @@ def body_without_lock(stage: Stage) -> str:
     other = stage.party()
     holder = _granted(stage)
     try:
-        said = other.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS // 5, wait_ms=WAIT_MS)
+        reply = other.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS // 5, wait_ms=WAIT_MS)
     except HangsError:
         # it waits for the lock
         return ""
-    if not said.ok:
+    if not reply.ok:
         return ""
     _need_held(holder)
     return "the body runs though another client holds the lock"
@@ -416,9 +426,9 @@ def majority_down(stage: Stage) -> str:
     stage.stop(stage.majority)
     begun_s = time.monotonic()
     client.begin_acquire()
-    said = client.acquired(DOWN_S)
+    reply = client.acquired(DOWN_S)
     took_s = time.monotonic() - begun_s
-    if said.ok:
+    if reply.ok:
         return f"it is granted without a quorum, after {took_s:.0f} s"
     return f"it says no only after {took_s:.0f} s" if took_s > LONG_MS / 1000 else ""
 
@@ -431,11 +441,11 @@ def forked(stage: Stage) -> str:
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:
         _need_held(client)
         return "the child is granted what its parent holds"
-    if taken := _taken(stage, before, client, "the child's end removes its parent's lock"):
-        return taken
-    said = client.release()
+    if violation := _taken(stage, before, client, "the child's end removes its parent's lock"):
+        return violation
+    reply = client.release()
     return (
         ""
-        if said.ok and stage.until_lockable(CLEAN_S)
-        else f"the parent cannot release afterwards: {said.error}"
+        if reply.ok and stage.until_lockable(CLEAN_S)
+        else f"the parent cannot release afterwards: {reply.error}"
     )

@@ -194,13 +194,13 @@ class Stage:
     def keys(self) -> list[str | None]:
         """Who holds the resource on each instance, None for nobody; what is dead or frozen is left
         out."""
-        found: list[str | None] = []
+        holders: list[str | None] = []
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
             if codes[index] is None and index not in self._stopped:
                 names = [name for name in server.keys(f"*{RESOURCE}*") if b"signal" not in name]
-                found.append(next((repr(server.dump(name)) for name in names), None))
-        return found
+                holders.append(next((repr(server.dump(name)) for name in names), None))
+        return holders
 
     def forget(self, which: Sequence[int]) -> None:
         """Empty these instances, as a restart without persistence does."""
@@ -221,9 +221,9 @@ class Stage:
 
         def asked() -> bool:
             looked_ns = monotonic_ns()
-            found = bool(ports & _asked_ports())
-            party.idle_ns = party.idle_ns if found else looked_ns
-            return found
+            has_request = bool(ports & _asked_ports())
+            party.idle_ns = party.idle_ns if has_request else looked_ns
+            return has_request
 
         came = self._within(PATIENCE_S / 4, asked)
         self.note(
@@ -254,10 +254,10 @@ class Stage:
         Raises CutError.
         """
         deadline_s = time.monotonic() + patience_s
-        while not (found := met()) and time.monotonic() < deadline_s:
+        while not (is_met := met()) and time.monotonic() < deadline_s:
             if self._cut.wait(look_s):
                 raise CutError
-        return found
+        return is_met
 
     def require_servers(self) -> None:
         """Raise EnvironmentNotReadyError when somebody else has killed a server."""

@@ -129,7 +129,7 @@ def _headline(result: AuditResult) -> str:
         for cell in result.cells
         if _is_control(cell) and cell.library != CONTROL + NO_FAULT
     ]
-    told = " · ".join(
+    verdict_counts = " · ".join(
         f"{counts[word]} {_PLURALS.get(word, word)}" for word in _SIGNS if counts[word]
     )
     faults = (
@@ -140,7 +140,7 @@ def _headline(result: AuditResult) -> str:
         f"{counted(len(_libraries(result)), 'lock')}, "
         f"{counted(len(result.schedules), 'schedule')}{cut}"
     )
-    return f"{played}: {told or 'no cell'}{faults}"
+    return f"{played}: {verdict_counts or 'no cell'}{faults}"
 
 
 def suite(result: AuditResult) -> Suite:

@@ -136,14 +136,14 @@ class CrashPlace:
         """Read the ledger of a dead instance, cutting its files if the power went."""
         control = self._controls[index]
         instance = self.fleet.instances[index]
-        known = [control.synced(path) for path in append_only_files(instance.folder)]
+        files = [control.synced(path) for path in append_only_files(instance.folder)]
         if crash.kind.startswith("power-cut"):
             cut_power(instance, control, torn if crash.kind == "power-cut-torn" else None)
-        written_ns = max((file.written_ns for file in known), default=0)
+        written_ns = max((file.written_ns for file in files), default=0)
         return Ledger(
             index,
-            in_flight=sum(file.in_flight for file in known),
-            synced_after_write=any(file.synced_ns > file.written_ns > 0 for file in known),
+            in_flight=sum(file.in_flight for file in files),
+            synced_after_write=any(file.synced_ns > file.written_ns > 0 for file in files),
             since_write_s=max(0, ended_ns - written_ns) / NS_PER_S if written_ns else None,
         )
 
@@ -263,14 +263,14 @@ class OneCut:
                 for index, ended_ns in self._ended_ns.items()
             ]
             probes = [_task(stack, self._until_available(second)) for second in self._seconds]
-            losses, asked = await self._back(stack)
-            if not any(loss.at_stake for loss in losses) or not any(one.asked for one in asked):
+            losses, contests = await self._back(stack)
+            if not any(loss.at_stake for loss in losses) or not any(one.asked for one in contests):
                 raise EnvironmentNotReadyError(
                     "this machine is too slow: no lock was valid any more after the crash"
                 )
             unavailable_s = tuple(await asyncio.gather(*probes))
-            found = tuple(ledgers), tuple(losses), tuple(asked)
-            return CutFacts(self._crash, self._number, self._load_s, *found, unavailable_s)
+            facts = tuple(ledgers), tuple(losses), tuple(contests)
+            return CutFacts(self._crash, self._number, self._load_s, *facts, unavailable_s)
 
     async def _connect(self, stack: AsyncExitStack) -> None:
         quorum = quorum_of(self._crash.instances)
@@ -316,18 +316,18 @@ class OneCut:
         """Open loop: each tick so many locks, by turns of every margin."""
         locks = [*self._firsts.values()]
         asking = set[asyncio.Task[object]]()
-        taken = 0
+        started = 0
         began_ns = monotonic_ns()
         try:
             while not stop.is_set():
                 due = int((monotonic_ns() - began_ns) / NS_PER_S * self._locks_per_s)
-                for number in range(taken, min(due, taken + MOST_OUTSTANDING - len(asking))):
+                for number in range(started, min(due, started + MOST_OUTSTANDING - len(asking))):
                     task = asyncio.create_task(
                         locks[number % len(locks)].try_acquire(str(number), TTL_MS)
                     )
                     asking.add(task)
                     task.add_done_callback(asking.discard)
-                taken = due
+                started = due
                 await asyncio.sleep(TICK_S)
         finally:
             if asking:
@@ -359,25 +359,27 @@ class OneCut:
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
         """Which of the locks that it had acknowledged each victim still knows, as `ask` finds
         out."""
-        known = {}
+        remembered = {}
         for index in self._victims:
             leases = [lease for first in self._firsts for lease in first.granted_by(index)]
-            known[index] = await finish(
+            remembered[index] = await finish(
                 ask, index, [self._prefix + lease.resource for lease in leases]
             )
-        return known
+        return remembered
 
-    def _losses(self, known: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
+    def _losses(self, remembered: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
         """What is gone of each margin's locks that are valid at `looked_ns`: by instance, then each
         lock once."""
-        found = []
+        losses = []
         for first in self._firsts:
-            told = [(index, lease) for index in self._victims for lease in first.granted_by(index)]
-            valid = [(index, lease) for index, lease in told if valid_until_ns(lease) > looked_ns]
+            grants = [
+                (index, lease) for index in self._victims for lease in first.granted_by(index)
+            ]
+            valid = [(index, lease) for index, lease in grants if valid_until_ns(lease) > looked_ns]
             gone = [
                 (index, lease)
                 for index, lease in valid
-                if self._prefix + lease.resource not in known[index]
+                if self._prefix + lease.resource not in remembered[index]
             ]
             for instance in (*self._victims, None):
                 at_stake, lost = (
@@ -390,8 +392,8 @@ class OneCut:
                     if instance in (None, i)
                 ]
                 oldest_s = max(0, *ages_ns) / NS_PER_S if ages_ns else None
-                found.append(Loss(first.margin, instance, at_stake, lost, oldest_s))
-        return found
+                losses.append(Loss(first.margin, instance, at_stake, lost, oldest_s))
+        return losses
 
     async def _until_seen(self, second: AsyncRedlock) -> None:
         """Return when the client is connected to every victim again, or after a while."""
@@ -408,29 +410,29 @@ class OneCut:
         valid."""
         second = self._seconds[way]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}
-        asked: set[str] = set()
+        requested: set[str] = set()
         doubled = 0
         for _ in range(rounds) if rounds else count():
             now_ns = monotonic_ns()
             ends_ns = {name: end_ns for name, end_ns in ends_ns.items() if end_ns > now_ns}
             if not ends_ns:
                 break
-            asked |= set(ends_ns)
+            requested |= set(ends_ns)
             for result in await asyncio.gather(
                 *(second.try_acquire(name, TTL_MS) for name in ends_ns)
             ):
                 if isinstance(result, Lease) and result.granted_ns < ends_ns.pop(result.resource):
                     doubled += 1
             await asyncio.sleep(ASK_EVERY_S)
-        return AskedAgain(first.margin, bool(way), len(asked), doubled)
+        return AskedAgain(first.margin, bool(way), len(requested), doubled)
 
     async def _until_available(self, second: AsyncRedlock) -> float:
         """Seconds from the end of the victims to the first grant of a lock that nobody has."""
         while not isinstance(
-            found := await second.try_acquire(f"free-{monotonic_ns()}", TTL_MS), Lease
+            result := await second.try_acquire(f"free-{monotonic_ns()}", TTL_MS), Lease
         ):
             await asyncio.sleep(TICK_S)
-        return (found.granted_ns - max(self._ended_ns.values())) / NS_PER_S
+        return (result.granted_ns - max(self._ended_ns.values())) / NS_PER_S
 
 
 def _task(stack: AsyncExitStack, work: Coroutine[object, object, Found]) -> asyncio.Task[Found]:

@@ -101,7 +101,7 @@ def concluded(
 ) -> CrashResult:
     """The result: everything that follows from the cuts, of the groups that have all of them."""
     of_groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
-    finished = [found for found in of_groups if len(found) >= plan.cuts]
+    finished = [group_cuts for group_cuts in of_groups if len(group_cuts) >= plan.cuts]
     rows = [row for of_group in finished for row in cells(of_group)]
     groups = [group(of_group) for of_group in finished]
     return CrashResult(
@@ -162,8 +162,8 @@ class _CutQueue:
         """
         require_descriptors(DEPTH * self._lanes, _CLIENTS)
         total = len(self._plan.orders)
-        kept = len(self._journal.pieces)
-        before = f", {kept:,} of them done before" if kept else ""
+        cuts_done = len(self._journal.pieces)
+        before = f", {cuts_done:,} of them done before" if cuts_done else ""
         self._show(
             f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._remaining()}"
         )
@@ -184,8 +184,8 @@ class _CutQueue:
                 cuts = list(of_it)
                 async with asyncio.TaskGroup() as tasks:
                     waiting = iter(cuts)
-                    wanted = min(len(cuts), max(1, int(lanes / worth)))
-                    at_work = [tasks.create_task(self._lane(waiting)) for _ in range(wanted)]
+                    lane_count = min(len(cuts), max(1, int(lanes / worth)))
+                    at_work = [tasks.create_task(self._lane(waiting)) for _ in range(lane_count)]
                     while not is_over() and not all(lane.done() for lane in at_work):
                         await asyncio.wait(at_work, timeout=_LOOK_S)
                     for lane in at_work:

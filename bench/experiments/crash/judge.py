@@ -127,12 +127,12 @@ class CutFacts:
 
     def of(self, margin: int | None = None) -> Loss:
         """What became of one margin's locks, or of all (told as margin 0), each counted once."""
-        found = [
+        losses = [
             loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)
         ]
-        at_stake = sum(loss.at_stake for loss in found)
-        lost = sum(loss.lost for loss in found)
-        return Loss(margin or 0, None, at_stake, lost, _longest(found))
+        at_stake = sum(loss.at_stake for loss in losses)
+        lost = sum(loss.lost for loss in losses)
+        return Loss(margin or 0, None, at_stake, lost, _longest(losses))
 
     def _window_of(self, instance: int) -> float | None:
         return _longest(loss for loss in self.losses if loss.instance == instance)
@@ -144,9 +144,9 @@ def _longest(losses: Iterable[Loss]) -> float | None:
 
 def spread(values: Iterable[float]) -> MedianAndMax:
     """Median and maximum; both None of nothing."""
-    found = list(values)
+    numbers = list(values)
     return MedianAndMax(
-        median=statistics.median(found) if found else None, max=max(found, default=None)
+        median=statistics.median(numbers) if numbers else None, max=max(numbers, default=None)
     )
 
 
@@ -159,7 +159,7 @@ def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
     counted = [cut.of(margin) for cut in cuts if not (apart and cut.is_in_flight)]
     lost = sum(loss.lost for loss in counted)
     at_stake = sum(loss.at_stake for loss in counted)
-    found = CrashGroup(
+    unjudged = CrashGroup(
         **asdict(crash),
         cuts=len(cuts),
         at_stake=at_stake,
@@ -178,52 +178,52 @@ def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
         verdict=NOT_KNOWN,
         reason=None,
     )
-    verdict, reason = judge_loss(found)
-    return replace(found, verdict=verdict, reason=reason)
+    verdict, reason = judge_loss(unjudged)
+    return replace(unjudged, verdict=verdict, reason=reason)
 
 
-def judge_loss(found: CrashGroup) -> Judged:
+def judge_loss(losses: CrashGroup) -> Judged:
     """Return the word on what a group lost, by its own figures."""
-    unexplained = found.unexplained
-    if found.policy == "everysec" and found.kind in ("kill", "kill-slow-fsync") and unexplained:
+    unexplained = losses.unexplained
+    if losses.policy == "everysec" and losses.kind in ("kill", "kill-slow-fsync") and unexplained:
         return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
-    if found.expected_loss == "none" and found.lost_total:
+    if losses.expected_loss == "none" and losses.lost_total:
         return (
             VIOLATED,
-            f"{found.lost_total} acknowledged locks were lost in {found.cuts_with_loss} cuts",
+            f"{losses.lost_total} acknowledged locks were lost in {losses.cuts_with_loss} cuts",
         )
-    if found.lost_share is None:
-        kept_apart = found.fsync_in_flight.apart and found.fsync_in_flight.cuts == found.cuts
+    if losses.lost_share is None:
+        kept_apart = losses.fsync_in_flight.apart and losses.fsync_in_flight.cuts == losses.cuts
         return (
             NOT_KNOWN,
             "a sync was in flight in every cut"
             if kept_apart
             else "no acknowledged lock was at stake",
         )
-    if found.expected_loss == "some" and not found.lost_total:
+    if losses.expected_loss == "some" and not losses.lost_total:
         return NOT_SHOWN, "nothing was lost"
-    if found.expected_loss == "nearly-all" and found.lost_share < NEARLY_ALL:
-        return NOT_SHOWN, f"only {found.lost_share:.0%} of the locks at stake were lost"
+    if losses.expected_loss == "nearly-all" and losses.lost_share < NEARLY_ALL:
+        return NOT_SHOWN, f"only {losses.lost_share:.0%} of the locks at stake were lost"
     return AS_EXPECTED, None
 
 
 def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
     """One row per margin and abstention of one finished group of cuts."""
-    told = sorted({(asked.margin, asked.abstention) for cut in cuts for asked in cut.asked})
-    return [_cell(cuts, margin, abstention=abstention) for margin, abstention in told]
+    pairs = sorted({(contest.margin, contest.abstention) for cut in cuts for contest in cut.asked})
+    return [_cell(cuts, margin, abstention=abstention) for margin, abstention in pairs]
 
 
 def _cell(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> CrashRow:
-    asked = _asked(cuts, margin, abstention=abstention)
+    contests = _asked(cuts, margin, abstention=abstention)
     in_flight = _asked([cut for cut in cuts if cut.is_in_flight], margin, abstention=abstention)
     row = CrashRow(
         **asdict(group(cuts, margin)),
         margin=margin,
         abstention=abstention,
-        asked=sum(one.asked for one in asked),
-        double_grants=sum(one.double_grants for one in asked),
+        asked=sum(one.asked for one in contests),
+        double_grants=sum(one.double_grants for one in contests),
         double_grants_apart=sum(one.double_grants for one in in_flight),
-        cuts_with_double_grants=sum(one.double_grants > 0 for one in asked),
+        cuts_with_double_grants=sum(one.double_grants > 0 for one in contests),
         unavailable_s=spread(cut.unavailable_s[abstention] for cut in cuts),
     )
     return _judged_row(row)
@@ -262,8 +262,8 @@ def judge_double_grants(row: CrashRow) -> Judged:
         older = row.double_grants if apart and row.verdict != VIOLATED else 0
         doubled -= older if row.double_grants_apart is None else row.double_grants_apart
     if expected in ("none", "none-unless-in-flight"):
-        told = f"{doubled} locks were granted a second time while they were valid"
-        return (VIOLATED, told) if doubled else (AS_EXPECTED, None)
+        message = f"{doubled} locks were granted a second time while they were valid"
+        return (VIOLATED, message) if doubled else (AS_EXPECTED, None)
     return (AS_EXPECTED, None) if doubled else (NOT_SHOWN, "no lock was granted a second time")
 
 

@@ -112,13 +112,13 @@ def quick_crashes(instances: Sequence[int]) -> list[Crash]:
     """Every policy and kind once at the N in depth, there also a quorum, and everywhere the main
     ones."""
     depth = DEPTH if DEPTH in instances else instances[0]
-    found = []
+    crashes = []
     for crash in full_crashes(instances):
         in_depth = crash.instances == depth
         is_main = (crash.policy, crash.kind) in _MAIN
         of_a_quorum = in_depth and is_main and crash.crashed == quorum_of(crash.instances)
         if crash.restart == "at-once" or crash.policy in ("none", "everysec"):
-            found += (
+            crashes += (
                 [crash] if of_a_quorum or (crash.crashed == 1 and (in_depth or is_main)) else []
             )
-    return found
+    return crashes

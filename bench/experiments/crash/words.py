@@ -93,19 +93,21 @@ def sheet(result: CrashResult, place: str = "") -> Sheet:
 def _headline(result: CrashResult) -> str:
     """What was lost, in one sentence; the bounds are the key figures'."""
     groups = result.groups
-    told = []
+    phrases = []
     if always := [row for row in groups if row.policy == "always"]:
-        told.append(f"always lost {_locks(sum(row.lost_total for row in always))}")
+        phrases.append(f"always lost {_locks(sum(row.lost_total for row in always))}")
     if cut := _of_everysec(groups):
         most = _most(row.lost_per_cut.max for row in cut)
         window_s = _most(row.lost_window_s.max for row in cut)
         back = f"up to the last {decimals(window_s)} s of locks" if most else "no lock"
-        told.append(f"everysec lost {back} at a power cut")
-    if groups and not told:
+        phrases.append(f"everysec lost {back} at a power cut")
+    if groups and not phrases:
         lost = _total(row.lost_total for row in groups)
         stake = _total(row.at_stake for row in groups)
-        told.append(f"{lost} of {stake} locks lost in {_total(row.cuts for row in groups)} crashes")
-    return ", ".join(told) or "nothing finished"
+        phrases.append(
+            f"{lost} of {stake} locks lost in {_total(row.cuts for row in groups)} crashes"
+        )
+    return ", ".join(phrases) or "nothing finished"
 
 
 def _locks(number: int) -> str:
@@ -170,13 +172,13 @@ def _parts(result: CrashResult) -> Iterator[Part]:
     back = [
         rows for rows in crashes.values() if rows[0].restart == "at-once" and any(map(_tells, rows))
     ]
-    for how, told in (("at once", back), ("after the longest TTL", delayed)):
-        if told:
-            margins = 1 + max(row.margin for rows in told for row in rows)
+    for how, row_groups in (("at once", back), ("after the longest TTL", delayed)):
+        if row_groups:
+            margins = 1 + max(row.margin for rows in row_groups for row in rows)
             trusted = (f"margin\n{margin}" for margin in range(margins))
             waits = ("no locks\ns", "abstain\ns")
             head = (*(name for name, _ in _CRASH), *trusted, "clients\nabstain", *waits)
-            cells = tuple(_twice(rows, margins) for rows in told)
+            cells = tuple(_twice(rows, margins) for rows in row_groups)
             about = "leases that two clients held, of those asked for"
             yield Part(
                 f"Granted twice, restarted {how}", about, head, cells, _WORDS, terms=_MARGIN_TERMS
@@ -230,14 +232,17 @@ def _lines(result: CrashResult) -> Iterator[tuple[str, str] | Sentence]:
         yield Sentence("not measured", text, "", NOT_MEASURED)
     yield from _findings(result.rows)
     for row in result.groups:
-        seen = row.fsync_in_flight
-        if seen.apart and seen.cuts:
+        in_flight = row.fsync_in_flight
+        if in_flight.apart and in_flight.cuts:
             lost = (
-                f"up to {count(seen.lost_per_cut_max)} locks"
-                if seen.lost_per_cut_max
+                f"up to {count(in_flight.lost_per_cut_max)} locks"
+                if in_flight.lost_per_cut_max
                 else "nothing"
             )
-            yield "fsync ran", f"{row.key}: in {seen.cuts} of {row.cuts} crashes, which lost {lost}"
+            yield (
+                "fsync ran",
+                f"{row.key}: in {in_flight.cuts} of {row.cuts} crashes, which lost {lost}",
+            )
 
 
 def _unmeasured(result: CrashResult) -> Iterator[str]:
@@ -294,8 +299,8 @@ def _findings(rows: Sequence[CrashRow]) -> Iterator[tuple[str, str]]:
 
 def _granted_twice(rows: Sequence[CrashRow]) -> str:
     twice = _total(row.double_grants for row in rows)
-    asked = _total(row.asked for row in rows)
-    return f"{twice} of {asked} locks granted twice"
+    requests = _total(row.asked for row in rows)
+    return f"{twice} of {requests} locks granted twice"
 
 
 def _total(numbers: Iterable[int]) -> str:
@@ -322,12 +327,12 @@ def suite(result: CrashResult) -> Suite:
 
 def figures(result: CrashResult) -> list[Figure]:
     """What the worst crash of every policy and kind lost, grouped by policy."""
-    known = [group for group in result.groups if group.lost_per_cut.max is not None]
-    if not known:
+    measured = [group for group in result.groups if group.lost_per_cut.max is not None]
+    if not measured:
         return []
     groups = []
     rows = []
-    for policy, of_policy in groupby(sorted(known, key=_place_of), attrgetter("policy")):
+    for policy, of_policy in groupby(sorted(measured, key=_place_of), attrgetter("policy")):
         named = []
         for kind, same in groupby(of_policy, attrgetter("kind")):
             most, back_s, twice = _worst(list(same), result.rows)

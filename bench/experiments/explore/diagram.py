@@ -41,23 +41,23 @@ WORDS = {
 OF_SERVERS = {"restart", "stop", "flush", "forget", "full", "die"}
 
 
-def steps_of(seen: Sequence[Event], instances: int) -> list[Step]:
+def steps_of(events: Sequence[Event], instances: int) -> list[Step]:
     """The steps, in order; the rule that was broken is the last."""
     writes = {b"SET", b"SETNX", b"GETSET"}
     owners = {
         event[5][2]: event[2]
-        for event in seen
+        for event in events
         if event[1] == "call" and event[5][0].upper() in writes
     }
     rows = list[Step]()
-    taken = set[int]()
-    for number, event in enumerate(seen):
+    merged = set[int]()
+    for number, event in enumerate(events):
         ms = _ms(event[0])
         what = event[1]
         if what == "call":
-            if number not in taken:
-                together = list(_together(seen, number))
-                taken.update(index for index, _ in together)
+            if number not in merged:
+                together = list(_together(events, number))
+                merged.update(index for index, _ in together)
                 if not _found_nothing([one for _, one in together]):
                     rows.append(
                         Step(ms, event[2], _call([one for _, one in together], instances, owners))
@@ -99,11 +99,11 @@ def _ms(time_ns: int) -> float:
     return (time_ns - START_NS) / NS_PER_MS
 
 
-def _together(seen: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
+def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
     """The calls of one kind that were sent together, and executed at one time, or nearly."""
-    begun = seen[first]
-    for index in range(first, len(seen)):
-        event = seen[index]
+    begun = events[first]
+    for index in range(first, len(events)):
+        event = events[index]
         if event[0] > begun[0] + 2 * LATENCY_NS:
             return
         if event[1] == "call" and (event[2], event[4], event[5][0]) == (
@@ -126,35 +126,35 @@ def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -
     """`SET NX PX 500 → OK`; `2,3: … → OK nil` on some of several instances; several commands with
     how many they are."""
     sent_ns, command = calls[0][4:6]
-    asked = sorted({event[3] + 1 for event in calls})
-    where = f"{','.join(map(str, asked))}: " if len(asked) < instances else ""
+    targets = sorted({event[3] + 1 for event in calls})
+    where = f"{','.join(map(str, targets))}: " if len(targets) < instances else ""
     replies = [_reply(event[6], owners) for event in calls]
     commands = len({tuple(event[5][1:]) for event in calls})
-    said = " ".join(replies)
+    answers = " ".join(replies)
     many = ""
     if commands > 1:
-        said = " ".join(f"{times} {reply}" for reply, times in Counter(replies).items())
+        answers = " ".join(f"{times} {reply}" for reply, times in Counter(replies).items())
         many = f"{commands} × "
     late = " (late)" if calls[0][0] - sent_ns > 2 * LATENCY_NS else ""
-    return f"{where}{many}{_name(command, owners)} → {said}{late}"
+    return f"{where}{many}{_name(command, owners)} → {answers}{late}"
 
 
 def _name(command: Sequence[bytes], owners: Mapping[bytes, int]) -> str:
     name = command[0].decode().upper()
-    told = list(command[1:])
+    arguments = list(command[1:])
     if name in ("EVAL", "EVALSHA"):
         name = SCRIPTS.get(command[1], "script")
-        told = list(command[3:])
+        arguments = list(command[3:])
     elif name == "DELIFEQ":
         name = "del if"
     options = [
         word
-        for word in told[1:]
+        for word in arguments[1:]
         if word in {b"NX", b"PX", b"IFEQ"} or (word.isdigit() and len(word) < 6)
     ]
     mine = (
-        [f"C{owners[told[1]] + 1}'s"]
-        if name in SCRIPTS.values() and len(told) > 1 and told[1] in owners
+        [f"C{owners[arguments[1]] + 1}'s"]
+        if name in SCRIPTS.values() and len(arguments) > 1 and arguments[1] in owners
         else []
     )
     return " ".join([name, *mine, *(word.decode() for word in options)])

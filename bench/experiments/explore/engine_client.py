@@ -74,34 +74,34 @@ class EngineClient:
     def _operate(self, steps: Generator[Request, int, Ended]) -> Ended:
         actor = here()
         try:
-            wanted = next(steps)
+            request = next(steps)
             while True:
-                if isinstance(wanted, int):
-                    actor.wait(wanted)
-                elif not isinstance(wanted, Offer):
-                    self._submit(wanted)
-                    if wanted.outcome is None:
-                        wanted.waiter = partial(actor.wake, actor.turn)
+                if isinstance(request, int):
+                    actor.wait(request)
+                elif not isinstance(request, Offer):
+                    self._submit(request)
+                    if request.outcome is None:
+                        request.waiter = partial(actor.wake, actor.turn)
                         try:
                             actor.wait()
                         except BaseException as error:  # noqa: BLE001
                             # the steps decide what becomes of it
-                            wanted.waiter = None
+                            request.waiter = None
                             steps.throw(error)
-                wanted = steps.send(self._world.now_ns)
+                request = steps.send(self._world.now_ns)
         except StopIteration as done:
             ended: Ended = done.value
             return ended
 
-    def _submit(self, wanted: Any) -> None:
-        if isinstance(wanted, Turn):
-            self._arm(wanted.due_ns)
-        elif isinstance(wanted, SetRound):
-            self.engine.submit(wanted)
-        elif isinstance(wanted, ExtendRound):
-            self.engine.submit_extend(wanted)
+    def _submit(self, request: Any) -> None:
+        if isinstance(request, Turn):
+            self._arm(request.due_ns)
+        elif isinstance(request, SetRound):
+            self.engine.submit(request)
+        elif isinstance(request, ExtendRound):
+            self.engine.submit_extend(request)
         else:
-            self.engine.submit_release(wanted)
+            self.engine.submit_release(request)
 
     def close(self) -> None:
         """It has nothing to close."""

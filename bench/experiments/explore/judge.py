@@ -15,14 +15,14 @@ from bench.measure.expectation import RowWord, conclude_rows, row_verdict
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 
 
-def judge_explored(rows: Sequence[ExploredRow], wanted: int, *, is_cut: bool = False) -> Verdict:
-    """Return the verdict over `rows`, of which `wanted` were asked for; the last one may have been
+def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = False) -> Verdict:
+    """Return the verdict over `rows`, of which `planned` were asked for; the last one may have been
     cut."""
-    cut = f"interrupted in recipe {len(rows)} of {wanted}" if is_cut else ""
-    told = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
+    cut = f"interrupted in recipe {len(rows)} of {planned}" if is_cut else ""
+    judged = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
     held = sum(row.schedules for row in rows if row.safe)
     also = [Evidence("schedules of recipes that must hold", held)] if held else []
-    return conclude_rows(told, tested="recipes as expected", also=also, interrupted=cut)
+    return conclude_rows(judged, tested="recipes as expected", also=also, interrupted=cut)
 
 
 def earned(result: ExploreResult) -> ExploreResult:
@@ -42,9 +42,11 @@ def word_of_row(row: ExploredRow) -> RowWord:
     # A search that ended before every schedule was played does not refute a known flaw that stayed
     # away.
     searched = row.tested >= least and (row.safe or row.whole)
-    known = row.reason is None and (broken or searched) and row.tested <= row.schedules
+    is_known = row.reason is None and (broken or searched) and row.tested <= row.schedules
     return row_verdict(
-        holds=broken != row.safe, broken=row.safe and broken, preconditions={"it is known": known}
+        holds=broken != row.safe,
+        broken=row.safe and broken,
+        preconditions={"it is known": is_known},
     )
 
 

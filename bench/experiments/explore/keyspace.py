@@ -174,6 +174,10 @@ class Keyspace:
         self.put(key, {**table, **dict(zip(pairs[::2], pairs[1::2], strict=True))})
         return len(pairs) // 2
 
+    def _lpush(self, key: bytes, *values: bytes) -> Reply:
+        self.put(key, values)
+        return len(values)
+
     def _script(self, what: bytes, source: bytes = b"") -> Reply:
         if what.upper() == b"FLUSH":
             self.scripts.clear()
@@ -182,10 +186,10 @@ class Keyspace:
         self.scripts[name] = source
         return name
 
-    def _evalsha(self, name: bytes, count: bytes, *told: bytes) -> Reply:
+    def _evalsha(self, name: bytes, count: bytes, *arguments: bytes) -> Reply:
         if name not in self.scripts:
             raise ReplyError("NOSCRIPT No matching script. Please use EVAL.")
-        return run_lua(self, self.scripts[name], told[: int(count)], told[int(count) :])
+        return run_lua(self, self.scripts[name], arguments[: int(count)], arguments[int(count) :])
 
 
 _COMMANDS: dict[bytes, Callable[..., Reply]] = {
@@ -205,15 +209,17 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
     b"HGET": lambda self, key, name: (self.get(key) or {}).get(name),
     b"HSET": Keyspace._hset,
     b"SCRIPT": Keyspace._script,
-    b"EVAL": lambda self, source, *told: self._evalsha(self._script(b"LOAD", source), *told),
+    b"EVAL": lambda self, source, *arguments: self._evalsha(
+        self._script(b"LOAD", source), *arguments
+    ),
     b"EVALSHA": Keyspace._evalsha,
     b"ROLE": lambda self: [self.role.encode(), 0, []],
     b"PING": lambda self: "PONG",
     # nobody can subscribe: who waits for a word polls
-    b"PUBLISH": lambda self, *told: 0,
-    b"LPUSH": lambda self, key, *values: (self.put(key, values), len(values))[1],
-    b"CLIENT": lambda self, *told: OK,
-    b"HELLO": lambda self, *told: [b"server", b"redis", b"proto", 2],
+    b"PUBLISH": lambda self, *arguments: 0,
+    b"LPUSH": Keyspace._lpush,
+    b"CLIENT": lambda self, *arguments: OK,
+    b"HELLO": lambda self, *arguments: [b"server", b"redis", b"proto", 2],
 }
 
 

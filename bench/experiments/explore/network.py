@@ -27,8 +27,8 @@ def commands_of(data: bytes) -> tuple[Command, ...]:
     """
     reader = Reader()
     reader.feed(data)
-    found = tuple(iter(reader.gets, False))
-    return () if reader.has_data() else found
+    commands = tuple(iter(reader.gets, False))
+    return () if reader.has_data() else commands
 
 
 class SimulatedServer:
@@ -196,10 +196,10 @@ class SimulatedLink:
             self._returns_ns = due_ns = max(self._returns_ns, due_ns)
             world.at(due_ns, partial(self._tell, self.heard, b"".join(replies)))
 
-    def _tell(self, told: Callable[..., object], *more: bytes) -> None:
+    def _tell(self, listener: Callable[..., object], *more: bytes) -> None:
         """The client learns of it, unless it has given the connection up."""
         if self.is_open:
-            self.process.run(partial(told, self, *more))
+            self.process.run(partial(listener, self, *more))
 
     def close(self) -> None:
         """The client gives it up; what is under way may still arrive."""

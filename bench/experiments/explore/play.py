@@ -74,16 +74,16 @@ class Played:
             holding[who] += {"granted": 1, "gives back": -1}.get(what, 0)
         return False
 
-    def count_in(self, seen: Counter[str]) -> None:
+    def count_in(self, counts: Counter[str]) -> None:
         """Add how often what was seen; `late votes`: of SETs that an instance took later than
         usual."""
-        seen.update([event[1] for event in self.seen])
+        counts.update([event[1] for event in self.seen])
         late = [
             event
             for event in self.seen
             if event[1] == "call" and event[0] - event[4] > 2 * LATENCY_NS
         ]
-        seen["late votes"] += sum(
+        counts["late votes"] += sum(
             event[6] == b"+OK\r\n" and event[5][0] == b"SET" for event in late
         )
 
@@ -218,13 +218,13 @@ class Play:
             first = caller + client * (setting.resources - setting.callers)
             resource = f"r{(first + turn) % setting.resources}"
             self.acquiring[here()] = here().process
-            found = locker.acquire(resource, TTL_MS, WAIT_MS)
+            result = locker.acquire(resource, TTL_MS, WAIT_MS)
             del self.acquiring[here()]
-            if isinstance(found, Denied):
-                self._denied(client, found)
+            if isinstance(result, Denied):
+                self._denied(client, result)
                 self._wait(20 * NS_PER_MS)
                 continue
-            held = self._granted(client, found)
+            held = self._granted(client, result)
             self._wait(int(setting.hold_ms / 2 * NS_PER_MS))
             if setting.extends and client == 0:
                 self._extend(locker, held)

@@ -100,8 +100,8 @@ def lasting(what: str, share: float) -> Change:
     return Change(what, int(share * TTL_MS * NS_PER_MS))
 
 
-def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Choose:
-    """At each place something with a small chance; what was chosen is `kept`."""
+def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) -> Choose:
+    """At each place something with a small chance; what was chosen is put into `changes`."""
     chance = random.choice((0.02, 0.05, 0.15))
     draw = random.random
     first = max(chance, 0.1)
@@ -115,14 +115,14 @@ def at_random(setting: Setting, random: Random, kept: dict[Place, Change]) -> Ch
         where, _, visit = place
         if (visit > 1 and drew >= chance) or where not in may:
             return None
-        kept[place] = change = lasting(random.choice(may[where]), random.choice(SHARES))
+        changes[place] = change = lasting(random.choice(may[where]), random.choice(SHARES))
         return change
 
     return choose
 
 
 def by_priorities(
-    setting: Setting, random: Random, passed: Iterable[Place], kept: dict[Place, Change]
+    setting: Setting, random: Random, passed: Iterable[Place], changes: dict[Place, Change]
 ) -> Choose:
     """Pauses at 1 to 4 of the places that the usual course has `passed`, and starts in an order of
     their own."""
@@ -131,7 +131,7 @@ def by_priorities(
 
     def choose(place: Place) -> Change | None:
         if place in at or (place.where == "start" and random.random() < 0.5):
-            kept[place] = change = lasting(setting.may[place.where][0], random.choice(SHARES))
+            changes[place] = change = lasting(setting.may[place.where][0], random.choice(SHARES))
             return change
         return None
 

@@ -80,30 +80,30 @@ def setting_of(recipe: str, about: About) -> Setting:
 def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played]:
     """Schedule `number` (from 0) of a seed, and what came of it."""
     random = Random(f"{seed} {setting.recipe} {number}")
-    told: dict[str, Any] = {"seed": number + seed}
+    settings: dict[str, Any] = {"seed": number + seed}
     if setting.recipe == ENGINE:
-        told["extends"] = number % 3 == 1
+        settings["extends"] = number % 3 == 1
         if number % CROWD == CROWD - 1:
             callers, shared = random.choice(((4, 4), (4, 2), (8, 1), (12, 2)))
-            told |= {
+            settings |= {
                 "callers": callers,
                 "resources": 2 * callers - shared,
                 "rounds": random.choice((1, 2)),
             }
         if number % 5 == 4:
-            told["hold_ms"] = TTL_MS
+            settings["hold_ms"] = TTL_MS
     usual = setting
-    setting = replace(setting, **told)
-    kept: dict[Place, Change] = {}
-    choose: Choose = kept.get
+    setting = replace(setting, **settings)
+    changes: dict[Place, Change] = {}
+    choose: Choose = changes.get
     if number % 2:
-        choose = at_random(setting, random, kept)
+        choose = at_random(setting, random, changes)
     elif number:
         if setting.recipe not in _USUAL:
             # of no number: each process begins with another
-            _USUAL[setting.recipe] = play(usual, kept.get)
-        choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, kept)
-    return Schedule(setting, kept), play(setting, choose)
+            _USUAL[setting.recipe] = play(usual, changes.get)
+        choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, changes)
+    return Schedule(setting, changes), play(setting, choose)
 
 
 _USUAL: dict[str, Played] = {}
@@ -165,26 +165,26 @@ class Hunt(Struct):
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
     """Play them, numbered from `first`, until enough of them broke a rule."""
-    found = Hunt()
-    seen = Counter[str]()
+    result = Hunt()
+    counts = Counter[str]()
     began_s = time.process_time()
     for number, (schedule, played) in enumerate(schedules, first):
-        found.played = found.played + 1
-        found.tested = found.tested + played.tested
-        found.raised = found.raised or played.raised
-        found.outside = Outside.take()
-        if found.outside:
+        result.played = result.played + 1
+        result.tested = result.tested + played.tested
+        result.raised = result.raised or played.raised
+        result.outside = Outside.take()
+        if result.outside:
             break
         if schedule.setting.recipe == ENGINE:
-            played.count_in(seen)
+            played.count_in(counts)
         if played.broken:
-            found.found += 1
-            found.keep(_told(*smallest(schedule, played), number))
-            if found.is_enough:
+            result.found += 1
+            result.keep(_told(*smallest(schedule, played), number))
+            if result.is_enough:
                 break
-    found.seen = seen
-    found.took_s = time.process_time() - began_s
-    return found
+    result.seen = counts
+    result.took_s = time.process_time() - began_s
+    return result
 
 
 def _told(schedule: Schedule, steps: Sequence[Step], number: int) -> Broken:
@@ -192,13 +192,13 @@ def _told(schedule: Schedule, steps: Sequence[Step], number: int) -> Broken:
         Deviation(*place, what, for_ns / NS_PER_MS)
         for place, (what, for_ns) in schedule.changes.items()
     )
-    told = replace(schedule.setting, starts_ms=schedule.setting.begins_ms)
+    setting = replace(schedule.setting, starts_ms=schedule.setting.begins_ms)
     return Broken(
         rule=steps[-1].text,
         number=number,
         changes=tuple(changes),
         steps=tuple(steps),
-        **_size(told),
+        **_size(setting),
     )
 
 

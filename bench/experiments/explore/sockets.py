@@ -53,8 +53,10 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
         Scene.worlds = Scene.worlds + 1
     # what a recipe has outside of its servers is of one world, too
     prefix = f"{os.getpid()}-{Scene.worlds}:"
-    told = RecipeSettings(key_prefix=prefix, max_ttl_ms=TTL_MS, retry=RETRY)
-    locker: Any = find_recipe(recipe).connect([url_of(server.index) for server in servers], told)
+    settings = RecipeSettings(key_prefix=prefix, max_ttl_ms=TTL_MS, retry=RETRY)
+    locker: Any = find_recipe(recipe).connect(
+        [url_of(server.index) for server in servers], settings
+    )
     if servers[-1].data.role == "slave":
         promote = partial(setattr, servers[1].data, "role", "master")
         servers[0].when_dead = lambda: servers[0].world.later(
@@ -234,9 +236,9 @@ def take_over() -> None:
     """Make this process one for simulations, for good."""
 
     def virtual(real: Callable[..., Any], of: Callable[..., Any]) -> Callable[..., Any]:
-        def either(*told: float) -> Any:
+        def either(*arguments: float) -> Any:
             actor = getcurrent()
-            return of(actor, *told) if isinstance(actor, Actor) else real(*told)
+            return of(actor, *arguments) if isinstance(actor, Actor) else real(*arguments)
 
         return either
 

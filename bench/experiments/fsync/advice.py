@@ -82,24 +82,24 @@ class Tried:
     @property
     def evidence(self) -> str:
         """How many locks were granted twice, with the bound."""
-        seen = (
+        text = (
             f"{self.double_grants:,} of {self.asked:,} locks granted twice in {self.cuts:,} crashes"
         )
-        return f"{seen} ({self.bound})" if self.bound else seen
+        return f"{text} ({self.bound})" if self.bound else text
 
 
 def tried_ways(page: PlannerPage) -> list[Tried]:
     """Return every way that was crashed, by policy, then by how the server comes back."""
-    found: dict[Way, list[LossesSeen]] = {}
+    losses: dict[Way, list[LossesSeen]] = {}
     for option in page.options:
         if option.crash and option.restart:
             way = Way(option.policy, option.restart, option.abstention)
-            found.setdefault(way, []).append(option.crash)
+            losses.setdefault(way, []).append(option.crash)
     ordered = sorted(
-        found,
+        losses,
         key=lambda way: (POLICIES.index(way.policy), way.restart == "delayed", way.abstention),
     )
-    return [Tried(way, found[way]) for way in ordered]
+    return [Tried(way, losses[way]) for way in ordered]
 
 
 def recommended(page: PlannerPage) -> Tried | None:
@@ -198,16 +198,16 @@ def choices(page: PlannerPage) -> list[tuple[str, str]]:
     best = recommended(page)
     if best is None:
         return []
-    found = [("choose", _choice(page, best))]
+    lines = [("choose", _choice(page, best))]
     policy = best.way.policy if best.way.waits else "everysec"
     others = (Way(policy, "at-once", abstention=True), Way("always", "at-once", abstention=False))
     for way in others:
         tried = ways.get(way)
         if tried and tried.is_safe and tried is not best:
-            found.append(("or", _choice(page, tried)))
+            lines.append(("or", _choice(page, tried)))
     if answered := _why_not_none(page, ways):
-        found.append(("why not none?", answered))
-    return found
+        lines.append(("why not none?", answered))
+    return lines
 
 
 def _choice(page: PlannerPage, tried: Tried) -> str:
@@ -257,11 +257,11 @@ def _why_not_none(page: PlannerPage, ways: dict[Way, Tried]) -> str:
         return text
     twice = f"{at_once.double_grants:,} of {at_once.asked:,} were granted twice"
     text += f" A start that does not wait has forgotten every lock, and {twice}."
-    kept = ways.get(Way("everysec", "at-once", abstention=False))
-    if kept and kept.asked:
+    everysec = ways.get(Way("everysec", "at-once", abstention=False))
+    if everysec and everysec.asked:
         text += (
             " With everysec it forgets the last second at a power cut "
-            f"({kept.double_grants:,} of {kept.asked:,})"
+            f"({everysec.double_grants:,} of {everysec.asked:,})"
         )
         text += ", and nothing when only the process dies, unless an fsync is running."
     return text

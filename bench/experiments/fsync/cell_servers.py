@@ -141,14 +141,14 @@ class UserServers:
                 "always syncs nothing"
             )
             self.warnings = (warning,)
-        wanted = {server_policy(policy) for policy in policies if not self.why_not(policy)}
+        requested = {server_policy(policy) for policy in policies if not self.why_not(policy)}
         present = {fact.fsync for fact in self.facts}
         self._before: list[tuple[InstanceTarget, str]] = []
-        if wanted and (len(wanted) > 1 or wanted != present):
+        if requested and (len(requested) > 1 or requested != present):
             if not allow_config:
                 raise UsageError(
                     f"these servers run with {_listed(present)}, and measuring "
-                    f"{_listed(wanted)} sets appendfsync on "
+                    f"{_listed(requested)} sets appendfsync on "
                     "them: allow it with --allow-config (it is put back), or ask for "
                     "--fsync as it is"
                 )
@@ -217,8 +217,8 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
         yield servers
     except BaseException as error:
         if trouble := servers.close():
-            told = f"{error}; {trouble}" if isinstance(error, BenchError) else trouble
-            raise EnvironmentNotReadyError(told) from error
+            message = f"{error}; {trouble}" if isinstance(error, BenchError) else trouble
+            raise EnvironmentNotReadyError(message) from error
         raise
 
 
@@ -231,12 +231,12 @@ def set_policy(urls: Sequence[str], policy: Policy) -> None:
         _policy_of(target, server_policy(policy))
 
 
-def _policy_of(target: InstanceTarget, wanted: str | None = None) -> str:
-    """What it has, once it has what is `wanted`. Raises EnvironmentNotReadyError."""
+def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
+    """The policy it has, after `new_policy` was set if there is one. Raises EnvironmentNotReadyError."""
     try:
         with client_of(target, _ASK_S) as client:
-            if wanted is not None:
-                client.config_set(_POLICY, wanted)
+            if new_policy is not None:
+                client.config_set(_POLICY, new_policy)
             return str(client.config_get(_POLICY)[_POLICY])
     except (redis.RedisError, OSError, KeyError) as error:
         raise EnvironmentNotReadyError(
@@ -249,8 +249,8 @@ def _policy_of(target: InstanceTarget, wanted: str | None = None) -> str:
 def without_waitaof(name: str | None, version: str | None) -> str | None:
     """Why a server of this name and version has no WAITAOF, or None when it has."""
     since = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdecimal())
-    known = name in ("redis", "valkey") and since >= (7, 2)
-    return None if known else f"{name} {version} has no WAITAOF (7.2 and later have)"
+    has_waitaof = name in ("redis", "valkey") and since >= (7, 2)
+    return None if has_waitaof else f"{name} {version} has no WAITAOF (7.2 and later have)"
 
 
 def _listed(policies: set[str] | set[str | None]) -> str:

@@ -171,7 +171,7 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
             f"{path}: a lock is held longer than a load of {seconds:g} s takes: longer --duration"
         )
     is_usual = not scenario and not any(values[name] for name in ("targets", *_LISTS[1:5]))
-    cells, told = _usual_cells(values) if is_usual else (_product(values, scenario), "")
+    cells, usual_text = _usual_cells(values) if is_usual else (_product(values, scenario), "")
     return FsyncPlan(
         cells=cells,
         repeats=values["repeats"] or (QUICK_REPEATS if quick or path else REPEATS),
@@ -179,7 +179,7 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
         seconds=seconds,
         seed=values["seed"],
         quick=quick,
-        scenario=_taken(path, scenario) if scenario else told,
+        scenario=_taken(path, scenario) if scenario else usual_text,
     )
 
 

@@ -136,11 +136,11 @@ class _Visits:
         """Visit what is missing, in the plan's order."""
         plan = self._plan
         begun_s = time.monotonic()
-        found = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
+        measured = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
         missing = [
             block
             for block in self._blocks
-            if not all((plan.repeats - 1, cell) in found for cell in block)
+            if not all((plan.repeats - 1, cell) in measured for cell in block)
         ]
         done_s = 0.0
         total_s = sum(map(plan.block_s, missing))
@@ -151,7 +151,7 @@ class _Visits:
             left = left_text(pace * (total_s - done_s))
             self._show(f"block {number} of {len(self._blocks)}, about {left}: {named}")
             for piece in self._visited(block):
-                if (piece.repeat, piece.cell) not in found:
+                if (piece.repeat, piece.cell) not in measured:
                     self._journal.add(piece)
             done_s += plan.block_s(block)
 
@@ -230,23 +230,23 @@ def measure_block(
     if cell.rewrite != "off" and servers.own:
         fill(servers.urls, key_prefix)
     truth = waitaof_truth(servers, key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
-    seen: dict[FsyncCell, list[LoadSeen]] = {cell: [] for cell in block}
+    maxima_of: dict[FsyncCell, list[LoadSeen]] = {cell: [] for cell in block}
     with load_process(LoadOrder(servers.urls, key_prefix, cell, plan.seed)) as child:
         for number in range(plan.repeats):
             for cell in block if number % 2 == 0 else block[::-1]:
-                seen[cell].append(_loaded(plan, servers, child, cell))
-        rates_per_s = {cell: _open_rate(cell, loads) for cell, loads in seen.items()}
-        kept = {
+                maxima_of[cell].append(_loaded(plan, servers, child, cell))
+        rates_per_s = {cell: _open_rate(cell, loads) for cell, loads in maxima_of.items()}
+        open_loads = {
             cell: _loaded(plan, servers, child, cell, rate_per_s)
             for cell, rate_per_s in rates_per_s.items()
         }
     pieces = []
-    for cell, maxima in seen.items():
+    for cell, maxima in maxima_of.items():
         if (waited := maxima[0].waitaof) is not None:
             maxima[0] = structs.replace(maxima[0], waitaof=WaitaofCounts.sum_of([waited, truth]))
         for number, most in enumerate(maxima):
             loads: dict[LoadName, LoadSeen] = (
-                {"max": most} if number else {"max": most, "80%": kept[cell]}
+                {"max": most} if number else {"max": most, "80%": open_loads[cell]}
             )
             pieces.append(VisitSeen(repeat=number, cell=cell, disk=servers.disk, loads=loads))
     return pieces
@@ -256,9 +256,9 @@ def _open_rate(cell: FsyncCell, loads: Sequence[LoadSeen]) -> float:
     if granted := sum(load.granted for load in loads):
         return OPEN_SHARE * granted / sum(load.seconds for load in loads)
     denied = sum((Counter(load.denied) for load in loads), Counter())
-    told = ", ".join(f"{outcome} {count:,}" for outcome, count in denied.items())
+    reasons = ", ".join(f"{outcome} {count:,}" for outcome, count in denied.items())
     raise NothingGrantedError(
-        f"{cell}: no lock was granted in {len(loads)} loads ({told or 'no answer'})"
+        f"{cell}: no lock was granted in {len(loads)} loads ({reasons or 'no answer'})"
     )
 
 

@@ -87,12 +87,12 @@ def _rank(cell: FsyncCell) -> tuple[float, ...]:
 
 
 def find_rows(
-    rows: Iterable[FsyncRow], load: LoadName = "max", /, **wanted: object
+    rows: Iterable[FsyncRow], load: LoadName = "max", /, **values: object
 ) -> list[FsyncRow]:
     """The rows of one load whose cells have these values, rewrites off unless asked for."""
-    wanted = {"rewrite": "off", "load": load, **wanted}
+    values = {"rewrite": "off", "load": load, **values}
     return [
-        row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())
+        row for row in rows if all(getattr(row, name) == value for name, value in values.items())
     ]
 
 
@@ -158,8 +158,8 @@ def _histogram(load: LoadSeen) -> Histogram:
 
 def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | None:
     """The figure over the repeats; None unless it is known of all."""
-    known = [value for value in map(figure, loads) if value is not None]
-    return Spread.of(known) if known and len(known) == len(loads) else None
+    values = [value for value in map(figure, loads) if value is not None]
+    return Spread.of(values) if values and len(values) == len(loads) else None
 
 
 def _over(part: float | None, whole: float | None) -> float | None:
@@ -169,22 +169,22 @@ def _over(part: float | None, whole: float | None) -> float | None:
 def _events(loads: Loads) -> dict[str, SlowEvent] | None:
     """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do
     not watch."""
-    found: dict[str, SlowEvent] = {}
+    events: dict[str, SlowEvent] = {}
     for load in loads:
         if load.latency_events is None:
             return None
         for name, one in load.latency_events.items():
-            old = found.get(name, SlowEvent(seconds=0, max_ms=0))
-            found[name] = SlowEvent(
+            old = events.get(name, SlowEvent(seconds=0, max_ms=0))
+            events[name] = SlowEvent(
                 seconds=old.seconds + one.seconds, max_ms=max(old.max_ms, one.max_ms)
             )
-    return found
+    return events
 
 
-def disk_of(seen: Iterable[DiskFigures | None]) -> DiskFigures | None:
+def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
     """Medians, and the largest; None where no disk is known. One too slow for a p99 (100 writes)
     counts with its largest, else the slowest would be left out."""
-    disks = [disk for disk in seen if disk]
+    disks = [disk for disk in figures if disk]
     if not disks:
         return None
     return DiskFigures(
@@ -216,12 +216,12 @@ def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProce
 def always_costs(rows: Rows) -> list[AlwaysCost]:
     """What always costs: the maximum under everysec ÷ that under it, per N, shape and added
     latency."""
-    found = []
+    costs = []
     for slow in find_rows(rows, policy="always"):
         for fast in find_rows(rows, policy="everysec", **like(slow)) if slow.rate else ():
             times = times_as_fast(fast, slow)
             low, high = _ends(times) or (None, None)
-            found.append(
+            costs.append(
                 AlwaysCost(
                     **asdict(slow.setup),
                     instances=slow.instances,
@@ -232,7 +232,7 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
                     pairs=times.count,
                 )
             )
-    return found
+    return costs
 
 
 def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
@@ -252,8 +252,8 @@ def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
     return _ends(paired_shift(logs, CONFIDENCE)) if logs else None
 
 
-def _ends(found: Shift) -> tuple[float, float] | None:
-    return (math.exp(found.low), math.exp(found.high)) if isfinite(found.high) else None
+def _ends(shift: Shift) -> tuple[float, float] | None:
+    return (math.exp(shift.low), math.exp(shift.high)) if isfinite(shift.high) else None
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
@@ -288,9 +288,9 @@ def judge_fsync(
         ),
         Evidence("visits made", done, math.ceil(planned * MADE_SHARE)),
     ]
-    told = [(finding.verdict, finding.text) for finding in findings]
+    judged = [(finding.verdict, finding.text) for finding in findings]
     cut = f"interrupted after {done} of {planned} visits" if interrupted else ""
-    return conclude_rows(told, tested="findings as expected", also=evidence, interrupted=cut)
+    return conclude_rows(judged, tested="findings as expected", also=evidence, interrupted=cut)
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
@@ -368,15 +368,17 @@ def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
-    seen = [row.waitaof for row in rows if row.waitaof]
-    if not seen:
+    counts = [row.waitaof for row in rows if row.waitaof]
+    if not counts:
         return
-    asked, confirmed, unconfirmed, probes, untrue = astuple(WaitaofCounts.sum_of(seen))
+    replies, confirmed, unconfirmed, probes, untrue = astuple(WaitaofCounts.sum_of(counts))
     text = (
-        f"WAITAOF: {asked:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} "
+        f"WAITAOF: {replies:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} "
         "without: not votes"
     )
-    verdict: Word = "as expected" if confirmed and asked == confirmed + unconfirmed else "not shown"
+    verdict: Word = (
+        "as expected" if confirmed and replies == confirmed + unconfirmed else "not shown"
+    )
     yield FsyncFinding("waitaof-counts", "all", text, verdict)
     if probes:
         text = (

@@ -63,14 +63,14 @@ def plan_page(
     """
     reference = _reference(rows)
     costs = always_costs(rows)
-    known = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.ratio)
+    known_costs = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.ratio)
     options = tuple(_options(rows, crash, reference))
     shown = _most_complete(options)
-    here = (cost for cost in known if (cost.setup, cost.instances) == (reference, shown))
+    here = (cost for cost in known_costs if (cost.setup, cost.instances) == (reference, shown))
     page = PlannerPage(
         reference=reference,
         options=options,
-        always_costs=CostRange(least=known[0], most=known[-1]) if known else None,
+        always_costs=CostRange(least=known_costs[0], most=known_costs[-1]) if known_costs else None,
         always_here=next(here, None),
         shown_instances=shown,
         longest_ttl_ms=longest_ttl_ms,
@@ -292,15 +292,15 @@ def _reference(rows: Rows) -> Setup | None:
 def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> Iterator[Option]:
     """By N, policy and way of coming back; that is None where no crash was made."""
     cells = crash.rows if crash else ()
-    found = {(row.instances, row.policy) for row in rows} | {
+    pairs = {(row.instances, row.policy) for row in rows} | {
         (cell.instances, cell.policy) for cell in cells
     }
-    for instances, policy in sorted(found, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
-        wanted: dict[str, object] = {"instances": instances, "policy": policy}
+    for instances, policy in sorted(pairs, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
+        cell_values: dict[str, object] = {"instances": instances, "policy": policy}
         if reference is not None:
-            wanted |= asdict(reference) | ({"injected_ms": 0.0} if policy == "none" else {})
-        fastest = next(iter(find_rows(rows, **wanted)), None)
-        loaded = next(iter(find_rows(rows, "80%", **wanted)), None)
+            cell_values |= asdict(reference) | ({"injected_ms": 0.0} if policy == "none" else {})
+        fastest = next(iter(find_rows(rows, **cell_values)), None)
+        loaded = next(iter(find_rows(rows, "80%", **cell_values)), None)
         crashed: dict[tuple[int, bool], list[CrashRow]] = {}
         for cell in cells:
             if (cell.instances, cell.policy) == (instances, policy):

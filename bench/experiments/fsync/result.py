@@ -90,9 +90,9 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
     """The sum; None unless all of them are known."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return sum(known[1:], known[0]) if known and len(known) == len(found) else None
+    items = list(values)
+    numbers = [value for value in items if value is not None]
+    return sum(numbers[1:], numbers[0]) if numbers and len(numbers) == len(items) else None
 
 
 def server_policy(policy: Policy) -> str:
@@ -114,9 +114,9 @@ class WaitaofCounts(Section, frozen=True, kw_only=True):
     @classmethod
     def sum_of(cls, parts: Iterable[Self]) -> Self:
         """Add them up."""
-        known = list(parts)
+        counts = list(parts)
         return cls(
-            **{name: sum(getattr(one, name) for one in known) for name in cls.__struct_fields__}
+            **{name: sum(getattr(one, name) for one in counts) for name in cls.__struct_fields__}
         )
 
 

@@ -148,12 +148,12 @@ def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
 
 def planner_page(result: FsyncResult, sources: Sequence[str] = (), repeat: str = "") -> Page:
     """Return the page of the planner: the answer, price against loss, what to do, the tables."""
-    told = planner_sheet(result, sources)
+    page_sheet = planner_sheet(result, sources)
     drawn = choice_figure(result.planner)
     pictures = (Chapter("Price against loss", (drawn,)),) if drawn else ()
-    tables = (Chapter(part.name, (), (part,), "sheet") for part in told.parts)
-    title = f"{told.verdict} · planner · {result.started_at[:16].replace('T', ' ')}"
-    return Page(title, told, (*pictures, *tables), repeat)
+    tables = (Chapter(part.name, (), (part,), "sheet") for part in page_sheet.parts)
+    title = f"{page_sheet.verdict} · planner · {result.started_at[:16].replace('T', ' ')}"
+    return Page(title, page_sheet, (*pictures, *tables), repeat)
 
 
 def suite(result: FsyncResult) -> Suite:
@@ -314,8 +314,8 @@ def _interval(interval: tuple[float, float] | None, *, bound: bool | None) -> st
 def _advice_lines(page: PlannerPage) -> Iterator[Sentence]:
     """What to do, and what nothing is known of; doubts before them."""
     yield from (Sentence("warning", text) for text in page.warnings)
-    told = choices(page) or [("next", page.advice[0])]
-    yield from (Sentence(label, text, "", TO_DO) for label, text in told)
+    advice = choices(page) or [("next", page.advice[0])]
+    yield from (Sentence(label, text, "", TO_DO) for label, text in advice)
     yield from (Sentence("not measured", text, "", NOT_MEASURED) for text in page.unmeasured)
 
 
@@ -380,8 +380,14 @@ def choice_figure(page: PlannerPage) -> Figure | None:
                 tried = Tried(Way(one.policy, *key), (one.crash,))
                 named.append((one.policy, _choice_measures(page, one, tried)))
                 speed = one.acquired_per_s.median if one.acquired_per_s else None
-                seen = (tried.double_grants, tried.asked, tried.cuts, wait_s(page, tried), speed)
-                rows.append([one.policy, *key, one.instances, *seen])
+                measured = (
+                    tried.double_grants,
+                    tried.asked,
+                    tried.cuts,
+                    wait_s(page, tried),
+                    speed,
+                )
+                rows.append([one.policy, *key, one.instances, *measured])
         if named:
             groups.append((heading, named))
     ways = tried_ways(page)
@@ -438,8 +444,10 @@ def _choice_measures(page: PlannerPage, one: Option, tried: Tried) -> list[Measu
 
 def figures(result: FsyncResult) -> list[Figure]:
     """What always costs, cell by cell, as far as it is known."""
-    known = sorted((cost for cost in result.costs if cost.is_known), key=lambda cost: cost.ratio)
-    if not known:
+    known_costs = sorted(
+        (cost for cost in result.costs if cost.is_known), key=lambda cost: cost.ratio
+    )
+    if not known_costs:
         return []
     bars = [
         Bar(
@@ -453,16 +461,16 @@ def figures(result: FsyncResult) -> list[Figure]:
         for cost in result.costs
         if cost.is_known
     ]
-    title = f"always costs {CostRange(least=known[0], most=known[-1])}"
+    title = f"always costs {CostRange(least=known_costs[0], most=known_costs[-1])}"
     about = (
         "Acquires/s with everysec ÷ with always, 95 % sure; by N, callers and how long they "
         "hold, disk"
     )
-    ends = [1.0, *(end for cost in known for end in (cost.low, cost.high) if end)]
+    ends = [1.0, *(end for cost in known_costs for end in (cost.low, cost.high) if end)]
     x = logarithmic(ends, "everysec ÷ always (log scale)", number_tick)
     names = ("instances", "clients", "pipeline", "injected_ms", "callers", "ratio", "low", "high")
     columns = [Column(name, "count") for name in names]
-    rows = [[getattr(cost, name) for name in names] for cost in known]
+    rows = [[getattr(cost, name) for name in names] for cost in known_costs]
     return [
         forest(
             "costs",

@@ -72,23 +72,24 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
     figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
     if row.broken:
         figures["steps"] = len(row.broken.steps) - 1
-    seen = NOT_KNOWN if row.verdict == NOT_KNOWN else "the flaw" if row.broken else "no flaw"
+    outcome = NOT_KNOWN if row.verdict == NOT_KNOWN else "the flaw" if row.broken else "no flaw"
     return Finding(
-        seen, row.verdict, figures, row.reason or (row.broken.rule if row.broken else None)
+        outcome, row.verdict, figures, row.reason or (row.broken.rule if row.broken else None)
     )
 
 
-def look_at_rules(wanted: Mapping[str, int], setup: RowSetup) -> Finding:
+def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
     """Explore lockcore: none of its rules may be broken where what a claim is about came about so
-    often, `wanted`."""
-    row, seen = _explored("redlock", setup)
+    often, as `required` says."""
+    row, counts = _explored("redlock", setup)
     figures = {
         "schedules": row.schedules,
-        **{name.replace(" ", "_"): seen.get(name, 0) for name in wanted},
+        **{name.replace(" ", "_"): counts.get(name, 0) for name in required},
     }
     figures["broken_rules"] = int(row.broken is not None)
     needs = {
-        f"at least {least} × {name}": seen.get(name, 0) >= least for name, least in wanted.items()
+        f"at least {least} × {name}": counts.get(name, 0) >= least
+        for name, least in required.items()
     }
     needs["the schedules were played"] = row.broken is not None or row.verdict != NOT_KNOWN
     rule = row.broken.rule if row.broken else row.reason

@@ -28,21 +28,21 @@ HOLDS = "no flaw"
 FLAW = "the flaw"
 
 
-def judge_rows(rows: Sequence[SafetyRow], wanted: int | None = None) -> Verdict:
-    """Return the verdict over `rows`, of which so many were `wanted`."""
-    wanted = len(rows) if wanted is None else wanted
+def judge_rows(rows: Sequence[SafetyRow], planned: int | None = None) -> Verdict:
+    """Return the verdict over `rows`, of which `planned` were to come."""
+    planned = len(rows) if planned is None else planned
     here = sum(row.verdict != ELSEWHERE for row in rows)
-    cut = f"interrupted after {len(rows)} of {wanted} rows" if len(rows) < wanted else ""
-    told = []
+    cut = f"interrupted after {len(rows)} of {planned} rows" if len(rows) < planned else ""
+    judged = []
     for row in rows:
         more = f" ({row.reason})" if row.reason else ""
-        told.append(
+        judged.append(
             (
                 row.verdict,
                 f"{row.recipe}, {row.fault}: expected {row.expected}, seen {row.seen}{more}",
             )
         )
-    return conclude_rows(told, least=max(1, here // 2), interrupted=cut)
+    return conclude_rows(judged, least=max(1, here // 2), interrupted=cut)
 
 
 def earned(result: SafetyResult) -> SafetyResult:

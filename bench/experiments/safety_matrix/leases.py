@@ -60,19 +60,19 @@ def confirmed(
     """The finding of a claim that `holds` or not, if what it `needs` came about; `broken`:
     exclusion was."""
     verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
-    seen = (
+    outcome = (
         NOT_KNOWN if verdict == NOT_KNOWN else "confirmed" if verdict == AS_EXPECTED else "refuted"
     )
     if verdict == NOT_KNOWN:
         reason = "; ".join(filter(None, (reason, unmet(needs))))
-    return Finding(seen, verdict, figures, reason, needs)
+    return Finding(outcome, verdict, figures, reason, needs)
 
 
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:
     """A client of its own; it trusts every server unless `settings` say otherwise."""
-    told = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
+    options = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
     # this shell is a way of waiting
-    return Redlock.connect(urls, shell="threads", **told)  # noqa: S604
+    return Redlock.connect(urls, shell="threads", **options)  # noqa: S604
 
 
 def double_grant(first: Lease, second: Lease | Denied) -> bool:
@@ -120,18 +120,18 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
     next; by ten times the factor (BEYOND) the fast ones let it."""
     ttl_ms = 1000 if setup.quick else 2000
     try:
-        found = {rate: _overlap_ms(rate, ttl_ms, setup) for rate in rates}
+        measured = {rate: _overlap_ms(rate, ttl_ms, setup) for rate in rates}
     except EnvironmentNotReadyError as error:
         return cannot(SKIPPED, str(error))
     figures: dict[str, float | None] = {"ttl_ms": ttl_ms}
-    for rate, (overlap_ms, lived_ms) in found.items():
+    for rate, (overlap_ms, lived_ms) in measured.items():
         figures |= {
             f"overlap_ms_at_rate_{rate:g}": overlap_ms,
             f"lived_ms_at_rate_{rate:g}": lived_ms,
         }
-    in_time = all(asked_in_time(rate, ttl_ms, lived_ms) for rate, (_, lived_ms) in found.items())
+    in_time = all(asked_in_time(rate, ttl_ms, lived_ms) for rate, (_, lived_ms) in measured.items())
     needs = {"the next lease began as soon as the key had ended": in_time}
-    slow_ms, fast_ms = (overlap_ms for overlap_ms, _ in found.values())
+    slow_ms, fast_ms = (overlap_ms for overlap_ms, _ in measured.values())
     if rates == WITHIN:
         return confirmed(True, figures, needs, broken=slow_ms + fast_ms > 0)
     return confirmed(slow_ms == 0 and fast_ms > 0, figures, needs)
@@ -190,12 +190,12 @@ def owner_tokens(_setup: RowSetup) -> Finding:
         clients = [stack.enter_context(Child(name, __name__)) for _ in range(PROCESSES)]
         for number, client in enumerate(clients):
             client.tell(number)
-        made = [client.hear(MadeTokens, _PATIENCE_S) for client in clients]
+        answers = [client.hear(MadeTokens, _PATIENCE_S) for client in clients]
     figures: dict[str, float] = {}
-    for kind in made[0]:
-        tokens = [token for one in made for token in one[kind][1]]
+    for kind in answers[0]:
+        tokens = [token for one in answers for token in one[kind][1]]
         figures[f"{kind}_collisions"] = len(tokens) - len(set(tokens))
-        figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in made) / PROCESSES)
+        figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in answers) / PROCESSES)
     shown = bool(figures["microseconds_collisions"])
     needs = {
         "tokens of time and client id were made within a microsecond": shown
@@ -215,15 +215,15 @@ def main() -> None:
                 b"%d:%d" % (time.time_ns() // 1000, client)
             ),
         }
-        made: MadeTokens = {}
+        answer: MadeTokens = {}
         for kind, make in makers.items():
             began_ns = time.perf_counter_ns()
             tokens = [make() for _ in range(TOKENS)]
-            made[kind] = (
+            answer[kind] = (
                 (time.perf_counter_ns() - began_ns) / TOKENS,
                 [token.hex() for token in tokens],
             )
-        say(made)
+        say(answer)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     lines = {row.fault: row.about for row in result.rows if row.fault != "none"}
     counts = Counter(row.verdict for row in result.rows)
-    told = " · ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    verdict_counts = " · ".join(f"{count} {verdict}" for verdict, count in counts.items())
     headline = (
         f"{counted(len(result.rows), 'row')}{', then interrupted' if result.interrupted else ''}: "
-        f"{told}"
+        f"{verdict_counts}"
     )
     server = result.fleet.server
     conditions = (

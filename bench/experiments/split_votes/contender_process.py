@@ -102,9 +102,9 @@ def lost_ns(record: AttemptRecord) -> int:
         for vote, at in zip(record.votes, record.replied_ns, strict=True)
         if vote is not Vote.GRANTED
     ]
-    known = sorted(at or record.closed_ns for at in others)
+    replies_ns = sorted(at or record.closed_ns for at in others)
     # TOO_LATE: won, and not in time
-    return known[spare] if len(known) > spare else record.decided_ns
+    return replies_ns[spare] if len(replies_ns) > spare else record.decided_ns
 
 
 class TimedInstance(PlainInstance):
@@ -191,7 +191,7 @@ class Contender:
 
     def run(self, block: Block) -> list[tuple[int, Attempt]]:
         """Take part in all trials of a block; every attempt with its trial's number."""
-        made: list[tuple[int, Attempt]] = []
+        records: list[tuple[int, Attempt]] = []
         gate = self._gate
         voter = self._voters[block.contest.order]
         start_ns = gate.start[0]
@@ -211,8 +211,8 @@ class Contender:
                     time.sleep(LOOK_S)
                 voter.release(lease)
                 attempts.append(voter.attempt())
-            made += [(trial, attempt) for attempt in attempts]
-        return made
+            records += [(trial, attempt) for attempt in attempts]
+        return records
 
     def _try_for(
         self, contest: Contest, trial: int, start_ns: int

@@ -83,11 +83,11 @@ class Contenders(ExitStack):
         for trial in block.trials:
             self._wait_for(trial, len(seated))
             self._gate.start[0] = time.monotonic_ns() + LEAD_NS
-        found: dict[int, list[Attempt]] = {trial: [] for trial in block.trials}
+        attempts: dict[int, list[Attempt]] = {trial: [] for trial in block.trials}
         for member in seated:
             for trial, attempt in member.hear(list[tuple[int, Attempt]]):
-                found[trial].append(attempt)
-        return found
+                attempts[trial].append(attempt)
+        return attempts
 
     def _dismiss(self) -> None:
         self._gate.start[0] = STOP

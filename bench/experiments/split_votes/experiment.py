@@ -105,12 +105,12 @@ class _Measurement:
         rounds = max(CALIBRATION_ROUNDS, self._plan.rounds)
         with Driver(urls, self._prefix) as driver:
             for contenders in self._plan.contenders:
-                made = []
+                played = []
                 for number in range(rounds):
                     if number % 100 == 0:
                         self._show(f"calibration: round {number:,} of {rounds:,}, K={contenders}")
-                    made.append(driver.round(contenders, number, self._rng))
-                self.calibration.append(calibration_row(self._plan.instances, contenders, made))
+                    played.append(driver.round(contenders, number, self._rng))
+                self.calibration.append(calibration_row(self._plan.instances, contenders, played))
 
     def _contend(
         self, contenders: Contenders, section: str, rows: Sequence[ContestFigures]

@@ -94,12 +94,12 @@ def double_grants(attempts: Sequence[Attempt]) -> int:
     leases = sorted(
         (attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won
     )
-    found = 0
+    doubled = 0
     end_ns = 0
     for granted_ns, over_ns in leases:
-        found += granted_ns < end_ns
+        doubled += granted_ns < end_ns
         end_ns = max(end_ns, over_ns)
-    return found
+    return doubled
 
 
 def ending_of(attempts: Sequence[Attempt]) -> Ending:
@@ -350,5 +350,5 @@ def judge_split_votes(
         Evidence.none_in("contention rounds", sum(row.contention_rounds for row in contention)),
     ]
     cut = ["interrupted: what is missing was not measured"] if interrupted else []
-    found = {VIOLATED: violated, NOT_AS_EXPECTED: missed, NOT_KNOWN: unknown, INTERRUPTED: cut}
-    return conclude(AS_EXPECTED, evidence, found)
+    reasons = {VIOLATED: violated, NOT_AS_EXPECTED: missed, NOT_KNOWN: unknown, INTERRUPTED: cut}
+    return conclude(AS_EXPECTED, evidence, reasons)

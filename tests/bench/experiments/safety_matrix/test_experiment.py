@@ -52,9 +52,9 @@ def test_the_exit_code_of_the_rows(verdicts: list[MatrixWord], code: int) -> Non
 
 
 def test_a_matrix_that_was_cut_short_is_never_as_expected() -> None:
-    verdict = judge_rows([row(AS_EXPECTED)], wanted=2)
+    verdict = judge_rows([row(AS_EXPECTED)], planned=2)
     assert (verdict.word, verdict.exit_code) == ("INTERRUPTED", 130)
-    assert judge_rows([row(VIOLATED)], wanted=2).word == "VIOLATED"
+    assert judge_rows([row(VIOLATED)], planned=2).word == "VIOLATED"
 
 
 def test_without_its_precondition_a_row_is_neither_confirmed_nor_refuted() -> None:
