@@ -232,7 +232,10 @@ def set_policy(urls: Sequence[str], policy: Policy) -> None:
 
 
 def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
-    """The policy it has, after `new_policy` was set if there is one. Raises EnvironmentNotReadyError."""
+    """The policy it has, once `new_policy` is set, if there is one.
+
+    Raises EnvironmentNotReadyError.
+    """
     try:
         with client_of(target, _ASK_S) as client:
             if new_policy is not None:
