@@ -260,9 +260,11 @@ class LocustSeries:
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
         """Start the run of `plan` and return at once: in the Locust that is there, else in a new
         one. All plans of a series have as many processes. Raises EnvironmentNotReadyError."""
-        if self._process is not None and self._ours is not None and self._process.wait(0) is None:
-            self._ours.sendall(plan.text + b"\n")
-            return SeriesRun(self._process, self._ours)
+        if self._process is not None and self._ours is not None and self._is_sound(self._process):
+            # it may end at this moment: then a new one is started
+            with contextlib.suppress(ConnectionError):
+                self._ours.sendall(plan.text + b"\n")
+                return SeriesRun(self._process, self._ours)
         self._end()
         self._ours, theirs = socket.socketpair()
         with theirs:
@@ -276,11 +278,21 @@ class LocustSeries:
         self._end()
         self._guard.close()
 
+    @staticmethod
+    def _is_sound(process: LocustProcess) -> bool:
+        """Whether this Locust can make another run.
+
+        One that has told a failure is about to quit.
+        """
+        return process.wait(0) is None and process.failure() is None
+
     def _end(self) -> None:
         if self._process is not None:
             self._process.close()
         if self._ours is not None:
             self._ours.close()
+        # the next Locust runs in the same folder, and has failures of its own
+        (self._guard.folder / FAILURE_FILE).unlink(missing_ok=True)
 
 
 class SeriesRun:
@@ -295,7 +307,9 @@ class SeriesRun:
         """Wait up to `timeout_s` for the end of this run, or of Locust: 0 or Locust's exit code;
         None: neither."""
         readable, _, _ = select.select([self._channel], [], [], timeout_s)
-        self._is_over = bool(readable and self._channel.recv(len(OVER)))
+        # a Locust that dies with an unread plan resets the connection
+        with contextlib.suppress(ConnectionError):
+            self._is_over = bool(readable and self._channel.recv(len(OVER)))
         return 0 if self._is_over else self._process.wait(1.0 if readable else 0)
 
     def close(self) -> None:

@@ -282,6 +282,45 @@ def test_a_series_whose_locust_died_says_so_and_begins_anew(
     assert runs.begin(plan(tmp_path)).wait(30.0) == 0
 
 
+def test_a_series_forgets_why_an_earlier_run_failed(
+    series: Callable[..., LocustSeries], tmp_path: Path
+) -> None:
+    told = json.dumps({"sentence": "the disk is full", "exit_code": 3})
+    end = f"from pathlib import Path; Path('failure.json').write_text('{told}'); os._exit(3)"
+    runs = series(answers=1, end=end)
+    assert runs.begin(plan(tmp_path)).wait(30.0) == 0
+    with contextlib.closing(runs.begin(plan(tmp_path))) as run:
+        assert run.wait(30.0) == 3
+        assert str(run.failure()) == "the disk is full"
+    with contextlib.closing(runs.begin(plan(tmp_path))) as run:
+        assert run.wait(30.0) == 0
+        assert run.failure() is None
+
+
+def test_a_locust_that_told_a_failure_gets_no_further_run(
+    series: Callable[..., LocustSeries], tmp_path: Path
+) -> None:
+    """It is about to quit, even if its run has come to its end first."""
+    runs = series(answers=2)
+    assert runs.begin(plan(tmp_path)).wait(30.0) == 0
+    before = runs._process
+    (runs._guard.folder / "failure.json").write_text('{"sentence": "x", "exit_code": 3}')
+    with contextlib.closing(runs.begin(plan(tmp_path))) as run:
+        assert run.wait(30.0) == 0
+        assert run.failure() is None
+    assert runs._process is not before
+
+
+def test_a_locust_that_dies_before_it_reads_the_next_plan_is_an_end(
+    series: Callable[..., LocustSeries], tmp_path: Path
+) -> None:
+    end = "import time; channel.sendall(b'over\\n'); time.sleep(0.5); os._exit(7)"
+    runs = series(answers=0, end=end)
+    assert runs.begin(plan(tmp_path)).wait(30.0) == 0
+    with contextlib.closing(runs.begin(plan(tmp_path))) as run:
+        assert run.wait(30.0) == 7
+
+
 def test_a_series_leaves_no_process_and_no_folder(
     series: Callable[..., LocustSeries], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
