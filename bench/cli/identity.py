@@ -45,13 +45,9 @@ def _stem(place: object) -> str:
 
 
 def _several(values: object) -> list[str]:
-    return (
-        [str(value) for value in values]
-        if isinstance(values, (list, tuple))
-        else [str(values)]
-        if values
-        else []
-    )
+    if isinstance(values, (list, tuple)):
+        return [str(value) for value in values]
+    return [str(values)] if values else []
 
 
 def _plain(text: str) -> str:

@@ -86,7 +86,10 @@ def show(done: Done[Document], values: Values) -> int:
     from bench.report.kinds import cases_of, told
 
     page = report_beside(done.result, done.path)
-    sheet = told(done.result, f"{done.path}{f', {page.name}' if page else ''}" if done.path else "")
+    place = f"{done.path}" if done.path else ""
+    if place and page:
+        place = f"{place}, {page.name}"
+    sheet = told(done.result, place)
     try:
         # first, as who reads (`| head`) may close stdout
         write_outputs(values, sheet, cases_of(done.result))

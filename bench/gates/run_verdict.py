@@ -80,22 +80,29 @@ def judge_run(
         [sentence(one) for one in thresholds if one.status == status]
         for status in ("fail", "inconclusive")
     )
-    found = {
-        words.VIOLATED: [str(safety.reason), *_evictions(measured)]
-        if safety.verdict == "VIOLATED"
-        else [],
-        words.FAIL: [] if invalid else failed,
+    violations: list[str] = []
+    if safety.verdict == "VIOLATED":
+        violations = [str(safety.reason), *_evictions(measured)]
+    interruption: list[str] = []
+    doubts: list[str] = []
+    if invalid:
+        # no figure of an invalid run counts, so no threshold fails by one
+        failed = []
+    else:
+        interruption = ["interrupted before its time"] if interrupted else []
+        doubts = [*safety.misreports, *_nothing_granted(measured), *undecided]
+    reasons = {
+        words.VIOLATED: violations,
+        words.FAIL: failed,
         words.INVALID: invalid,
-        words.INTERRUPTED: ["interrupted before its time"] if interrupted and not invalid else [],
-        words.INCONCLUSIVE: []
-        if invalid
-        else [*safety.misreports, *_nothing_granted(measured), *undecided],
+        words.INTERRUPTED: interruption,
+        words.INCONCLUSIVE: doubts,
     }
     evidence = (Evidence.none_in("tested leases", safety.tested_leases, TESTED_LEAST),)
     word = _OF_SAFETY.get(safety.verdict, words.UNKNOWN)
-    if word is not words.SAFE and not any(found.values()):
+    if word is not words.SAFE and not any(reasons.values()):
         return Verdict.of(word, word.exit_code, evidence, ())
-    return concluded(words.SAFE, evidence, found, thin=words.NOT_TESTED)
+    return concluded(words.SAFE, evidence, reasons, thin=words.NOT_TESTED)
 
 
 def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from decimal import ROUND_FLOOR, Decimal
 from functools import cache
 from math import inf
 from operator import attrgetter
-from typing import cast, get_args, get_type_hints
+from typing import Literal, cast, get_args, get_type_hints
 
 import numpy as np
 from msgspec import Meta
@@ -215,8 +215,13 @@ class Threshold:
             if late and beyond_for_certain(self, result):
                 # neither lateness nor a gap of the generator explains so much
                 doubt = ""
-        endless = f"∞: {_failed_share(result)} of acquires failed" if value == inf else ""
-        value = None if value == inf else value
+        endless = ""
+        if value == inf:
+            endless = f"∞: {_failed_share(result)} of acquires failed"
+            value = None
+        status: Literal["pass", "fail", "inconclusive"] = "pass" if kept else "fail"
+        if doubt:
+            status = "inconclusive"
         return JudgedThreshold(
             expression=self.expression,
             metric=self.metric.name,
@@ -227,7 +232,7 @@ class Threshold:
             value=value,
             infinite=bool(endless),
             margin=None if value is None else self._room(value),
-            status="inconclusive" if doubt else "pass" if kept else "fail",
+            status=status,
             reason=doubt or endless or None,
         )
 

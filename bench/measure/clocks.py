@@ -61,7 +61,9 @@ class _Stretch:
     @classmethod
     def of(cls, trips: Integers) -> Self:
         """With the least drift that does not contradict them."""
-        low, high, rate, drift = *_tightened(trips, 0.0, DRIFT), 0.0, DRIFT
+        rate = 0.0
+        drift = DRIFT
+        low, high = _tightened(trips, rate, drift)
         apart = int(trips[-1, 0] - trips[0, 0])
         for _ in range(ROUNDS if apart else 0):
             least = (low[-1] - high[0]) / apart

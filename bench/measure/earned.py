@@ -93,10 +93,6 @@ def _shown(value: object) -> str:
     """A value in a sentence; of a list or an object only how many it holds."""
     if isinstance(value, list | Mapping):
         return f"{len(value)} entries"
-    return (
-        "null"
-        if value is None
-        else f"{value:,.6g}"
-        if isinstance(value, float)
-        else str(value)[:60]
-    )
+    if value is None:
+        return "null"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)[:60]

@@ -68,8 +68,9 @@ def describe_environment() -> Environment:
     model = re.search(
         r"^(?:model name|Model)\s*:\s*(.+)$", _read("/proc/cpuinfo") or "", re.MULTILINE
     )
+    cpu_model = model[1] if model else platform.machine() or None
     return Environment(
-        cpu_model=model[1] if model else platform.machine() or None,
+        cpu_model=cpu_model,
         cores=os.cpu_count(),
         usable_cores=usable_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

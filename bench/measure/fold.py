@@ -212,10 +212,12 @@ class Fold:
         sustained = None
         if offered is not None and not self._cut:
             sustained = self._counts["returned"] >= SUSTAINED_SHARE * due - 1 and due > 0
+        achieved = granted / seconds if seconds > 0 else None
+        completed = self._counts["returned"] / seconds if seconds > 0 else None
         return Rate(
             offered_per_s=offered,
-            achieved_per_s=granted / seconds if seconds > 0 else None,
-            completed_per_s=self._counts["returned"] / seconds if seconds > 0 else None,
+            achieved_per_s=achieved,
+            completed_per_s=completed,
             sustained=sustained,
         )
 
@@ -235,14 +237,14 @@ class Fold:
         def per_lease(amount: float | None) -> float | None:
             return amount / leases if leases and amount is not None else None
 
+        client_cpu_us = sum(report.cpu_s for report in reports) * 1e6 if reports else None
+        server_cpu_us = None if server_cpu_s is None else server_cpu_s * 1e6
         return Cost(
             commands_per_acquire=per_lease(sum(status.commands for status in statuses) or None),
             round_trips_per_acquire=per_lease(self._counts["attempts"] + self._counts["releases"]),
             bytes_per_acquire=per_lease(traffic or None),
-            client_cpu_us_per_cycle=per_lease(
-                sum(report.cpu_s for report in reports) * 1e6 if reports else None
-            ),
-            server_cpu_us_per_cycle=per_lease(None if server_cpu_s is None else server_cpu_s * 1e6),
+            client_cpu_us_per_cycle=per_lease(client_cpu_us),
+            server_cpu_us_per_cycle=per_lease(server_cpu_us),
         )
 
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:

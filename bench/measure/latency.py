@@ -67,10 +67,12 @@ class Latency(Percentiles, frozen=True, kw_only=True):
     @classmethod
     def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Self:
         """Return those of a histogram, in seconds unless `unit_ns` says otherwise."""
+        mean = histogram.sum_ns / histogram.count / unit_ns if histogram.count else None
+        longest = histogram.max_ns / unit_ns if histogram.count else None
         return cls(
             count=histogram.count,
-            mean=histogram.sum_ns / histogram.count / unit_ns if histogram.count else None,
-            max=histogram.max_ns / unit_ns if histogram.count else None,
+            mean=mean,
+            max=longest,
             **{
                 name: _scaled(histogram.percentile(percent), unit_ns)
                 for name, percent in PERCENTILES.items()
@@ -214,11 +216,15 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
     """The section `latency_s`."""
     acquired = histograms["acquire"]
     failed = histograms["acquire_failed"].count
-    found = {name: acquired.percentile(percent, failed) for name, percent in PERCENTILES.items()}
-    found["max"] = inf if failed else float(acquired.max_ns) if acquired.count else None
-    infinite = tuple(name for name in get_args(Figure) if found[name] == inf)
+    waits_ns = {name: acquired.percentile(percent, failed) for name, percent in PERCENTILES.items()}
+    if failed:
+        waits_ns["max"] = inf
+    else:
+        waits_ns["max"] = float(acquired.max_ns) if acquired.count else None
+    infinite = tuple(name for name in get_args(Figure) if waits_ns[name] == inf)
     figures: Any = {
-        name: None if name in infinite else _scaled(value, 1e9) for name, value in found.items()
+        name: None if name in infinite else _scaled(wait_ns, 1e9)
+        for name, wait_ns in waits_ns.items()
     }
     of_all = AllAcquires(count=acquired.count + failed, failed=failed, infinite=infinite, **figures)
     return Latencies(
@@ -247,9 +253,11 @@ def waiting_of(
     leases = sums.numbers["leases"].values()
     asked = max(users, len(leases)) if closed else len(leases)
     squares = sum(number**2 for number in leases)
+    jain = sum(leases) ** 2 / (max(users, len(leases)) * squares) if squares else None
+    longest_s = sums.longest_ns / 1e9 if sums.longest_ns else None
     return Waiting(
-        jain=sum(leases) ** 2 / (max(users, len(leases)) * squares) if squares else None,
-        longest_s=sums.longest_ns / 1e9 if sums.longest_ns else None,
+        jain=jain,
+        longest_s=longest_s,
         asked=asked,
         unserved=asked - sum(number > 0 for number in leases),
         wakeups=sum(figures.get("wakeups", 0) for figures in told),

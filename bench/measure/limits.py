@@ -130,14 +130,17 @@ def limits_between(before: Counters, after: Counters, quota_cores: float | None)
     throttled_ns = increase("throttled_ns")
     steal = increase("steal_ticks")
     ticks = increase("cpu_ticks")
+    throttled_periods = None
+    if periods is not None:
+        throttled_periods = min(increase("throttled_periods") or 0, periods)
+    throttled_s = None if throttled_ns is None else throttled_ns / 1e9
+    steal_ratio = None if steal is None or not ticks else min(steal / ticks, 1.0)
     return Limits(
         cpu_quota_cores=quota_cores,
         periods=periods,
-        throttled_periods=None
-        if periods is None
-        else min(increase("throttled_periods") or 0, periods),
-        throttled_s=None if throttled_ns is None else throttled_ns / 1e9,
-        steal_ratio=None if steal is None or not ticks else min(steal / ticks, 1.0),
+        throttled_periods=throttled_periods,
+        throttled_s=throttled_s,
+        steal_ratio=steal_ratio,
         suspended_s=max(after.suspended_ns - before.suspended_ns, 0) / 1e9,
     )
 

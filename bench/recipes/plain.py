@@ -141,14 +141,21 @@ class PlainInstance:
     def status(self) -> InstanceStatus:
         """What it is and what was exchanged."""
         trouble = self.trouble
-        reason = str(trouble) if isinstance(trouble, InstanceError) else type(trouble).__name__
+        state = "voting"
+        reason = ""
+        if trouble:
+            state = "down"
+            is_instance_error = isinstance(trouble, InstanceError)
+            reason = str(trouble) if is_instance_error else type(trouble).__name__
+        run_id = self._hello.run_id if self._hello else ""
+        server = self._hello.server if self._hello else ""
         return InstanceStatus(
             index=self.index,
             address=self.address,
-            state="down" if trouble else "voting",
-            reason=reason if trouble else "",
-            run_id=self._hello.run_id if self._hello else "",
-            server=self._hello.server if self._hello else "",
+            state=state,
+            reason=reason,
+            run_id=run_id,
+            server=server,
             release_command="evalsha",
             commands=self._commands,
             writes=self._commands,

@@ -37,7 +37,9 @@ def milliseconds(seconds: float | None) -> str:
 
 def three_digits(value: float) -> str:
     """Return a number with its first three digits; below 1 with two after the point."""
-    return f"{value:,.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+    if value < 9.995:
+        return f"{value:,.2f}"
+    return f"{value:,.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
 def latency(seconds: float | None) -> str:
@@ -91,7 +93,9 @@ def threshold_text(entry: JudgedThreshold) -> str:
     parts = [f"measured {value}", f"limit {limit}"]
     if entry.margin is not None:
         margin = abs(entry.margin)
-        sign = "-" if entry.margin < 0 else "+" if entry.margin else ""
+        sign = "+" if entry.margin else ""
+        if entry.margin < 0:
+            sign = "-"
         size = percent(margin / abs(entry.limit)) if entry.limit else in_unit(margin, entry.unit)
         parts.append(f"margin {sign}{size}")
     if entry.reason and entry.reason != value:

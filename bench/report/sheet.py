@@ -219,8 +219,9 @@ def sheet_markdown(sheet: Sheet) -> str:
     )
     tables: list[str] = []
     for part in sheet.parts:
-        title = [f"### {part.name}{f': {part.about}' if part.about else ''}"] if part.name else []
-        tables += [*title, part_markdown(part)]
+        if part.name:
+            tables.append(f"### {part.name}: {part.about}" if part.about else f"### {part.name}")
+        tables.append(part_markdown(part))
     tables += [f"*{term}*: {meaning}" for term, meaning in sheet.terms.items()]
     parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
     text = "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"

@@ -180,18 +180,22 @@ def load_parts(scenario: Scenario) -> list[str]:
     users = counted(scenario.users, "user")
     skew = skew_text(scenario.skew)
     hold = delay_text(scenario.hold).removeprefix("fixed:")
-    loop = (
-        f"open loop {count(rate)}/s" + (" fixed" if scenario.arrivals == "fixed" else "")
-        if rate
-        else "closed loop"
-    )
-    return [
-        loop,
-        f"{users} in {scenario.processes} processes" if scenario.processes > 1 else users,
-        counted(scenario.resources, "resource") + (f" {skew}" if skew != "uniform" else ""),
-        *([f"hold {hold}"] if hold != "0" else []),
-        *(["unreachable retried"] if scenario.retry.unreachable else []),
-    ]
+    loop = "closed loop"
+    if rate:
+        loop = f"open loop {count(rate)}/s"
+        if scenario.arrivals == "fixed":
+            loop += " fixed"
+    if scenario.processes > 1:
+        users += f" in {scenario.processes} processes"
+    resources = counted(scenario.resources, "resource")
+    if skew != "uniform":
+        resources += f" {skew}"
+    parts = [loop, users, resources]
+    if hold != "0":
+        parts.append(f"hold {hold}")
+    if scenario.retry.unreachable:
+        parts.append("unreachable retried")
+    return parts
 
 
 def _latencies(result: RunResult) -> Part:
@@ -271,11 +275,10 @@ def _attempts(result: RunResult) -> Sentence:
     )
     kinds = {"errored": votes.errored, "silent": votes.silent, "absent": votes.absent}
     lost = [f"{kind} {count(number)}" for kind, number in kinds.items() if number]
-    parts = [
-        "none" if mean is None else f"{mean:.2f} per lease",
-        *([f"vote margin {shown}"] if shown else []),
-        *lost,
-    ]
+    parts = ["none" if mean is None else f"{mean:.2f} per lease"]
+    if shown:
+        parts.append(f"vote margin {shown}")
+    parts += lost
     return Sentence("attempts", " · ".join(parts), DOUBTFUL if lost else "")
 
 

@@ -368,7 +368,9 @@ class LiveVerdict:
     @property
     def verdict(self) -> str | None:
         """VIOLATED, UNKNOWN, or None while nothing was seen that must not be."""
-        return "VIOLATED" if self.violations else "UNKNOWN" if self.failure else None
+        if self.violations:
+            return "VIOLATED"
+        return "UNKNOWN" if self.failure else None
 
 
 class LiveJudge:

@@ -46,7 +46,9 @@ class Operations:
         cls, records: Records, early: Records | None = None, late: Records | None = None
     ) -> Self:
         """Without bounds all of one clock, which are exact."""
-        return cls(records, records if early is None else early, records if late is None else late)
+        earliest = records if early is None else early
+        latest = records if late is None else late
+        return cls(records, earliest, latest)
 
     def __getitem__(self, rows: Integers | NDArray[np.bool_] | slice) -> Self:
         if self.early is self.own is self.late:

@@ -427,13 +427,11 @@ def _resolve(given: Mapping[str, Any]) -> Scenario:
     """Fill in the defaults: those of the table, then those that depend on other keys."""
     values: dict[str, Any] = {}
     for key in KEYS:
-        value = (
-            given[key.name]
-            if key.name in given
-            else None
-            if key.default is None
-            else key.kind.parse(key.default)
-        )
+        value = None
+        if key.name in given:
+            value = given[key.name]
+        elif key.default is not None:
+            value = key.kind.parse(key.default)
         values[key.field] = value
     if values["targets"]:
         values["instances"] = len(values["targets"])

@@ -84,7 +84,9 @@ def _speed(result: RunResult, told: Sheet) -> Chapter:
     about = "From HDR histograms; – means fewer than ten samples beyond it"
     table = replace(part, name="How long it took", about=about, head=part.head[:-1], rows=rows)
     curve = percentile_figure(result)
-    return Chapter("How fast", (curve,) if curve else (), (table,) if rows else (), "beside")
+    figures = (curve,) if curve else ()
+    tables = (table,) if rows else ()
+    return Chapter("How fast", figures, tables, "beside")
 
 
 # -- where it opens --------------------------------------------------------------------------------
@@ -195,11 +197,9 @@ def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
     rows = tuple((name.replace("_", " "), f"{getattr(result.safety, name):,}") for name in names)
     about = "in the whole run, warm-up and drain included"
     counts = Part("What the oracle found", about, ("rule", "count"), rows)
-    return Chapter(
-        "Did the lock hold?",
-        (holders,) if holders else (),
-        (counts, examples) if examples else (counts,),
-    )
+    figures = (holders,) if holders else ()
+    tables = (counts, examples) if examples else (counts,)
+    return Chapter("Did the lock hold?", figures, tables)
 
 
 def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
