@@ -119,6 +119,10 @@ def schema_of(kind: type[Section], urn: str) -> dict[str, Any]:
         "$defs": parts,
     }
     for part in (document, *parts.values()):
+        if "description" in part:
+            # Where the formatter breaks a docstring says nothing, so a schema must not change with
+            # it.
+            part["description"] = " ".join(part["description"].split())
         if "properties" in part:
             part["required"] = list(part["properties"])
             part["additionalProperties"] = False

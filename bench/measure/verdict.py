@@ -176,7 +176,7 @@ PASS = Word(
     Kind.GOOD,
     "pass",
     0,
-    "finished pairs; every interval (99 %, over all figures) ends within the tolerance",
+    "finished pairs; every interval ends within the tolerance (wrong in 5 of 100 gates at most)",
     "not worse than the tolerance",
 )
 AS_EXPECTED = Word(
@@ -200,16 +200,16 @@ FOUND = Word(
     Kind.GOOD,
     "pass",
     0,
-    "at least 8 probes, two or more near each end; the interval is ±25 % or less",
-    "95 % sure: the capacity lies in the interval",
+    "at least 8 probes, two or more near each end, and ±25 % or less; or a target that holds",
+    "95 % sure: the capacity lies in the interval, or the target holds",
 )
 NOT_KEPT = Word(
     "NOT KEPT",
     Kind.BAD,
     "fail",
     1,
-    "every probe missed, two of them at 1/s or less; or the target mostly missed, beyond "
-    "the interval",
+    "every probe missed, two at 1/s and three in the middle; or the target mostly missed, "
+    "beyond the interval",
     "no rate holds, or the rate you plan for does not",
 )
 BARS_REACHED = Word(
