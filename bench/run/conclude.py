@@ -343,9 +343,11 @@ def _circumstances(  # noqa: PLR0917 - what was read already
     ended = (*context.ended, *context.casualties)
     missing = holes(reports, recorded, read_open(workdir), scenario.processes, "; ".join(ended))
     torn = torn_lost(workdir)
+    torn_note = [f"{torn:,} attempts that lost are torn in the record"] if torn else []
     reported = workers.added(report.misreports for report in reports)
+    unsafe_recipe = None if about.safe else about.flaw
     return Circumstances(
-        unsafe_recipe=None if about.safe else about.flaw,
+        unsafe_recipe=unsafe_recipe,
         fault_spans_ns=context.fault_spans_ns,
         clock=context.clock,
         missing=(
@@ -355,7 +357,7 @@ def _circumstances(  # noqa: PLR0917 - what was read already
             *unbounded(reports, clocks),
             *without_seal(reports, unsealed),
             *workers.torn_notes(workdir),
-            *([f"{torn:,} attempts that lost are torn in the record"] if torn else []),
+            *torn_note,
         ),
         commands=context.commands,
         releases_ask=not scenario.merge_releases,

@@ -31,13 +31,14 @@ def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
     def since_start(at_ns: int | None) -> float | None:
         return None if at_ns is None or start_ns is None else (at_ns - start_ns) / NS_PER_S
 
+    for_s = None if order.lasts_ms is None else order.lasts_ms / 1000
     return InjectedFault(
         kind=order.kind,
         target=order.target,
         params=dict(order.written),
         phase="random" if order.phase == "random" else "fixed",
         at_s=order.at_ms / 1000,
-        for_s=None if order.lasts_ms is None else order.lasts_ms / 1000,
+        for_s=for_s,
         begun_s=since_start(fault.begun_ns),
         ended_s=since_start(fault.ended_ns),
         begun_ns=fault.begun_ns,

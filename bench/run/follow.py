@@ -257,7 +257,10 @@ def follow(
     while True:
         exit_code = load.wait(LOOK_S)
         now_ns = time.monotonic_ns()
-        show(follower.look(now_ns, faults.active())) if show else follower.find_window()
+        if show:
+            show(follower.look(now_ns, faults.active()))
+        else:
+            follower.find_window()
         course.note(now_ns, running=follower.window_ns is not None and exit_code is None)
         if exit_code is not None:
             break

@@ -125,7 +125,17 @@ def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) ->
 
 
 def _worker(note: WorkerNote, clock: Clock | None, leases: Mapping[int, int]) -> LoadWorker:
-    errors_ns = clock.errors_ns if clock else None
+    clock_error_s: float | None = None
+    clock_error_max_s: float | None = None
+    round_trip_s: float | None = None
+    round_trips = 0
+    clock_steps = 0
+    if clock:
+        clock_error_s = float(np.median(clock.errors_ns)) / 1e9
+        clock_error_max_s = clock.grown_ns / 1e9
+        round_trip_s = clock.round_trip_ns / 1e9
+        round_trips = clock.exchanges
+        clock_steps = len(clock.lost_ns)
     lag_ns = merged([note.lag_histogram]).percentile(99)
     return LoadWorker(
         worker=note.worker,
@@ -136,9 +146,9 @@ def _worker(note: WorkerNote, clock: Clock | None, leases: Mapping[int, int]) ->
         cpu_ratio=cpu_ratio([note]),
         lag_p99_s=None if lag_ns is None else lag_ns / 1e9,
         same_clock=not note.clock,
-        clock_error_s=float(np.median(errors_ns)) / 1e9 if errors_ns is not None else None,
-        clock_error_max_s=clock.grown_ns / 1e9 if clock else None,
-        round_trip_s=clock.round_trip_ns / 1e9 if clock else None,
-        round_trips=clock.exchanges if clock else 0,
-        clock_steps=len(clock.lost_ns) if clock else 0,
+        clock_error_s=clock_error_s,
+        clock_error_max_s=clock_error_max_s,
+        round_trip_s=round_trip_s,
+        round_trips=round_trips,
+        clock_steps=clock_steps,
     )

@@ -296,7 +296,12 @@ class _Caller:
         except BaseException as error:  # noqa: BLE001 - whatever the lock raises is a figure here
             ended = now()
             is_refusal = not granted and isinstance(error, load.refused)
-            outcome = _ACQUIRED | _GONE << 8 if granted else _REFUSED if is_refusal else _BROKEN
+            if granted:
+                outcome = _ACQUIRED | _GONE << 8
+            elif is_refusal:
+                outcome = _REFUSED
+            else:
+                outcome = _BROKEN
             if not is_refusal:
                 self.errors.note(error, stage, ended)
             time.sleep(REST_S)

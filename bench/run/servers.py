@@ -52,10 +52,12 @@ class Servers:
 
     def section(self) -> FleetFacts:
         """The section `fleet` of a result: who serves, how durable, on what disk."""
+        server = self.fleet.server if self.fleet else None
+        fsync = self.fleet.fsync if self.fleet else None
         return FleetFacts(
             started=self.fleet is not None,
-            server=self.fleet.server if self.fleet else None,
-            fsync=self.fleet.fsync if self.fleet else None,
+            server=server,
+            fsync=fsync,
             fdatasync_s=self.disk,
             instances=self.facts,
         )

@@ -76,7 +76,10 @@ class Extension(Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> Self:
         """An extension that came back: `ours` None = nobody said."""
-        outcome = "unreachable" if ours is None else "extended" if ours else "gone"
+        if ours is None:
+            outcome = "unreachable"
+        else:
+            outcome = "extended" if ours else "gone"
         return cls(checksum(lease.resource), lease.started_ns, sent_ns, replied_ns, outcome)
 
 

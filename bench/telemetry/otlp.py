@@ -473,15 +473,20 @@ def _readable(span: TraceSpan, resource: Resource, wall_ns: int) -> ReadableSpan
             trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
         )
 
+    parent = context(span.trace_id, span.parent) if span.parent else None
+    links = [Link(context(*span.holder), {"redlock.link": "holder"})] if span.holder else []
+    is_command = "db.system.name" in span.attributes
+    kind = SpanKind.CLIENT if is_command else SpanKind.INTERNAL
+    status = Status(StatusCode.ERROR, span.failed) if span.failed else Status(StatusCode.UNSET)
     return ReadableSpan(
         name=span.name,
         context=context(span.trace_id, span.span_id),
-        parent=context(span.trace_id, span.parent) if span.parent else None,
+        parent=parent,
         resource=resource,
         attributes=span.attributes,
-        links=[Link(context(*span.holder), {"redlock.link": "holder"})] if span.holder else [],
-        kind=SpanKind.CLIENT if "db.system.name" in span.attributes else SpanKind.INTERNAL,
-        status=Status(StatusCode.ERROR, span.failed) if span.failed else Status(StatusCode.UNSET),
+        links=links,
+        kind=kind,
+        status=status,
         start_time=span.begun_ns + wall_ns,
         end_time=span.ended_ns + wall_ns,
         instrumentation_scope=_scope(),

@@ -129,7 +129,10 @@ class Run:
             addresses.append(
                 (host.strip("[]"), int(port)) if colon and port.isdigit() else (fact.address, 0)
             )
-        policy = policies.pop() if len(policies) == 1 else "mixed" if policies else "unknown"
+        if len(policies) == 1:
+            policy = policies.pop()
+        else:
+            policy = "mixed" if policies else "unknown"
         return replace(self, addresses=addresses, databases=databases, fsync=policy, part=part)
 
     @property

@@ -85,10 +85,11 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
     # a wrong one is refused before anything starts
     endpoints_of(environ)
     one_in = _one_in(environ)
+    page = _page(environ) if "prometheus" in _exporters(environ, "METRICS") else None
     return TelemetrySettings(
         metrics=metrics,
         traces=None if one_in < 0 else traces,
-        page=_page(environ) if "prometheus" in _exporters(environ, "METRICS") else None,
+        page=page,
         interval_s=max(
             _number(environ, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_S * 1000) / 1000, 0.1
         ),
@@ -157,7 +158,11 @@ def _url(variable: str, text: str, protocol: str) -> SplitResult:
             raise UsageError(f"{variable} names no host; write {example}")
         return url
     if not has_scheme:
-        meant = f"http://{f'[{host}]' if ':' in host else host}:{port or 4318}" if host else example
+        meant = example
+        if host:
+            # an IPv6 address stands in brackets
+            name = f"[{host}]" if ":" in host else host
+            meant = f"http://{name}:{port or 4318}"
         raise UsageError(
             f"{variable} has no scheme, so nothing could be sent there; write {meant}, "
             "or with https"

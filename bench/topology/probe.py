@@ -285,18 +285,24 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
             "releases is unknown"
         )
     warnings += target.ignored
+    server = None
+    if info:
+        server = "valkey" if "valkey_version" in info else "redis"
+    cluster = bool(info["cluster_enabled"]) if "cluster_enabled" in info else None
+    fsync = config.get("appendfsync") if info.get("aof_enabled", 1) else "none"
     rewrite = config.get("no-appendfsync-on-rewrite")
+    no_fsync_on_rewrite = None if rewrite is None else rewrite == "yes"
     return InstanceFacts(
         0,
         target.address,
         target.is_tls,
-        server="valkey" if "valkey_version" in info else ("redis" if info else None),
+        server=server,
         version=info.get("valkey_version", info.get("redis_version")),
         run_id=info.get("run_id"),
         role={"master": "primary", "slave": "replica"}.get(str(info.get("role"))),
-        cluster=bool(info["cluster_enabled"]) if "cluster_enabled" in info else None,
-        fsync=config.get("appendfsync") if info.get("aof_enabled", 1) else "none",
-        no_fsync_on_rewrite=None if rewrite is None else rewrite == "yes",
+        cluster=cluster,
+        fsync=fsync,
+        no_fsync_on_rewrite=no_fsync_on_rewrite,
         maxmemory_bytes=info.get("maxmemory"),
         maxmemory_policy=info.get("maxmemory_policy"),
         hazards=tuple(hazard.sentence for hazard in hazards_of(info, config) if hazard.advice),

@@ -274,11 +274,10 @@ class Conductor:
         """Ask every worker to finish, and wait until each has sent its last report or is lost."""
         for node in ending.at(Progress.WORKING):
             runner.send_message(FINISH, None, node)
-        grace_s = (
-            0.0
-            if self._failed
-            else self._environment.stop_timeout or (self._plan.grace_s if self._plan else 0.0)
-        )
+        grace_s = 0.0
+        if not self._failed:
+            planned_s = self._plan.grace_s if self._plan else 0.0
+            grace_s = self._environment.stop_timeout or planned_s
         deadline_s = time.monotonic() + grace_s + 5.0
         while True:
             for node in ending.at(Progress.WORKING):

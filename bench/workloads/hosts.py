@@ -274,6 +274,11 @@ class Hosts:
     def _take_note(self, host: Host, text: bytes) -> None:
         note = decoded(text, WorkerNote)
         ahead_ns = host.ahead_ns()
+        if note.spawned_ns == host.theirs_ns != 0:
+            # the worker began at the origin that we computed for its clock: ours is exact
+            spawned_ns = self._origin_ns
+        else:
+            spawned_ns = note.spawned_ns and note.spawned_ns + ahead_ns
         host.note = msgspec.structs.replace(
             note,
             worker=host.worker,
@@ -281,9 +286,7 @@ class Hosts:
             host=host.name,
             about=host.about,
             clock="" if host.same_clock else "own",
-            spawned_ns=self._origin_ns
-            if note.spawned_ns == host.theirs_ns != 0
-            else note.spawned_ns and note.spawned_ns + ahead_ns,
+            spawned_ns=spawned_ns,
             stopped_ns=note.stopped_ns and note.stopped_ns + ahead_ns,
             told_ns=note.told_ns and note.told_ns + ahead_ns,
         )

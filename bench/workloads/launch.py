@@ -310,7 +310,9 @@ class SeriesRun:
         # a Locust that dies with an unread plan resets the connection
         with contextlib.suppress(ConnectionError):
             self._is_over = bool(readable and self._channel.recv(len(OVER)))
-        return 0 if self._is_over else self._process.wait(1.0 if readable else 0)
+        if self._is_over:
+            return 0
+        return self._process.wait(1.0 if readable else 0)
 
     def close(self) -> None:
         """See that nobody is left of a run that has not ended; of one that has the next may

@@ -119,12 +119,13 @@ class Plan:
     def others_s(self) -> float:
         """How much longer it may take (s) as others run in between, which start late and need their
         turns, or until the history of other hosts has arrived."""
-        parts = 3 * self.ring.places if self.ring else 2 if self.bind else 0
-        return (
-            60.0 + parts * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000
-            if parts
-            else 0.0
-        )
+        if self.ring:
+            parts = 3 * self.ring.places
+        else:
+            parts = 2 if self.bind else 0
+        if not parts:
+            return 0.0
+        return 60.0 + parts * (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000
 
     @property
     def text(self) -> bytes:
@@ -204,11 +205,12 @@ def add_options(parser: Any) -> None:
     secretive = any(is_secretive(word.partition("=")[2] or word) for word in sys.argv)
     for key in OPTIONS:
         shown = {"include_in_web_ui": not secretive} if key.name == "targets" else {}
+        default = None if key.kind.many else key.default
         parser.add_argument(
             key.option,
             dest=_dest(key),
             metavar=key.kind.metavar,
-            default=None if key.kind.many else key.default,
+            default=default,
             help=key.help.replace("%", "%%"),
             # a drop-down in the form
             choices=key.kind.words or None,

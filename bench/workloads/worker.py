@@ -186,6 +186,10 @@ class Worker:
         begun, place = self._begun.place()
         if self.plan.timed:
             self._started.wait()
+        take = self.turns.take if self.turns else None
+        if self._arrivals:
+            take = self._take
+        tell = acquires.tell if acquires.fire else None
         caller = self._kind_of_caller()(
             acquire=self.acquire,
             release=self.recipe.release,
@@ -193,7 +197,7 @@ class Worker:
             wait_ms=self.plan.scenario.wait_ms,
             number=number,
             resources=contention.resources(number),
-            take=self._take if self._arrivals else self.turns.take if self.turns else None,
+            take=take,
             holds_ns=contention.holds_ns(number),
             thinks_ns=contention.thinks_ns(number),
             nap_until=self._naps.wait_until,
@@ -205,7 +209,7 @@ class Worker:
             votes=self._votes,
             still_open=len(self._replies) << 40,
             pending=self._open.add,
-            tell=acquires.tell if acquires.fire else None,
+            tell=tell,
             cut=self._cut,
             keep=self._keep,
         )
@@ -442,24 +446,45 @@ class Worker:
             path.unlink(missing_ok=True)
             self._begun.forget()
 
+    def _paced_starts(self) -> tuple[int, int, int]:
+        """How many starts were late, how many were queued and how many happened; without a rate
+        there are none."""
+        if self._pacer is None:
+            return 0, 0, 0
+        return self._pacer.late, self._pacer.queued, self._pacer.started
+
     def _note(self, phase: Phase, cpu_s: float | None = None) -> WorkerNote:
         last = phase == "stopped"
-        pacer = self._pacer
-        waited_cpu_s = self.turns.waited_cpu_ns / 1e9 if self.turns else 0.0
+        told_ns = monotonic_ns()
+        if cpu_s is None:
+            # before the histograms are encoded, which takes milliseconds and is no work of callers
+            cpu_s = time.process_time()
+        kept_ns = self._kept_ns + self._rests.kept_ns
+        waited_cpu_s = 0.0
+        if self.turns:
+            kept_ns += self.turns.kept_ns
+            waited_cpu_s = self.turns.waited_cpu_ns / 1e9
+        late_starts, queued_starts, started_starts = self._paced_starts()
+        lateness_text = ""
+        reply_texts: tuple[str, ...] = ()
+        if last:
+            lateness_text = self._lateness.encode()
+            reply_texts = tuple(histogram.encode() for histogram in self._replies)
+        lag_text = self._lag.encode() if last else self._lag_text
         return WorkerNote(
             worker=self.index,
             pid=os.getpid(),
             phase=phase,
             spawned_ns=self._origin_ns,
             stopped_ns=self._stopped_ns,
-            told_ns=monotonic_ns(),
-            cpu_s=(time.process_time() if cpu_s is None else cpu_s) - self._cpu_s - waited_cpu_s,
-            lag_histogram=self._lag.encode() if last else self._lag_text,
-            lateness_histogram=self._lateness.encode() if last else "",
-            kept_ns=self._kept_ns + self._rests.kept_ns + (self.turns.kept_ns if self.turns else 0),
-            late_starts=pacer.late if pacer else 0,
-            queued_starts=pacer.queued if pacer else 0,
-            started_starts=pacer.started if pacer else 0,
+            told_ns=told_ns,
+            cpu_s=cpu_s - self._cpu_s - waited_cpu_s,
+            lag_histogram=lag_text,
+            lateness_histogram=lateness_text,
+            kept_ns=kept_ns,
+            late_starts=late_starts,
+            queued_starts=queued_starts,
+            started_starts=started_starts,
             scheduled_starts=self._scheduled,
             cut=self._cuts,
             recorded=self._recorder.written,
@@ -469,9 +494,7 @@ class Worker:
             idle=self._rests.waiting + (self._arrivals.waiting if self._arrivals else 0),
             instances=self._told(lambda: tuple(map(instance_report, self.recipe.instances)), ()),
             figures=self._told(lambda: dict(self.recipe.figures), {}),
-            reply_histograms=tuple(histogram.encode() for histogram in self._replies)
-            if last
-            else (),
+            reply_histograms=reply_texts,
             errors=dict(self.raised.counts),
             misreports=dict(self.misreports),
             locust={row.name: row.counts for row in self.rows},
