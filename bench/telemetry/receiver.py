@@ -32,8 +32,9 @@ _TEXT_BYTES = 5
 _HTTP = b"HTTP/"
 _REDIS_ERROR = re.compile(rb"-[A-Z]{3,}")
 _SPEAKS_REDIS = "speaks the Redis protocol; write the address of a collector"
-_PORTS = {GRPC: 4317}
-_HTTP_PORT = 4318
+# where exporters send to an address without a port: HTTP's own port, and gRPC's usual one
+_HTTP_PORT = 80
+_OTHER_PORT = 443
 
 
 def require_receivers(environ: Environ) -> None:
@@ -60,7 +61,8 @@ def _fault(endpoint: Endpoint) -> str:
     url = endpoint.url
     if url.scheme not in ("http", "https", "") or not url.hostname or _by_proxy(url):
         return ""
-    place = url.hostname, url.port or _PORTS.get(endpoint.protocol, _HTTP_PORT)
+    is_http = url.scheme == "http" and endpoint.protocol != GRPC
+    place = url.hostname, url.port or (_HTTP_PORT if is_http else _OTHER_PORT)
     is_secure = url.scheme == "https" or not (url.scheme or endpoint.insecure)
     fault = _of_secure(place) if is_secure else _of_plain(place, is_grpc=endpoint.protocol == GRPC)
     return fault and f"{endpoint.variable} names {place[0]}:{place[1]}, and this port {fault}"

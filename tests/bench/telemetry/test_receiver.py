@@ -242,3 +242,26 @@ def test_an_unknown_protocol_is_refused(name: str) -> None:
     ):
         require_receivers({ENDPOINT: "http://127.0.0.1:9", name: "foo"})
     require_receivers({name: "foo"})
+
+
+@pytest.mark.parametrize(
+    ("address", "protocol", "port"),
+    [
+        ("http://collector", "", 80),
+        ("https://collector/v1/metrics", "", 443),
+        ("http://collector", "grpc", 443),
+        ("collector", "grpc", 443),
+        ("http://collector:4318", "", 4318),
+    ],
+)
+def test_an_address_without_a_port_is_looked_at_where_its_exporter_sends(
+    address: str, protocol: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[tuple[str, int]] = []
+
+    def silent(place: tuple[str, int], _sent: bytes, _size: int) -> None:
+        looks.append(place)
+
+    monkeypatch.setattr(receiver, "_answer", silent)
+    require_receivers({ENDPOINT: address, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
+    assert set(looks) == {("collector", port)}
