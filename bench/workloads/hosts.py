@@ -259,7 +259,9 @@ class Hosts:
             # another machine with our name, as of a copied image
             host.same_clock = False
         if self._folder is not None and host.pid and not host.same_clock:
-            with clock_file(self._folder, host.worker, host.pid).open("ab") as file:
+            path = clock_file(self._folder, host.worker, host.pid)
+            # the folder of a run that was judged is gone, while Locust's page leads on
+            with suppress(FileNotFoundError), path.open("ab") as file:
                 file.writelines(_ROW.pack(*trip) for trip in host.trips[host.written :])
             host.written = len(host.trips)
         if host.again:

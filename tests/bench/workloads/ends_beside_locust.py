@@ -339,6 +339,27 @@ def test_a_worker_whose_history_nobody_wants_answers_without_a_traceback(
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
+def test_a_clock_that_is_told_after_the_run_was_judged_is_no_error(
+    make: Make, tmp_path: Path
+) -> None:
+    """Locust's page leads on when a run is over, its folder is gone, and workers still answer."""
+    hosts = make(1).conductor._hosts
+    assert hosts is not None
+    host = hosts.known["one"]
+    host.same_clock = False
+    answer = {"asked": 1, "there": 2, "slewed": 0}
+    folder = tmp_path / "judged"
+    folder.mkdir()
+    hosts._folder = folder
+    hosts._note_clock(SimpleNamespace(node_id="one", data=answer))
+    (written,) = folder.iterdir()
+    written.unlink()
+    folder.rmdir()
+    hosts._note_clock(SimpleNamespace(node_id="one", data=answer))
+    assert len(host.trips) == 2
+    assert not folder.exists()
+
+
 def test_whoever_wants_locust_to_quit_waits_for_an_end_that_has_begun(make: Make) -> None:
     scene = make(2)
     master = scene.master
