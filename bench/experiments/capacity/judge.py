@@ -172,16 +172,22 @@ def _around(findings: Findings, rate: float) -> list[Seen]:
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     """Return where the capacity of the servers lies."""
     looks = _looks(findings.probes, says(findings))
-    found = model.interval_of(reached_by(findings, slo), looks)
-    held, missed = ([rate for rate, kept in looks if kept is way] for way in (True, False))
-    known = sum(rate * NEAR >= found.low for rate in held) >= LEAST_NEAR
-    bound = sum(rate <= found.high * NEAR for rate in missed) >= LEAST_NEAR
-    bound = bound and not found.width > USABLE >= next_probe(findings, slo)[0].width
+    interval = model.interval_of(reached_by(findings, slo), looks)
+    held = [rate for rate, is_held in looks if is_held]
+    missed = [rate for rate, is_held in looks if not is_held]
+    has_low = sum(rate * NEAR >= interval.low for rate in held) >= LEAST_NEAR
+    has_high = sum(rate <= interval.high * NEAR for rate in missed) >= LEAST_NEAR
+    # Probes that the generator spoilt bound the search, not the answer. Where only they make the
+    # interval narrow enough for an answer, the answer has no upper end.
+    has_high = has_high and not interval.width > USABLE >= next_probe(findings, slo)[0].width
+    low = min(interval.low, max(held)) if has_low else None
+    high = max(interval.high, min(missed)) if has_high else None
+    likely = interval.likely if has_low and has_high else None
     return Capacity(
-        low=min(found.low, max(held)) if known else None,
-        high=max(found.high, min(missed)) if bound else None,
-        at_least=known and not bound,
-        likely=found.likely if known and bound else None,
+        low=low,
+        high=high,
+        at_least=has_low and not has_high,
+        likely=likely,
         sure=model.SURE,
         as_it_is=Seen.PAUSED in says(findings),
     )
@@ -234,6 +240,8 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     contradictions = [agrees] if agrees and contradicted and not capacity.at_least else []
     contradictions += _probes_against(told.probes, capacity, plan.target_rate_per_s)
     word, reasons = _word(told, capacity, plan, contradictions)
+    uses = near.uses if near else ()
+    gave_out = _gave_out(findings) if capacity.high is None else ""
     return CapacityPoint(
         variables=dict(point.variables),
         scenario=point.scenario.shown(),
@@ -243,9 +251,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         capacity=capacity,
         knee=_knee(findings.probes, capacity),
         headroom=_headroom(told, capacity, plan, is_contradicted=bool(contradictions)),
-        next_limit=next_limit(
-            near.uses if near else (), _gave_out(findings) if capacity.high is None else ""
-        ),
+        next_limit=next_limit(uses, gave_out),
         probes=tuple(findings.probes),
         callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
         agreement=agrees,
@@ -391,7 +397,9 @@ def target_holds(findings: Findings, target: float | None) -> bool | None:
     held = wilson(seen.count(Seen.HELD), len(seen))
     if held.low is None or held.high is None:
         return None
-    return True if held.low > 0.5 else False if held.high < 0.5 else None
+    if held.low > 0.5:
+        return True
+    return False if held.high < 0.5 else None
 
 
 def _target_missed(

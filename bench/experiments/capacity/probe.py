@@ -278,14 +278,17 @@ def _up_to(histogram: Histogram, limit_s: float) -> int:
 
 def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
     reply = instance.reply_s
+    info = instance.info
+    p50_s = reply.p50 if reply else None
+    p99_s = reply.p99 if reply else None
     return ProbedInstance(
         index=instance.index,
         address=instance.address,
         cpu_ratio=_server_use(instance, result),
         cpu_us_per_command=instance.cpu_us_per_command,
-        reply_p50_s=reply.p50 if reply else None,
-        reply_p99_s=reply.p99 if reply else None,
-        delayed_fsyncs=instance.info.delayed_fsyncs if instance.info else None,
+        reply_p50_s=p50_s,
+        reply_p99_s=p99_s,
+        delayed_fsyncs=info.delayed_fsyncs if info else None,
     )
 
 

@@ -53,12 +53,9 @@ _CALLERS: Columns[ClosedLoop] = (
 )
 _POINTS: Columns[CapacityPoint] = (
     ("leases/s\nwithin the SLO", lambda point: _bracket(point).partition(" leases/s")[0]),
-    (
-        "p99\nms",
-        lambda point: milliseconds(near.acquire_s.p99) if (near := _near(point)) else MISSING,
-    ),
-    ("attained", lambda point: percent(kept.rate, 2) if (kept := _attained(point)) else MISSING),
-    ("knee\n/s", lambda point: rate_text(point.knee.rate_per_s) if point.knee else MISSING),
+    ("p99\nms", lambda point: _near_p99_text(point)),
+    ("attained", lambda point: _attained_text(point)),
+    ("knee\n/s", lambda point: _knee_text(point)),
     ("next limit", lambda point: point.next_limit.name or "not known"),
 )
 _SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys(
@@ -73,6 +70,20 @@ def _near(point: CapacityPoint) -> Probe | None:
 def _attained(point: CapacityPoint) -> Attainment | None:
     near = _near(point)
     return near.attainment if near else None
+
+
+def _near_p99_text(point: CapacityPoint) -> str:
+    near = _near(point)
+    return milliseconds(near.acquire_s.p99) if near else MISSING
+
+
+def _attained_text(point: CapacityPoint) -> str:
+    attained = _attained(point)
+    return percent(attained.rate, 2) if attained else MISSING
+
+
+def _knee_text(point: CapacityPoint) -> str:
+    return rate_text(point.knee.rate_per_s) if point.knee else MISSING
 
 
 def sheet(result: CapacityResult, place: str = "") -> Sheet:
@@ -116,15 +127,13 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
     near = _near(point)
     skew = skew_text(scenario.skew)
     hold = delay_text(scenario.hold).removeprefix("fixed:")
+    users = [counted(near.users, "user")] if near else []
+    skewed = "" if skew == "uniform" else f" {skew}"
     load = (
         f"N={scenario.instances}",
-        point.fleet.text
-        if point.fleet
-        else "own targets"
-        if scenario.targets
-        else f"fsync {scenario.fsync}",
-        *([counted(near.users, "user")] if near else []),
-        f"{count(scenario.resources)} keys{'' if skew == 'uniform' else f' {skew}'}",
+        _servers_text(point),
+        *users,
+        f"{count(scenario.resources)} keys{skewed}",
         "no hold" if hold == "0" else f"{hold} hold",
     )
     found = f"{_bracket(point)} at {' and '.join(result.slo)}{_now(point)}"
@@ -134,6 +143,14 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
     plain = limit.name is None or limit.text.startswith("not ")
     next_one = limit.text if plain else f"{limit.name}{full} ({limit.text})"
     return f"{', '.join(load)}: {found}; next limit: {next_one}"
+
+
+def _servers_text(point: CapacityPoint) -> str:
+    """Which servers carried the load; without any, what the scenario says of them."""
+    if point.fleet:
+        return point.fleet.text
+    scenario = point.scenario
+    return "own targets" if scenario.targets else f"fsync {scenario.fsync}"
 
 
 def _headline(point: CapacityPoint, result: CapacityResult) -> str:
@@ -162,10 +179,12 @@ def _bracket(point: CapacityPoint) -> str:
         return "no probe was finished"
     if capacity.low is None and capacity.high is None:
         return "no rate is known to hold"
-    at_least = capacity.at_least or capacity.high is None
-    ends = (
-        f"at most {high}" if capacity.low is None else f"≥ {low}" if at_least else f"{low}–{high}"
-    )
+    if capacity.low is None:
+        ends = f"at most {high}"
+    elif capacity.at_least or capacity.high is None:
+        ends = f"≥ {low}"
+    else:
+        ends = f"{low}–{high}"
     return f"{ends} leases/s" + (f", {percent(capacity.sure, 0)} sure," if capacity.sure else "")
 
 
@@ -178,11 +197,12 @@ def _conditions(result: CapacityResult) -> Sequence[str]:
     scenario = result.points[0].scenario
     fleet = result.points[0].fleet
     servers = fleet.servers_text if fleet else ""
+    where = " shared with the servers" if fleet and fleet.started else ""
     return (
         scenario.recipe,
         f"probes of {duration_text(scenario.duration_ms)}, {scenario.arrivals} arrivals",
         *([servers] if servers else []),
-        *made(result, " shared with the servers" if fleet and fleet.started else ""),
+        *made(result, where),
     )
 
 
