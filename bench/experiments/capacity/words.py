@@ -51,13 +51,6 @@ _CALLERS: Columns[ClosedLoop] = (
     ("p99\nms", lambda loop: milliseconds(loop.acquire_s.p99)),
     ("gener-\nator", lambda loop: percent(loop.generator_cpu_ratio, 0)),
 )
-_POINTS: Columns[CapacityPoint] = (
-    ("leases/s\nwithin the SLO", lambda point: _bracket(point).partition(" leases/s")[0]),
-    ("p99\nms", lambda point: _near_p99_text(point)),
-    ("attained", lambda point: _attained_text(point)),
-    ("knee\n/s", lambda point: _knee_text(point)),
-    ("next limit", lambda point: point.next_limit.name or "not known"),
-)
 _SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys(
     (Seen.MISSED, Seen.CLEARLY_MISSED), ("bad", "missed it")
 )
@@ -84,6 +77,15 @@ def _attained_text(point: CapacityPoint) -> str:
 
 def _knee_text(point: CapacityPoint) -> str:
     return rate_text(point.knee.rate_per_s) if point.knee else MISSING
+
+
+_POINTS: Columns[CapacityPoint] = (
+    ("leases/s\nwithin the SLO", lambda point: _bracket(point).partition(" leases/s")[0]),
+    ("p99\nms", _near_p99_text),
+    ("attained", _attained_text),
+    ("knee\n/s", _knee_text),
+    ("next limit", lambda point: point.next_limit.name or "not known"),
+)
 
 
 def sheet(result: CapacityResult, place: str = "") -> Sheet:

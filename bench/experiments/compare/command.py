@@ -295,7 +295,9 @@ def _metrics(
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
     """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError
     for wrong ones."""
-    usual = SHOWN if kind == "compare" else CLOSED if load.rate_per_s is None else OPEN
+    usual: tuple[str, ...] = SHOWN
+    if kind == "gate":
+        usual = CLOSED if load.rate_per_s is None else OPEN
     judged = tuple(dict.fromkeys(find_metric(name) for name in values["metrics"] or usual))
     for metric in judged:
         if metric.name not in USUAL:

@@ -175,13 +175,9 @@ def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool 
     if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
         return "fail"
     if kind == "gate":
-        return (
-            "pass"
-            if worse.high <= limit
-            else "fail"
-            if worse.low > 0 and worse.shift > limit
-            else "inconclusive"
-        )
+        if worse.high <= limit:
+            return "pass"
+        return "fail" if worse.low > 0 and worse.shift > limit else "inconclusive"
     if worse.low > 0 or worse.high < 0:
         return "different"
     return "same" if -limit <= worse.low and worse.high <= limit else "inconclusive"
@@ -249,12 +245,14 @@ def _without_word(
     metric: Metric, first: Sequence[float], second: Sequence[float], *, paired: bool
 ) -> Judged:
     """One figure of two sides before it is judged: their medians."""
+    first_median = median(first) if first else None
+    second_median = median(second) if second else None
     return Judged(
         metric=metric.name,
         unit=metric.unit,
         higher_is_better=metric.higher_is_better,
-        first=median(first) if first else None,
-        second=median(second) if second else None,
+        first=first_median,
+        second=second_median,
         pairs=min(len(first), len(second)),
         paired=paired,
         verdict="inconclusive",
@@ -334,8 +332,9 @@ def judge_figures(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judged]
                     f"cut after {finished} pairs, and the next judgement comes after {next_look}"
                 )
                 found = replace(found, verdict="inconclusive", reason=reason, noisy=False)
-            is_judged = metric in asked.judged
-            role = "noise" if index in asked.noise else "judged" if is_judged else "shown"
+            role = "judged" if metric in asked.judged else "shown"
+            if index in asked.noise:
+                role = "noise"
             yield replace(found, side=index, label=label, role=role)
 
 
@@ -467,9 +466,12 @@ def judge_comparison(
     # no pair was needed
     counted = exact is not None and exact.failures and not runs
     undecided = [] if counted else _undecided(kind, runs, metrics)
+    # figures of an INVALID run are not judged, counted costs are
+    failures = [] if invalid else worse
+    failures = [*failures, *(exact.failures if exact else ())]
     found = {
         VIOLATED: _first(runs, labels, "violated"),
-        FAIL: [*([] if invalid else worse), *(exact.failures if exact else ())],
+        FAIL: failures,
         INTERRUPTED: [f"{_NOT_ALL}interrupted"] if interrupted else [],
         INVALID: invalid,
         INCONCLUSIVE: [*open_ones, *undecided],

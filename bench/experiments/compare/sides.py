@@ -94,7 +94,9 @@ def read_named(text: str, repository: Path) -> Named:
     path = Path(name)
     # Path.exists raises for a name that is too long
     if name and os.path.exists(name):  # noqa: PTH110
-        kind = "library" if prefix == "lib" else "scenario" if path.suffix == ".toml" else "stored"
+        kind = "scenario" if path.suffix == ".toml" else "stored"
+        if prefix == "lib":
+            kind = "library"
         return Named(text, kind, path)
     ready = [] if prefix == "lib" else [scenario.stem for scenario in READY.glob("*.toml")]
     if path.parent == Path() and path.stem in ready:

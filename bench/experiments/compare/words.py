@@ -240,7 +240,10 @@ def _exact(exact: Exact) -> str:
     rows = [(metric_text(row.name), row.first, row.second) for row in exact.rows]
     changed = [f"{name} {first:g} → {second:g}" for name, first, second in rows if first != second]
     same = ", ".join(f"{name} {first:g}" for name, first, second in rows if first == second)
-    parts = [*changed, f"{'same' if changed else 'all the same'}: {same}"] if same else changed
+    parts = changed
+    if same:
+        how_many = "same" if changed else "all the same"
+        parts = [*changed, f"{how_many}: {same}"]
     return " · ".join(parts) + "  (per acquire with its release)"
 
 

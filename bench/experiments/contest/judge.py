@@ -123,21 +123,29 @@ def judge_bars(
         False: "on both sides of the bar",
     }
     doubts = [f"{unknown[bar.busy]}: {bar.name}" for bar in judged if side_of(bar) == "not known"]
-    found = {
+    if absent:
+        doubts = [absent, *doubts]
+    reasons = {
         BARS_MISSED: [f"missed: {bar.name}" for bar in judged if side_of(bar) == "missed"],
-        NOT_KNOWN: [absent, *doubts] if absent else doubts,
+        NOT_KNOWN: doubts,
         INTERRUPTED: ["interrupted: what was not measured is missing"] if interrupted else [],
     }
-    return conclude(BARS_REACHED, [Evidence("bars measured", len(judged))], found)
+    return conclude(BARS_REACHED, [Evidence("bars measured", len(judged))], reasons)
 
 
 def side_of(bar: ContestBar) -> Literal["reached", "missed", "not known"]:
     """On which side of a bar its rounds are, as both ends of their spread tell."""
-    low, high = (
-        end >= bar.bar if bar.at_least else end < bar.bar
-        for end in (math.inf if end is None else end for end in (bar.low, bar.high))
-    )
-    return "not known" if low != high or bar.busy else "reached" if low else "missed"
+    is_low_good = _is_good(bar.low, bar)
+    is_high_good = _is_good(bar.high, bar)
+    if is_low_good != is_high_good or bar.busy:
+        return "not known"
+    return "reached" if is_low_good else "missed"
+
+
+def _is_good(end: float | None, bar: ContestBar) -> bool:
+    """Whether an end of a bar's range is on the good side of it. None is a time without an end."""
+    value = math.inf if end is None else end
+    return value >= bar.bar if bar.at_least else value < bar.bar
 
 
 def usual_pace(rows: Iterable[Sequence[TurnFigures]]) -> float | None:

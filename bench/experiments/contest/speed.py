@@ -205,14 +205,15 @@ def measure(
         servers={kind: f"{server.name} {server.version}" for kind, server in servers.items()},
         absent=absent,
     )
+    # Without the plain ceiling a bar would stand beside another row than it was set for.
+    judged: tuple[ContestBar, ...] = ()
+    if "plain" in servers or grow:
+        judged = tuple(bars_of(measured, GROWN_BARS if grow else BARS))
     return SpeedResult(
         conditions=conditions,
         environment=describe_environment(),
         rows=tuple(rows_of(measured)),
-        # without the plain ceiling a bar would stand beside another one than it was set for
-        bars=()
-        if "plain" not in servers and not grow
-        else tuple(bars_of(measured, GROWN_BARS if grow else BARS)),
+        bars=judged,
     )
 
 

@@ -186,16 +186,20 @@ def figures_of(answer: DriverAnswer, sent: int) -> TurnFigures:
     leases = answer.all_cycles
     shares = answer.leases_by_caller
     squares = sum(share * share for share in shares)
+    client_us = answer.client_us / cycles if cycles else None
+    server_us = answer.server_us / cycles if cycles else None
+    jain = sum(shares) ** 2 / (len(shares) * squares) if squares else None
+    commands_per_lease = sent / leases if leases else None
     return TurnFigures(
-        # of no time at all where the cores were not ours
+        # Where the cores were not ours there is no cycle, and `seconds` may be 0.
         cycles_per_s=cycles / answer.seconds if cycles else 0.0,
         p50_us=_percentile(answer, 0.50),
         p99_us=_percentile(answer, 0.99),
         failed=answer.failed,
-        client_us=answer.client_us / cycles if cycles else None,
-        server_us=answer.server_us / cycles if cycles else None,
-        jain=sum(shares) ** 2 / (len(shares) * squares) if squares else None,
-        commands_per_lease=sent / leases if leases else None,
+        client_us=client_us,
+        server_us=server_us,
+        jain=jain,
+        commands_per_lease=commands_per_lease,
         gave_up=answer.gave_up,
         leases=leases,
         errors=answer.errors,

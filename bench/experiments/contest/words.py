@@ -131,7 +131,9 @@ def _who(bar: ContestBar) -> str:
     if bar.null is not None:
         null = bar.null
         return f"; nothing beside nothing: {null.median:.2f} ({null.low:.2f} … {null.high:.2f})"
-    return f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "") if bar.ours else ""
+    if not bar.ours:
+        return ""
+    return f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "")
 
 
 def _parts(

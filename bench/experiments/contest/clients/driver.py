@@ -126,7 +126,9 @@ def of_objects(
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
         got = get(lock, wait_ms)
-        return once_got(lock, got) if isawaitable(got) else lock if got else None
+        if isawaitable(got):
+            return once_got(lock, got)
+        return lock if got else None
 
     return Lock(acquire, methodcaller("release"), extend=extend, is_held=is_held, hold=make)
 
