@@ -92,18 +92,18 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
     from bench.experiments.capacity.probe import read_slo
 
     slo = read_slo(values["slo"])
-    given = given_options(values)
+    options = given_options(values)
     # says what is wrong with it, and where
-    _load(path, given, open_loop="rate" not in given)
-    written = {*given, *(document_of(path) if path else ())}
+    _load(path, options, open_loop="rate" not in options)
+    written = {*options, *(document_of(path) if path else ())}
     for name, why in SEARCHED.items():
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
     # a scenario's duration is of a whole run
-    usual, said = (QUICK, {*given}) if values["quick"] else (FULL, written)
-    given = {**{name: text for name, text in usual.items() if name not in said}, **given}
+    usual, own_keys = (QUICK, {*options}) if values["quick"] else (FULL, written)
+    options = {**{name: text for name, text in usual.items() if name not in own_keys}, **options}
     choices = swept("--sweep", values["sweeps"], NOT_SWEPT)
-    scenarios, bind = led([_load(path, {**given, **choice}) for choice in choices], values)
+    scenarios, bind = led([_load(path, {**options, **choice}) for choice in choices], values)
     points = tuple(
         SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True)
     )
@@ -130,11 +130,11 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
         )
 
 
-def _load(path: Path | None, given: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
+def _load(path: Path | None, options: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
     """The scenario, whose rate is the search's: with some rate, so that it is judged as an open
     loop's."""
     from bench.recipes.registry import find_recipe
 
     some_rate = {"rate": "1"} if open_loop else {}
-    scenario = load(path, {**given, **some_rate}, lambda recipe: find_recipe(recipe).about.usual)
+    scenario = load(path, {**options, **some_rate}, lambda recipe: find_recipe(recipe).about.usual)
     return replace(scenario, rate_per_s=None)

@@ -175,7 +175,7 @@ class _Seeker:
 
         Raises BenchError and KeyboardInterrupt before the first probe.
         """
-        found: list[CapacityPoint] = []
+        points: list[CapacityPoint] = []
         for number, point in enumerate(self._plan.points, 1):
             self._prefix = f"point {number}/{len(self._plan.points)}: " if point.variables else ""
             self._scenario = point.scenario
@@ -188,16 +188,16 @@ class _Seeker:
                     raise
                 self._experiment.cut = isinstance(error, KeyboardInterrupt)
                 self.stopped = "" if self._experiment.cut else str(error)
-            found.append(point_of(point, self._findings, self._plan))
+            points.append(point_of(point, self._findings, self._plan))
             name = f"{point_name(point.variables)}: " if point.variables else ""
             self.warnings += [
-                f"{name}{told}"
-                for told in self._findings.unmeasured
-                if told not in found[-1].reasons
+                f"{name}{reason}"
+                for reason in self._findings.unmeasured
+                if reason not in points[-1].reasons
             ]
             if self._experiment.cut or self.stopped or self._findings.violated:
                 break
-        return found
+        return points
 
     def _seek(self) -> None:
         plan = self._plan
@@ -224,9 +224,11 @@ class _Seeker:
             except OutOfTime:
                 budget = duration_text(plan.budget_s * 1000)
                 each = duration_text(self._scenario.duration_ms)
-                made = f"{counted(len(self._findings.probes), 'probe')} of {each} (--duration)"
+                probes_text = (
+                    f"{counted(len(self._findings.probes), 'probe')} of {each} (--duration)"
+                )
                 self._findings.unmeasured.append(
-                    f"the time of {budget} (--budget) was over after {made}"
+                    f"the time of {budget} (--budget) was over after {probes_text}"
                 )
 
     def _start(self) -> None:
@@ -250,28 +252,28 @@ class _Seeker:
                 generator_cpu_ratio=result.generator.cpu_ratio,
             )
             self._findings.callers.append(loop)
-            made = loop.achieved_per_s or 0.0
-            if self._findings.violated or made < GROWS * best:
+            rate_per_s = loop.achieved_per_s or 0.0
+            if self._findings.violated or rate_per_s < GROWS * best:
                 return
-            best = made
+            best = rate_per_s
 
     def _search(self) -> None:
         findings = self._findings
         since_target = 0
         while not findings.violated:
-            found, rate = next_probe(findings, self._plan.slo)
+            interval, rate = next_probe(findings, self._plan.slo)
             if rate is None:
                 break
             if since_target == TARGET_EVERY:
                 self._probe_target()
                 since_target = 0
                 continue
-            wanted = self._open_loop(rate)
-            if self._budget.lasts_s(wanted) + self._target_again_s() > self._budget.left_s:
+            scenario = self._open_loop(rate)
+            if self._budget.lasts_s(scenario) + self._target_again_s() > self._budget.left_s:
                 self._probe_target()
                 raise OutOfTime
-            self._show(self._progress(wanted, found))
-            self._probe("search", rate, wanted)
+            self._show(self._progress(scenario, interval))
+            self._probe("search", rate, scenario)
             since_target += 1
         self._probe_target()
         while self._is_target_open():
@@ -281,9 +283,9 @@ class _Seeker:
         """Whether more probes may tell if the target holds."""
         findings = self._findings
         target = self._plan.target_rate_per_s
-        made = sum(probe.rate_per_s == target for probe in findings.probes)
+        done = sum(probe.rate_per_s == target for probe in findings.probes)
         is_known = findings.violated or target_holds(findings, target) is not None
-        return target is not None and not is_known and made < MOST_TARGET_PROBES
+        return target is not None and not is_known and done < MOST_TARGET_PROBES
 
     def _probe_target(self, number: str = "") -> None:
         """Probe the rate that is planned for, if one is named."""
@@ -297,22 +299,24 @@ class _Seeker:
         target = self._plan.target_rate_per_s
         return 0.0 if target is None else self._budget.lasts_s(self._open_loop(target))
 
-    def _probe(self, step: str, rate: float, wanted: Scenario) -> None:
-        result, busy = self._run(wanted)
+    def _probe(self, step: str, rate: float, scenario: Scenario) -> None:
+        result, busy = self._run(scenario)
         # this machine makes no load for other hosts' probes
         busy = None if self._plan.bind else busy
         self._findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
-    def _progress(self, wanted: Scenario, found: RateInterval) -> str:
+    def _progress(self, scenario: Scenario, interval: RateInterval) -> str:
         """The line that is seen while a probe is made."""
         left_s = self._budget.left_s
-        lasts_s = self._budget.lasts_s(wanted)
+        lasts_s = self._budget.lasts_s(scenario)
         done = len(self._findings.probes)
-        more = max(min(int(left_s / lasts_s), found.probes_left(done)), 1)
+        more = max(min(int(left_s / lasts_s), interval.probes_left(done)), 1)
         count = f"probe {done + 1} of about {done + more}"
-        so_far = f"{rate_text(found.low)}–{rate_text(found.high)}/s"
+        so_far = f"{rate_text(interval.low)}–{rate_text(interval.high)}/s"
         left = left_text(min(left_s, more * lasts_s))
-        return f"{self._prefix}{count} at {rate_text(wanted.rate_per_s)}/s, so far {so_far}, {left}"
+        return (
+            f"{self._prefix}{count} at {rate_text(scenario.rate_per_s)}/s, so far {so_far}, {left}"
+        )
 
     def _open_loop(self, rate: float) -> Scenario:
         scenario = self._scenario

@@ -106,8 +106,8 @@ def reached_by(findings: Findings, slo: Slo) -> Reached:
     """Return what the closed loops made; where none kept the SLO, the slowest is what is believed
     in."""
     rates = [max(loop.achieved_per_s or 0.0, LEAST_RATE) for loop in findings.callers]
-    kept = [max(rate, LEAST_RATE) for rate, _ in loops_within(findings, slo)]
-    return max(kept, default=min(rates, default=1.0)), max(rates, default=1.0)
+    rates_within = [max(rate, LEAST_RATE) for rate, _ in loops_within(findings, slo)]
+    return max(rates_within, default=min(rates, default=1.0)), max(rates, default=1.0)
 
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
@@ -115,16 +115,16 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
     sure enough."""
     reached = reached_by(findings, slo)
     looks = _looks(findings.probes, _of_search(findings))
-    found = model.interval_of(reached, looks)
+    interval = model.interval_of(reached, looks)
     if (rate := _rate_against_hope(findings, slo)) is not None:
-        return found, rate
+        return interval, rate
     if _holds_nowhere(findings):
-        return found, None
-    done = len(looks) >= LEAST_PROBES and found.width <= model.ENOUGH
+        return interval, None
+    done = len(looks) >= LEAST_PROBES and interval.width <= model.ENOUGH
     if done or len(looks) >= MOST_PROBES:
-        return found, None
+        return interval, None
     rate = model.Model(reached, looks).next_rate() * HIGHER ** _paused_last(findings)
-    return found, float(f"{rate:.3g}")
+    return interval, float(f"{rate:.3g}")
 
 
 def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
@@ -139,9 +139,9 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
     if loops_within(findings, slo) or any(probe.seen is Seen.HELD for probe in findings.probes):
         return None
     for rate, least in _against_hope(findings):
-        made = _around(findings, rate)
-        telling = [seen for seen in made if seen in says(findings)]
-        if len(telling) < least and len(made) < 2 * least:
+        outcomes = _around(findings, rate)
+        telling = [outcome for outcome in outcomes if outcome in says(findings)]
+        if len(telling) < least and len(outcomes) < 2 * least:
             return rate
     return None
 
@@ -157,9 +157,9 @@ def _against_hope(findings: Findings) -> list[tuple[float, int]]:
 def _holds_nowhere(findings: Findings) -> bool:
     """Whether rates next to none missed, and those in the middle, and none held."""
     is_any_held = any(probe.seen is Seen.HELD for probe in findings.probes)
-    wanted = _against_hope(findings)
+    requirements = _against_hope(findings)
     return not is_any_held and all(
-        _around(findings, rate).count(Seen.MISSED) >= least for rate, least in wanted
+        _around(findings, rate).count(Seen.MISSED) >= least for rate, least in requirements
     )
 
 
@@ -230,16 +230,16 @@ def _looks(probes: Sequence[Probe], of: Container[Seen]) -> list[Look]:
 def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
     """Return what the findings at one point come to."""
     capacity = capacity_of(findings, plan.slo)
-    told = _as_told(findings)
+    judged_findings = _as_told(findings)
     near = at_capacity(findings.probes, capacity)
-    kept = loops_within(findings, plan.slo)
+    loops = loops_within(findings, plan.slo)
     held = any(probe.seen is Seen.HELD for probe in findings.probes)
     # too few probes for either end
     is_silent = held and capacity.low is None and capacity.high is None
-    agrees, contradicted = (None, False) if is_silent else agreement(capacity, kept)
+    agrees, contradicted = (None, False) if is_silent else agreement(capacity, loops)
     contradictions = [agrees] if agrees and contradicted and not capacity.at_least else []
-    contradictions += _probes_against(told.probes, capacity, plan.target_rate_per_s)
-    word, reasons = _word(told, capacity, plan, contradictions)
+    contradictions += _probes_against(judged_findings.probes, capacity, plan.target_rate_per_s)
+    word, reasons = _word(judged_findings, capacity, plan, contradictions)
     uses = near.uses if near else ()
     gave_out = _gave_out(findings) if capacity.high is None else ""
     return CapacityPoint(
@@ -250,7 +250,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
         reasons=tuple(reasons),
         capacity=capacity,
         knee=_knee(findings.probes, capacity),
-        headroom=_headroom(told, capacity, plan, is_contradicted=bool(contradictions)),
+        headroom=_headroom(judged_findings, capacity, plan, is_contradicted=bool(contradictions)),
         next_limit=next_limit(uses, gave_out),
         probes=tuple(findings.probes),
         callers=tuple(sorted(findings.callers, key=lambda loop: loop.users)),
@@ -330,14 +330,14 @@ def _none_held(findings: Findings) -> tuple[Word, list[str]]:
         ]
     held = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.HELD]
     missed = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED]
-    known = (
+    facts = (
         [f"{counted(len(held), 'probe')} held, the fastest at {max(held):,.2f}/s"] if held else []
     )
-    known += [f"{min(missed):,.2f}/s did not"] if missed else []
+    facts += [f"{min(missed):,.2f}/s did not"] if missed else []
     paused = _paused_text(findings.probes)
     reason = (
         "no rate that was tried surely holds the SLO: "
-        f"{', and '.join(known) or 'no probe tells'}{paused}"
+        f"{', and '.join(facts) or 'no probe tells'}{paused}"
     )
     return words.INCONCLUSIVE, [f"{reason}; too few lower ones were tried", *findings.unmeasured]
 
@@ -389,12 +389,12 @@ def target_holds(findings: Findings, target: float | None) -> bool | None:
     """Whether the rate that is planned for holds: the 95 % interval (Wilson) of the share of probes
     there that held lies above one half, or below it. None: neither, or no target."""
     speaking = says(findings)
-    seen = [
+    outcomes = [
         probe.seen
         for probe in findings.probes
         if probe.rate_per_s == target and probe.seen in speaking
     ]
-    held = wilson(seen.count(Seen.HELD), len(seen))
+    held = wilson(outcomes.count(Seen.HELD), len(outcomes))
     if held.low is None or held.high is None:
         return None
     if held.low > 0.5:
@@ -407,11 +407,11 @@ def _target_missed(
 ) -> tuple[Word, str] | None:
     """The word and the sentence for a target whose probes mostly missed; None where they did not,
     or none tells."""
-    seen = [probe.seen for probe in probes if probe.rate_per_s == target and probe.seen in _SAY]
-    missed = seen.count(Seen.MISSED)
-    if target is None or not missed or 2 * missed < len(seen):
+    outcomes = [probe.seen for probe in probes if probe.rate_per_s == target and probe.seen in _SAY]
+    missed = outcomes.count(Seen.MISSED)
+    if target is None or not missed or 2 * missed < len(outcomes):
         return None
-    text = f"{missed} of {len(seen)} probes missed at the target of {target:,.0f}/s"
+    text = f"{missed} of {len(outcomes)} probes missed at the target of {target:,.0f}/s"
     if capacity.high is None or target <= capacity.high:
         return (
             words.INCONCLUSIVE,
@@ -427,12 +427,12 @@ def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
         for one in slo.thresholds
         if one.metric.path[0] == "latency_s"
     ]
-    kept = []
+    loops = []
     for loop in findings.callers:
         values = [(getattr(loop.acquire_s, figure, None), limit) for figure, limit in limits]
         if limits and all(value is not None and value <= limit for value, limit in values):
-            kept.append((loop.achieved_per_s or 0.0, loop.users))
-    return kept
+            loops.append((loop.achieved_per_s or 0.0, loop.users))
+    return loops
 
 
 def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
@@ -452,12 +452,12 @@ def _headroom(
     if (target := plan.target_rate_per_s) is None:
         return None
     bears = None if is_contradicted else capacity.likely or capacity.low
-    seen = [
+    percentiles_s = [
         getattr(probe.acquire_s, plan.slo.figure)
         for probe in findings.probes
         if probe.rate_per_s == target
     ]
-    latency_s = mean_latency([value for value in seen if value])
+    latency_s = mean_latency([value for value in percentiles_s if value])
     holds = target_holds(findings, target)
     return Headroom(ratio=bears / target - 1 if bears else None, acquire_s=latency_s, holds=holds)
 
@@ -483,31 +483,32 @@ def _student(values: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
-def agreement(capacity: Capacity, kept: Sequence[Loop]) -> tuple[str | None, bool]:
+def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bool]:
     """Return what the fastest closed loop within the SLO says of the capacity, and whether it
     contradicts that."""
-    if not kept:
+    if not loops:
         return None, False
-    (rate, users) = max(kept)
+    (rate, users) = max(loops)
     low = capacity.low
     limit = capacity.high or capacity.low
-    made = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO"
+    loop_text = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO"
     if limit is None:
-        return f"{made}, yet no rate held", True
+        return f"{loop_text}, yet no rate held", True
     if rate > MORE_BY * limit:
-        more = f"{made}, far more than {limit:,.0f}/s: the load process may be the limit"
+        more = f"{loop_text}, far more than {limit:,.0f}/s: the load process may be the limit"
         return f"{more}; give it cores or hosts of its own", True
     if low is None:
         return None, False
     if rate < low:
         return (
-            f"{made}, fewer than open loop: each waits for its reply, and more callers missed it",
+            f"{loop_text}, fewer than open loop: each waits for its reply, "
+            "and more callers missed it",
             False,
         )
     if capacity.high is None or rate <= capacity.high:
-        return f"{made}: they agree", False
+        return f"{loop_text}: they agree", False
     return (
-        f"{made}, more: they wait for each other and never queue; arrivals at random, "
+        f"{loop_text}, more: they wait for each other and never queue; arrivals at random, "
         "and late ones, do",
         False,
     )
@@ -517,13 +518,13 @@ def judge_capacity(
     points: Sequence[CapacityPoint], *, stopped: str = "", interrupted: bool = False
 ) -> Verdict:
     """Return the verdict over all points."""
-    found: dict[Word, list[str]] = {
+    reasons: dict[Word, list[str]] = {
         word: [] for word in (words.VIOLATED, words.NOT_KEPT, words.INCONCLUSIVE)
     }
     for point in points:
-        for word in found:
-            found[word] += point.reasons if point.status == word.status else ()
-    found[words.INCONCLUSIVE] += [stopped] if stopped else []
+        for word in reasons:
+            reasons[word] += point.reasons if point.status == word.status else ()
+    reasons[words.INCONCLUSIVE] += [stopped] if stopped else []
     cut = (
         {words.INTERRUPTED: ["interrupted: what was not probed is missing"]} if interrupted else {}
     )
@@ -535,7 +536,7 @@ def judge_capacity(
         )
         for point in points
     ]
-    return conclude(words.FOUND, evidence, {**found, **cut}, thin=words.INCONCLUSIVE)
+    return conclude(words.FOUND, evidence, {**reasons, **cut}, thin=words.INCONCLUSIVE)
 
 
 def _least(point: CapacityPoint) -> int:
@@ -552,8 +553,8 @@ def earned(result: CapacityResult) -> CapacityResult:
     stopped = result.stopped
     # before 2026-11-27 only the reasons told
     if stopped is None:
-        known = {reason for point in points for reason in point.reasons}
-        unknown = [reason for reason in result.verdict.reasons if reason not in known]
+        point_reasons = {reason for point in points for reason in point.reasons}
+        unknown = [reason for reason in result.verdict.reasons if reason not in point_reasons]
         stopped = "; ".join(unknown) if result.verdict.word == words.INCONCLUSIVE.text else ""
     verdict = judge_capacity(points, stopped=stopped, interrupted=result.interrupted)
     return replace(result, points=points, verdict=verdict)
@@ -569,8 +570,10 @@ def _earned_point(point: CapacityPoint, plan: CapacityPlan) -> CapacityPoint:
         fleet=point.fleet,
         violated="; ".join(point.reasons) if is_violated else "",
     )
-    made = point_of(SweepPoint(point.scenario, point.variables), findings, plan)
+    judged = point_of(SweepPoint(point.scenario, point.variables), findings, plan)
     also = (
-        [reason for reason in point.reasons if reason not in made.reasons] if made.reasons else []
+        [reason for reason in point.reasons if reason not in judged.reasons]
+        if judged.reasons
+        else []
     )
-    return replace(made, reasons=(*made.reasons, *also))
+    return replace(judged, reasons=(*judged.reasons, *also))

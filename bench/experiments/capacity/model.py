@@ -105,8 +105,8 @@ class Model:
         within = (self._weights / self._weights.sum((1, 2), keepdims=True)).reshape(shape[0], -1)
         holds = self._holds(candidates).reshape(_CANDIDATES, *within.shape)
         each = np.einsum("rck,ck->rc", holds, within)
-        told = _entropy(each @ believed) - _entropy(each) @ believed
-        return exp(candidates[int(np.argmax(told))])
+        information = _entropy(each @ believed) - _entropy(each) @ believed
+        return exp(candidates[int(np.argmax(information))])
 
     def _holds(self, at: Floats) -> Floats:
         """P(held) of a probe at each log rate, for every c, s and ε."""
@@ -127,9 +127,11 @@ def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
     it did before."""
     first: dict[float, bool] = {}
     agreeing = [(rate, held) for rate, held in looks if held is first.setdefault(rate, held)]
-    found = Model(reached, looks).interval()
+    interval = Model(reached, looks).interval()
     before = Model(reached, agreeing).interval()
-    return RateInterval(min(found.low, before.low), found.likely, max(found.high, before.high))
+    return RateInterval(
+        min(interval.low, before.low), interval.likely, max(interval.high, before.high)
+    )
 
 
 def _entropy(chance: Floats) -> Floats:

@@ -346,8 +346,8 @@ def _grows(name: str, ratio: float, text: str, result: RunResult) -> Use:
 
 
 def _server(result: RunResult) -> Use | None:
-    seen = [(_server_use(instance, result), instance.index) for instance in result.instances]
-    use, index = max(((use, index) for use, index in seen if use is not None), default=(None, 0))
+    uses = [(_server_use(instance, result), instance.index) for instance in result.instances]
+    use, index = max(((use, index) for use, index in uses if use is not None), default=(None, 0))
     return (
         None
         if use is None

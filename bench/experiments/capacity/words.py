@@ -138,13 +138,13 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
         f"{count(scenario.resources)} keys{skewed}",
         "no hold" if hold == "0" else f"{hold} hold",
     )
-    found = f"{_bracket(point)} at {' and '.join(result.slo)}{_now(point)}"
+    interval_text = f"{_bracket(point)} at {' and '.join(result.slo)}{_now(point)}"
     limit = point.next_limit
     full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
     # reached, or known
     plain = limit.name is None or limit.text.startswith("not ")
     next_one = limit.text if plain else f"{limit.name}{full} ({limit.text})"
-    return f"{', '.join(load)}: {found}; next limit: {next_one}"
+    return f"{', '.join(load)}: {interval_text}; next limit: {next_one}"
 
 
 def _servers_text(point: CapacityPoint) -> str:
@@ -211,15 +211,15 @@ def _conditions(result: CapacityResult) -> Sequence[str]:
 def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:
     attained = _attained(point)
     knee = point.knee
-    seen = Counter(probe.seen for probe in point.probes)
+    outcomes = Counter(probe.seen for probe in point.probes)
     yield "answer", answer(point, result)
     if point.headroom:
         yield "target", _headroom(point, point.headroom, result)
-    missed = seen[Seen.MISSED] + seen[Seen.CLEARLY_MISSED]
-    spoilt = seen[Seen.SATURATED]
-    tally = f"{counted(len(point.probes), 'probe')}, {seen[Seen.HELD]} held, {missed} missed"
+    missed = outcomes[Seen.MISSED] + outcomes[Seen.CLEARLY_MISSED]
+    spoilt = outcomes[Seen.SATURATED]
+    tally = f"{counted(len(point.probes), 'probe')}, {outcomes[Seen.HELD]} held, {missed} missed"
     tally += f", {spoilt} spoilt by the generator" if spoilt else ""
-    tally += f", {seen[Seen.PAUSED]} by pauses" if seen[Seen.PAUSED] else ""
+    tally += f", {outcomes[Seen.PAUSED]} by pauses" if outcomes[Seen.PAUSED] else ""
     yield "interval", f"{_bracket(point).rstrip(',')}: {tally}"
     if pauses := _pauses(point):
         yield "pauses", pauses

@@ -119,29 +119,31 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     word: different (better, worse), same (within the tolerance) or inconclusive."""
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
-    given = [
+    named_things = [
         *(read_named(text, Path()) for text in things),
         *(Named(name, "recipe") for name in values["recipes"]),
     ]
     choices = swept("--variable", [text for text in values["variables"] if "=" in text])
-    if len(given) * len(choices) < 2:
+    if len(named_things) * len(choices) < 2:
         raise UsageError(
             "name at least two things to compare: result folders, scenario files or --recipe"
         )
     values["variables"] = [text.partition("=")[0].strip() for text in values["variables"]]
-    if is_stored(given):
+    if is_stored(named_things):
         if any(choices):
             raise UsageError("option --variable: what is stored is not run again with other values")
-        return _stored("compare", given, values)
+        return _stored("compare", named_things, values)
     sides: list[Side] = []
     written = given_options(values)
     with ExitStack() as stack:
         for choice in choices:
             options = written | choice
-            for side in stack.enter_context(opened(given, partial(_scenario, options), options)):
+            for side in stack.enter_context(
+                opened(named_things, partial(_scenario, options), options)
+            ):
                 words = (
                     [*choice.values()]
-                    if choice and len(given) == 1
+                    if choice and len(named_things) == 1
                     else [side.label, *choice.values()]
                 )
                 sides.append(replace(side, label=" ".join(words)))
@@ -256,7 +258,7 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     return carry_out(kind, plan, values, compare_now)
 
 
-def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
+def _stored(kind: Kind, named_things: Sequence[Named], values: Values) -> int:
     if values["expect_workers"]:
         raise UsageError(
             "option --expect-workers: what is stored is not run again; leave it out, or "
@@ -272,9 +274,10 @@ def _stored(kind: Kind, given: Sequence[Named], values: Values) -> int:
         rounds_of,
     )
 
-    series = [read_series(one.where) for one in given]
+    series = [read_series(one.where) for one in named_things]
     sides = [
-        Side(one.label, results[0].scenario) for one, results in zip(given, series, strict=True)
+        Side(one.label, results[0].scenario)
+        for one, results in zip(named_things, series, strict=True)
     ]
     first = sides[0].scenario
     judged, shown = _metrics(kind, values, first)

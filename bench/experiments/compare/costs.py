@@ -111,27 +111,27 @@ def costs_of(side: Side, server: str | None) -> Costs:
     }
 
 
-def _asked(child: Child, line: str, wanted: str, relay: CountingRelay) -> Counter[str]:
+def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Counter[str]:
     """What was exchanged until the answer.
 
     Plain words, no messages: the process may be that of another revision.
     """
     try:
         child.write(line + "\n")
-        said, counts = relay.until_said(child)
+        answer, counts = relay.until_said(child)
     except EnvironmentNotReadyError as error:
-        said = str(error)
+        answer = str(error)
         counts = Counter()
-    if said == "unused":
+    if answer == "unused":
         raise UsageError(
             "the recipe imports nothing of a revision or library that was named: both "
             "sides would be the same code, "
             "and every gate would pass; name what it locks with, or with --recipe the "
             "lock that is in there"
         )
-    if said != wanted:
+    if answer != expected:
         raise EnvironmentNotReadyError(
-            f"the costs of a cycle could not be counted: {said.removeprefix('refused ')}"
+            f"the costs of a cycle could not be counted: {answer.removeprefix('refused ')}"
         )
     return counts
 
@@ -214,21 +214,21 @@ class CountingRelay:
         way any more."""
         self._counts = Counter()
         quiet = 0
-        said = list[str]()
+        lines = list[str]()
         self._ready.register(
             child.process.stdout,  # type: ignore[arg-type]
             selectors.EVENT_READ,
-            lambda: said.append(child.read_line()),
+            lambda: lines.append(child.read_line()),
         )
         try:
-            while not said or quiet < 2:
+            while not lines or quiet < 2:
                 ready = self._ready.select(QUIET_S)
                 for key, _ in ready:
                     key.data()
                 quiet = 0 if ready or self._let_go() else quiet + 1
         finally:
             self._ready.unregister(child.process.stdout)  # type: ignore[arg-type]
-        return said[0], self._counts
+        return lines[0], self._counts
 
     def close(self) -> None:
         """Close every connection."""

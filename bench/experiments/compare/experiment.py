@@ -48,21 +48,21 @@ def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
 def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
     """What the pairs say by now, in words, and whether a gate has its answer: at its looks, but a
     fault at once."""
-    asked = _asked(plan, rounds)
-    said = [
+    question = _asked(plan, rounds)
+    texts = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "
-        for one in judge_figures(asked, rounds.runs)
+        for one in judge_figures(question, rounds.runs)
         # no news
         if one.role == "judged"
         and (one.metric, change_text(one.ratio)) != ("acquire.success", "+0.0 %")
     ]
     status = verdict_over(
-        asked, rounds.runs, None, stopped=rounds.stopped, interrupted=rounds.interrupted
+        question, rounds.runs, None, stopped=rounds.stopped, interrupted=rounds.interrupted
     ).status
     sure = status in ("violated", "invalid") or (
         rounds.finished in plan.looks and status in ("pass", "fail")
     )
-    return "".join(said), plan.kind == "gate" and sure
+    return "".join(texts), plan.kind == "gate" and sure
 
 
 def compare_stored(order: CompareOrder, rounds: Rounds) -> Done[ComparisonResult]:
@@ -75,7 +75,7 @@ def _answer(
     experiment: Experiment, plan: Comparison, rounds: Rounds, exact: Exact | None
 ) -> ComparisonResult:
     settings = [settings_of(result) for _, result in sorted(rounds.results.items())]
-    asked = _asked(plan, rounds)
+    question = _asked(plan, rounds)
     result = ComparisonResult(
         **experiment.header(seed=plan.seed, interrupted=rounds.interrupted),
         kind=plan.kind,
@@ -86,7 +86,9 @@ def _answer(
         ),
         differs=tuple(
             dict.fromkeys(
-                said for other in settings for said in differences(settings[0], other).values()
+                difference
+                for other in settings
+                for difference in differences(settings[0], other).values()
             )
         ),
         tolerance_ratio=plan.tolerance,
@@ -97,8 +99,8 @@ def _answer(
         repeated_pairs=rounds.repeated,
         stopped=rounds.stopped,
         sharp=plan.cpu_share < 1,
-        missed_ratio=asked.missed,
-        metrics=tuple(judge_figures(asked, rounds.runs)),
+        missed_ratio=question.missed,
+        metrics=tuple(judge_figures(question, rounds.runs)),
         exact=exact,
         thresholds=(),
         runs=tuple(rounds.runs),

@@ -199,12 +199,12 @@ def judge_figure(
     whether they differ, and by how much."""
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
-    found = replace(
+    entry = replace(
         _without_word(metric, first, second, paired=values.paired),
         tolerance_ratio=SHARE_TOLERANCE if shares else tolerance,
     )
-    if not found.pairs:
-        return found
+    if not entry.pairs:
+        return entry
     sign = -1.0 if metric.higher_is_better else 1.0
     scale = float if shares else log
     a, b = ([sign * scale(value) for value in side] for side in (first, second))
@@ -221,15 +221,15 @@ def judge_figure(
     else:
         worse = shift(confidence)
     noise = spread(differences)
-    word, reason = _word(kind, worse, expm1(SHARE_TOLERANCE) if shares else tolerance, found)
+    word, reason = _word(kind, worse, expm1(SHARE_TOLERANCE) if shares else tolerance, entry)
     if torn and word in ("pass", "same"):
         word = "inconclusive"
         reason = f"in {torn} of {len(values.first)} pairs only one side has samples"
-    share = found.first if shares else None
+    share = entry.first if shares else None
     ends = [_ratio(sign * end, share) for end in (worse.low, worse.high)]
     low, high = ends if sign > 0 else reversed(ends)
     return replace(
-        found,
+        entry,
         ratio=_ratio(sign * worse.shift, share),
         low=low,
         high=high,
@@ -290,18 +290,18 @@ def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[fl
     for run in runs:
         if run.side == side:
             rounds.setdefault(run.pair, []).append(run.figures.get(metric.name))
-    return [middle(found) for found in rounds.values()]
+    return [middle(values) for values in rounds.values()]
 
 
 def middle(values: Sequence[float | None]) -> float | None:
     """Return the geometric mean of a round's values; None where one is missing."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
         return None
-    if len(set(known)) == 1:
+    if len(set(numbers)) == 1:
         # as it was measured: an hour, which stands for ever, must not become a hair less
-        return known[0]
-    return geometric_mean(known) if all(known) else 0.0
+        return numbers[0]
+    return geometric_mean(numbers) if all(numbers) else 0.0
 
 
 def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
@@ -310,39 +310,41 @@ def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
     return tolerance * (cpu_share if metric.name == CPU else 1)
 
 
-def judge_figures(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
+def judge_figures(question: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
     """Yield one entry for each metric of each side after the first. A figure of a gate that was cut
     between two looks is not judged: who watches may cut it when it suits him."""
     finished = len({run.pair for run in runs})
-    next_look = next((look for look in asked.looks if look >= finished), finished)
-    for index, label in list(enumerate(asked.labels))[1:]:
-        for metric in (*asked.judged, *asked.shown):
-            values = Sides(values_of(runs, 0, metric), values_of(runs, index, metric), asked.paired)
-            found = judge_figure(
-                asked.kind,
+    next_look = next((look for look in question.looks if look >= finished), finished)
+    for index, label in list(enumerate(question.labels))[1:]:
+        for metric in (*question.judged, *question.shown):
+            values = Sides(
+                values_of(runs, 0, metric), values_of(runs, index, metric), question.paired
+            )
+            entry = judge_figure(
+                question.kind,
                 metric,
                 values,
-                tolerance_of(metric, asked.tolerance, asked.cpu_share),
-                metrics=len(asked.judged),
-                looks=len(asked.looks) or 1,
-                missed=asked.missed,
+                tolerance_of(metric, question.tolerance, question.cpu_share),
+                metrics=len(question.judged),
+                looks=len(question.looks) or 1,
+                missed=question.missed,
             )
-            if next_look > finished and found.verdict != "inconclusive":
+            if next_look > finished and entry.verdict != "inconclusive":
                 reason = (
                     f"cut after {finished} pairs, and the next judgement comes after {next_look}"
                 )
-                found = replace(found, verdict="inconclusive", reason=reason, noisy=False)
-            role = "judged" if metric in asked.judged else "shown"
-            if index in asked.noise:
+                entry = replace(entry, verdict="inconclusive", reason=reason, noisy=False)
+            role = "judged" if metric in question.judged else "shown"
+            if index in question.noise:
                 role = "noise"
-            yield replace(found, side=index, label=label, role=role)
+            yield replace(entry, side=index, label=label, role=role)
 
 
-def judge_thresholds(asked: Asked, runs: Sequence[ComparedRun]) -> Iterator[SideThreshold]:
+def judge_thresholds(question: Asked, runs: Sequence[ComparedRun]) -> Iterator[SideThreshold]:
     """Yield the limits of every side that is not only there for comparison."""
-    for index, label in enumerate(asked.labels):
+    for index, label in enumerate(question.labels):
         own = [run for run in runs if run.side == index]
-        if own and index not in asked.noise and (index or asked.kind == "compare"):
+        if own and index not in question.noise and (index or question.kind == "compare"):
             yield from (
                 SideThreshold(**fields_of(one), label=label) for one in combine_thresholds(own)
             )
@@ -361,28 +363,28 @@ def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
 def exact_of(rows: Sequence[ExactRow]) -> Exact:
     """Return the section of these counts: what grew fails."""
     grown = (row for row in rows if row.second > row.first)
-    said = (
+    failures = (
         f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown
     )
-    return Exact(rows=tuple(rows), failures=tuple(said))
+    return Exact(rows=tuple(rows), failures=tuple(failures))
 
 
 def verdict_over(
-    asked: Asked,
+    question: Asked,
     runs: Sequence[ComparedRun],
     exact: Exact | None,
     *,
     stopped: str,
     interrupted: bool,
 ) -> ComparedVerdict:
-    """Return the verdict over runs of which this is asked."""
+    """Return the verdict over `runs`, judged as `question` says."""
     return judge_comparison(
-        asked.kind,
+        question.kind,
         runs,
-        [one for one in judge_figures(asked, runs) if one.role == "judged"],
-        labels=asked.labels,
+        [one for one in judge_figures(question, runs) if one.role == "judged"],
+        labels=question.labels,
         exact=exact,
-        thresholds=tuple(judge_thresholds(asked, runs)),
+        thresholds=tuple(judge_thresholds(question, runs)),
         stopped=stopped,
         interrupted=interrupted,
     )
@@ -394,7 +396,7 @@ _NOT_ALL = "not all pairs were run: "
 def earned(result: ComparisonResult) -> ComparisonResult:
     """Return `result` with the figures, limits and verdict that its runs earn. Raises UsageError
     for a figure that this version does not know."""
-    asked = _asked_of(result)
+    question = _asked_of(result)
     exact = result.exact
     if exact is not None and not exact.skipped:
         exact = exact_of(exact.rows)
@@ -408,11 +410,11 @@ def earned(result: ComparisonResult) -> ComparisonResult:
     return replace(
         result,
         finished_pairs=len({run.pair for run in result.runs}),
-        metrics=tuple(judge_figures(asked, result.runs)),
+        metrics=tuple(judge_figures(question, result.runs)),
         exact=exact,
-        thresholds=tuple(judge_thresholds(asked, result.runs)),
+        thresholds=tuple(judge_thresholds(question, result.runs)),
         verdict=verdict_over(
-            asked, result.runs, exact, stopped=stopped, interrupted=result.interrupted
+            question, result.runs, exact, stopped=stopped, interrupted=result.interrupted
         ),
     )
 
@@ -469,7 +471,7 @@ def judge_comparison(
     # figures of an INVALID run are not judged, counted costs are
     failures = [] if invalid else worse
     failures = [*failures, *(exact.failures if exact else ())]
-    found = {
+    reasons = {
         VIOLATED: _first(runs, labels, "violated"),
         FAIL: failures,
         INTERRUPTED: [f"{_NOT_ALL}interrupted"] if interrupted else [],
@@ -481,7 +483,7 @@ def judge_comparison(
         Evidence("figures judged", len(metrics)),
         Evidence("runs of each side with figures", pairs),
     ]
-    verdict = conclude(GOOD[kind], evidence, found, thin=INCONCLUSIVE)
+    verdict = conclude(GOOD[kind], evidence, reasons, thin=INCONCLUSIVE)
     only_these = list(verdict.reasons) == list(dict.fromkeys(undecided))
     noise = bool(runs and undecided and only_these) and all(
         one.noisy for one in _with(metrics, "inconclusive")
@@ -495,12 +497,14 @@ def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
     it may fail and never pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
-        known = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
-        failed = [one for one in known if one.status == "fail"]
-        middle_one = known[(len(known) - 1) // 2] if known else None
+        decided = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
+        failed = [one for one in decided if one.status == "fail"]
+        middle_one = decided[(len(decided) - 1) // 2] if decided else None
         if failed and entries[0].path.startswith("safety."):
             chosen = failed[-1]
-        elif middle_one is None or (middle_one.status == "pass" and len(known) * 2 < len(entries)):
+        elif middle_one is None or (
+            middle_one.status == "pass" and len(decided) * 2 < len(entries)
+        ):
             chosen = next(one for one in entries if one.status == "inconclusive")
         else:
             chosen = middle_one
@@ -523,12 +527,12 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
             "upper bounds",
         ]
     # that as many got their lease as before is no comparison: of a healthy lock it is all of them
-    told = [
+    decided_figures = [
         one
         for one in metrics
         if one.verdict == "different" or (one.verdict == "same" and one.unit != "ratio")
     ]
-    return [] if kind == "compare" and told else unclear
+    return [] if kind == "compare" and decided_figures else unclear
 
 
 def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> list[str]:

@@ -78,7 +78,7 @@ class Side:
         nothing along has the same."""
         if not self.python_path:
             return run
-        asked = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", _DESCRIBE],
             env=self.environ(),
             cwd=os.sep,
@@ -88,7 +88,7 @@ class Side:
         )
         brought = {"lockcore": UNKNOWN}
         with contextlib.suppress(ValueError):
-            brought = json.loads(asked.stdout)
+            brought = json.loads(process.stdout)
         return structs.replace(run, environment=structs.replace(run.environment, **brought))
 
     def environ(self) -> dict[str, str]:
@@ -176,14 +176,16 @@ def run_pairs(
     run_round = _in_turns if take_turns(plan) else _there_and_back
     with Interrupts() as interrupts, contextlib.ExitStack() as stack:
         fleets = _Fleets(order, stack)
-        said = ""
+        progress = ""
         enough = False
         while (number := done.finished) < plan.pairs and not enough:
             each_s = (time.monotonic() - began_s) / max(number, 1)
-            left = f": {said}at most {each_s * (plan.pairs - number):.0f} s left" if number else ""
+            left = (
+                f": {progress}at most {each_s * (plan.pairs - number):.0f} s left" if number else ""
+            )
             say(f"pair {number + 1} of {plan.pairs}{left}")
             try:
-                found = run_round(fleets, draw.sample(sides, len(sides)), number, interrupts)
+                results = run_round(fleets, draw.sample(sides, len(sides)), number, interrupts)
             except (BenchError, KeyboardInterrupt) as error:
                 if isinstance(error, _TornError) and done.repeated < allowed:
                     done.repeated += 1
@@ -193,8 +195,8 @@ def run_pairs(
                 done.interrupted = isinstance(error, KeyboardInterrupt)
                 done.stopped = "" if done.interrupted else str(error)
                 break
-            done.results |= dict(found)
-            runs = [entry_of(result, index, number) for index, result in found]
+            done.results |= dict(results)
+            runs = [entry_of(result, index, number) for index, result in results]
             if (
                 any(run.status == "invalid" or run.generator in IN_DOUBT for run in runs)
                 and done.repeated < allowed
@@ -202,30 +204,32 @@ def run_pairs(
                 done.repeated += 1
                 continue
             done.runs += runs
-            said, enough = so_far(done)
+            progress, enough = so_far(done)
     done.results = {
         index: plan.sides[index].described(result) for index, result in done.results.items()
     }
     return done
 
 
-# which side, and its run
-Found = list[tuple[int, RunResult]]
+# the runs of one round: the index of the side, and the result of its run
+RoundResults = list[tuple[int, RunResult]]
 
 
 def _there_and_back(
     fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts
-) -> Found:
-    found: Found = []
+) -> RoundResults:
+    results: RoundResults = []
     for index in (*there, *reversed(there)):
         if interrupts.count:
             raise KeyboardInterrupt
         with fleets.of(index) as servers:
-            found.append((index, _run(fleets.order, index, number, interrupts, servers)))
-    return found
+            results.append((index, _run(fleets.order, index, number, interrupts, servers)))
+    return results
 
 
-def _in_turns(fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts) -> Found:
+def _in_turns(
+    fleets: _Fleets, there: Sequence[int], number: int, interrupts: Interrupts
+) -> RoundResults:
     """Run every side once, all at the same time.
 
     When one cannot go on the others are ended, too.

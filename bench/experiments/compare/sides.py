@@ -115,13 +115,13 @@ def _like(path: Path, ready: Sequence[str]) -> str:
     return f"; did you mean {places[near[0]]}?" if near else ""
 
 
-def is_stored(given: list[Named]) -> bool:
+def is_stored(sides: list[Named]) -> bool:
     """Return whether all are stored results.
 
     Raises UsageError for a mixture: only runs made in turn compare well.
     """
-    stored = [one.label for one in given if one.kind == "stored"]
-    if 0 < len(stored) < len(given):
+    stored = [one.label for one in sides if one.kind == "stored"]
+    if 0 < len(stored) < len(sides):
         raise UsageError(
             f"{stored[0]} was stored and the other would be run now: a run of another "
             "hour is no fair comparison. "
@@ -132,13 +132,13 @@ def is_stored(given: list[Named]) -> bool:
 
 @contextlib.contextmanager
 def opened(
-    given: list[Named], load: Callable[[Named], Scenario], options: Mapping[str, object]
+    named_things: list[Named], load: Callable[[Named], Scenario], options: Mapping[str, object]
 ) -> Iterator[list[Side]]:
     """Yield the sides to run; checkouts last as long as the context. Raises BenchError."""
     with contextlib.ExitStack() as stack:
         sides = []
-        here = any(one.kind == "here" for one in given)
-        for one in given:
+        here = any(one.kind == "here" for one in named_things)
+        for one in named_things:
             folders: tuple[str, ...] = installed(one.where) if one.kind == "library" else ()
             if one.kind == "revision":
                 folders = stack.enter_context(checked_out(one.commit, one.where))
@@ -167,14 +167,14 @@ def commit_of(revision: str, repository: Path) -> str:
     done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if not done.returncode:
         return done.stdout.decode().strip()
-    said = _first_line(done)
+    fault = _first_line(done)
     names = _lines(repository, "for-each-ref", "--format=%(refname:short)")
     hint = nearest(revision, names) or nearest(revision.rpartition("/")[2], names)
     if _lines(repository, "rev-parse", "--is-shallow-repository") == ["true"]:
         hint += "; this clone is shallow: fetch what is missing (in CI: the whole history)"
     raise UsageError(
         f"{repository.absolute()} has no revision {revision or '(no name)'}: git says "
-        f"{said!r}{hint}"
+        f"{fault!r}{hint}"
     )
 
 
@@ -198,8 +198,8 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
                 writing(guard.folder, "make room, or set TMPDIR to another disk"),
                 tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar,
             ):
-                wanted = [member for member in tar if _is_wanted(member, guard.folder)]
-                tar.extractall(guard.folder, wanted, filter="data")
+                members = [member for member in tar if _is_wanted(member, guard.folder)]
+                tar.extractall(guard.folder, members, filter="data")
         except tarfile.TarError as error:
             # git's archive of a commit without files is a bare header, which tarfile cannot read:
             # nothing to extract
@@ -282,7 +282,7 @@ def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Pat
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
     roots = (root.resolve(), root.resolve() / "src")
     for package in _packages(checkout):
-        asked = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", _ASK, package],
             env={**os.environ, "PYTHONPATH": path},
             cwd=os.sep,
@@ -290,7 +290,7 @@ def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Pat
             text=True,
             check=False,
         )
-        origin = asked.stdout.strip()
+        origin = process.stdout.strip()
         if Path(os.sep, origin).resolve().parent.parent not in roots:
             return f"the package {package} would be imported from {origin or 'nowhere'}"
     return ""
@@ -331,12 +331,12 @@ def read_series(place: Path) -> list[RunResult]:
     Raises UsageError for what holds none of a run.
     """
     is_series = place.is_dir() and not (place / RESULT_NAME).exists()
-    found = list(map(read_run, sorted(place.glob(f"*/{RESULT_NAME}")) if is_series else [place]))
-    if not found:
+    results = list(map(read_run, sorted(place.glob(f"*/{RESULT_NAME}")) if is_series else [place]))
+    if not results:
         raise UsageError(
             f"{place} holds no result; give a result folder of lockbench run, or a folder of them"
         )
-    return sorted(found, key=lambda result: result.started_at)
+    return sorted(results, key=lambda result: result.started_at)
 
 
 def require_alike(
@@ -349,14 +349,14 @@ def require_alike(
         raise UsageError(
             f"run {', '.join(twice)} is there twice: what is compared with itself passes every gate"
         )
-    told = [[settings_of(result) for result in results] for results in series]
-    for settings, label in zip(told, labels, strict=True):
+    settings_by_series = [[settings_of(result) for result in results] for results in series]
+    for settings, label in zip(settings_by_series, labels, strict=True):
         for other in settings[1:]:
-            if found := differences(settings[0], other):
+            if changes := differences(settings[0], other):
                 raise UsageError(
-                    f"the runs in {label} are not of one thing: {'; '.join(found.values())}"
+                    f"the runs in {label} are not of one thing: {'; '.join(changes.values())}"
                 )
-    require_declared([settings[0] for settings in told], labels, variables)
+    require_declared([settings[0] for settings in settings_by_series], labels, variables)
 
 
 def require_usable(
@@ -404,15 +404,15 @@ def require_declared(
             hint = nearest(variable, names) or "; the settings are " + ", ".join(names)
             raise UsageError(f"option --variable: there is no setting {variable}{hint}")
     for settings, label in zip(sides[1:], labels[1:], strict=True):
-        found = differences(sides[0], settings)
+        changes = differences(sides[0], settings)
         wrong = [
-            name for name in found if not any(_covers(variable, name) for variable in variables)
+            name for name in changes if not any(_covers(variable, name) for variable in variables)
         ]
         if wrong:
-            said = "; ".join(found[name] for name in wrong)
+            text = "; ".join(changes[name] for name in wrong)
             raise UsageError(
                 f"{labels[0]} and {label} cannot be compared, as more than the variable "
-                f"differs: {said}. "
+                f"differs: {text}. "
                 "Run them alike, or declare what is meant to differ "
                 f"({' '.join(f'--variable {one}' for one in wrong)})"
             )
@@ -436,13 +436,13 @@ def rounds_of(
 def differences(first: Settings, second: Settings) -> dict[str, str]:
     """Return what differs, as `name a → b`, by name; not again what a key made of the servers
     (`server.fsync`)."""
-    found: dict[str, str] = {}
+    changes: dict[str, str] = {}
     for name in {**first, **second}:
-        echo = name.startswith("server.") and name.removeprefix("server.") in found
+        echo = name.startswith("server.") and name.removeprefix("server.") in changes
         unknown = name.startswith("packages.") and not (name in first and name in second)
         if first.get(name) != second.get(name) and not echo and not unknown:
-            found[name] = f"{name} {_text(first.get(name))} → {_text(second.get(name))}"
-    return found
+            changes[name] = f"{name} {_text(first.get(name))} → {_text(second.get(name))}"
+    return changes
 
 
 def settings_of(result: RunResult) -> dict[str, object]:
@@ -473,11 +473,11 @@ def scenario_settings(scenario: Scenario) -> dict[str, object]:
 def _covers(variable: str, name: str) -> bool:
     """Whether it is meant: `retry` covers `retry.window_ms`, `hold` `hold.ms`, and `fsync` also
     `server.fsync`."""
-    wanted = variable.replace("-", "_")
+    setting = variable.replace("-", "_")
     bare = name.removeprefix("server.")
     for unit in ("_ms", "_per_s"):
         bare = bare.removesuffix(unit)
-    return wanted in (name, bare) or name.startswith(wanted + ".")
+    return setting in (name, bare) or name.startswith(setting + ".")
 
 
 def _text(value: object) -> str:

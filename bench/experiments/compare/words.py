@@ -259,8 +259,8 @@ def suite(result: ComparisonResult) -> Suite:
         if entry.role == "judged":
             status = "pass" if entry.verdict in ("same", "different") else entry.verdict
             why = f": {entry.reason}" if entry.reason else ""
-            said = f"{change_text(entry.ratio)}, interval {interval_text(entry)}{why}"
-            cases.append(Case(f"{entry.metric} ({entry.label})", status, said))
+            text = f"{change_text(entry.ratio)}, interval {interval_text(entry)}{why}"
+            cases.append(Case(f"{entry.metric} ({entry.label})", status, text))
     cases += [
         Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds
     ]
@@ -285,13 +285,15 @@ _STYLES = {"pass": _GOOD, "better": _GOOD, "fail": _BAD, "worse": _BAD}
 
 def figures(result: ComparisonResult) -> list[Figure]:
     """One figure for each side that was held against the first."""
-    told = [entry for entry in result.metrics if entry.role != "noise" and entry.ratio is not None]
-    sides = groupby(sorted(told, key=attrgetter("side")), attrgetter("side"))
+    compared_entries = [
+        entry for entry in result.metrics if entry.role != "noise" and entry.ratio is not None
+    ]
+    sides = groupby(sorted(compared_entries, key=attrgetter("side")), attrgetter("side"))
     return [_figure(result, side, list(entries)) for side, entries in sides]
 
 
 def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> Figure:
-    known = [
+    numbers = [
         value
         for entry in entries
         for value in (entry.ratio, entry.low, entry.high, limit_of(entry))
@@ -301,11 +303,11 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
     second = result.sides[side].label
     judged = [entry for entry in entries if entry.role == "judged"] or entries
     worst = sorted(judged, key=lambda entry: _word_of(entry) not in ("fail", "worse"))[:2]
-    said = ", ".join(
+    summary = ", ".join(
         f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({_word_of(entry)})"
         for entry in worst
     )
-    title = f"{second} against {first}: {said}"
+    title = f"{second} against {first}: {summary}"
     allowed = (
         f"{result.tolerance_ratio * 100:g} % worse is allowed, less of CPU (the mark in each row)"
     )
@@ -322,7 +324,7 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
         title,
         about,
         bars=[_bar(entry) for entry in entries],
-        x=_scale(known),
+        x=_scale(numbers),
         columns=columns,
         rows=rows,
         lines=[(1.0, "equal")],

@@ -119,8 +119,8 @@ def peers(
 ) -> int:
     """Measure other libraries' locks beside lockcore: free resources, one hot key, one instance
     stopped."""
-    told = {name: values[name] for name in ("cache", "rounds", "seconds", "seed")}
-    plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **told)
+    options = {name: values[name] for name in ("cache", "rounds", "seconds", "seed")}
+    plan = PeersPlan(parts=parts or tuple(LOADS), only=only, **options)
     require_outputs(values)
     done = measured("peers", plan, values, run_peers)
     code = show(done, values)

@@ -94,9 +94,9 @@ def run_peers(order: ExperimentOrder[PeersPlan], show: Show) -> Done[PeersResult
     """Install, measure, and return the result, which is written by then. Raises BenchError when
     nothing can be measured here, KeyboardInterrupt when it was cut short before any figure."""
     plan = order.plan
-    found = install(plan.cache.resolve(), plan.only, show)
-    contestants = [entry for entry in found if isinstance(entry, Contestant)]
-    absent = tuple(entry for entry in found if isinstance(entry, Missing))
+    entries = install(plan.cache.resolve(), plan.only, show)
+    contestants = [entry for entry in entries if isinstance(entry, Contestant)]
+    absent = tuple(entry for entry in entries if isinstance(entry, Missing))
     if not contestants:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in absent)
         raise EnvironmentNotReadyError(

@@ -105,11 +105,11 @@ class Contestant:
 
 
 def install(
-    cache: Path, wanted: Sequence[str], say: Callable[[str], None]
+    cache: Path, words: Sequence[str], say: Callable[[str], None]
 ) -> list[Contestant | Missing]:
-    """Every peer whose name contains one of `wanted` (none: all), installed below `cache` or
+    """Every peer whose name contains one of `words` (none: all), installed below `cache` or
     missing with a reason."""
-    chosen = [peer for peer in PEERS if not wanted or any(word in peer.name for word in wanted)]
+    chosen = [peer for peer in PEERS if not words or any(word in peer.name for word in words)]
     homes = {peer.home: peer for peer in chosen if peer.home}
     cut = Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -126,15 +126,15 @@ def install(
             for peer in chosen
             if peer.name.startswith("lockcore uvloop")
         }
-    found: list[Contestant | Missing] = []
+    entries: list[Contestant | Missing] = []
     for peer in chosen:
         reason = reasons.get(peer.home or peer.name)
-        found.append(
+        entries.append(
             Missing(name=peer.name, reason=reason)
             if reason
             else _contestant(peer, cache / peer.home)
         )
-    return found
+    return entries
 
 
 def ours(name: str) -> Contestant:

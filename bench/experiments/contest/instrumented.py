@@ -124,7 +124,7 @@ PROVIDERS: tuple[tuple[Meters, Traces], ...] = (
 async def rounds_of(shell: str, rounds: int, order: ClientOrder) -> list[list[float]]:
     """The CPU of a cycle of each lock (µs) in each round, the null control's last."""
     locks = [await _connected(shell, order) for _ in range(1 + len(PROVIDERS) + 1)]
-    found = []
+    costs_us = []
     for lock, (meters, traces) in zip(locks[1:-1], PROVIDERS, strict=True):
         instrument(lock, meter_provider=meters, tracer_provider=traces)
     for lock in locks:
@@ -133,14 +133,14 @@ async def rounds_of(shell: str, rounds: int, order: ClientOrder) -> list[list[fl
         us = {lock: await _turn(shell, lock, order) for lock in random.sample(locks, len(locks))}
         # a busy machine may not get one cycle done in so short a time
         if all(us.values()):
-            found.append([us[lock] for lock in locks])
-    return found
+            costs_us.append([us[lock] for lock in locks])
+    return costs_us
 
 
 def _calls_us(lock: Any, seconds: float) -> float:
     """The CPU of one thread for what it tells of a cycle; of a lock that tells nobody, for asking
     whether to."""
-    told = lock._driver.engine.listener
+    listener = lock._driver.engine.listener
     granted = [lock.try_acquire(str(name), TTL_MS) for name in range(LEASES)]
     leases = [lease for lease in granted if isinstance(lease, Lease)]
     took_ns = 0
@@ -149,10 +149,10 @@ def _calls_us(lock: Any, seconds: float) -> float:
     while time.monotonic() < end_s and leases:
         began_ns = time.thread_time_ns()
         for lease in leases:
-            if told is not None:
-                told.begun()
-                told.ended(lease.resource, lease, lease.started_ns)
-                told.released(lease, Outcome.RELEASED, lease.granted_ns)
+            if listener is not None:
+                listener.begun()
+                listener.ended(lease.resource, lease, lease.started_ns)
+                listener.released(lease, Outcome.RELEASED, lease.granted_ns)
         took_ns = took_ns + time.thread_time_ns() - began_ns
         cycles = cycles + len(leases)
         time.sleep(REST_S)

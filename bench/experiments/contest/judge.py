@@ -71,7 +71,7 @@ def bars(
         for callers in (MANY, 1)
     )
     python = [row for row in many[INSTANCES] if row.kind in ("lockcore", "python")]
-    wanted: list[tuple[str, Sequence[TurnRow], Figure, float]] = [
+    comparisons: list[tuple[str, Sequence[TurnRow], Figure, float]] = [
         (
             "N=5, 64 callers: cycles/s ÷ the fastest Python peer's",
             python,
@@ -80,7 +80,7 @@ def bars(
         )
     ]
     for n, bar in RATE_BARS.items():
-        wanted += [
+        comparisons += [
             (f"N={n}, 64 callers: cycles/s ÷ the fastest peer's", many[n], "cycles_per_s", bar),
             (
                 f"N={n}, 64 callers: client CPU ÷ the lowest of the peers",
@@ -94,19 +94,19 @@ def bars(
         same = [row for row in hot if (row.instances, row.processes) == (instances, processes)]
         fair = [row for row in same if _is_ours(row) or not row.gave_up]
         where = f"hot key, N={instances}{in_processes(processes)}"
-        wanted += [
+        comparisons += [
             (f"{where}: {of} of those that never give up", fair, figure, 1.0)
             for of, figure in _OF_HOT
         ]
     usual_us = usual_pace(row.rounds for row in cycles)
-    found = [_beside_peers(*each, usual_us) for each in wanted]
-    return tuple(bar for bar in (*found, _stopped(stopped)) if bar is not None)
+    judged_bars = [_beside_peers(*each, usual_us) for each in comparisons]
+    return tuple(bar for bar in (*judged_bars, _stopped(stopped)) if bar is not None)
 
 
 def earned(result: PeersResult) -> PeersResult:
     """Return `result` with the bars and the verdict that its turns earn."""
-    made = bars(result.cycles, result.hot, result.stopped)
-    return replace(result, bars=made, verdict=judge_bars(made, interrupted=result.interrupted))
+    judged = bars(result.cycles, result.hot, result.stopped)
+    return replace(result, bars=judged, verdict=judge_bars(judged, interrupted=result.interrupted))
 
 
 def in_processes(count: int) -> str:
@@ -177,10 +177,10 @@ def compared(
             [_value(turn and turn.at_pace(pace_us), figure) for turn in pair]
             for pair in quiet or pairs
         ]
-        known = [how(our, their) for our, their in values if 0 < their < math.inf]
-        if not known:
+        results = [how(our, their) for our, their in values if 0 < their < math.inf]
+        if not results:
             return None, not quiet
-        spreads.append(Spread.of_rounds(known))
+        spreads.append(Spread.of_rounds(results))
     return spreads[0].stretched_to(spreads[1]), not quiet
 
 
@@ -206,7 +206,7 @@ def bar_of(
     value, low, high = (
         None if one == math.inf else one for one in (spread.median, spread.low, spread.high)
     )
-    made = ContestBar(
+    contest_bar = ContestBar(
         name=name,
         ours=ours,
         theirs=theirs,
@@ -218,10 +218,12 @@ def bar_of(
         busy=busy,
         null=null,
     )
-    if null is None or made.measurable:
-        return made
+    if null is None or contest_bar.measurable:
+        return contest_bar
     return replace(
-        made, low=min(spread.low, null.low), high=None if high is None else max(high, null.high)
+        contest_bar,
+        low=min(spread.low, null.low),
+        high=None if high is None else max(high, null.high),
     )
 
 
@@ -262,7 +264,7 @@ def _champion(rows: Sequence[TurnRow], figure: Figure) -> TurnRow | None:
 def _stopped(rows: Sequence[TurnRow]) -> ContestBar | None:
     """The share of the rate that ours keep while an instance stands still: the median of all their
     rounds."""
-    kept = [
+    ratios = [
         one.kept_ratio
         for row in rows
         if _is_ours(row)
@@ -271,5 +273,7 @@ def _stopped(rows: Sequence[TurnRow]) -> ContestBar | None:
     ]
     name = "one of three stopped: rate ÷ the mean of before and after, median of ours"
     return (
-        bar_of(name, Spread.of(kept), STOPPED_BAR, at_least=True, ours="lockcore") if kept else None
+        bar_of(name, Spread.of(ratios), STOPPED_BAR, at_least=True, ours="lockcore")
+        if ratios
+        else None
     )

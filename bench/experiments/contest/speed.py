@@ -345,7 +345,7 @@ def _run(entry: SpeedEntry, fleet: Fleet, seconds: float, rate: float) -> RunRes
     environ = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
     with (
         tempfile.TemporaryDirectory(prefix="lockbench-speed-") as folder,
-        collector() as (endpoint, taken),
+        collector() as (endpoint, paths),
     ):
         command = [
             sys.executable,
@@ -394,22 +394,24 @@ def _run(entry: SpeedEntry, fleet: Fleet, seconds: float, rate: float) -> RunRes
         raise _nothing(
             entry, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         ) from None
-    if entry.telemetry and not taken:
+    if entry.telemetry and not paths:
         raise EnvironmentNotReadyError(
             f"{entry.name} exported nothing; install the extra `telemetry`"
         )
     return run
 
 
-def _nothing(entry: SpeedEntry, said: str) -> EnvironmentNotReadyError:
-    return EnvironmentNotReadyError(f"{entry.name} gave no figures; it said: {said or 'nothing'}")
+def _nothing(entry: SpeedEntry, message: str) -> EnvironmentNotReadyError:
+    return EnvironmentNotReadyError(
+        f"{entry.name} gave no figures; it said: {message or 'nothing'}"
+    )
 
 
 @contextmanager
 def collector() -> Iterator[tuple[str, list[str]]]:
     """A collector that reads, forgets and thanks: its OTEL_EXPORTER_OTLP_ENDPOINT, and the paths
     asked for so far."""
-    taken: list[str] = []
+    paths: list[str] = []
 
     class Collector(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -418,13 +420,13 @@ def collector() -> Iterator[tuple[str, list[str]]]:
         def do_POST(self) -> None:
             """Read, forget, thank."""
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            taken.append(self.path)
+            paths.append(self.path)
             self.send_response(200)
             self.end_headers()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", taken
+            yield f"http://127.0.0.1:{server.server_port}", paths
         finally:
             server.shutdown()

@@ -221,7 +221,8 @@ def _over(name: str, values: Sequence[Any]) -> Any:
     if name in _WAITS:
         middle = median(math.inf if value is None else value for value in values)
         return None if math.isinf(middle) else middle
-    return median(known) if (known := [value for value in values if value is not None]) else None
+    numbers = [value for value in values if value is not None]
+    return median(numbers) if numbers else None
 
 
 def _percentile(answer: DriverAnswer, share: float) -> float | None:

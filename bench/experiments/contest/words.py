@@ -65,7 +65,7 @@ def conditions(result: PeersResult) -> str:
     """Under which conditions everything in `result` was measured."""
     about = result.conditions
     environment = result.environment
-    said = (
+    facts = (
         result.started_at[:10],
         f"{about.rounds} rounds of {about.seconds:g} s (hot key {HOT_LONGER} times as "
         "long), medians",
@@ -76,7 +76,7 @@ def conditions(result: PeersResult) -> str:
         f"lockcore: {environment.lockcore}",
         "cut short" if result.interrupted else "",
     )
-    return " · ".join(filter(None, said))
+    return " · ".join(filter(None, facts))
 
 
 def readme_section(result: PeersResult) -> str:
@@ -101,19 +101,19 @@ def _lines(result: PeersResult) -> Iterator[tuple[str, str]]:
     yield from _bar_lines(result.bars)
     for one in result.absent:
         yield "not there", f"{one.name}: {one.reason}"
-    yield from ((word, f"{said} (free resources)") for word, said in _pace(result.cycles))
+    yield from ((word, f"{text} (free resources)") for word, text in _pace(result.cycles))
 
 
 def _bar(bar: ContestBar) -> str:
-    value, ends, wanted = _figures(bar)
-    return f"{bar.name}: {value} ({ends}), wanted {wanted}{_who(bar)}"
+    value, ends, limit = _figures(bar)
+    return f"{bar.name}: {value} ({ends}), wanted {limit}{_who(bar)}"
 
 
 def _bar_lines(bars: Sequence[ContestBar]) -> Iterator[tuple[str, str]]:
     """Figures below each other, names behind them, so that only names are wrapped."""
     for bar in bars:
-        value, ends, wanted = _figures(bar)
-        yield side_of(bar), f"{f'{value} ({ends})':<19}  bar {wanted}  {bar.name}{_who(bar)}"
+        value, ends, limit = _figures(bar)
+        yield side_of(bar), f"{f'{value} ({ends})':<19}  bar {limit}  {bar.name}{_who(bar)}"
 
 
 def _figures(bar: ContestBar) -> tuple[str, str, str]:

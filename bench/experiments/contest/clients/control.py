@@ -50,14 +50,14 @@ class _Manager:
         timeout_s = None if fault in ("one-stopped", "majority-down") else ANSWER_S
         # Without a greeting on a new connection, which would keep a clean-up waiting behind its
         # reply.
-        told: dict[str, Any] = {
+        options: dict[str, Any] = {
             "lib_name": None,
             "lib_version": None,
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
         }
         self._clients = [
-            Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=1.0, **told)
+            Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=1.0, **options)
             for url in urls
         ]
         self._quorum = len(urls) // 2 + 1
@@ -144,8 +144,8 @@ class _Manager:
                     if plain
                     else client.eval(EXTEND, 1, key, token, ttl_ms)
                 )
-        wanted = 1 if self.fault == "extend-by-minority" else self._quorum
-        if ours < wanted or (started_s > held.until_s and not plain):
+        quorum = 1 if self.fault == "extend-by-minority" else self._quorum
+        if ours < quorum or (started_s > held.until_s and not plain):
             return False
         held.until_s = started_s + ttl_ms / 1000
         return True
@@ -171,13 +171,13 @@ class _Manager:
 
 def control(order: ClientOrder) -> Lock:
     """The lock whose fault stands behind the colon of its name."""
-    made = _Manager(order.urls, order.name.partition(": ")[2])
+    manager = _Manager(order.urls, order.name.partition(": ")[2])
     return Lock(
-        made.acquire,
-        made.release,
+        manager.acquire,
+        manager.release,
         released=True,
-        extend=made.extend,
-        is_held=made.is_held,
+        extend=manager.extend,
+        is_held=manager.is_held,
         valid_ms=lambda held: (held.until_s - time.monotonic()) * 1000,
-        hold=made.hold,
+        hold=manager.hold,
     )

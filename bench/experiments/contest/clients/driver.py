@@ -68,13 +68,13 @@ async def lockcore_async(order: ClientOrder) -> Lock:
 
 
 def _settings(order: ClientOrder) -> dict[str, Any]:
-    told = {
+    settings = {
         "urls": order.urls,
         "key_prefix": KEY_PREFIX,
         "rejoin": "trust-first",
         "merge_releases": order.merge,
     }
-    return told | (
+    return settings | (
         {"retry": import_module("lockcore").RetryPolicy("push")}
         if order.name.endswith(PUSH)
         else {}
@@ -300,8 +300,8 @@ class _Steps:
         if held.__class__ is self._lock.refused:
             return {"ok": False}
         self._held = held
-        told = self._lock.valid_ms
-        return {"ok": True} | ({"valid_ms": float(told(held))} if told else {})
+        validity_ms = self._lock.valid_ms
+        return {"ok": True} | ({"valid_ms": float(validity_ms(held))} if validity_ms else {})
 
     async def release(self) -> Answer:
         return {"ok": await value(self._lock.release(self._held)) is self._lock.released}
@@ -310,8 +310,8 @@ class _Steps:
         """Have it for longer; a library that says nothing has."""
         if self._lock.extend is None:
             return ABSENT
-        said = await value(self._lock.extend(self._held, ttl_ms))
-        return {"ok": said is None or bool(said)}
+        outcome = await value(self._lock.extend(self._held, ttl_ms))
+        return {"ok": outcome is None or bool(outcome)}
 
     async def held(self) -> Answer:
         return (
@@ -402,8 +402,8 @@ def main() -> None:
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
 
-    def say(said: Any) -> None:
-        answer.write(json.dumps(said) + "\n")
+    def say(message: Any) -> None:
+        answer.write(json.dumps(message) + "\n")
         answer.flush()
 
     if sys.argv[1:] == ["steps"]:

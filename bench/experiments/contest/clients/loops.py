@@ -199,11 +199,11 @@ class ClientTurn:
         acquires = Counter[int]()
         bins = Counter[int]()
         leases = [0] * len(self.calls)
-        asked = 0
+        attempts = 0
         for caller, calls in enumerate(self.calls):
             for began_s, granted_s, ended_s in calls.cycles(self.end_s):
                 if measured := self.measure_s <= began_s < self.end_s:
-                    asked += 1
+                    attempts += 1
                 if measured and granted_s < NEVER:
                     acquires[bucket_of(granted_s - began_s)] += 1
                 if ended_s < NEVER:
@@ -215,7 +215,7 @@ class ClientTurn:
             sum(leases),
             *self._cpu_us,
             acquires,
-            asked - acquires.total(),
+            attempts - acquires.total(),
             leases,
             bins,
             sum(calls.gave_up for calls in self.calls),
@@ -254,10 +254,10 @@ async def call(
             grant(now())
             if hold_s:
                 await value(sleep(hold_s))
-            said = release(held)
+            outcome = release(held)
             if waits:
-                said = await said
-            if said is not released:
+                outcome = await outcome
+            if outcome is not released:
                 raise NotReleasedError
         except Exception as error:  # noqa: BLE001 - whatever a library raises is a figure here
             await value(sleep(REST_S))
@@ -267,9 +267,9 @@ async def call(
             end(began_s)
 
 
-async def value(given: Any) -> Any:
+async def value(result: Any) -> Any:
     """What a library gave, awaited if it must be."""
-    return await given if inspect.isawaitable(given) else given
+    return await result if inspect.isawaitable(result) else result
 
 
 def at_once(work: Coroutine[Any, Any, Result]) -> Result:
