@@ -158,7 +158,8 @@ def _holds_nowhere(findings: Findings) -> bool:
     """Whether rates next to none missed, and those in the middle, and none held."""
     is_any_held = any(probe.seen is Seen.HELD for probe in findings.probes)
     requirements = _against_hope(findings)
-    return not is_any_held and all(
+    # without a closed loop the middle is not known
+    return bool(findings.callers and not is_any_held) and all(
         _around(findings, rate).count(Seen.MISSED) >= least for rate, least in requirements
     )
 
@@ -293,9 +294,7 @@ def _word(
         return words.FOUND, []
     if capacity.low is None and not reasons:
         return _none_held(findings)
-    if not reasons and (
-        missed := _target_missed(findings.probes, capacity, plan.target_rate_per_s)
-    ):
+    if not reasons and (missed := _target_missed(findings, capacity, plan.target_rate_per_s)):
         word, reason = missed
         return word, [reason]
     if capacity.low and capacity.high is None:
@@ -325,9 +324,10 @@ def _none_held(findings: Findings) -> tuple[Word, list[str]]:
         return words.INCONCLUSIVE, [spoilt, *findings.unmeasured]
     if _holds_nowhere(findings):
         fastest = max(probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED)
-        return words.NOT_KEPT, [
-            f"no rate holds the SLO: neither {lowest.rate_per_s:,.2f}/s nor {fastest:,.0f}/s did"
-        ]
+        slow = f"{lowest.rate_per_s:,.2f}/s"
+        is_one = fastest == lowest.rate_per_s
+        which = f"{slow} did not" if is_one else f"neither {slow} nor {fastest:,.0f}/s did"
+        return words.NOT_KEPT, [f"no rate holds the SLO: {which}"]
     held = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.HELD]
     missed = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED]
     facts = (
@@ -403,20 +403,21 @@ def target_holds(findings: Findings, target: float | None) -> bool | None:
 
 
 def _target_missed(
-    probes: Sequence[Probe], capacity: Capacity, target: float | None
+    findings: Findings, capacity: Capacity, target: float | None
 ) -> tuple[Word, str] | None:
     """The word and the sentence for a target whose probes mostly missed; None where they did not,
     or none tells."""
-    outcomes = [probe.seen for probe in probes if probe.rate_per_s == target and probe.seen in _SAY]
+    probes = [probe for probe in findings.probes if probe.rate_per_s == target]
+    outcomes = [probe.seen for probe in probes if probe.seen in _SAY]
     missed = outcomes.count(Seen.MISSED)
     if target is None or not missed or 2 * missed < len(outcomes):
         return None
     text = f"{missed} of {len(outcomes)} probes missed at the target of {target:,.0f}/s"
     if capacity.high is None or target <= capacity.high:
-        return (
-            words.INCONCLUSIVE,
-            f"{text}, which does not lie beyond the interval: whether it holds is not known",
-        )
+        why = "which does not lie beyond the interval: whether it holds is not known"
+        if target_holds(findings, target) is False:
+            why = "yet the interval does not end below it: repeat it with a longer --budget"
+        return words.INCONCLUSIVE, f"{text}, {why}"
     return words.NOT_KEPT, f"{text}: the fleet bears at most {capacity.high:,.0f}/s"
 
 

@@ -469,3 +469,27 @@ def test_probes_at_the_lowest_rate_and_in_the_middle_show_that_no_rate_holds() -
     assert judge.next_probe(Findings(probes, missed), SLO)[1] is None
     held = [structs.replace(PROBE, rate_per_s=judge.LOWEST, seen=HELD)]
     assert judge.next_probe(Findings(held, missed), SLO)[1] not in (judge.LOWEST, 40.0)
+
+
+def test_without_a_closed_loop_a_slow_target_does_not_show_that_no_rate_holds() -> None:
+    """What is in the middle is not known then: the search was over before it began."""
+    probes = [structs.replace(PROBE, rate_per_s=0.5, seen=MISSED)] * 3
+    asked = SweepPoint(load(None, {"rate": "1"}), {})
+    plan = CapacityPlan((asked,), SLO, 0.5, fixed_users=False, budget_s=60)
+    assert point_of(asked, Findings(probes), plan).status == "inconclusive"
+
+
+def test_one_rate_that_missed_is_named_once() -> None:
+    point = found((1.0, MISSED), (1.0, MISSED), closed=loop(1.0, p99=2.0))
+    assert point.reasons == ("no rate holds the SLO: 1.00/s did not",)
+
+
+def test_a_target_that_surely_missed_is_not_called_unknown_inside_the_interval() -> None:
+    """The first sentence says that it does not hold."""
+    held = [(rate, HELD) for rate in (900.0, 920.0, 950.0, 980.0)]
+    point = found(*held, *((1_050.0, MISSED),) * 6, (1_080.0, MISSED), target=1_050.0)
+    assert point.headroom is not None
+    assert point.headroom.holds is False
+    assert (point.capacity.high or 0.0) >= 1_050.0
+    assert "6 of 6 probes missed at the target of 1,050/s, yet the interval" in point.reasons[0]
+    assert "whether it holds is not known" not in point.reasons[0]
