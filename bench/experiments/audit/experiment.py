@@ -180,12 +180,15 @@ class _Playing:
 def play(stage: Stage, one: AuditSchedule) -> Cell:
     """Play a schedule once."""
     verdict, happened = _played(stage, one)
+    promise = ""
+    if verdict == "does not":
+        promise = promise_of(stage.name, one.told.name)
     return Cell(
         library=stage.name,
         schedule=one.told.name,
         verdict=verdict,
         happened=happened,
-        promise=promise_of(stage.name, one.told.name) if verdict == "does not" else "",
+        promise=promise,
         course=tuple(stage.course) if verdict in ("does not", "not known") else (),
     )
 

@@ -55,13 +55,9 @@ def _row_word(cell: Cell) -> str:
     """What a cell is for the audit itself; "told": it decides nothing."""
     if cell.library.startswith(CONTROL):
         must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
-        return (
-            AS_EXPECTED
-            if cell.verdict == must
-            else NOT_KNOWN
-            if cell.verdict == "not known"
-            else NOT_SHOWN
-        )
+        if cell.verdict == must:
+            return AS_EXPECTED
+        return NOT_KNOWN if cell.verdict == "not known" else NOT_SHOWN
     if cell.library.startswith("lockcore"):
         return {"holds": AS_EXPECTED, "does not": VIOLATED, "not known": NOT_KNOWN}.get(
             cell.verdict, "told"

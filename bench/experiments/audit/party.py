@@ -226,10 +226,14 @@ class Party(Child):
             resource=0,
             caller=0,
             sequence=1,
-            outcome="acquired" if reply.ok else "contended",
-            granted_ns=now_ns if reply.ok else 0,
-            valid_until_ns=end_ns if reply.ok else 0,
+            outcome="contended",
+            granted_ns=0,
+            valid_until_ns=0,
         )
+        if reply.ok:
+            done = structs.replace(
+                done, outcome="acquired", granted_ns=now_ns, valid_until_ns=end_ns
+            )
         self.operations.append(done)
         return reply
 

@@ -74,13 +74,9 @@ class Crash(Section, frozen=True):
         if self.kind == "shutdown" or self.policy == "always":
             return "none"
         if self.policy == "no":
-            return (
-                "nearly-all"
-                if self.kind == "power-cut"
-                else "some"
-                if self.kind == "power-cut-torn"
-                else "none"
-            )
+            if self.kind == "power-cut":
+                return "nearly-all"
+            return "some" if self.kind == "power-cut-torn" else "none"
         return "none-unless-in-flight" if self.kind == "kill" else "some"
 
     def promised_double_grants(self, margin: int, *, abstention: bool) -> Expected:

@@ -149,13 +149,14 @@ def _cuts_of(rows: Sequence[CrashRow]) -> int:
 def _conditions(result: CrashResult) -> Sequence[str]:
     conditions = result.conditions
     server = result.fleet.server
+    disk = [f"fsync {conditions.disk}"] if conditions.latency_ms else []
     return (
         "quick" if conditions.quick else "full",
         f"{count(conditions.finished_cuts)} crashes, {conditions.cuts_per_cell} of each "
         "kind, at random moments",
         f"TTL {conditions.ttl_ms / 1000:g} s",
         f"{conditions.locks_per_s} locks/s per fleet",
-        *([f"fsync {conditions.disk}"] if conditions.latency_ms else []),
+        *disk,
         f"{server.name} {server.version}",
         *made(result),
     )

@@ -40,6 +40,10 @@ def encoded(reply: Reply) -> bytes:
     return b"*%d\r\n" % len(reply) + b"".join(map(encoded, reply))
 
 
+def nothing(_key: bytes) -> None:
+    """Do nothing: nobody follows what is written here."""
+
+
 class Keyspace:
     """Keys with their values and ends. `forbidden`: commands that this server is too old for."""
 
@@ -52,8 +56,8 @@ class Keyspace:
         self.role = "master"
         self.is_full = False
         self.scripts: dict[bytes, bytes] = {}
-        # told of each key that was written
-        self.changed: Callable[[bytes], object] = bool
+        # is called with each key that was written
+        self.changed: Callable[[bytes], object] = nothing
         self._entries: dict[bytes, tuple[Any, int]] = {}
 
     # -- keys --------------------------------------------------------------------------------------
@@ -153,6 +157,16 @@ class Keyspace:
             self.put(key, held, self.end_ns(int(ttl_ms)))
         return int(held is not None)
 
+    def _drop_if(self, key: bytes, value: bytes) -> Reply:
+        """DELIFEQ."""
+        if self.get(key) == value:
+            return self.drop(key)
+        return 0
+
+    def _delex(self, key: bytes, _ifeq: bytes, value: bytes) -> Reply:
+        """DELEX with its option IFEQ, the only one that locks use."""
+        return self._drop_if(key, value)
+
     def pttl(self, key: bytes) -> Reply:
         """PTTL: −1 for a key without end, −2 for no key."""
         entry = self.entry(key)
@@ -201,8 +215,8 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
     b"DEL": lambda self, *keys: sum(map(self.drop, keys)),
     b"UNLINK": lambda self, *keys: sum(map(self.drop, keys)),
     b"EXISTS": lambda self, *keys: sum(self.get(key) is not None for key in keys),
-    b"DELIFEQ": lambda self, key, value: self.drop(key) if self.get(key) == value else 0,
-    b"DELEX": lambda self, key, _ifeq, value: self.drop(key) if self.get(key) == value else 0,
+    b"DELIFEQ": Keyspace._drop_if,
+    b"DELEX": Keyspace._delex,
     b"PEXPIRE": Keyspace._pexpire,
     b"PTTL": Keyspace.pttl,
     b"INCR": Keyspace._incr,

@@ -13,7 +13,7 @@ from hiredis import Reader
 
 from bench.experiments.explore.keyspace import Command, Keyspace
 from bench.experiments.explore.schedule import LATENCY_NS, Change
-from bench.experiments.explore.world import Process, World, places
+from bench.experiments.explore.world import Process, World, nothing, places
 
 # what a server that only has scripts lacks
 OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})
@@ -49,7 +49,7 @@ class SimulatedServer:
         self.links: dict[int, SimulatedLink] = {}
         self.connected = 0
         self.down = self.stopped = False
-        self.when_dead: Callable[[], object] = bool
+        self.when_dead: Callable[[], object] = nothing
 
     def follow(self, master: "SimulatedServer") -> None:
         """Be a replica of `master`: what is written there is copied here a LATENCY later, if it
@@ -59,7 +59,10 @@ class SimulatedServer:
         def copy(key: bytes) -> None:
             if not master.down:
                 entry = master.data.entry(key)
-                self.data.put(key, *entry) if entry else self.data.drop(key)
+                if entry:
+                    self.data.put(key, *entry)
+                else:
+                    self.data.drop(key)
 
         master.data.changed = lambda key: self.world.later(LATENCY_NS, partial(copy, key))
 
@@ -78,8 +81,11 @@ class SimulatedServer:
         Whether it does execute.
         """
         self.world.note(change.what, self.index, change.for_ns)
-        if change.what in ("flush", "forget"):
-            (self.data.scripts.clear if change.what == "flush" else self.data.clear)()
+        if change.what == "flush":
+            self.data.scripts.clear()
+            return True
+        if change.what == "forget":
+            self.data.clear()
             return True
         if change.what == "full":
             self.data.is_full = True

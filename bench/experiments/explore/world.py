@@ -37,6 +37,10 @@ def places(where: str, who: int) -> Iterator[Place]:
     return map(partial(Place, where, who), count(1))
 
 
+def nothing() -> None:
+    """Do nothing: nobody waits for this."""
+
+
 class World:
     """The clock, what is due, and what was seen. `is_begun`: until then the course is the usual one
     and nothing is kept; `is_over`: set by whoever has seen enough."""
@@ -122,7 +126,7 @@ class Process:
         self.steps = places("step", number)
         self.sends = places("send", number)
         self.replies = places("reply", number)
-        self.on_kill: Callable[[], object] = bool
+        self.on_kill: Callable[[], object] = nothing
 
     def run(self, what: Callable[[], object]) -> None:
         """`what` happens in it now, or once it runs again.

@@ -171,7 +171,13 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
             f"{path}: a lock is held longer than a load of {seconds:g} s takes: longer --duration"
         )
     is_usual = not scenario and not any(values[name] for name in ("targets", *_LISTS[1:5]))
-    cells, usual_text = _usual_cells(values) if is_usual else (_product(values, scenario), "")
+    if is_usual:
+        cells, about = _usual_cells(values)
+    else:
+        cells = _product(values, scenario)
+        about = ""
+    if scenario:
+        about = _taken(path, scenario)
     return FsyncPlan(
         cells=cells,
         repeats=values["repeats"] or (QUICK_REPEATS if quick or path else REPEATS),
@@ -179,7 +185,7 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
         seconds=seconds,
         seed=values["seed"],
         quick=quick,
-        scenario=_taken(path, scenario) if scenario else usual_text,
+        scenario=about,
     )
 
 
@@ -238,10 +244,18 @@ def _product(values: Values, scenario: Scenario | None) -> tuple[FsyncCell, ...]
         shapes = [(scenario.processes, max(1, round(scenario.users / scenario.processes)), hold)]
     if max(count * callers for count, callers, _ in shapes) > MOST_CALLERS:
         raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
-    usual_counts = (scenario.instances,) if scenario else (1,) if values["quick"] else (1, 3)
-    counts = instances or ((len(targets),) if targets else usual_counts)
+    counts = instances or _usual_counts(values, scenario)
     usual = (0.0,) if targets or scenario else (0.0, 2.0)
     return tuple(product_cells(values["policies"] or _POLICIES, counts, shapes, delays or usual))
+
+
+def _usual_counts(values: Values, scenario: Scenario | None) -> tuple[int, ...]:
+    """The Ns that are measured when the options name none."""
+    if values["targets"]:
+        return (len(values["targets"]),)
+    if scenario:
+        return (scenario.instances,)
+    return (1,) if values["quick"] else (1, 3)
 
 
 def _ttl_ms(text: str) -> float:

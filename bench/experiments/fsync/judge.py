@@ -337,7 +337,9 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
         times = times_as_fast(least, slow)
         shows = times.low > 0
         hides = times.high < math.log(1 + NOISE)
-        verdict: Word = "as expected" if shows else "not shown" if hides else "not known"
+        verdict: Word = "not shown" if hides else "not known"
+        if shows:
+            verdict = "as expected"
         if verdict == "as expected" and slow.generator.bound:
             verdict = "not judged"
             text = f"{text}: the load process was the limit"

@@ -222,6 +222,12 @@ class Callers:
             after - before for after, before in zip(after_ns, before_ns, strict=True)
         )
         histogram, granted = tally.histogram()
+        littles_law_ratio = None
+        if not pacer:
+            littles_law_ratio = tally.busy_ns / (stop_ns - start_ns) / len(self._callers)
+        lateness_p99_ns = None
+        if pacer and pacer.lateness_ns:
+            lateness_p99_ns = int(np.percentile(pacer.lateness_ns, 99))
         return PhaseFigures(
             seconds=phase.seconds,
             granted=granted,
@@ -233,12 +239,8 @@ class Callers:
             denied=dict(tally.denied),
             release_failures=tally.release_failures,
             wanted_ratio=(ran_ns + waited_ns) / took_ns,
-            littles_law_ratio=None
-            if pacer
-            else tally.busy_ns / (stop_ns - start_ns) / len(self._callers),
-            lateness_p99_ns=int(np.percentile(pacer.lateness_ns, 99))
-            if pacer and pacer.lateness_ns
-            else None,
+            littles_law_ratio=littles_law_ratio,
+            lateness_p99_ns=lateness_p99_ns,
             waitaof=None if self._waited is None else WaitaofCounts(**self._waited),
         )
 

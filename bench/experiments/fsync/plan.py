@@ -110,22 +110,26 @@ def product_cells(
 ) -> list[FsyncCell]:
     """All combinations that make sense: without an append-only file there is no fsync to delay and
     no rewrite."""
-    return [
-        FsyncCell(
-            policy=policy,
-            instances=count,
-            clients=clients,
-            pipeline=pipeline,
-            injected_ms=delay_ms,
-            rewrite=rewrite,
-            hold=hold,
-        )
-        for policy, count, (clients, pipeline, hold) in itertools.product(
-            policies, instances, shapes
-        )
-        for delay_ms in (injected_ms if policy != "none" else [0.0])
-        for rewrite in (rewrites if policy != "none" else REWRITES[:1])
-    ]
+    cells = []
+    for policy, count, shape in itertools.product(policies, instances, shapes):
+        clients, pipeline, hold = shape
+        delays_ms = injected_ms
+        of_policy = rewrites
+        if policy == "none":
+            delays_ms = [0.0]
+            of_policy = REWRITES[:1]
+        for delay_ms, rewrite in itertools.product(delays_ms, of_policy):
+            cell = FsyncCell(
+                policy=policy,
+                instances=count,
+                clients=clients,
+                pipeline=pipeline,
+                injected_ms=delay_ms,
+                rewrite=rewrite,
+                hold=hold,
+            )
+            cells.append(cell)
+    return cells
 
 
 def full_cells(cores: int) -> list[FsyncCell]:

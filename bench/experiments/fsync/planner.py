@@ -35,6 +35,7 @@ from bench.experiments.fsync.result import (
     Most,
     Option,
     PlannerPage,
+    Policy,
     Setup,
 )
 from bench.measure import verdict as words
@@ -67,18 +68,27 @@ def plan_page(
     options = tuple(_options(rows, crash, reference))
     shown = _most_complete(options)
     here = (cost for cost in known_costs if (cost.setup, cost.instances) == (reference, shown))
+    cost_range = None
+    if known_costs:
+        cost_range = CostRange(least=known_costs[0], most=known_costs[-1])
     page = PlannerPage(
         reference=reference,
         options=options,
-        always_costs=CostRange(least=known_costs[0], most=known_costs[-1]) if known_costs else None,
+        always_costs=cost_range,
         always_here=next(here, None),
         shown_instances=shown,
         longest_ttl_ms=longest_ttl_ms,
         disk_fdatasync_s=disk_of(row.disk_fdatasync_s for row in rows),
-        ttl_ms=crash.conditions.ttl_ms if crash else None,
-        crash_locks_per_s=crash.conditions.locks_per_s if crash else None,
-        warnings=tuple(_doubts({row.instances for row in rows}, crash)) if crash else (),
+        ttl_ms=None,
+        crash_locks_per_s=None,
     )
+    if crash is not None:
+        page = replace(
+            page,
+            ttl_ms=crash.conditions.ttl_ms,
+            crash_locks_per_s=crash.conditions.locks_per_s,
+            warnings=tuple(_doubts({row.instances for row in rows}, crash)),
+        )
     advice = (answer(page), *(text for _, text in choices(page)))
     return replace(page, advice=advice, unmeasured=tuple(_unmeasured(page, rows, costs, crash)))
 
@@ -176,7 +186,9 @@ def _date(text: str) -> datetime:
 
 
 def _text(value: object) -> str:
-    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
@@ -305,21 +317,48 @@ def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> 
         for cell in cells:
             if (cell.instances, cell.policy) == (instances, policy):
                 crashed.setdefault((RESTARTS.index(cell.restart), cell.abstention), []).append(cell)
-        for key in sorted(crashed) or (None,):
-            yield Option(
-                instances=instances,
-                policy=policy,
-                restart=None if key is None else RESTARTS[key[0]],
-                abstention=key is not None and key[1],
-                acquired_per_s=fastest.acquired_per_s if fastest else None,
-                rate_interval=rate_interval(fastest) if fastest else None,
-                generator_bound=fastest.generator.bound if fastest else None,
-                p99_s=loaded.acquire_s.p99
-                if loaded and loaded.sustained and not loaded.generator.reason
-                else None,
-                sustained=loaded.sustained if loaded else None,
-                crash=_losses(crashed[key], crash.groups) if crash and key is not None else None,
+        option = _uncrashed(instances, policy, fastest, loaded)
+        if crash is None or not crashed:
+            yield option
+            continue
+        for key in sorted(crashed):
+            yield replace(
+                option,
+                restart=RESTARTS[key[0]],
+                abstention=key[1],
+                crash=_losses(crashed[key], crash.groups),
             )
+
+
+def _uncrashed(
+    instances: int, policy: Policy, fastest: FsyncRow | None, loaded: FsyncRow | None
+) -> Option:
+    """The speed of an option. `fastest`: its row at the maximum; `loaded`: its row at 80 %."""
+    option = Option(
+        instances=instances,
+        policy=policy,
+        restart=None,
+        acquired_per_s=None,
+        generator_bound=None,
+        p99_s=None,
+        sustained=None,
+        crash=None,
+    )
+    if fastest is not None:
+        option = replace(
+            option,
+            acquired_per_s=fastest.acquired_per_s,
+            rate_interval=rate_interval(fastest),
+            generator_bound=fastest.generator.bound,
+        )
+    if loaded is not None:
+        is_shown = loaded.sustained and not loaded.generator.reason
+        option = replace(
+            option,
+            p99_s=loaded.acquire_s.p99 if is_shown else None,
+            sustained=loaded.sustained,
+        )
+    return option
 
 
 def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSeen:

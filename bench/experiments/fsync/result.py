@@ -52,11 +52,9 @@ class Setup(Section, frozen=True, kw_only=True):
     def load_text(self) -> str:
         """The same in words: `64 callers on 16 connections, hold 5ms`."""
         count = "1 caller" if self.callers == 1 else f"{self.callers:,} callers"
-        shared = (
-            f" on {self.clients} connection{'' if self.clients == 1 else 's'}"
-            if self.pipeline > 1
-            else ""
-        )
+        shared = ""
+        if self.pipeline > 1:
+            shared = f" on {self.clients} connection{'' if self.clients == 1 else 's'}"
         held = "" if self.hold == "0" else f", hold {self.hold.removeprefix('fixed:')}"
         return f"{count}{shared}{held}"
 
@@ -281,7 +279,11 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.{2 if ratio < 1.995 else 1 if ratio < 9.95 else 0}f}"
+    """Three digits: 1.25, 2.5, 12."""
+    digits = 1 if ratio < 9.95 else 0
+    if ratio < 1.995:
+        digits = 2
+    return f"{ratio:.{digits}f}"
 
 
 class FsyncFinding(Section, frozen=True):

@@ -2,7 +2,7 @@
 findings*. A latency of a load that was not sustained is not shown; what was not measured, or has no
 interval, is an en dash. Tables fit 80 columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from bench.experiments.fsync.result import (
     DiskFigures,
     FsyncResult,
     FsyncRow,
+    LossesSeen,
     Option,
     PlannerPage,
     Setup,
@@ -205,7 +206,24 @@ def _hold(setup: Setup) -> str:
     return "–" if setup.hold == "0" else setup.hold.removeprefix("fixed:").replace("exp:", "≈")
 
 
-# of a cell its maximum, and the open loop at 80 % of that
+def _ratio(cost: AlwaysCost) -> str:
+    return f"{cost.ratio:.3g}×" if cost.is_known else MISSING
+
+
+def _sure(cost: AlwaysCost) -> str:
+    return cost.interval if cost.is_known else MISSING
+
+
+def _way(option: Option) -> str:
+    return _WAYS[option.restart, option.abstention] if option.restart else MISSING
+
+
+def _of_crash(shown: Callable[[LossesSeen], str]) -> Callable[[Option], str]:
+    """A column that shows an option's losses, where it was crashed."""
+    return lambda option: shown(option.crash) if option.crash else MISSING
+
+
+# a cell's row at its maximum, and its row in the open loop at 80 % of that
 Measured = tuple[FsyncRow, FsyncRow | None]
 _ROWS: Columns[Measured] = (
     ("N", lambda pair: str(pair[0].instances)),
@@ -224,8 +242,8 @@ _COSTS: Columns[AlwaysCost] = (
     ("callers", lambda cost: count(cost.callers)),
     ("hold", _hold),
     ("disk", lambda cost: cost.disk),
-    ("always costs", lambda cost: f"{cost.ratio:.3g}×" if cost.is_known else MISSING),
-    ("95 % sure", lambda cost: cost.interval if cost.is_known else MISSING),
+    ("always costs", _ratio),
+    ("95 % sure", _sure),
     ("pairs", lambda cost: str(cost.pairs)),
 )
 _WAYS = {
@@ -236,16 +254,16 @@ _WAYS = {
 _OPTIONS: Columns[Option] = (
     ("N", lambda one: str(one.instances)),
     ("policy", lambda one: one.policy),
-    ("restart", lambda one: _WAYS[one.restart, one.abstention] if one.restart else MISSING),
+    ("restart", _way),
     ("locks\n/s", lambda one: _rate(one.acquired_per_s, bound=one.generator_bound)),
     ("p99\nms", lambda one: milliseconds(one.p99_s)),
-    ("locks\nlost", lambda one: count(one.crash.lost_per_cut.max) if one.crash else MISSING),
+    ("locks\nlost", _of_crash(lambda losses: count(losses.lost_per_cut.max))),
     (
         "granted\ntwice",
-        lambda one: f"{one.crash.double_grants:,} of {one.crash.asked:,}" if one.crash else MISSING,
+        _of_crash(lambda losses: f"{losses.double_grants:,} of {losses.asked:,}"),
     ),
-    ("cuts", lambda one: count(one.crash.cuts) if one.crash else MISSING),
-    ("no new\nlocks s", lambda one: f"{one.crash.unavailable_s.max:.1f}" if one.crash else MISSING),
+    ("cuts", _of_crash(lambda losses: count(losses.cuts))),
+    ("no new\nlocks s", _of_crash(lambda losses: f"{losses.unavailable_s.max:.1f}")),
 )
 
 
@@ -299,7 +317,9 @@ def _per_fsync(locks: Spread | None) -> str:
 
 
 def _rate(rate: Spread | None, *, bound: bool | None) -> str:
-    return MISSING if rate is None else ("≥" if bound else "") + count(round(rate.median))
+    if rate is None:
+        return MISSING
+    return ("≥" if bound else "") + count(round(rate.median))
 
 
 def _interval(interval: tuple[float, float] | None, *, bound: bool | None) -> str:
@@ -427,18 +447,15 @@ def _choice_measures(page: PlannerPage, one: Option, tried: Tried) -> list[Measu
     (losses,) = tried.losses
     speed = one.acquired_per_s
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
-    lost = (
-        ("bad", "locks granted twice")
-        if losses.double_grants
-        else ("good", "no lock granted twice")
-    )
+    shown = Measure(twice, "none", "good", "no lock granted twice")
+    if losses.double_grants:
+        shown = Measure(twice, percent(twice, 0), "bad", "locks granted twice")
     waited = wait_text(page, tried, "TTL+").removesuffix(" s")
+    median = speed.median if speed else None
     return [
-        Measure(twice, percent(twice, 0) if losses.double_grants else "none", *lost),
+        shown,
         Measure(wait_s(page, tried), waited, "c3", "time without new locks"),
-        Measure(
-            speed.median if speed else None, _rate(speed, bound=one.generator_bound), "c1", "speed"
-        ),
+        Measure(median, _rate(speed, bound=one.generator_bound), "c1", "speed"),
     ]
 
 

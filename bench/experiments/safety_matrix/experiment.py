@@ -72,10 +72,13 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
     figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
     if row.broken:
         figures["steps"] = len(row.broken.steps) - 1
-    outcome = NOT_KNOWN if row.verdict == NOT_KNOWN else "the flaw" if row.broken else "no flaw"
-    return Finding(
-        outcome, row.verdict, figures, row.reason or (row.broken.rule if row.broken else None)
-    )
+    outcome = "the flaw" if row.broken else "no flaw"
+    if row.verdict == NOT_KNOWN:
+        outcome = NOT_KNOWN
+    reason = row.reason or None
+    if reason is None and row.broken:
+        reason = row.broken.rule
+    return Finding(outcome, row.verdict, figures, reason)
 
 
 def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:

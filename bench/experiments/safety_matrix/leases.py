@@ -60,10 +60,9 @@ def confirmed(
     """The finding of a claim that `holds` or not, if what it `needs` came about; `broken`:
     exclusion was."""
     verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
-    outcome = (
-        NOT_KNOWN if verdict == NOT_KNOWN else "confirmed" if verdict == AS_EXPECTED else "refuted"
-    )
+    outcome = "confirmed" if verdict == AS_EXPECTED else "refuted"
     if verdict == NOT_KNOWN:
+        outcome = NOT_KNOWN
         reason = "; ".join(filter(None, (reason, unmet(needs))))
     return Finding(outcome, verdict, figures, reason, needs)
 

@@ -68,13 +68,9 @@ def figures_text(figures: Figures) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return "never"
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"{value:,.3g}"
-        if abs(value) < 1000
-        else f"{value:,.0f}"
-    )
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _figure(row: SafetyRow) -> str:

@@ -97,13 +97,17 @@ def plan_of(values: Values) -> SplitVotesPlan:
     """Return what the options ask for."""
     from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan
 
-    quick = values["quick"]
+    usual_spreads_ms: tuple[float, ...] = SPREADS_MS
+    usual_rounds = ROUNDS
+    if values["quick"]:
+        usual_spreads_ms = QUICK_SPREADS_MS
+        usual_rounds = QUICK_ROUNDS
     return SplitVotesPlan(
         instances=values["instances"],
         contenders=tuple(sorted(values["contenders"])),
-        spreads_ms=tuple(sorted(values["spread"] or (QUICK_SPREADS_MS if quick else SPREADS_MS))),
+        spreads_ms=tuple(sorted(values["spread"] or usual_spreads_ms)),
         orders=tuple(order for order in ORDERS if order in values["order"]),
         retries=tuple(filter(None, values["retry"])),
-        rounds=values["rounds"] or (QUICK_ROUNDS if quick else ROUNDS),
+        rounds=values["rounds"] or usual_rounds,
         seed=values["seed"],
     )

@@ -163,13 +163,13 @@ def until_grant(attempts: Sequence[Attempt]) -> UntilGrant:
         key=lambda one: one.decided_ns,
         default=None,
     )
-    before = [attempt for attempt in attempts if won is None or attempt.started_ns < won.decided_ns]
+    if won is None:
+        return UntilGrant(first_grant_ns=0, attempts=len(attempts), winners_attempt=0)
+    before = [attempt for attempt in attempts if attempt.started_ns < won.decided_ns]
     return UntilGrant(
-        first_grant_ns=0 if won is None else won.decided_ns - start_ns,
+        first_grant_ns=won.decided_ns - start_ns,
         attempts=len(before),
-        winners_attempt=0
-        if won is None
-        else sum(attempt.contender == won.contender for attempt in before),
+        winners_attempt=sum(attempt.contender == won.contender for attempt in before),
     )
 
 
