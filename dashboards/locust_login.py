@@ -26,8 +26,12 @@ CALLBACK = "/authenticate"
 def is_right(user: str, password: str, file: Path) -> bool:
     """Whether these are the name and the password in `file`; an empty or missing password is never
     right."""
-    known = file.read_text(encoding="utf-8").strip() if file.exists() else ""
-    return bool(known) and hmac.compare_digest(password.encode(), known.encode()) and user == USER
+    expected = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+    return (
+        bool(expected)
+        and hmac.compare_digest(password.encode(), expected.encode())
+        and user == USER
+    )
 
 
 def _protect(environment: Environment, **_: object) -> None:

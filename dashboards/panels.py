@@ -111,15 +111,17 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
     one = BY_NAME[name]
     if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count", NATIVE)):
         raise ValueError(f"{name} is a {one.kind.value}: {part or 'nothing'} is no part of it")
-    known = {attribute.label for attribute in one.attributes} | (
+    labels_of_metric = {attribute.label for attribute in one.attributes} | (
         {"le"} if part == "bucket" else set()
     )
-    if unknown := set(labels) - known:
+    if unknown := set(labels) - labels_of_metric:
         raise KeyError(f"{name} has no label {', '.join(sorted(unknown))}")
     scope = {"job": "$service"} if run == PRODUCTION else _VARIABLES | {RUN: run}
     matchers = [f'{RUN}=""'] if run == PRODUCTION else []
     matchers += [f'{key}=~"{value}"' for key, value in scope.items()]
-    matchers += [f'{key}=~"{value}"' for key, value in _INSTANCE_VARIABLES.items() if key in known]
+    matchers += [
+        f'{key}=~"{value}"' for key, value in _INSTANCE_VARIABLES.items() if key in labels_of_metric
+    ]
     for key, value in labels.items():
         operator = next((each for each in ("!=", "=~") if value.startswith(each)), "")
         matchers.append(f'{key}{operator or "="}"{value.removeprefix(operator)}"')
@@ -392,28 +394,28 @@ def board(
 
     It opens on the time from `since` until now, and looks again after each `refresh`.
     """
-    made = (
+    builder = (
         dashboard.Dashboard(f"{TAG}: {title}")
         .uid(f"{TAG}-{name}")
         .description(description)
         .tags([TAG])
     )
-    made.timezone("browser").time(since, "now").refresh(refresh).tooltip(
+    builder.timezone("browser").time(since, "now").refresh(refresh).tooltip(
         models.DashboardCursorSync.CROSSHAIR
     )
     source = dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
     for variable in (source, *(variables or (*_variables(), *extra))):
-        made.with_variable(variable)
+        builder.with_variable(variable)
     for annotation in () if variables else _annotations():
-        made.annotation(annotation)
+        builder.annotation(annotation)
     others = (
         dashboard.DashboardLink("lockbench boards")
         .type(models.DashboardLinkType.DASHBOARDS)
         .tags([TAG])
     )
-    made.link(others.as_dropdown(True).include_vars(True).keep_time(True))
-    _place(made, shelves)
-    built = made.build()
+    builder.link(others.as_dropdown(True).include_vars(True).keep_time(True))
+    _place(builder, shelves)
+    built = builder.build()
     # the SDK gives each variable what only an interval has
     for one in built.templating.list_val or ():
         one.auto = None
@@ -422,7 +424,7 @@ def board(
     return JSONEncoder(sort_keys=True, indent=2, ensure_ascii=False).encode(built) + "\n"
 
 
-def _place(made: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
+def _place(builder: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
     """Number the panels and give each its place; those at a line's end are wider where it cannot be
     shared evenly."""
     y = 0
@@ -430,11 +432,11 @@ def _place(made: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
     for heading, height, panels in shelves:
         if heading:
             place = models.GridPos(h=1, w=COLUMNS, x=0, y=y)
-            made.with_row(dashboard.Row(heading).id(next(numbers)).grid_pos(place))
+            builder.with_row(dashboard.Row(heading).id(next(numbers)).grid_pos(place))
             y += 1
         edges = [COLUMNS * index // len(panels) for index in range(len(panels) + 1)]
         for panel, (x, end) in zip(panels, itertools.pairwise(edges), strict=True):
-            made.with_panel(
+            builder.with_panel(
                 panel.id(next(numbers)).grid_pos(models.GridPos(h=height, w=end - x, x=x, y=y))
             )
         y += height

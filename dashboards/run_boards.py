@@ -449,8 +449,8 @@ def generator() -> str:
     )
     named = panels.choice("baseline_name", "Baseline's name", "its --name", panels.NAME)
     within = f'{panels.NAME}=~"$baseline_name"'
-    asked = "baseline", "Baseline", "the run that is 1.0 in the ratios", panels.RUN
-    baseline = panels.choice(*asked, within, multi=False)
+    about_baseline = "baseline", "Baseline", "the run that is 1.0 in the ratios", panels.RUN
+    baseline = panels.choice(*about_baseline, within, multi=False)
     shelves = ("Health", 4, _HEALTH), ("", 8, _LOAD), ("Chosen run ÷ baseline", 4, _RATIOS)
     return board(
         "Generator health and comparison",

@@ -185,14 +185,14 @@ def judge_record(workdir: Path, context: Context) -> Judged:
     """Judge the record in a folder, of a run that ended just now or of one that was kept."""
     reports = workers.read_workers(workdir)
     clocks = read_clocks(workdir)
-    told = Told.of(workdir)
-    folded, used, leases = _judge(workdir, context, reports, clocks, told)
+    counts = Told.of(workdir)
+    folded, used, leases = _judge(workdir, context, reports, clocks, counts)
     cost = replaced(folded.values.cost, beside_cpu_ratio=context.beside_cpu_ratio)
     measured = replaced(folded.values, cost=cost)
     thresholds = tuple(judge_limits(measured, context.breaks, context.scenario.thresholds))
     verdict = judge_run(measured, context.breaks, thresholds, interrupted=context.interrupted)
     return Judged(
-        measured, thresholds, verdict, folded.warnings, reports, clocks, used, leases, told.whole
+        measured, thresholds, verdict, folded.warnings, reports, clocks, used, leases, counts.whole
     )
 
 
@@ -207,9 +207,9 @@ def conclude(
     clocks = judged.clocks
     measured = judged.measured
     # a killed caller's last lock has no record
-    known = context.orderly and judged.whole
-    asked = sorted(judged.used) if known else range(scenario.resources)
-    leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, asked))
+    is_complete = context.orderly and judged.whole
+    resources = sorted(judged.used) if is_complete else range(scenario.resources)
+    leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, resources))
     # the counter and what it protects: no leaks, and not left either
     if scenario.fencing:
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
@@ -245,7 +245,7 @@ def _judge(
     context: Context,
     reports: Sequence[workers.WorkerNote],
     clocks: Clocks,
-    told: Told,
+    counts: Told,
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Fold and judge the history part by part. Also return which resources were ever asked for, and
     how many leases each worker was granted. If something fails on the way, what the oracle has seen
@@ -263,12 +263,12 @@ def _judge(
     failure = ""
     holders = Holders(window, [begun for begun, _ in context.fault_spans_ns])
     try:
-        for fold in told.folds.values():
+        for fold in counts.folds.values():
             total.sums.merge(fold)
         parts = history_parts(workdir)
         history = read_history(workdir, 0, parts)
         recorded = Counter(history.counts)
-        recorded.update(told.left)
+        recorded.update(counts.left)
         granted = total.sums.numbers["totals"]["acquired"]
         gaps_ns = tuple((gap.begun_ns, gap.ended_ns) for gap in gaps)
         bare = _circumstances(workdir, context, reports, recorded, clocks, history.unsealed)
@@ -277,7 +277,7 @@ def _judge(
             history = read_history(workdir, part, parts) if part else history
             oracle.add(history)
             records = history.believed(context.until_ns).records
-            (total.add_handoffs if told.folds else total.add)(records)
+            (total.add_handoffs if counts.folds else total.add)(records)
             holders.add(records, oracle.violated_resources)
             used.update(np.unique(records["resource"]).tolist())
             leases += leases_by_worker(records)
@@ -289,7 +289,7 @@ def _judge(
         oracle.fail(error)
         failure = f"the record could not be read to its end ({type(error).__name__}: {error})"
     oracle.see(context.seen_live)
-    ratio = told.ratio(leases.total())
+    ratio = counts.ratio(leases.total())
     alone = bool(find_recipe(scenario.recipe).package) and len(reports) == 1
     report = replaced(oracle.report(), holders=holders.section())
     safety = replaced(report, judged_ratio=ratio, within_one_process=alone)
@@ -297,7 +297,7 @@ def _judge(
     cut = with_gaps(sections.values, gaps, window, away, scenario.processes)
     values = _with_paused(cut, paused, failure)
     warnings = (*sections.warnings, *gap_warnings(values.generator), *share_warning(ratio))
-    return Sections(values, warnings), used, told.leases or leases
+    return Sections(values, warnings), used, counts.leases or leases
 
 
 def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
@@ -377,7 +377,7 @@ def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:
 
 def _instances(
     evidence: RunEvidence,
-    seen: Sequence[InstanceReport],
+    observed: Sequence[InstanceReport],
     leaks: Sequence[int | None],
     others: Sequence[int | None],
 ) -> tuple[InstanceReport, ...]:
@@ -387,7 +387,7 @@ def _instances(
         evidence.servers.facts, evidence.counters, leaks, others, strict=True
     ):
         unknown = InstanceReport(index=fact.index, address=fact.address, state="unknown")
-        row = seen[fact.index] if fact.index < len(seen) else unknown
+        row = observed[fact.index] if fact.index < len(observed) else unknown
         cpu_s = info.cpu_s
         commands = info.commands_processed
         cpu_us = cpu_s * 1e6 / commands if cpu_s is not None and commands else None
@@ -436,24 +436,24 @@ def _warnings(
 def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
     left = instance.leaked_keys
     silence = instance.info.warning if instance.info else None
-    said = []
+    warnings = []
     if instance.info and instance.info.evicted_keys:
-        said.append(eviction_text(instance.info.evicted_keys))
+        warnings.append(eviction_text(instance.info.evicted_keys))
     if instance.state != "voting":
-        said.append(
+        warnings.append(
             f"{instance.state} at the end" + (f" ({instance.reason})" if instance.reason else "")
         )
     # one cause, said once
     if silence and not (left is None and instance.reason):
-        said.append(silence)
+        warnings.append(silence)
     if left is None:
-        said.append("whether keys were left could not be checked")
+        warnings.append("whether keys were left could not be checked")
     elif left:
-        said.append(f"keys of this run left behind, now unlinked: {left}")
+        warnings.append(f"keys of this run left behind, now unlinked: {left}")
     if instance.other_keys:
-        said.append(f"keys left under other names, which nobody unlinks: {instance.other_keys}")
-    if said:
-        yield f"instance #{instance.index} ({instance.address}): {'; '.join(said)}"
+        warnings.append(f"keys left under other names, which nobody unlinks: {instance.other_keys}")
+    if warnings:
+        yield f"instance #{instance.index} ({instance.address}): {'; '.join(warnings)}"
 
 
 def eviction_text(keys: int) -> str:

@@ -109,8 +109,8 @@ class Follower:
         """
         self.find_window()
         notes = workers.read_workers(self.workdir)
-        found = self._tail.new_records()
-        records = found[sound(found)]
+        new = self._tail.new_records()
+        records = new[sound(new)]
         interval_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-9)
         self._looked_ns = now_ns
         codes = records["outcome"] & 0xFF
@@ -158,28 +158,31 @@ def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
     """Leases per second since their users ran, as the workers of other hosts tell it."""
     rates = []
     for note in notes:
-        asked, failed = note.locust.get("acquire", (0, 0))
-        rates.append((asked - failed) * NS_PER_S / max(note.told_ns - note.spawned_ns, NS_PER_S))
+        attempts, failed = note.locust.get("acquire", (0, 0))
+        rates.append((attempts - failed) * NS_PER_S / max(note.told_ns - note.spawned_ns, NS_PER_S))
     return sum(rates)
 
 
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
     # before, it is no share
-    told = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]
+    measured = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]
     return max(
-        (note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in told), default=None
+        (note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in measured),
+        default=None,
     )
 
 
 def _troubles(notes: Sequence[workers.WorkerNote]) -> dict[int, tuple[str, int]]:
     """The worst state and the sum of errors of every instance over all workers, if either is worth
     a word."""
-    found: dict[int, tuple[str, int]] = {}
+    troubles: dict[int, tuple[str, int]] = {}
     for status in (status for note in notes for status in note.instances):
-        state, errors = found.get(status.index, ("voting", 0))
+        state, errors = troubles.get(status.index, ("voting", 0))
         worst = status.state if state == "voting" else state
-        found[status.index] = worst, errors + sum(status.errors.values())
-    return {index: trouble for index, trouble in sorted(found.items()) if trouble != ("voting", 0)}
+        troubles[status.index] = worst, errors + sum(status.errors.values())
+    return {
+        index: trouble for index, trouble in sorted(troubles.items()) if trouble != ("voting", 0)
+    }
 
 
 def _seconds(ns: float | None) -> float | None:
@@ -253,7 +256,7 @@ def follow(
     """
     course = Course()
     asked_ns = 0
-    said = None
+    load_failure = None
     while True:
         exit_code = load.wait(LOOK_S)
         now_ns = time.monotonic_ns()
@@ -267,9 +270,9 @@ def follow(
         if not asked_ns:
             lost = () if workers.is_ending(follower.workdir) else lost_workers(follower, faults)
             course.deaths = lost or _overdue(load, follower, now_ns, grace_s)
-            if course.deaths and (said := load.failure()):
+            if course.deaths and (load_failure := load.failure()):
                 # what the load has said of it is better than what was seen
-                course.deaths = (str(said),)
+                course.deaths = (str(load_failure),)
             if interrupts.count or course.deaths:
                 asked_ns = now_ns
                 faults.stop()
@@ -292,7 +295,7 @@ def follow(
     )
     _note_window(course, follower, asked_ns or _ended_ns(follower), user=interrupts.count > 0)
     if course.window is None and not course.interrupted:
-        raise said or _unmeasured(course, follower, load)
+        raise load_failure or _unmeasured(course, follower, load)
     return course
 
 
@@ -348,8 +351,8 @@ def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 def _early(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     """A sentence for each worker that ended before the others did; none when all of them ended
     early."""
-    found = lost_workers(follower, faults)
-    return found if len(found) < len(workers.read_workers(follower.workdir)) else ()
+    ended = lost_workers(follower, faults)
+    return ended if len(ended) < len(workers.read_workers(follower.workdir)) else ()
 
 
 def _not_killed(follower: Follower, faults: FaultTimeline) -> list[workers.WorkerNote]:

@@ -43,22 +43,22 @@ class Told:
     @property
     def left(self) -> Counter[Who]:
         """How many records of each worker were not wanted: those are no hole."""
-        found = Counter[Who]()
+        counts = Counter[Who]()
         for who, fold in self.folds.items():
-            found[who] = sum(
+            counts[who] = sum(
                 count
                 for bucket, count in fold.numbers["buckets"].items()
                 if int(bucket) >= self.buckets
             )
-        return found
+        return counts
 
     @property
     def leases(self) -> Counter[int]:
         """How many leases each worker was granted."""
-        found = Counter[int]()
+        counts = Counter[int]()
         for (worker, _), fold in self.folds.items():
-            found[worker] += fold.numbers["totals"]["acquired"]
-        return found
+            counts[worker] += fold.numbers["totals"]["acquired"]
+        return counts
 
     def ratio(self, judged: int) -> float:
         """Which share of all leases `judged` ones are."""

@@ -100,15 +100,17 @@ def _own(file: FileIO, folder: Path) -> None:
 def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
     """Raise UsageError, naming what differs, unless the journal in `folder`, which `begun` opens,
     is of this plan."""
-    wanted = json.loads(json.dumps(plan))
-    differing = sorted(key for key in {*begun, *wanted} if begun.get(key) != wanted.get(key))
+    requested = json.loads(json.dumps(plan))
+    differing = sorted(key for key in {*begun, *requested} if begun.get(key) != requested.get(key))
     if "experiment" in differing:
         differing = ["experiment"]
     if differing:
-        told = [f"{key} {begun.get(key)} there, {wanted.get(key)} here" for key in differing]
+        differences = [
+            f"{key} {begun.get(key)} there, {requested.get(key)} here" for key in differing
+        ]
         short = ", ".join(
             text if len(text) <= MOST_TOLD else key
-            for key, text in zip(differing, told, strict=True)
+            for key, text in zip(differing, differences, strict=True)
         )
         raise UsageError(
             f"{folder} was begun differently ({short}); give the same options, or begin "

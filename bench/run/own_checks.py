@@ -73,21 +73,21 @@ def require_drivable(lock: object) -> None:
             _asynchronous(f"{getattr(lock, '__name__', kind)} is a coroutine function")
         )
     try:
-        made = lock("lockbench:own:look")
+        manager = lock("lockbench:own:look")
     except Exception:  # noqa: BLE001
         # a lock that raises is a figure of the load, with its first exception
         return
-    _require_manager(made)
+    _require_manager(manager)
 
 
 def _is_asynchronous(one: object) -> bool:
     return inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
 
 
-def _require_manager(made: object) -> None:
-    kind = type(made)
-    if inspect.isawaitable(made) or inspect.isasyncgen(made):
-        close = getattr(made, "close", None)
+def _require_manager(manager: object) -> None:
+    kind = type(manager)
+    if inspect.isawaitable(manager) or inspect.isasyncgen(manager):
+        close = getattr(manager, "close", None)
         if close is not None:
             # else Python warns that nobody awaited it
             close()
@@ -177,8 +177,8 @@ def lone_commands(lock: OwnLock, urls: Sequence[str]) -> list[int]:
             )
         if caller.error is not None:
             return []
-        taken = commands_between(before, info_snapshot(urls))
-        fewest = [*map(min, fewest, taken)] if fewest else taken
+        commands = commands_between(before, info_snapshot(urls))
+        fewest = [*map(min, fewest, commands)] if fewest else commands
     return fewest
 
 
@@ -317,11 +317,11 @@ def _changed(before: Keys, urls: Sequence[str]) -> bool:
 
 def keys_of(urls: Sequence[str]) -> Keys:
     """Every key of our own servers."""
-    found: Keys = {}
+    keys: Keys = {}
     for index, client in _each(urls):
         for name in client.keys("*"):
-            found[index, str(name)] = client.dump(name), client.pttl(name) >= 0
-    return found
+            keys[index, str(name)] = client.dump(name), client.pttl(name) >= 0
+    return keys
 
 
 def keep(urls: Sequence[str]) -> None:

@@ -200,14 +200,16 @@ def measure_own_lock(
             f"{stuck} of {load.callers} callers are still inside the lock "
             f"{_patience_s(load):g} s after the end"
         )
-    asked = commands_between(before, info_snapshot(urls)) if urls else None
-    measured = _judged(np.concatenate([part.records for part in parts]), load, window, asked, lone)
+    commands = commands_between(before, info_snapshot(urls)) if urls else None
+    measured = _judged(
+        np.concatenate([part.records for part in parts]), load, window, commands, lone
+    )
     operations = sum(len(part.records) for part in parts)
     return OwnRun(
         measured,
         tuple(part.errors for part in parts),
         operations,
-        None if asked is None else sum(asked),
+        None if commands is None else sum(commands),
     )
 
 
@@ -333,22 +335,23 @@ def _judged(
     records: Records,
     load: OwnLoad,
     window: Window,
-    asked: Sequence[int] | None,
+    own_commands: Sequence[int] | None,
     lone: Sequence[int],
 ) -> Measured:
     scenario = load_scenario(options={"instances": "1", "users": str(load.callers), "warmup": "0s"})
     leases = int(acquired(records).sum())
     sent = _asked(records, load) if load.hold_s else np.empty((0, 2), np.int64)
-    if asked is not None:
-        taken = zip(asked, lone or [1] * len(asked), strict=True)
-        beyond = max((commands - each * leases for commands, each in taken), default=0)
+    if own_commands is not None:
+        pairs = zip(own_commands, lone or [1] * len(own_commands), strict=True)
+        beyond = max((commands - each * leases for commands, each in pairs), default=0)
         sent = _some(sent, max(beyond, 0))
     oracle = Judge(
-        int(load.ttl_s * 1000), Circumstances(commands=None if asked is None else sum(asked))
+        int(load.ttl_s * 1000),
+        Circumstances(commands=None if own_commands is None else sum(own_commands)),
     )
     oracle.add(History(records, 0, 0, sent))
     safety = oracle.report()
-    unasked = asked is not None and sum(asked) < leases
+    unasked = own_commands is not None and sum(own_commands) < leases
     reason = _violation(safety, records, load) if safety.verdict == "VIOLATED" else safety.reason
     if safety.verdict == "NOT TESTED":
         reason = UNASKED if unasked else _untested(safety, load)
@@ -365,10 +368,10 @@ def _asked(records: Records, load: OwnLoad) -> Integers:
     held = (records["granted_ns"] > 0) & (records["release_sent_ns"] > records["granted_ns"])
     rows = [np.empty((0, 2), np.int64)]
     for resource in np.unique(records["resource"][held]):
-        wanted = records["resource"] == resource
-        for own in np.unique(process[wanted & held]):
-            leases = records[wanted & held & (process == own)]
-            others = records[wanted & (process != own)] if several else records[wanted]
+        of_resource = records["resource"] == resource
+        for own in np.unique(process[of_resource & held]):
+            leases = records[of_resource & held & (process == own)]
+            others = records[of_resource & (process != own)] if several else records[of_resource]
             middle = (leases["granted_ns"] + leases["release_sent_ns"]) // 2
             begun = np.searchsorted(np.sort(others["start_ns"]), middle, "right")
             ended = np.searchsorted(np.sort(others["ended_ns"]), middle, "left")

@@ -88,11 +88,11 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
         )
     # a wrong name is refused before anything starts
     read_thresholds(order.scenario.thresholds)
-    wanted = open_servers(
+    opening = open_servers(
         order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults
     )
     try:
-        with wanted as servers:
+        with opening as servers:
             finished = run_on(servers, order, interrupts, show)
     except BenchError:
         # 130 comes before every other code
@@ -120,7 +120,7 @@ def run_on(
     scenario = order.scenario
     started = _now_text()
     planned = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
-    run = planned.seen(servers.facts, databases_of(servers.load_urls))
+    run = planned.on_servers(servers.facts, databases_of(servers.load_urls))
     with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:
         follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.fleet, follower)
@@ -265,18 +265,18 @@ class RunTelemetry:
         if settings := settings_of(environ):
             from bench.telemetry import exporter
 
-            asked = InfoWatch(servers.urls, partial(_syncs, servers.fleet))
-            made = exporter.Exporter(
+            watch = InfoWatch(servers.urls, partial(_syncs, servers.fleet))
+            export = exporter.Exporter(
                 settings,
                 run,
                 follower.workdir,
-                infos=lambda: asked.infos,
+                infos=lambda: watch.infos,
                 faults=self._faults,
                 judged=self._judged,
             )
-            self._export = made, asked
-            asked.start()
-            made.start()
+            self._export = export, watch
+            watch.start()
+            export.start()
 
     def finish(self, safety: SafetyReport, *, hurried: bool) -> list[str]:
         """Export what the run came to; return warnings.
@@ -285,16 +285,16 @@ class RunTelemetry:
         """
         if self._export is None:
             return []
-        (exporter, asked) = self._export
+        (exporter, watch) = self._export
         self._export = None
-        asked.stop()
+        watch.stop()
         return exporter.finish(safety, 1.0) if hurried else exporter.finish(safety)
 
     def close(self) -> None:
         """Without a result nothing more is exported."""
         if self._export is not None:
-            exporter, asked = self._export
-            asked.stop()
+            exporter, watch = self._export
+            watch.stop()
             exporter.abort()
 
     def _judged(self) -> tuple[int, Mapping[str, int]]:

@@ -91,29 +91,33 @@ class Servers:
 
     def warnings(self) -> list[str]:
         """What qualifies every number of this run, because of its servers."""
-        found = [f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings]
+        sentences = [
+            f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings
+        ]
         # our own servers are configured by us, and by the scenario's faults
         if self.fleet is None:
-            found += [f"{fact.address}: {hazard}" for fact in self.facts for hazard in fact.hazards]
+            sentences += [
+                f"{fact.address}: {hazard}" for fact in self.facts for hazard in fact.hazards
+            ]
         if self.load_urls != self.urls:
-            found.append(
+            sentences.append(
                 "every instance stands behind a proxy: rates are lower and latencies "
                 "higher than without"
             )
         durable = any(fact.fsync in _DURABLE for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
-            found.append(
+            sentences.append(
                 f"fsync is cheap here: fdatasync {self.disk.p50_s * 1e6:.0f} µs (p50), "
                 "cloud disks 0.5-10 ms"
             )
         versions = {f"{fact.server} {fact.version}" for fact in self.facts if fact.server}
         if len(versions) > 1:
-            found.append(f"the instances run different servers: {', '.join(sorted(versions))}")
+            sentences.append(f"the instances run different servers: {', '.join(sorted(versions))}")
         if any(fact.no_fsync_on_rewrite for fact in self.facts):
-            found.append(
+            sentences.append(
                 "no-appendfsync-on-rewrite is on: while an AOF is rewritten nothing is synced"
             )
-        return found
+        return sentences
 
 
 @contextlib.contextmanager
@@ -141,12 +145,12 @@ def open_servers(
         yield Servers(scenario.targets, facts, None, None)
         return
     needs = needs_of(faults)
-    found = find_server(server)
+    binary = find_server(server)
     # the shim counts fsyncs, which INFO does not
     if scenario.fsync in _DURABLE and is_wanted(os.environ):
         needs |= {Need.SHIM}
     with prepared_fleet(
-        needs, scenario.instances, scenario.fsync, found, seed=scenario.seed
+        needs, scenario.instances, scenario.fsync, binary, seed=scenario.seed
     ) as fleet:
         urls = fleet.urls
         if replicated:
@@ -178,5 +182,5 @@ def counted(
     """Return what each instance has done since `before`, and the CPU seconds of all (None unless
     all are known)."""
     deltas = [delta(old, new) for old, new in zip(before, info_snapshot(urls), strict=True)]
-    known = [change.cpu_s for change in deltas if change.cpu_s is not None]
-    return deltas, sum(known) if len(known) == len(deltas) else None
+    cpu_times_s = [change.cpu_s for change in deltas if change.cpu_s is not None]
+    return deltas, sum(cpu_times_s) if len(cpu_times_s) == len(deltas) else None

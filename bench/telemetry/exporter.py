@@ -120,17 +120,19 @@ class Exporter:
             self._counts.rest()
             # else what was judged before counts
             judged = safety is not None and safety.verdict != "UNKNOWN"
-            known = (
+            judgement = (
                 (self._counts.leases, _violations(safety)) if safety and judged else self._judged()
             )
-            self._offer(known, ended=True)
+            self._offer(judgement, ended=True)
         except Exception as error:  # noqa: BLE001 - telemetry never fails a run
             failure = [f"telemetry stopped: {type(error).__name__}: {error}"]
         self._close(within_s)
-        said = [*failure, *(self._otlp.complaints() if self._otlp else self._settings.warnings)]
+        warnings = [*failure, *(self._otlp.complaints() if self._otlp else self._settings.warnings)]
         if missed := self._missed():
-            said.append(f"telemetry: {missed} operations were forgotten before they were counted")
-        return said
+            warnings.append(
+                f"telemetry: {missed} operations were forgotten before they were counted"
+            )
+        return warnings
 
     def abort(self) -> None:
         """There is no result: end at once."""
@@ -156,8 +158,8 @@ class Exporter:
         `last`: no vote is patched any more.
         """
         self._servers.note(self._infos(), time.monotonic_ns())
-        found = self._fresh.new_records()
-        records = found[sound(found)]
+        rows = self._fresh.new_records()
+        records = rows[sound(rows)]
         if len(records):
             self._written = max(self._written, int(records["sequence"].max()))
         self._counts.look(records, now_ns)
@@ -165,8 +167,8 @@ class Exporter:
         extensions = list(self._extensions.new())
         self._not_kept += sum(attempt.dropped for attempt in attempts)
         count_observed(self._observed, attempts, extensions, self._run.addresses)
-        found = self._settled.new_records(NEVER_NS if last else now_ns - self._run.settle_ns)
-        settled = found[sound(found)]
+        rows = self._settled.new_records(NEVER_NS if last else now_ns - self._run.settle_ns)
+        settled = rows[sound(rows)]
         self._counts.add_votes(settled)
         if self._otlp is not None and self._settings.traces:
             self._tracing.note(attempts, extensions)

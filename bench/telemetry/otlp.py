@@ -71,7 +71,7 @@ class Otlp:
         try:
             from opentelemetry.sdk.resources import Resource
 
-            made = {
+            exporters = {
                 "export": _exporter("metric", settings.metrics, self._answers["export"]),
                 "span": _exporter("trace", settings.traces, self._answers["span"]),
             }
@@ -90,7 +90,7 @@ class Otlp:
         self._before = [f"telemetry: {self._log.text}"] if self._log.text else []
         self._log.text = ""
         self._exporters = {
-            kind: exporter for kind, exporter in made.items() if exporter is not None
+            kind: exporter for kind, exporter in exporters.items() if exporter is not None
         }
         self._queues = {kind: deque[Snapshot | TraceSpan]() for kind in self._exporters}
         self.dropped, self._sent = (dict.fromkeys(self._exporters, 0) for _ in range(2))
@@ -160,13 +160,13 @@ class Otlp:
                 self.dropped[kind] += len(queue) + self._under_way[kind]
                 self._under_way[kind] = 0
                 queue.clear()
-        said = self._log.text
+        complaint = self._log.text
         for exporter in self._exporters.values():
             # whatever it is, the run is over
             with contextlib.suppress(Exception):
                 exporter.shutdown()
         # not that we shut it down
-        self._log.text = said or self._log.text
+        self._log.text = complaint or self._log.text
 
     def _work(self, kind: str) -> None:
         while items := self._next(kind):
@@ -352,9 +352,9 @@ def _exporter(signal: str, protocol: str | None, answers: Answers) -> Any:
     module = import_module(f"opentelemetry.exporter.otlp.proto.{name}.{signal}_exporter")
     exporter = getattr(module, "OTLPMetricExporter" if signal == "metric" else "OTLPSpanExporter")
     if protocol == GRPC:
-        made = exporter()
-        answers.listen(made)
-        return made
+        grpc_exporter = exporter()
+        answers.listen(grpc_exporter)
+        return grpc_exporter
     if any(variable.endswith("_CREDENTIAL_PROVIDER") for variable in os.environ):
         # which brings a session of its own
         return exporter()
@@ -383,7 +383,7 @@ def _metrics(snapshot: Snapshot, *, exponential: bool) -> list[export.Metric]:
     from opentelemetry.sdk.metrics import export
 
     cumulative = export.AggregationTemporality.CUMULATIVE
-    made: list[export.Metric] = []
+    metrics: list[export.Metric] = []
     for instrument, points in by_name(snapshot.points).items():
         data: export.Histogram | export.ExponentialHistogram | export.Sum | export.Gauge
         if instrument.kind is InstrumentKind.HISTOGRAM:
@@ -412,8 +412,8 @@ def _metrics(snapshot: Snapshot, *, exponential: bool) -> list[export.Metric]:
                 if is_counter
                 else export.Gauge(numbers)
             )
-        made.append(export.Metric(instrument.name, instrument.meaning, instrument.unit, data))
-    return made
+        metrics.append(export.Metric(instrument.name, instrument.meaning, instrument.unit, data))
+    return metrics
 
 
 def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint:

@@ -150,9 +150,9 @@ def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Data
     Raises KeyError or ValueError for what is not in the table.
     """
     instrument = BY_NAME[name]
-    known = {attribute.label: attribute for attribute in instrument.attributes}
+    attributes_by_label = {attribute.label: attribute for attribute in instrument.attributes}
     for label, text in attributes.items():
-        if known[label].values and text not in known[label].values:
+        if attributes_by_label[label].values and text not in attributes_by_label[label].values:
             raise ValueError(f"{name} has no attribute {label}={text!r} in the instrument table")
     if isinstance(value, Buckets) != (instrument.kind is InstrumentKind.HISTOGRAM):
         raise ValueError(f"{name} is a {instrument.kind.value}, not {type(value).__name__}")
@@ -160,7 +160,9 @@ def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Data
         value = replace(value, counts=value.counts.copy())
     return DataPoint(
         instrument,
-        tuple(sorted((known[label].name, text) for label, text in attributes.items())),
+        tuple(
+            sorted((attributes_by_label[label].name, text) for label, text in attributes.items())
+        ),
         value,
     )
 

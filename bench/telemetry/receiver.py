@@ -41,19 +41,19 @@ def require_receivers(environ: Environ) -> None:
     """Raise UsageError if an address of a collector can never work, or a wrong protocol is spoken
     there."""
     endpoints = endpoints_of(environ)
-    found = list[str]()
+    faults = list[str]()
     if not endpoints:
         return
 
     def look() -> None:
-        found.extend(filter(None, map(_fault, endpoints)))
+        faults.extend(filter(None, map(_fault, endpoints)))
 
     # names are looked up without a limit
     looking = threading.Thread(target=look, name="telemetry-look", daemon=True)
     looking.start()
     looking.join(LOOK_S)
-    if found:
-        raise UsageError(found[0])
+    if faults:
+        raise UsageError(faults[0])
 
 
 def _fault(endpoint: Endpoint) -> str:

@@ -117,7 +117,7 @@ class Run:
             instance_timeout_ms=scenario.instance_timeout_ms,
         )
 
-    def seen(
+    def on_servers(
         self, facts: Sequence[InstanceFacts], databases: Sequence[int], part: str = ""
     ) -> Self:
         """The same on servers that have said what they are."""
@@ -173,12 +173,12 @@ def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
     One from another host is as old as its own host made it, and it was on its way for up to an
     interval more.
     """
-    kept = []
+    recent = []
     for note in notes:
         oldest_s = (OLD + bool(note.host)) * NOTE_S
         if note.phase == "stopped" or now_ns - note.told_ns <= oldest_s * NS_PER_S:
-            kept.append(note)
-    return kept
+            recent.append(note)
+    return recent
 
 
 def run_points(
@@ -328,12 +328,12 @@ class OperationCounts:
             yield point("redlock.leases.held", holding)
             yield point("redlock.callers.waiting", max(asking - self._releasing, 0.0))
         yield point("redlock.load.achieved", self._achieved_per_s)
-        found = waiting_of(self._waits, 0, [note.figures for note in notes])
-        yield point("redlock.handoff.turns", found.wakeups)
-        yield point("redlock.acquire.polls", found.polls)
-        if found.jain is not None and found.longest_s is not None:
-            yield point("redlock.acquire.longest", found.longest_s)
-            yield point("redlock.callers.fairness", found.jain)
+        waiting = waiting_of(self._waits, 0, [note.figures for note in notes])
+        yield point("redlock.handoff.turns", waiting.wakeups)
+        yield point("redlock.acquire.polls", waiting.polls)
+        if waiting.jain is not None and waiting.longest_s is not None:
+            yield point("redlock.acquire.longest", waiting.longest_s)
+            yield point("redlock.callers.fairness", waiting.jain)
 
 
 def count_observed(
@@ -419,8 +419,8 @@ def _instance_points(
     States are those of the `fresh` notes.
     """
     for index, address in enumerate(addresses):
-        seen = [note.instances[index] for note in notes if len(note.instances) > index]
-        if not seen:
+        statuses = [note.instances[index] for note in notes if len(note.instances) > index]
+        if not statuses:
             continue
         here = where(address)
         states = [note.instances[index].state for note in fresh if len(note.instances) > index]
@@ -429,9 +429,11 @@ def _instance_points(
                 "redlock.instance.voting", int(all(state == "voting" for state in states)), **here
             )
             yield point("redlock.instance.abstaining", int("abstaining" in states), **here)
-        yield point("redlock.instance.commands", sum(status.commands for status in seen), **here)
         yield point(
-            "redlock.instance.reconnects", sum(status.reconnects for status in seen), **here
+            "redlock.instance.commands", sum(status.commands for status in statuses), **here
         )
-        for kind, number in added(status.errors for status in seen).items():
+        yield point(
+            "redlock.instance.reconnects", sum(status.reconnects for status in statuses), **here
+        )
+        for kind, number in added(status.errors for status in statuses).items():
             yield point("redlock.instance.errors", number, error_type=kind, **here)

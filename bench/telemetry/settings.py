@@ -120,7 +120,7 @@ def endpoints_of(environ: Environ) -> list[Endpoint]:
 
     Raises UsageError for one that can never work.
     """
-    found: dict[tuple[str, str], Endpoint] = {}
+    endpoints: dict[tuple[str, str], Endpoint] = {}
     if not is_wanted(environ):
         return []
     for signal in SIGNALS:
@@ -134,8 +134,8 @@ def endpoints_of(environ: Environ) -> list[Endpoint]:
             for name in (f"OTEL_EXPORTER_OTLP_{signal}_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE")
         )
         url = _url(variable, environ[variable].strip(), protocol)
-        found[variable, protocol] = Endpoint(variable, url, protocol, insecure)
-    return list(found.values())
+        endpoints[variable, protocol] = Endpoint(variable, url, protocol, insecure)
+    return list(endpoints.values())
 
 
 def _url(variable: str, text: str, protocol: str) -> SplitResult:
@@ -186,10 +186,10 @@ def _words(environ: Environ, name: str) -> set[str]:
 
 
 def _ignored(environ: Environ) -> Iterator[str]:
-    for name, known in _KNOWN.items():
-        if unknown := _words(environ, name) - set(known):
+    for name, choices in _KNOWN.items():
+        if unknown := _words(environ, name) - set(choices):
             ignored = f"{name} names {', '.join(sorted(unknown))}, which is ignored"
-            yield f"telemetry: {ignored}; there is only {', '.join(known)}"
+            yield f"telemetry: {ignored}; there is only {', '.join(choices)}"
 
 
 def _exporters(environ: Environ, signal: str) -> set[str]:

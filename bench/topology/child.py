@@ -140,18 +140,18 @@ class Child:
 
     def last_words(self) -> list[str]:
         """The lines it wrote on stderr so far."""
-        said = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
-        return said.decode(errors="replace").strip().splitlines()
+        output = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
+        return output.decode(errors="replace").strip().splitlines()
 
     def failure(self) -> EnvironmentNotReadyError:
         """Why it has ended, or said what makes no sense; waits a moment for its end."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
         code = self.process.returncode
-        said = self.last_words()
+        lines = self.last_words()
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         return EnvironmentNotReadyError(
-            f"{self.name} ended early ({f'it said: {said[-1]}' if said else how})"
+            f"{self.name} ended early ({f'it said: {lines[-1]}' if lines else how})"
         )
 
     def leave(self) -> None:
@@ -209,8 +209,8 @@ class Leash:
                 answer = self._child.read_line()
             complaints = self._child.last_words()
             if complaints or not answer.startswith(ready):
-                said = (*complaints, answer, "it ended without a word")
-                raise EnvironmentNotReadyError(f"{name} failed: {next(filter(None, said))}")
+                texts = (*complaints, answer, "it ended without a word")
+                raise EnvironmentNotReadyError(f"{name} failed: {next(filter(None, texts))}")
         except BaseException:
             self.release()
             raise

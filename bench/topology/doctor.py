@@ -173,11 +173,11 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     hello = connected.hello
     dialect = connected.dialect
     # two machines number alike
-    known = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers
-    if hello.run_id in known:
-        twin = f"the same server as {known[hello.run_id]}, and each server votes once"
+    addresses = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers
+    if hello.run_id in addresses:
+        twin = f"the same server as {addresses[hello.run_id]}, and each server votes once"
         return (Fact(target.address, twin, Status.MISSING, "leave one out"),)
-    known[hello.run_id] = target.address
+    addresses[hello.run_id] = target.address
     good = Status.OK if hello.identity is IdentityKind.RUN_ID else Status.LIMITED
     return (
         Fact(target.address, hello.server, Status.OK, f"up for {hello.uptime_s} s"),

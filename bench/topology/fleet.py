@@ -132,9 +132,10 @@ class Fleet:
     @property
     def instances(self) -> tuple[Instance, ...]:
         """All instances as they stand now."""
-        known = enumerate(zip(self._ports, self._pids, strict=True))
+        numbered = enumerate(zip(self._ports, self._pids, strict=True))
         return tuple(
-            Instance(i, port.number, pid, self.folder / f"instance-{i}") for i, (port, pid) in known
+            Instance(i, port.number, pid, self.folder / f"instance-{i}")
+            for i, (port, pid) in numbered
         )
 
     @property

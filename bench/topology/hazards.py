@@ -47,8 +47,8 @@ def hazards_of(info: Mapping[str, Any], config: Mapping[str, str]) -> tuple[Haza
 
     `info`: INFO by field; `config`: CONFIG GET by name. Both may lack any of it.
     """
-    found = [*_memory(info, config), *_replicas(info, config), *_connections(config)]
-    return tuple(sorted(found, key=lambda hazard: not hazard.loses_locks))
+    hazards = [*_memory(info, config), *_replicas(info, config), *_connections(config)]
+    return tuple(sorted(hazards, key=lambda hazard: not hazard.loses_locks))
 
 
 def persistence_of(info: Mapping[str, Any], fsync: str | None) -> str:

@@ -123,13 +123,13 @@ def inspect(
         if fact.unreachable:
             missing.setdefault(fact.unreachable, []).append(fact.address)
     if missing and not allow_missing:
-        told = "; ".join(
+        reasons = "; ".join(
             f"{', '.join(addresses)} ({reason})" for reason, addresses in missing.items()
         )
         number = sum(map(len, missing.values()))
         advice = "; go on without by --allow-missing" if number < len(facts) / 2 else ""
         raise EnvironmentNotReadyError(
-            f"{number} of {len(facts)} targets cannot be used: {told}{advice}"
+            f"{number} of {len(facts)} targets cannot be used: {reasons}{advice}"
         )
     return facts
 
@@ -403,9 +403,9 @@ class InfoWatch:
             stopped = self._stop.wait(pause_s)
             pause_s = EVERY_S
             with contextlib.suppress(BenchError, OSError):
-                found = [snapshot.values for snapshot in info_snapshot(self._urls)]
+                infos = [snapshot.values for snapshot in info_snapshot(self._urls)]
                 self.infos = [
-                    info and {**info, **self._also(index)} for index, info in enumerate(found)
+                    info and {**info, **self._also(index)} for index, info in enumerate(infos)
                 ]
 
 
@@ -448,5 +448,7 @@ class LatencyMonitor:
                     ms for at_s, ms in history if at_s > since_s
                 )
         return {
-            name: SlowEvent(len(found), max(found)) for name, found in durations_ms.items() if found
+            name: SlowEvent(len(samples_ms), max(samples_ms))
+            for name, samples_ms in durations_ms.items()
+            if samples_ms
         }

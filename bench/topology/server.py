@@ -53,11 +53,11 @@ def find_server(explicit: str | None = None) -> ServerBinary:
 
 def found_servers() -> tuple[ServerBinary, ...]:
     """Every server of this machine that runs, in the order of search."""
-    found: list[ServerBinary] = []
+    servers: list[ServerBinary] = []
     for path, source in _candidates():
         with suppress(EnvironmentNotReadyError):
-            found.append(_identified(path, source))
-    return tuple(found)
+            servers.append(_identified(path, source))
+    return tuple(servers)
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
@@ -82,10 +82,10 @@ def _identified(
     if path is None:
         cure = "give the path of a redis-server or valkey-server"
         raise wrong(f"the server '{named}' ({source}) is not an executable file: {cure}")
-    said = _said([path, "--version"], path, source)
-    match = _VERSION.search(said)
+    output = _said([path, "--version"], path, source)
+    match = _VERSION.search(output)
     if match is None:
-        first = said.strip().partition("\n")[0]
+        first = output.strip().partition("\n")[0]
         raise EnvironmentNotReadyError(
             f"{path} ({source}) does not answer --version like Redis or Valkey: "
             f"{first[:120] or 'it said nothing'}; "

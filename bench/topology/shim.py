@@ -62,9 +62,9 @@ def shim_library() -> bytes:
         raise EnvironmentNotReadyError(
             f"{compiler} cannot compile the fault shim: {error}"
         ) from error
-    said = done.stdout.strip().partition("\n")[0] or "it said nothing"
+    complaint = done.stdout.strip().partition("\n")[0] or "it said nothing"
     raise EnvironmentNotReadyError(
-        f"{compiler} cannot compile the fault shim: {said}; install libc headers"
+        f"{compiler} cannot compile the fault shim: {complaint}; install libc headers"
     )
 
 
@@ -176,8 +176,8 @@ class Control:
 
         Raises OSError when there is none.
         """
-        known = identity(path)
-        rows = [row for row in self.files() if (row.inode, row.born_ns) == known]
+        file_identity = identity(path)
+        rows = [row for row in self.files() if (row.inode, row.born_ns) == file_identity]
         if not rows:
             return FileWords()
         return FileWords(

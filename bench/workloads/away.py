@@ -89,15 +89,15 @@ class Away:
 
     def leave(self) -> None:
         """This process ends: give the leader time to take the history, else say where it is."""
-        asked = -1
+        questions = -1
         while (
             self._folder is not None
             and any(self._folder.iterdir())
             and not (self._unwanted or self._is_alone)
         ):
-            before = asked
-            asked = self._asked
-            if asked == before:
+            before = questions
+            questions = self._asked
+            if questions == before:
                 self._keep("the leader has not taken this worker's history")
                 return
             self._taken.wait(TAKEN_S)
@@ -131,13 +131,13 @@ class Away:
         )
 
     def _tell_notes(self, folder: Path) -> None:
-        told = b""
+        last_text = b""
         while self._folder == folder:
             for path in folder.glob("worker-*.json"):
                 with suppress(OSError):
-                    if (text := path.read_bytes()) != told:
+                    if (text := path.read_bytes()) != last_text:
                         self._runner.send_message(NOTE, {"note": text})
-                        told = text
+                        last_text = text
             gevent.sleep(NOTE_S)
 
     def _watch_leader(self) -> None:

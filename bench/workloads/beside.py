@@ -88,13 +88,15 @@ class JudgeBeside:
 
         `stop_ns`: when the load was to end (monotonic).
         """
-        told = ToldVerdict("UNKNOWN", Kind.UNKNOWN.value, "nobody has judged this run", 0)
+        verdict = ToldVerdict("UNKNOWN", Kind.UNKNOWN.value, "nobody has judged this run", 0)
         with self._noted():
             if self._child is not None and self._workdir is not None:
                 self._child.tell(stop_ns)
-                told = self._child.hear(ToldVerdict, JUDGE_S)
+                verdict = self._child.hear(ToldVerdict, JUDGE_S)
         self.close()
-        return replace(told, headline=f"{told.headline}: {self._why}") if self._why else told
+        return (
+            replace(verdict, headline=f"{verdict.headline}: {self._why}") if self._why else verdict
+        )
 
     def close(self) -> None:
         """The run is over, and its folder goes."""

@@ -133,16 +133,16 @@ class Conductor:
         runner.stop = elsewhere(stop)  # type: ignore[method-assign]
         runner.quit = elsewhere(quit_when_over)  # type: ignore[method-assign]
 
-    def _give_up(self, runner: MasterRunner, wanted: int) -> None:
+    def _give_up(self, runner: MasterRunner, expected: int) -> None:
         """Workers of other hosts that have not come by now are not waited for.
 
         One that came and is lost has not.
         """
         came = sorted(client.id.split("_")[0] for client in runner.clients.ready)
-        if runner.state != STATE_INIT or len(came) >= wanted:
+        if runner.state != STATE_INIT or len(came) >= expected:
             return
         error = EnvironmentNotReadyError(
-            f"{len(came)} of {wanted} workers came within {WORKERS_S:.0f} s "
+            f"{len(came)} of {expected} workers came within {WORKERS_S:.0f} s "
             f"({', '.join(came) or 'none'}); "
             "start lockbench worker --master with this host's address on the others"
         )
@@ -254,10 +254,10 @@ class Conductor:
         plan = self._plan
         if self._ending is not None or not isinstance(runner, MasterRunner):
             return
-        known, sent_away = (
+        hosts, sent_away = (
             ((), ()) if self._hosts is None else (self._hosts.known, self._hosts.sent_away)
         )
-        ending = self._ending = Ending(sorted({*runner.clients, *known}.difference(sent_away)))
+        ending = self._ending = Ending(sorted({*runner.clients, *hosts}.difference(sent_away)))
         try:
             if plan is not None and plan.workdir is not None:
                 note_ending(plan.workdir)
@@ -361,13 +361,13 @@ class Conductor:
 
     def _conclude(self, judge: JudgeBeside, plan: Plan | None, stop_ns: int) -> None:
         """The verdict on the run of `plan`; the page shows it unless the next one has begun."""
-        told = judge.judge(stop_ns)
-        if told.exit_code == VIOLATED.exit_code:
+        verdict = judge.judge(stop_ns)
+        if verdict.exit_code == VIOLATED.exit_code:
             self._environment.process_exit_code = VIOLATED.exit_code
         if self._environment.web_ui is not None:
-            _tell(told)
+            _tell(verdict)
         if self._plan is plan:
-            self.told = told
+            self.told = verdict
 
     def _quit(self, **_: object) -> None:
         """The last thing that Locust does: after its tables the verdict is the last line."""
@@ -392,7 +392,7 @@ class Conductor:
         )
 
 
-def _tell(told: ToldVerdict | None) -> None:
-    if told is not None:
-        kept = told.page or told.unstored
-        logger.info("%s   %s%s", told.word, told.headline, kept and f"; {kept}")
+def _tell(verdict: ToldVerdict | None) -> None:
+    if verdict is not None:
+        place = verdict.page or verdict.unstored
+        logger.info("%s   %s%s", verdict.word, verdict.headline, place and f"; {place}")

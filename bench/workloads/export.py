@@ -65,7 +65,9 @@ def main() -> int:
     try:
         watch = InfoWatch(order.targets)
         facts = inspect(order.targets, allow_missing=True)
-        run = order.run.seen(facts, databases_of(order.targets), f"-{order.worker}-{os.getppid()}")
+        run = order.run.on_servers(
+            facts, databases_of(order.targets), f"-{order.worker}-{os.getppid()}"
+        )
         # each worker of a host has one of its own, on consecutive ports
         if settings.page is not None:
             host, port = settings.page

@@ -101,7 +101,7 @@ class Host:
     # its history is here or lost, and nothing that it says changes its note any more
     closed: bool = False
     # what it was asked for last
-    wanted: Answer = field(default_factory=dict)
+    request: Answer = field(default_factory=dict)
     # its answer
     piece: AsyncResult | None = None
 
@@ -128,12 +128,12 @@ class Host:
 def names_of(machines: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
     """What to call each machine (its name, its address, its clock): by its name, where another has
     the same name with its address, where that is the same, too, with a number."""
-    found = list(dict.fromkeys(machines))
-    shared = Counter(name for name, _, _ in found)
-    twins = Counter((name, address) for name, address, _ in found)
+    distinct = list(dict.fromkeys(machines))
+    shared = Counter(name for name, _, _ in distinct)
+    twins = Counter((name, address) for name, address, _ in distinct)
     names = {}
     numbers = Counter[str]()
-    for machine in found:
+    for machine in distinct:
         name, address, _ = machine
         numbers[name] += 1
         if shared[name] == 1:
@@ -249,13 +249,13 @@ class Hosts:
         host = self.known.get(msg.node_id)
         if host is None or msg.data["asked"] > back:
             return
-        asked = msg.data["asked"]
+        asked_ns = msg.data["asked"]
         there = msg.data["there"]
         ours = slewed_ns()
         theirs = msg.data["slewed"]
         if ours is not None and theirs is not None:
-            host.add_trip(asked, there, back, ours - theirs)
-        if host.same_clock and not asked <= there <= back:
+            host.add_trip(asked_ns, there, back, ours - theirs)
+        if host.same_clock and not asked_ns <= there <= back:
             # another machine with our name, as of a copied image
             host.same_clock = False
         if self._folder is not None and host.pid and not host.same_clock:
@@ -313,8 +313,8 @@ class Hosts:
         ending.lose([node for node in ending.at(Progress.FINISHED) if node not in self.known])
         if self._origin_ns and window.stop_ns > window.start_ns:
             write_led(folder, Led((window.start_ns, window.stop_ns), 0))
-            told = self._fold(ending, window)
-            buckets = chosen([one["fits"] for one in told], [one["counts"] for one in told])
+            answers = self._fold(ending, window)
+            buckets = chosen([one["fits"] for one in answers], [one["counts"] for one in answers])
             write_led(folder, Led((window.start_ns, window.stop_ns), buckets))
         else:
             for node in ending.at(Progress.FINISHED):
@@ -344,7 +344,7 @@ class Hosts:
         window_ns = [edge_ns - self._origin_ns for edge_ns in (window.start_ns, window.stop_ns)]
         beside = Counter(host.name for host in self.known.values())
         budget = budget_per_s() * window_ns[1] / NS_PER_S
-        told: list[Answer] = []
+        answers: list[Answer] = []
 
         def ask(node: str) -> None:
             what = {
@@ -358,10 +358,10 @@ class Hosts:
                 ending.note(node, Progress.LOST if answer is None else Progress.FOLDED)
                 and answer is not None
             ):
-                told.append(answer)
+                answers.append(answer)
 
         gevent.joinall([gevent.spawn(ask, node) for node in ending.at(Progress.FINISHED)])
-        return told
+        return answers
 
     def _bring(self, ending: Ending, node: str, buckets: int, fold: Fold) -> None:
         """Bring the files of one worker here, all or none. `fold`: one that its fold must fit."""
@@ -422,7 +422,7 @@ class Hosts:
         """Its answer; None when it is gone, or could not do it."""
         host = self.known[node]
         deadline_s = time.monotonic() + WORK_S
-        host.wanted = what
+        host.request = what
         host.piece = AsyncResult()
         while True:
             self._runner.send_message(WANT, what, node)
@@ -437,5 +437,5 @@ class Hosts:
 
     def _note_piece(self, msg: Message, **_: object) -> None:
         host = self.known.get(msg.node_id)
-        if host is not None and host.piece is not None and host.wanted.items() <= msg.data.items():
+        if host is not None and host.piece is not None and host.request.items() <= msg.data.items():
             host.piece.set(msg.data)

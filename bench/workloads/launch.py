@@ -78,9 +78,9 @@ def command_line(plan: Plan) -> list[str]:
     if bind is not None:
         words += ["--master", "--expect-workers", str(processes)]
     elif processes > 1:
-        kept = KeptPort()
-        kept.release()
-        bind = ("127.0.0.1", kept.number)
+        port = KeptPort()
+        port.release()
+        bind = ("127.0.0.1", port.number)
         words += [
             "--processes",
             str(processes),

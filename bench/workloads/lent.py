@@ -173,21 +173,21 @@ class LentCaller(Caller):
         self._sent_ns = 0
         self._stage = ASKED
         name = f"r{self._resource}"
-        asked = self.lock.begin_acquire(name, self.ttl_ms, self.wait_ms, start_ns, self._me)
-        self._asked = asked
-        if asked is None and not self.lock.is_observed:
+        round_ = self.lock.begin_acquire(name, self.ttl_ms, self.wait_ms, start_ns, self._me)
+        self._asked = round_
+        if round_ is None and not self.lock.is_observed:
             self._steps = self.lock.steps_in_line(name, self.wait_ms)
             return self._carry(first=True)
-        return asked is None or asked.outcome is not None
+        return round_ is None or round_.outcome is not None
 
     def _answered(self) -> bool:
         if self._steps is not None:
             return self._carry(first=False)
-        asked = cast("SetRound", self._asked)
-        lease = self.lock.lease_of(asked)
+        round_ = cast("SetRound", self._asked)
+        lease = self.lock.lease_of(round_)
         if lease is not None:
             return self._hold(lease)
-        self._steps = self.lock.steps_after(asked, self.wait_ms)
+        self._steps = self.lock.steps_after(round_, self.wait_ms)
         return self._carry(first=True)
 
     def _carry(self, *, first: bool) -> bool:

@@ -94,18 +94,20 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
         return response
 
     def verdict() -> Response:
-        told = conductor.told
-        if told is None:
+        judged = conductor.told
+        if judged is None:
             return jsonify({"word": "", "colour": "", "text": "", "report": False})
-        colour = _COLOURS[told.colour]
-        report = bool(told.page)
+        colour = _COLOURS[judged.colour]
+        report = bool(judged.page)
         return jsonify(
-            {"word": told.word, "colour": colour, "text": told.headline, "report": report}
+            {"word": judged.word, "colour": colour, "text": judged.headline, "report": report}
         )
 
     def report() -> Response:
-        told = conductor.told
-        return send_file(told.page) if told and told.page else Response("no report is kept", 404)
+        judged = conductor.told
+        return (
+            send_file(judged.page) if judged and judged.page else Response("no report is kept", 404)
+        )
 
     app.after_request(add)
     for name, answer in (("verdict", verdict), ("report", report)):

@@ -274,11 +274,11 @@ class Member:
     def _say_there(self, worker: Worker) -> None:
         """Until the run begins: how many callers run here. Locust says that it has made them a
         second later at most, be they there or not."""
-        told = 0
+        reported = 0
         while self._waiting is worker and not worker.finished:
-            if worker.callers != told:
-                told = worker.callers
-                self._runner.send_message(THERE, {"callers": told})
+            if worker.callers != reported:
+                reported = worker.callers
+                self._runner.send_message(THERE, {"callers": reported})
             gevent.sleep(THERE_LOOK_S)
 
     def _begin(self, msg: Message, **_: object) -> None:

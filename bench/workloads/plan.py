@@ -180,20 +180,20 @@ def given_of(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[st
 
     Raises UsageError.
     """
-    given: dict[str, object] = {}
+    texts: dict[str, object] = {}
     for key in OPTIONS:
         text = getattr(options, _dest(key), None)
         if text not in (None, "", key.default):
-            given[key.name] = _items(key, str(text)) if key.kind.many else str(text)
-    if "targets" not in given:
-        given["targets"], _ = targets_of(environ)
-    if not given["targets"]:
+            texts[key.name] = _items(key, str(text)) if key.kind.many else str(text)
+    if "targets" not in texts:
+        texts["targets"], _ = targets_of(environ)
+    if not texts["targets"]:
         raise UsageError(
             "there is no instance to lock on; give --target redis://host:port once per instance, "
             f"or set {TARGETS} (`lockbench fleet` starts some)"
         )
-    given["users"] = str(getattr(options, "num_users", None) or 1)
-    return given
+    texts["users"] = str(getattr(options, "num_users", None) or 1)
+    return texts
 
 
 def _items(key: ScenarioKey, text: str) -> list[str]:
@@ -236,8 +236,8 @@ class _Joined(argparse.Action):
         value: object,
         _option: str | None = None,
     ) -> None:
-        known = getattr(namespace, self.dest) or ""
-        setattr(namespace, self.dest, f"{known} {value}".strip())
+        earlier = getattr(namespace, self.dest) or ""
+        setattr(namespace, self.dest, f"{earlier} {value}".strip())
 
 
 def _dest(key: ScenarioKey) -> str:
@@ -259,11 +259,11 @@ def words_of(
     """The words after `lockbench run SCENARIO`, and the targets. Raises UsageError."""
     if not options.run_time:
         raise UsageError(f"{RESULT} needs the time to measure; give it with -t, as in -t 20s")
-    given = given_of(options, environ)
-    targets = given.pop("targets")
+    texts = given_of(options, environ)
+    targets = texts.pop("targets")
     assert isinstance(targets, list)
     words = [f"--out={options.result}", f"--duration={options.run_time}s"]
-    for name, value in given.items():
+    for name, value in texts.items():
         words += [
             f"{_NAMES[name]}={item}" for item in (value if isinstance(value, list) else [value])
         ]

@@ -61,13 +61,13 @@ class Row:
         self,
         method: str,
         name: str,
-        taken: Callable[[Records], Taken],
+        select: Callable[[Records], Taken],
         fire: Callable[..., None] | None = None,
     ) -> None:
         self.method = method
         self.name = name
         self.fire = fire
-        self._taken = taken
+        self._select = select
         # since the last report
         self._new = Histogram()
         self._failures = Counter[str]()
@@ -76,7 +76,7 @@ class Row:
 
     def fold(self, records: Records) -> None:
         """Count what these operations say."""
-        times_ns, codes, success = self._taken(records)
+        times_ns, codes, success = self._select(records)
         self._new.add(times_ns)
         self._failures.update(OUTCOMES[code] for code in codes[codes != success].tolist())
 

@@ -89,8 +89,8 @@ def read_params(table: Table, given: Mapping[str, object]) -> Params:
     """Return every param of the table with its value, the defaults filled in. Raises ValueError."""
     for name in given:
         if name not in table:
-            known = f"it has {', '.join(table)}" if table else "it has none"
-            raise ValueError(f"there is no param {name!r} ({known}){nearest(name, table)}")
+            choices = f"it has {', '.join(table)}" if table else "it has none"
+            raise ValueError(f"there is no param {name!r} ({choices}){nearest(name, table)}")
     values: Params = {}
     for name, (kind, default) in table.items():
         raw = given.get(name, default)

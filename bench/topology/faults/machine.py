@@ -167,15 +167,15 @@ def cut_power(
     for path in sorted(
         path for path in instance.folder.rglob("*") if path.is_file() and path not in ours
     ):
-        known = control.synced(path)
+        state = control.synced(path)
         size = path.stat().st_size
-        durable = kept = min(known.durable_bytes, size)
+        durable = length = min(state.durable_bytes, size)
         if torn is not None:
-            kept = torn.randint(durable, size)
-        if kept < size:
-            os.truncate(path, kept)
+            length = torn.randint(durable, size)
+        if length < size:
+            os.truncate(path, length)
         cuts.append(
-            Cut(str(path.relative_to(instance.folder)), size, durable, kept, known.in_flight)
+            Cut(str(path.relative_to(instance.folder)), size, durable, length, state.in_flight)
         )
     return tuple(cuts)
 
