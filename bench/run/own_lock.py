@@ -39,7 +39,7 @@ from bench.run.own_process import Link, answer, forked
 from bench.safety.judge import Circumstances, Judge
 from bench.scenario import load as load_scenario
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot
-from bench.workloads.raised import place_of
+from bench.workloads.raised import sentence_of
 from lockcore.clock import NS_PER_S
 
 OwnLock = Callable[[str], AbstractContextManager[object]]
@@ -134,7 +134,7 @@ class Errors:
         else:
             self.later += 1
         if self.first is None:
-            self.first = at_ns, f"{type(error).__name__}: {error} ({stage}, {place_of(error)})"
+            self.first = at_ns, sentence_of(error, stage)
 
     def add(self, more: "Errors") -> None:
         """Count those of another caller, too."""

@@ -25,14 +25,18 @@ OTHERS = "exceptions with other texts"
 _OURS = (str(Path(bench.__file__).parent), "bench/", contextlib.__file__)
 
 
-def sentence_of(error: BaseException) -> str:
-    """An exception in one line, without secrets: its type, its text and where it was raised."""
+def sentence_of(error: BaseException, stage: str = "") -> str:
+    """An exception in one line, without secrets: its type, its text and where it was raised.
+
+    `stage`: of the operation, if that is worth a word.
+    """
     try:
         text = " ".join(str(error).split())
         text = f": {secrets().sentence(text)[:LONGEST]}" if text else ""
     except Exception:  # noqa: BLE001 - a text that raises must not hide that the lock has raised
         text = ", whose text raises one, too"
-    return f"{type(error).__name__}{text} ({place_of(error)})"
+    where = ", ".join(filter(None, (stage, place_of(error))))
+    return f"{type(error).__name__}{text} ({where})"
 
 
 def place_of(error: BaseException) -> str:

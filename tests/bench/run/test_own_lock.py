@@ -10,11 +10,11 @@ from math import inf
 
 import pytest
 
-from bench.errors import InconclusiveError, UsageError
+from bench.errors import InconclusiveError, UsageError, secrets
 from bench.pytest_plugin import LockRun
 from bench.run import own_lock
 from bench.run.own_checks import require_mutex
-from bench.run.own_lock import OwnLoad, measure_own_lock
+from bench.run.own_lock import Errors, OwnLoad, measure_own_lock
 
 COUNT = itertools.count()
 
@@ -33,6 +33,34 @@ def test_percentiles_are_over_all_acquires_and_one_that_failed_takes_for_ever() 
     assert run.p99_s == inf
     assert run.p50_s is not None
     assert run.p50_s < inf
+
+
+class Mute(Exception):  # noqa: N818 - no error of ours
+    """An exception whose text raises one."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@contextlib.contextmanager
+def mute(_name: str) -> Iterator[None]:
+    raise Mute
+    yield
+
+
+def test_an_exception_whose_text_raises_ends_no_caller() -> None:
+    run = measure_own_lock(mute, OwnLoad(callers=1, seconds=0.3, warmup_s=0.0))
+    assert run.operations > 1
+    assert run.errors.first is not None
+    assert run.errors.first[1].startswith("Mute, whose text raises one, too (entering, test_own")
+
+
+def test_what_a_lock_raised_is_told_without_passwords() -> None:
+    secrets().learn("redis://:hunter2hunter2@h:1")
+    errors = Errors()
+    errors.note(OSError("redis://:hunter2hunter2@h:1 is away"), "entering", 1)
+    assert errors.first is not None
+    assert "hunter2" not in errors.first[1]
 
 
 def test_callers_who_never_come_out_are_waited_for_together(
