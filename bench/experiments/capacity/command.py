@@ -93,13 +93,13 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
 
     slo = read_slo(values["slo"])
     options = given_options(values)
-    # says what is wrong with it, and where
+    # Loading refuses a wrong option here and says where it stands.
     _load(path, options, open_loop="rate" not in options)
     written = {*options, *(document_of(path) if path else ())}
     for name, why in SEARCHED.items():
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
-    # a scenario's duration is of a whole run
+    # With --quick the duration in a scenario file gives way: it is meant for a whole run.
     usual, own_keys = (QUICK, {*options}) if values["quick"] else (FULL, written)
     options = {**{name: text for name, text in usual.items() if name not in own_keys}, **options}
     choices = swept("--sweep", values["sweeps"], NOT_SWEPT)

@@ -47,20 +47,20 @@ from bench.topology.probe import info_snapshot
 from bench.workloads.launch import LocustSeries
 
 START_CALLERS = (4, 16, 64, 256)
-# of a probe's time: a closed loop's
+# A closed loop runs for this share of a probe's time.
 SHORT = 0.5
-# more callers are tried while they make so many times more
+# The start tries more callers as long as they make so many times more leases.
 GROWS = 1.15
-# before the search
+# So many probes of the target come before the search.
 TARGET_PROBES = 3
-# probes of the search
+# Within the search, the target is probed again after so many other probes.
 TARGET_EVERY = 4
 MOST_TARGET_PROBES = 12
 DRAIN_S = 10.0
 FIRST_OVERHEAD_S = 2.0
-# of the budget: for the end of a run that is cut, and the pages
+# This share of the budget is left for the end of a run that is cut, and for the pages.
 RESERVE = 0.1
-# a probe may last so many times longer to get samples enough
+# A probe may last so many times longer to get enough samples.
 STRETCH = 3
 
 
@@ -73,7 +73,7 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
     with Experiment(order) as experiment:
         seeker = _Seeker(order, experiment, show)
         points = seeker.points()
-        # what was measured is stored first
+        # From here on Ctrl-C raises nothing: the measured probes are stored first.
         experiment.raising = False
         result = CapacityResult(
             **experiment.header(seed=plan.points[0].scenario.seed, interrupted=experiment.cut),
@@ -129,7 +129,7 @@ class Budget:
         if progress.phase == "starting" and self._awaits:
             self._restart()
         if progress.phase == "measuring":
-            # since the look before
+            # psutil reports the time since its last call, which is the look before.
             self._busy.append(psutil.cpu_percent() / 100)
         if not self.left_s and not self.cut:
             self.cut = 1
@@ -184,7 +184,8 @@ class _Seeker:
                 self._seek()
             except (BenchError, KeyboardInterrupt) as error:
                 if not self._runs:
-                    # else what is finished counts
+                    # After the first run the finished probes count, and the error only stops the
+                    # rest.
                     raise
                 self._experiment.cut = isinstance(error, KeyboardInterrupt)
                 self.stopped = "" if self._experiment.cut else str(error)
@@ -210,7 +211,8 @@ class _Seeker:
             ) as self._servers,
             contextlib.ExitStack() as stack,
         ):
-            # workers of other hosts join anew for each run
+            # Workers of other hosts join anew for each run. Without them one load process serves
+            # all runs.
             if plan.bind is None:
                 self._series = stack.enter_context(contextlib.closing(LocustSeries()))
             self._experiment.raising = False
@@ -301,7 +303,7 @@ class _Seeker:
 
     def _probe(self, step: str, rate: float, scenario: Scenario) -> None:
         result, busy = self._run(scenario)
-        # this machine makes no load for other hosts' probes
+        # Where other hosts join, they make the load, and this machine's CPU says nothing about it.
         busy = None if self._plan.bind else busy
         self._findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
@@ -324,7 +326,7 @@ class _Seeker:
         samples_ms = slo.least_operations / rate * 1000
         duration_ms = max(scenario.duration_ms, min(samples_ms, STRETCH * scenario.duration_ms))
         users = scenario.users if self._plan.fixed_users else callers_for(rate, scenario, slo)
-        # else chance would be the same in every probe of a rate
+        # With one seed for all, chance would be the same in every probe of a rate.
         seed = scenario.seed + self._runs
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
@@ -351,6 +353,9 @@ class _Seeker:
             if not budget.cut:
                 raise
         finally:
+            # A budget that is used up ends a run as Ctrl-C does: it adds one interrupt
+            # (`Budget.__call__`). That interrupt is no wish of the user, so it is taken back here.
+            # `budget.cut` still tells the two apart below.
             experiment.count -= budget.cut
         if budget.cut and not experiment.is_over:
             raise OutOfTime
@@ -374,7 +379,7 @@ class _Seeker:
         write_result(result, self._order.folder / "probes" / f"{self._runs:02d}")
         if verdict.status == "invalid" and result.generator.verdict == "VALID":
             raise InconclusiveError(f"a probe did not run to its end: {verdict.reasons[0]}")
-        # each is told once
+        # The servers hand out each warning once.
         self.warnings += self._servers.warnings()
 
 
@@ -385,5 +390,5 @@ def _drain(urls: Sequence[str]) -> None:
         values = [snapshot.values or {} for snapshot in info_snapshot(urls)]
         if not any(value.get("aof_pending_bio_fsync") for value in values):
             return
-        # nobody tells when a background fsync ends
+        # No event reports the end of a background fsync, so we look again.
         time.sleep(0.05)

@@ -44,26 +44,26 @@ from bench.scenario import Scenario
 
 LEAST_PROBES = 8
 MOST_PROBES = 40
-# of what the fastest closed loop made
+# shares of the rate that the fastest closed loop made
 MIDDLE = (0.4, 0.6, 0.8)
-# times the rate that the model proposes, for each probe in a row that told nothing
+# For each probe in a row that told nothing, the proposed rate grows by this factor.
 HIGHER = 1.1
-# probes at the target, all of which held: with fewer it may as well hold half of the time
+# So many probes at the target must all hold. With fewer it may as well hold half of the time.
 LEAST_TARGET = 4
-# an end is borne out by so many probes, no further than this factor beyond it
+# LEAST_NEAR probes bear an end out. They lie no further than the factor NEAR beyond it.
 NEAR = 1.25
 LEAST_NEAR = 2
 # a closed loop may be so many times faster than what random arrivals leave room for
 MORE_BY = 2.0
-# something of the servers
+# Only these results of a probe say something of the servers.
 _SAY = (Seen.HELD, Seen.MISSED)
-# what a closed loop made, leases/s, with so many callers
+# the leases/s of a closed loop, and its callers
 Loop = tuple[float, int]
-# t, 97.5 %, by the number of values
+# Student's t (97.5 %) by the number of values
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
-# the same of the normal distribution
+# the same quantile of the normal distribution
 NORMAL = 1.96
-# the rate of the probes that show that no rate holds, operations/s
+# the rate (operations/s) of the probes that show that no rate holds
 LOWEST = 2 * LEAST_RATE
 
 
@@ -98,7 +98,7 @@ class Findings:
     callers: list[ClosedLoop] = field(default_factory=list)
     fleet: FleetFacts | None = None
     violated: str = ""
-    # for want of time
+    # sentences about what was not measured for want of time
     unmeasured: list[str] = field(default_factory=list)
 
 
@@ -235,7 +235,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     near = at_capacity(findings.probes, capacity)
     loops = loops_within(findings, plan.slo)
     held = any(probe.seen is Seen.HELD for probe in findings.probes)
-    # too few probes for either end
+    # Some probes held, but too few tell for either end: there is nothing to agree with.
     is_silent = held and capacity.low is None and capacity.high is None
     agrees, contradicted = (None, False) if is_silent else agreement(capacity, loops)
     contradictions = [agrees] if agrees and contradicted and not capacity.at_least else []
@@ -552,7 +552,7 @@ def earned(result: CapacityResult) -> CapacityResult:
     plan = CapacityPlan((), slo, result.target_rate_per_s, fixed_users=False, budget_s=0.0)
     points = tuple(_earned_point(point, plan) for point in result.points)
     stopped = result.stopped
-    # before 2026-11-27 only the reasons told
+    # Results from before 2026-11-27 have no `stopped`; their reasons name it.
     if stopped is None:
         point_reasons = {reason for point in points for reason in point.reasons}
         unknown = [reason for reason in result.verdict.reasons if reason not in point_reasons]

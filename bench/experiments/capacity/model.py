@@ -30,15 +30,15 @@ from numpy.typing import NDArray
 # below one operation in two seconds there is no rate to speak of
 LEAST_RATE = 0.5
 SURE = 0.95
-# half the width of an interval: a search stops at the first, the second is an answer
+# Half the width of an interval: a search stops at ENOUGH; up to USABLE it is an answer.
 ENOUGH = 0.10
 USABLE = 0.25
 MOST_OVER = 4.0
-# of the grid, in log rate
+# the step of the grid, in log rate
 _STEP = 0.03
-# of what the closed loop made: open loop bears less
+# The search starts at this share of what the closed loop made: an open loop bears less.
 _AROUND = 0.7
-# standard deviation, in log rate; weight of far rates
+# The prior belief: its standard deviation in log rate, and the weight of far rates.
 _WITHIN = 0.5
 _ANYWHERE = 0.02
 _WIDTHS = np.geomspace(0.02, 0.3, 5)
@@ -125,6 +125,9 @@ class Model:
 def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
     """Return the interval after these looks; over rates that held and missed it reaches as far as
     it did before."""
+    # A rate that both held and missed shows that the machine changes, yet the model takes every
+    # look as further evidence and becomes surer. So a second interval is made without the looks
+    # that contradict the first one at their rate. The answer covers both intervals.
     first: dict[float, bool] = {}
     agreeing = [(rate, held) for rate, held in looks if held is first.setdefault(rate, held)]
     interval = Model(reached, looks).interval()

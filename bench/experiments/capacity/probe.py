@@ -39,9 +39,9 @@ from bench.scenario import Scenario
 
 LEAST_USERS = 64
 MOST_USERS = 2048
-# what may be later
+# By percentile, the share of acquires that may be later.
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}
-# figures that load makes worse
+# The figures that more load makes worse: only these can bound a rate.
 BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")
 SERVER = "server CPU of one instance"
 GENERATOR = "the generator's CPU"
@@ -51,28 +51,30 @@ CALLERS = "callers"
 FSYNC = "fsync"
 NETWORK = "the network"
 NEAR = 0.7
-# a use from here on tells the rate that takes all of it: no more than twice that of the probe
+# From this use on, the rate that takes all is told: it is at most twice the rate of the probe.
 NEARLY_FULL = 0.5
-# of the acquires
+# If fewer than this share of the acquires is left, a miss must be a clear one.
 MOST_LEFT_OUT = 0.5
 # Beyond its capacity a server has a queue that grows, so most acquires are late. What a pause
 # leaves behind, and one of the servers' processes that nobody sees, makes some of them late. Of six
 # probes at 0.7 to 0.9 of a known capacity, of which 80 % was left out, three would have been called
 # misses by 7 to 12 % late acquires (p99, load average 30).
 CLEARLY_LATE = 0.5
-# of the SLO's limit: a shorter pause makes no miss of an acquire that the servers answered in time
+# This share of the SLO's limit: a shorter pause makes no miss of an acquire that the servers
+# answered in time.
 PAUSE_SHARE = 0.25
-# acquires ÷ what may be late: so many without a miss are 95 % sure to be within it (rule of three)
+# Acquires × the share that may be late: from this product on, no miss at all is 95 % sure to be
+# within the share (rule of three).
 LEAST_LEFT = 3.0
-# of this machine's CPU time: what others take from there on is worth a word
+# From this share of this machine's CPU time on, other work is worth a word.
 OTHERS = 0.25
 GAVE_OUT = "not reached: the generator gave out first ({}); use --processes or more hosts"
-# of this machine's cores
+# From this share of this machine's cores on, the machine is full.
 FULL = 0.9
 ELSEWHERE = "more load takes other hosts (--expect-workers), or cores that other work leaves free"
-# no network between
+# An address that begins so is on this machine: no network is in between.
 HERE = ("127.", "localhost", "[::1]", "/")
-# a reply waits half an fsync that is under way, on average, and one of its own
+# On average a reply waits for half an fsync that is under way, and for one of its own.
 FSYNC_REPLY = 1.5
 
 
@@ -169,8 +171,8 @@ def _seen(result: RunResult, slo: Slo) -> Seen:
     share = MISS_SHARES[slo.figure]
     is_enough = due * share >= LEAST_LEFT
     least_late = CLEARLY_LATE if due < MOST_LEFT_OUT * result.outcomes.total else share
-    # whether the rate was sustained is left out, too: what a pause at its end held up returned
-    # after the window
+    # Whether the rate was sustained does not count here: operations that a pause at the end held
+    # up returned after the window.
     if all(_kept(threshold, result) for threshold in slo.thresholds):
         return Seen.HELD if is_enough else Seen.PAUSED
     if (least_late > share or not is_enough) and (
@@ -450,7 +452,7 @@ def _fsync(result: RunResult) -> Use | None:
         )
     if delayed:
         return Use(FSYNC, f"{delayed} AOF writes waited for a slow one", 1.0)
-    # the counter is of everysec alone
+    # Redis counts delayed fsyncs for everysec alone.
     if policy in (None, "always"):
         return None
     return Use(FSYNC, "no write waited for it", 0.0)

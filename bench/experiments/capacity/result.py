@@ -17,7 +17,7 @@ from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
 from bench.scenario import Scenario
 
-# times the capacity or less: a probe that tells what limits it
+# A probe within this factor of the capacity tells what limits it.
 NEAR_BY = 2.0
 
 
@@ -26,11 +26,11 @@ class Seen(Enum):
 
     HELD = "held"
     MISSED = "missed"
-    # only in results of before 2026-11-23
+    # only in results from before 2026-11-23
     CLEARLY_MISSED = "missed by far"
-    # the generator
+    # The generator may be why it missed.
     SATURATED = "saturated"
-    # the machine kept the load process from running
+    # The machine kept the load process from running.
     PAUSED = "paused"
 
 

@@ -141,7 +141,7 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
     interval_text = f"{_bracket(point)} at {' and '.join(result.slo)}{_now(point)}"
     limit = point.next_limit
     full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
-    # reached, or known
+    # The text of such a limit ("not reached", "not known") is a sentence without a name.
     plain = limit.name is None or limit.text.startswith("not ")
     next_one = limit.text if plain else f"{limit.name}{full} ({limit.text})"
     return f"{', '.join(load)}: {interval_text}; next limit: {next_one}"

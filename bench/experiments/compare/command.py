@@ -49,7 +49,7 @@ SHOWN = (
     *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
     *("cost.commands_per_acquire", "cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
 )
-# what a gate judges by
+# By these figures a gate judges: of a closed loop, and of an open one.
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")
 OPEN = ("acquire.p50", "acquire.success")
 
@@ -252,7 +252,7 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
         allow_skipped=values["allow_skipped"],
         bind=bind,
     )
-    # a figure that was named is held as said
+    # The sharper limit on CPU is only for the usual figures. A named one has the --tolerance.
     if is_gate and not values["metrics"] and take_turns(plan):
         plan = replace(plan, cpu_share=CPU_SHARE)
     return carry_out(kind, plan, values, compare_now)
@@ -284,7 +284,7 @@ def _stored(kind: Kind, named_things: Sequence[Named], values: Values) -> int:
     require_alike(series, [side.label for side in sides], values["variables"])
     require_usable(kind, series, [side.label for side in sides])
     rounds = rounds_of(series, read_thresholds(values["thresholds"]))
-    # what nobody can count one by one any more
+    # Single cycles of stored runs cannot be counted any more, so their averages are judged.
     if kind == "gate":
         counted = [metric for metric in map(find_metric, COUNTED) if any(rounds.values(0, metric))]
         judged = tuple(dict.fromkeys((*judged, *counted)))

@@ -48,7 +48,8 @@ from bench.topology.fleet import HOST, start_fleet
 from bench.topology.server import find_server
 from lockcore import Lease
 
-# the process that takes the cycles needs no more of the bench than it must
+# The process that takes the cycles imports this module, and as little else of the bench as
+# possible.
 if TYPE_CHECKING:
     from bench.experiments.compare.pairs import CompareOrder, Side
 
@@ -57,7 +58,7 @@ CYCLES = 7
 LEAST_TTL_MS = 10_000
 RESOURCE = "cycles"
 UNCOUNTED = b"INFO"
-# of one instance: replies are held back while they are counted
+# The client waits so long for one instance, as replies are held back while they are counted.
 PATIENCE_MS = 2000.0
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
@@ -86,7 +87,7 @@ def costs_of(side: Side, server: str | None) -> Costs:
         raise EnvironmentNotReadyError(
             f"{scenario.recipe} needs a master and replicas: nothing was counted"
         )
-    # what lies in the current folder would be imported before the side's own packages
+    # In the current folder, its files would be imported before the side's own packages.
     folder = Path(os.sep)
     with (
         start_fleet(scenario.instances, "none", server=find_server(server)) as fleet,
@@ -148,10 +149,10 @@ class Exchange:
         self._count = count
         self._commands = hiredis.Reader()
         self._replies = hiredis.Reader()
-        # of the command that is not whole yet
+        # the bytes of the command, and of the reply, that are not whole yet
         self._request_bytes = 0
         self._reply_bytes = 0
-        # the names of commands without a reply
+        # the names of the commands that have no reply yet
         self._asked: deque[bytes] = deque()
 
     def ask(self, chunk: bytes) -> None:
@@ -198,7 +199,7 @@ class CountingRelay:
 
     def __init__(self, targets: Sequence[int]) -> None:
         self._counts: Counter[str] = Counter()
-        # replies that wait, by the client they are for
+        # the waiting replies of each client
         self._held: dict[socket.socket, bytearray] = {}
         self._ready = selectors.DefaultSelector()
         self.ports = []
@@ -221,6 +222,10 @@ class CountingRelay:
             lambda: lines.append(child.read_line()),
         )
         try:
+            # A round trip is over when nobody has sent for QUIET_S. Then `_let_go` hands over all
+            # replies that wait, and the client goes on. The child's line may come while its last
+            # command is still under way, and that command belongs to this cycle, too. So the relay
+            # stops only after two looks in a row in which nothing came and no reply waited.
             while not lines or quiet < 2:
                 ready = self._ready.select(QUIET_S)
                 for key, _ in ready:
@@ -267,10 +272,10 @@ class CountingRelay:
     def _read(
         self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]
     ) -> None:
-        # both ends were ready, and the other one closed the connection
+        # Both ends were ready in this look, and the other one has closed the connection.
         if ends[0] not in self._held:
             return
-        # as an end
+        # A connection that broke counts as one that ended.
         with contextlib.suppress(OSError):
             if chunk := source.recv(CHUNK_BYTES):
                 take(chunk)
@@ -287,7 +292,7 @@ class CountingRelay:
         """
         waiting = {client: held for client, held in self._held.items() if held}
         for client, held in waiting.items():
-            # a client that has gone
+            # A client that has gone gets no reply.
             with contextlib.suppress(OSError):
                 client.sendall(held)
             held.clear()

@@ -52,7 +52,7 @@ def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
     texts = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "
         for one in judge_figures(question, rounds.runs)
-        # no news
+        # An unchanged share of granted acquires is no news.
         if one.role == "judged"
         and (one.metric, change_text(one.ratio)) != ("acquire.success", "+0.0 %")
     ]
@@ -107,7 +107,7 @@ def _answer(
         warnings=tuple(_warnings(plan, rounds)),
         verdict=ComparedVerdict(status="inconclusive", reasons=()),
     )
-    # limits and verdict, as everybody makes them who reads the result
+    # `earned` makes limits and verdict. A stored result is judged by the same function.
     return earned(result)
 
 

@@ -55,23 +55,24 @@ from bench.measure.verdict import (
 from bench.measure.workers import IN_DOUBT
 
 GOOD = {"gate": PASS, "compare": COMPARED}
-# of a whole gate over identical code, at most
+# the most false alarms of a whole gate over identical code
 FALSE_ALARM = 0.01
-# of a whole gate over a candidate that is worse by all that is allowed, at most
+# the most misses of a whole gate over a candidate that is worse by all that is allowed
 MISSED = 0.05
 COMPARE_CONFIDENCE = 0.95
 SHARE_TOLERANCE = 0.01
-# of the tolerance, for CPU: a tenth more of the lock's own is 4 to 7 % more of a process's (README)
+# CPU may use this share of the tolerance: 10 % more of the lock's own CPU are only 4 to 7 % more
+# of a process's (README).
 CPU_SHARE = 0.5
 CPU = "cost.client_cpu_us_per_cycle"
-# from one look to the next
+# From one look to the next the pairs grow by this factor.
 GROWTH = 1.3
-# of stored runs
+# counted figures that a gate also judges in stored runs
 COUNTED = ("cost.commands_per_acquire", "cost.bytes_per_acquire", "cost.round_trips_per_acquire")
-# of a count: what retries and lost rounds may add
+# So much may retries and lost rounds add to a count.
 COUNTED_MORE = 0.01
 Values = Sequence[float | None]
-# what one acquire of a free resource and its release cost, N instances together
+# the cost of one acquire of a free resource and its release, over all N instances
 Costs = Mapping[str, float]
 
 
@@ -152,6 +153,10 @@ def gate_shift(
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
     """Return after how many of at most `pairs` pairs such a gate asks whether it can answer, in
     geometric steps."""
+    # All looks share the allowed false alarms. So more looks need a higher confidence, a higher
+    # confidence needs more pairs before the first look, and a later first look leaves room for
+    # fewer looks. The loop raises `number` until the looks that fit, GROWTH apart, are no more
+    # than the number that the confidence was computed for.
     number = 0
     while True:
         number += 1
@@ -271,7 +276,7 @@ def _ratio(shift: float, share: float | None) -> float | None:
 def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word, str | None]:
     """What is said of it, and why that is inconclusive."""
     counted = kind == "gate" and not of.paired and of.metric in COUNTED
-    # too few to FAIL is too few to PASS
+    # Where the pairs are too few to FAIL, they are too few to PASS.
     if worse.low == -inf:
         least, runs = (least_pairs, "pairs") if of.paired else (least_runs, "runs of each side")
         takes = f"{least(worse.confidence)} {runs} that an interval of {worse.confidence:.3g} takes"
@@ -299,7 +304,8 @@ def middle(values: Sequence[float | None]) -> float | None:
     if len(numbers) < len(values):
         return None
     if len(set(numbers)) == 1:
-        # as it was measured: an hour, which stands for ever, must not become a hair less
+        # Equal values stay exact. An hour stands for "never", and rounding in the mean would make
+        # it a little less.
         return numbers[0]
     return geometric_mean(numbers) if all(numbers) else 0.0
 
@@ -401,7 +407,7 @@ def earned(result: ComparisonResult) -> ComparisonResult:
     if exact is not None and not exact.skipped:
         exact = exact_of(exact.rows)
     stopped = result.stopped
-    # before 2026-11-27 only the reasons told
+    # Results from before 2026-11-27 have no `stopped`; their reasons name it.
     if stopped is None:
         stopped = "; ".join(
             one.removeprefix(_NOT_ALL) for one in result.verdict.reasons if one.startswith(_NOT_ALL)
@@ -465,10 +471,10 @@ def judge_comparison(
         f"{one.expression}: {one.reason}" for one in thresholds if one.status == "inconclusive"
     ]
     open_ones += [f"{_NOT_ALL}{stopped}"] if stopped else []
-    # no pair was needed
+    # Counted costs that grew decide alone, so no pair was run.
     counted = exact is not None and exact.failures and not runs
     undecided = [] if counted else _undecided(kind, runs, metrics)
-    # figures of an INVALID run are not judged, counted costs are
+    # In an INVALID run no figure is judged, only counted costs.
     failures = [] if invalid else worse
     failures = [*failures, *(exact.failures if exact else ())]
     reasons = {
@@ -526,7 +532,8 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
             f"in {late} of {len(runs)} runs the generator was late: their latencies are "
             "upper bounds",
         ]
-    # that as many got their lease as before is no comparison: of a healthy lock it is all of them
+    # An equal share of granted locks is no comparison: in a healthy lock it is 100 % on both
+    # sides.
     decided_figures = [
         one
         for one in metrics

@@ -46,7 +46,7 @@ from bench.topology.faults.kinds import read_faults
 from bench.workloads.launch import LocustSeries
 from bench.workloads.plan import Ring
 
-# a hold and a rest that end well within a turn
+# A hold or a rest of at most this time ends well within a time slice.
 SHORT_MS = 10.0
 LOOK_S = 0.1
 UNKNOWN = "not known"
@@ -55,7 +55,8 @@ _DESCRIBE = (
     "describe_environment(); "
     "print(json.dumps({'lockcore': found.lockcore, 'packages': found.packages}))"
 )
-# of one load process: what its memory looks like by chance is not in all pairs of a gate
+# A load process is replaced after so many runs. The chance layout of its memory is then not in all
+# pairs of a gate.
 RUNS = 12
 HERE = Path(__file__).resolve().parents[3]
 
@@ -234,6 +235,9 @@ def _in_turns(
 
     When one cannot go on the others are ended, too.
     """
+    # The runs go on in threads, where Ctrl-C cannot be raised. All of them look at `wishes`
+    # instead. Its count is set by Ctrl-C, and by the first run that fails, so no side goes on
+    # alone.
     wishes = Interrupts()
     run = partial(_run, fleets.order)
     servers = [fleets.shared(index, place) for place, index in enumerate(there)]
@@ -254,7 +258,7 @@ def _in_turns(
         while (ended := wait(runs, LOOK_S)).not_done:
             wishes.count = interrupts.count or int(any(run.exception() for run in ended.done))
     errors = [error for run in runs if (error := run.exception()) is not None]
-    # ended for the other's sake
+    # A side that was ended for another side's sake has a KeyboardInterrupt. The cause comes first.
     for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):
         raise KeyboardInterrupt if interrupts.count else error
     return [(index, run.result()) for index, run in zip(there, runs, strict=True)]
@@ -331,9 +335,9 @@ class _Fleets:
         # took 10 s instead of 6.
         self.pool = stack.enter_context(ThreadPoolExecutor(len(order.plan.sides)))
         self._open: dict[tuple[object, ...], Servers] = {}
-        # how many runs they had
+        # by side: how many runs its load process had, and that process
         self._loads: dict[int, tuple[int, LocustSeries]] = {}
-        # of all: if one stands behind proxies the others do, too
+        # The faults of all sides: if one side stands behind proxies, the others do, too.
         loads = [side.scenario for side in order.plan.sides]
         self._faults = [
             fault

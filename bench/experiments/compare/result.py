@@ -21,7 +21,7 @@ from bench.measure.verdict import TESTED_LEAST, Status, Verdict
 from bench.scenario import Scenario
 
 Kind = Literal["compare", "gate"]
-# of one figure
+# the verdict on one figure
 Word = Literal["pass", "fail", "inconclusive", "different", "same"]
 
 

@@ -43,13 +43,13 @@ from bench.scenario.quantity import nearest
 from bench.topology.child import Guard
 
 PREFIX = "lockbench-revision-"
-# stay as they are here
+# These folders are never taken from a revision: the bench is the one that runs.
 _THE_BENCH = ("bench", "dashboards", "tests")
 _ASK = (
     "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s "
     "and s.origin else '')"
 )
-# /nope and /opt are 0.57
+# How alike two names must be for a hint; /nope and /opt reach 0.57.
 LIKE = 0.7
 WINDOW_MS = 1500.0
 WARMUP_MS = 300.0
@@ -62,7 +62,7 @@ _INSTANCE = (
     "tls",
     "release_command",
 )
-# of the runs that a refusal is about
+# A refusal names so many of its runs.
 MOST_NAMED = 3
 _NOT_COMPARED = ("seed", "thresholds")
 Settings = Mapping[str, object]
@@ -92,7 +92,7 @@ def read_named(text: str, repository: Path) -> Named:
         return Named(f"{text} ({commit[:9]})", "revision", repository, commit)
     name = rest if prefix == "lib" else text
     path = Path(name)
-    # Path.exists raises for a name that is too long
+    # Path.exists would raise for a name that is too long.
     if name and os.path.exists(name):  # noqa: PTH110
         kind = "scenario" if path.suffix == ".toml" else "stored"
         if prefix == "lib":
@@ -183,7 +183,7 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
     """Yield the folders to import from of a commit of `repository`, without the bench itself.
     Raises UsageError when it holds no package, EnvironmentNotReadyError when git cannot give it, or
     the library in it is not what is imported."""
-    # in a folder below git would archive that folder alone
+    # From a folder further down, git would archive that folder alone.
     top = _top(repository) or repository
     archive = _git(top, "archive", "--format=tar", commit)
     if archive.returncode:
@@ -214,7 +214,7 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
             raise UsageError(
                 f"commit {commit[:12]} of {top.absolute()} holds no Python package to compare"
             )
-        # a version is not compared with itself
+        # Otherwise the gate would compare a version with itself.
         if strange := _imported_elsewhere(folders, folders, guard.folder):
             raise EnvironmentNotReadyError(f"{strange}, not from git")
         yield folders

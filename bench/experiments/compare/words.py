@@ -16,7 +16,8 @@ from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-# times as long: no latency grows so much, but that of who gets no lease is taken for an hour
+# From this factor on a change is endless. No latency grows so much, but a caller without a lease
+# counts as one hour.
 ENDLESS = 1000.0
 
 
@@ -40,7 +41,7 @@ def _headline(result: ComparisonResult) -> str:
     finished = result.finished_pairs
     planned = result.planned_pairs
     if result.kind == "compare":
-        # without the first once more
+        # The last side is the first one once more (A/A), so it is not named.
         names = " · ".join(labels[: -1 if result.paired else None])
     else:
         names = _gate_names(result)
@@ -179,7 +180,7 @@ def limit_of(entry: Judged) -> float | None:
     says."""
     if entry.role != "judged" or entry.tolerance_ratio is None:
         return None
-    # in points of all acquires
+    # The tolerance of this share is in points of all acquires.
     if entry.metric == "acquire.success":
         return 1 - entry.tolerance_ratio / entry.first if entry.first else None
     return 1 / (1 + entry.tolerance_ratio) if entry.higher_is_better else 1 + entry.tolerance_ratio

@@ -69,7 +69,7 @@ def bench(
     rounds = rounds or (3 if grow else 9)
     seconds = seconds or (10.0 if grow else 2.0)
     if telemetry:
-        # which needs OpenTelemetry
+        # This import needs OpenTelemetry.
         from bench.experiments.contest.instrumented import measure_telemetry
 
         result = measure_telemetry(rounds, note)

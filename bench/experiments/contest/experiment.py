@@ -155,7 +155,8 @@ def _measure(
                     figures = contest(
                         cell.contestant, fleet, cell.load, hot_s if part == "hot" else plan.seconds
                     )
-                # elsewhere what is waited for takes longer than what is done
+                # Under the other loads waiting takes longer than work, so the pace of the cores
+                # says little.
                 if part == "cycles":
                     figures = replace(
                         figures, elsewhere_ratio=machine.elsewhere_ratio, piece_us=machine.piece_us

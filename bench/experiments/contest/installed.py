@@ -26,9 +26,9 @@ from bench.experiments.contest.result import Missing, Peer
 ROOT = Path(__file__).parents[3]
 DRIVERS = Path(__file__).with_name("clients")
 INSTALL_S = 600.0
-# between two looks at whether the work was cut
+# the time between two looks at whether the work was cut
 LOOK_S = 0.1
-# they wait for the network more than they compile
+# So many installations run at once: they wait for the network more than they compile.
 AT_ONCE = 3
 REDIS = "redis[hiredis]==8.1.0"
 IOREDIS = "ioredis 5.11.1"
@@ -81,7 +81,7 @@ PEERS = (
     Peer("rslock, all threads", "rust", "rust", ("rslock 0.10.0", "tokio 1.54.1")),
 )
 
-# programs, and how what is in its folder is built
+# by kind: the programs that it needs, and the command that builds it in its folder
 _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "node": (
         ("node", "npm"),
@@ -91,7 +91,7 @@ _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "java": (("java", "mvn"), ("mvn", "--quiet", "--batch-mode", "process-classes")),
     "rust": (("cargo",), ("cargo", "build", "--release", "--quiet")),
 }
-# where what was built is
+# by kind: where the built program is
 _PROGRAMS = {"go": "driver", "rust": "target/release/driver"}
 
 
@@ -155,7 +155,7 @@ def _contestant(peer: Peer, home: Path) -> Contestant:
     if peer.kind in _PROGRAMS:
         return Contestant(peer, (str(home / _PROGRAMS[peer.kind]),))
     words = ("-m", "bench.experiments.contest.clients.driver")
-    # ours, which may be compiled: found as this process found it
+    # Our own lockcore, which may be compiled, is found as this process found it.
     if not peer.home:
         return Contestant(peer, (sys.executable, *words))
     return Contestant(peer, (str(home / "bin" / "python"), *words), {"PYTHONPATH": str(ROOT)})
@@ -174,7 +174,7 @@ def _install(peer: Peer, home: Path, say: Callable[[str], None], cut: Event) -> 
     if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:
         return ""
     say(f"installing: {peer.home} ({', '.join(peer.packages)})")
-    # a build that was cut goes on
+    # A build that was cut goes on where it was; anything else begins anew.
     if stamp.exists() or not command:
         shutil.rmtree(home, ignore_errors=True)
     for program in programs:

@@ -49,20 +49,20 @@ from bench.topology.fleet import start_fleet
 from lockcore import AsyncRedlock, Denied, Lease, Outcome, Redlock
 from lockcore.otel import instrument
 
-# and its callers
+# by way of waiting: how many callers it has
 SHELLS = {"gevent": 64, "uvloop": 64, "asyncio": 64, "threads": 1, "asyncio forked": 64}
-# of each lock, for each of the rounds asked for
+# So many rounds are run for each one that --rounds asks for.
 TURNS = 6
 TURN_S = 0.2
 WARMUP_S = 0.02
 PATIENCE_S = 120.0
 BARS = {"without an SDK": 0.5, "with one": 1.0}  # µs
 CONFIDENCE = 0.95
-# more than the second within which samples become fewer
+# The warm-up is longer than one second, the time in which lockcore.otel makes its spans fewer.
 LONG_S = 2.0
 BLOCKING = ("gevent", "threads")
 AnyRedlock = Redlock | AsyncRedlock
-# told of at once, and then a rest: 10,000 a second, as of threads
+# So many leases are reported at once, and then a rest follows: 10,000 a second, as threads make.
 LEASES = 100
 REST_S = 0.01
 
@@ -94,7 +94,8 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
     ):
         child.tell(order)
         took = child.hear(list[list[float]], 2 * rounds + PATIENCE_S)
-        # killed, it would not have counted what its forked child took, which is ours
+        # The process must end by itself. If it were killed, the CPU of its forked child would not
+        # count as ours.
         child.finish(PATIENCE_S)
     if not took:
         raise EnvironmentNotReadyError(f"{shell} got no round done; try again on a quieter machine")
@@ -114,7 +115,8 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
 # -- in the shell's process ------------------------------------------------------------------------
 
 
-# in the order of `BARS`; a forked child has them, too
+# One pair for each of `BARS`, in that order. They are made at import, so a forked child has them,
+# too.
 PROVIDERS: tuple[tuple[Meters, Traces], ...] = (
     (NoOpMeterProvider(), NoOpTracerProvider()),
     (MeterProvider([InMemoryMetricReader()]), TracerProvider()),
@@ -131,7 +133,7 @@ async def rounds_of(shell: str, rounds: int, order: ClientOrder) -> list[list[fl
         await _turn(shell, lock, replace(order, seconds=LONG_S))
     for _ in range(rounds):
         us = {lock: await _turn(shell, lock, order) for lock in random.sample(locks, len(locks))}
-        # a busy machine may not get one cycle done in so short a time
+        # A busy machine may not finish one cycle in so short a time. Such a round is left out.
         if all(us.values()):
             costs_us.append([us[lock] for lock in locks])
     return costs_us

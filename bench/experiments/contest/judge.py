@@ -39,15 +39,15 @@ from bench.measure.verdict import (
 
 PYTHON_BAR = 20.0
 STOPPED_BAR = 0.9
-# by N: of the fastest peer's rate, in any language
+# by N: the rate to reach, in multiples of the fastest peer's in any language
 RATE_BARS = {1: 1.1, 3: 2.0, 5: 2.5}
-# by N: of the lowest client CPU
+# by N: the client CPU to stay below, in multiples of the lowest peer's
 CLIENT_BARS = {1: 1.0, 3: 1.0, 5: 1 / 3}
 MANY = 64  # callers
 INSTANCES = 5
-# N, processes
+# (N, processes) of each load on one hot key
 HOT = ((1, 1), (5, 1), (5, 4))
-# times the load on free resources
+# A load on a hot key lasts so many times longer than one on free resources.
 HOT_LONGER = 2.5
 
 Figure = Literal[

@@ -16,7 +16,7 @@ from bench.measure.server_facts import ServerBinary
 from bench.measure.statistics import Spread
 
 Kind = Literal["lockcore", "python", "node", "go", "rust", "java"]
-# of the cores, spent elsewhere: such a turn is not compared
+# A turn is not compared if other work took this share of the cores.
 BUSY_RATIO = 0.05
 
 

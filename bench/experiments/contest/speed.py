@@ -104,7 +104,7 @@ ENTRIES = (
     SpeedEntry(ALONE, "lockcore gevent", callers=1),
 )
 Beside = tuple[str, str, str, Figure, Callable[[float, float], float], float]
-# name, two rows, their figure, how they compare, the bar
+# each: its name, two rows, their figure, how they compare, the limit
 BARS: tuple[Beside, ...] = (
     *(
         (f"{one.name}: CPU ratio", one.name, REPLAY, "cycles_per_cpu_s", truediv, one.bar)
@@ -114,7 +114,7 @@ BARS: tuple[Beside, ...] = (
     (f"{CORE}: cycles/s ÷ replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.67),
     (f"{RUN}: cycles/s ÷ replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.58),
     (f"{RUN}: client CPU ÷ that of {CORE}", RUN, CORE, "client_us", truediv, 1.5),
-    # by itself
+    # This figure stands by itself, without a second row.
     (f"{RUN}: cores beside its load", RUN, "", "beside_ratio", truediv, 0.05),
     ("telemetry adds to the client, µs", WATCHED, UNWATCHED, "client_us", sub, 1.5),
     ("1 caller: acquire p50 ÷ raw sockets'", ALONE, RAW, "p50_us", truediv, 1.0),
@@ -138,7 +138,7 @@ GROWN = (
     _changed(BASE),
     _changed(CALM, users=64),
     _changed("1,000 users", users=1000),
-    # each waits for all the others
+    # Each of 5,000 users waits for all the others, so an instance gets more time.
     _changed("5,000 users", "--instance-timeout", "2500ms", users=5000),
     _changed("1,000 resources", "--resources", "1000"),
     _changed("1,000,000 resources", "--resources", "1000000"),
@@ -157,7 +157,7 @@ GROWN = (
     ),
     _changed("64 users on one resource", "--resources", "1", users=64),
 )
-# times the CPU per lease of BASE; of CALM, where callers meet
+# The CPU per lease may be so many times that of BASE; where callers meet, that of CALM.
 FLAT = 1.15
 CONTENDED = 1.3
 GROWN_BARS: tuple[Beside, ...] = tuple(
@@ -165,7 +165,7 @@ GROWN_BARS: tuple[Beside, ...] = tuple(
     for other, bar, some in ((BASE, FLAT, GROWN[1:-3]), (CALM, CONTENDED, GROWN[-3:]))
     for entry in some
 )
-# its turns, one per round
+# the turns of each entry, one per round
 Measured = Mapping[SpeedEntry, Sequence[TurnFigures]]
 
 
@@ -178,7 +178,7 @@ def measure(
     if absent:
         show(absent)
     entries = list(GROWN if grow else [entry for entry in ENTRIES if entry.server in servers])
-    # then the native server's replay is the ceiling of everything there is
+    # Without a plain server, the replay on the native one is the ceiling of all rows.
     if "plain" not in servers and not grow:
         entries[:1] = [SpeedEntry(REPLAY, "replay", "native")]
     measured: dict[SpeedEntry, list[TurnFigures]] = {entry: [] for entry in entries}
@@ -305,7 +305,8 @@ def _turn(
 
 def _alone(entry: SpeedEntry, fleet: Fleet, seconds: float) -> TurnFigures:
     load = TurnLoad(INSTANCES, entry.callers, own=True, merge=entry.merge)
-    # a busy machine may not get one cycle done in so short a time
+    # A busy machine may not finish one cycle in so short a time. It then gets twice, and at last
+    # four times as long.
     for longer in (1, 2, 4):
         figures = contest(ours(entry.driver), fleet, load, longer * seconds)
         if figures.cycles_per_s:
@@ -318,7 +319,7 @@ def figures_of_run(
 ) -> TurnFigures:
     """A whole `lockbench run`, as a user would: its own cost figures are the answer, if it stands
     by them."""
-    # a busy machine may make a run invalid
+    # A busy machine may make a run invalid, so it is tried three times.
     for _ in range(3):
         run = _run(entry, fleet, seconds, rate)
         done = run.rate.achieved_per_s
@@ -328,7 +329,7 @@ def figures_of_run(
         server_us = cost.server_cpu_us_per_cycle
         beside = cost.beside_cpu_ratio
         if not run.verdict.exit_code and done and client_us and server_us:
-            # all processes of the command
+            # For a whole command the CPU of its other processes counts, too.
             client_us += (beside or 0.0) * 1e6 / done if entry.whole else 0.0
             p50_us = None if p50_s is None else p50_s * 1e6
             return TurnFigures(

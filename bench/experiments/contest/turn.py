@@ -42,24 +42,24 @@ from bench.topology.target import emptied
 
 TTL_MS = 10_000
 WAIT_MS = 10_000
-# at least
+# the shortest warm-up
 WARMUP_S = 0.3
-# of several processes: none measures before all have begun
+# The warm-up of several processes: none measures before all have begun.
 STARTS_S = 2.0
-# beyond the load's time
+# A process may take so much longer than its load lasts.
 PATIENCE_S = 45.0
 SENT_BY_CLIENTS = ("set", "setnx", "eval", "evalsha", "delifeq", "delex", "blpop", "fcall")
 BEFORE_S = 2.5
 STOPPED_S = 4.0
 AFTER_S = 3.5
-# around a change that belongs to neither side
+# This time around a change belongs to neither side of it.
 EDGE_S = 0.5
 SETTLE_S = 1.5
 LOOK_S = 0.01
 CORES = 2
-# of a piece of work: 0.1 ms
+# The steps of one piece of work take 0.1 ms.
 STEPS = 1000
-# between two
+# the pause between two pieces
 PAUSE_S = 0.03
 _SUMMED = {"gave_up", "failed", "leases", "keys_left", "errors"}
 _WAITS = {"p50_us", "p99_us"}
@@ -75,7 +75,7 @@ class TurnLoad:
     own: bool
     hold_s: float = 0.0
     merge: bool = False
-    # that share the callers
+    # how many processes share the callers
     processes: int = 1
     stops: bool = False
 
@@ -217,7 +217,7 @@ def over_rounds(rounds: Sequence[TurnFigures]) -> dict[str, Any]:
 def _over(name: str, values: Sequence[Any]) -> Any:
     if name in _SUMMED:
         return _sum(values)
-    # who is not among those that were granted waited for ever
+    # A percentile without a value stands for an acquire that waited for ever.
     if name in _WAITS:
         middle = median(math.inf if value is None else value for value in values)
         return None if math.isinf(middle) else middle
@@ -252,12 +252,12 @@ def _started(
         own=load.own,
         hold_s=load.hold_s,
         ttl_ms=TTL_MS,
-        # a free resource needs none
+        # Our own lock needs no time to wait for a free resource.
         wait_ms=0 if load.own and contestant.peer.kind == "lockcore" else WAIT_MS,
         merge=load.merge,
     )
     child = Child(name, contestant.command, environ={**os.environ, **contestant.environment})
-    # it has ended, and says why when it is asked
+    # A process that has ended takes no order. It says why when `_answer` asks it.
     with suppress(EnvironmentNotReadyError):
         child.tell(order)
     child.leave()
@@ -313,9 +313,9 @@ class Machine:
                 try:
                     os.sched_setaffinity(me, {core})
                 except OSError:
-                    # taken from us meanwhile
+                    # This core was taken from us meanwhile.
                     return
-                # whoever ran here before has left it a cold cache
+                # The first piece only warms the cache, which other work may have left cold.
                 piece()
                 begun_ns = time.thread_time_ns()
                 piece()
@@ -336,15 +336,15 @@ def spent() -> tuple[float, float, float]:
     busy_s = 0.0
     cores = psutil.cpu_times(percpu=True)
     for number in os.sched_getaffinity(0):
-        # not idle, not waiting; guests are in user
+        # All but idle (3) and iowait (4). Guests are already in user (0).
         busy_s += sum(cores[number][:3]) + sum(cores[number][5:8])
     ours_s = 0.0
     own = psutil.Process()
     for process in (own, *own.children(recursive=True)):
         try:
-            # with those of its children that have ended
+            # user and system, of the process and of its children that have ended
             ours_s += sum(process.cpu_times()[:4])
         except psutil.NoSuchProcess:
-            # its parent's from now on
+            # This process has ended: its parent has its times from now on.
             continue
     return busy_s, ours_s, time.monotonic()

@@ -32,7 +32,7 @@ from bench.report.sheet import (
     table,
 )
 
-# by the side of a bar
+# JUnit statuses, by the side of a bar
 _STATUSES = {"reached": "pass", "missed": "fail", "not known": "unknown"}
 
 

@@ -237,7 +237,7 @@ async def aioredlock(order: ClientOrder) -> Lock:
     )
 
 
-# how its callers run, how it is connected
+# by name: how its callers run, and the function that connects it
 LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {
     "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
     "lockcore threads": ("threads", partial(lockcore, "threads")),
@@ -291,7 +291,7 @@ class _Steps:
         try:
             done: Answer = await getattr(self, step.pop("do"))(**step)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001
-            # whatever it raises
+            # Whatever a library raises is an answer.
             return _raised(error, ok=False)
         return done
 
@@ -345,7 +345,7 @@ class _Steps:
     async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
         """Ask for what the parent holds, in a forked child, and end it as multiprocessing does."""
         if not self._forks:
-            # an event loop does not survive one
+            # An event loop does not survive a fork.
             return ABSENT
         from multiprocessing import get_context
 
@@ -369,7 +369,7 @@ def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
     """Do the steps on stdin."""
     how, connect = LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
     read: Callable[[], str] = sys.stdin.readline
-    # while greenlets go on
+    # Reading in a thread lets the greenlets go on.
     if how == "gevent":
         read = partial(import_module("gevent").get_hub().threadpool.apply, sys.stdin.readline)
     if how not in BLOCKING:
@@ -390,7 +390,7 @@ async def _step_tasks(
     context = contextvars.copy_context()
     say({"ok": True})
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        # where coredis keeps its token
+        # All steps share one context: coredis keeps its token there.
         task = asyncio.create_task(steps.answer(json.loads(line)), context=context)
         loop.add_signal_handler(signal.SIGINT, task.cancel)
         say(await task)
@@ -410,7 +410,8 @@ def main() -> None:
         step(ClientOrder(**json.loads(sys.stdin.readline())), say)
     else:
         say(vars(drive(ClientOrder(**json.load(sys.stdin)))))
-    # threads of a library that still wait for a stopped server have nothing more to say
+    # Threads of a library may still wait for a stopped server. They have nothing more to say, so
+    # nobody waits for them.
     os._exit(0)
 
 

@@ -37,13 +37,13 @@ from urllib.parse import urlsplit
 
 KEY_PREFIX = "lockbench:"
 BIN_S = 0.1
-# times in µs are kept as floor(ln(µs) / this): a bucket is a hundredth wide
+# A time is kept as floor(ln(µs) / BUCKET), so a bucket is 1 % wide.
 BUCKET = math.log(1.01)
-# ends the name of a lockcore whose waiters hear of a release
+# The name of a lockcore whose waiters hear of a release ends so.
 PUSH = ", push"
-# after a failure
+# the rest after a failure
 REST_S = 0.001
-# beyond the time that an acquire may take, for the callers to end
+# At the end callers have so much longer than an acquire may take.
 LATE_S = 10.0
 NEVER = math.inf
 Result = TypeVar("Result")
@@ -142,7 +142,7 @@ class Calls:
     had completed it, or lost it (negative), which is when it began the next."""
 
     first_s: float = NEVER
-    # not copied as it grows, as a list is
+    # A deque, because a list is copied as it grows, and that would cost the callers time.
     granted: deque[float] = field(default_factory=deque)
     ended: deque[float] = field(default_factory=deque)
     gave_up: int = 0
@@ -175,7 +175,7 @@ class ClientTurn:
     """A load from its making on. `calls`: of every caller."""
 
     def __init__(self, order: ClientOrder) -> None:
-        # whoever stops a server in the middle goes by this
+        # The process that stops a server in the middle counts its time from this word.
         sys.stderr.write("begin\n")
         self.order = order
         self.calls = [Calls() for _ in range(order.callers)]
@@ -339,13 +339,13 @@ def _sockets(order: ClientOrder) -> list[socket.socket]:
 def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
     """The SETs and the releases of all callers, as lockcore would send them to the instances of
     `order`."""
-    # peers' environments have none
+    # Imported here, because the environments of peers have no lockcore.
     from lockcore import Redlock
     from lockcore.claims import Claims
     from lockcore.commands import FIRST_NUMBER, Dialect, set_nx_px
     from lockcore.settings import Settings
 
-    # a way of waiting
+    # `shell` is a way of waiting here, not a command line; S604 takes it for one.
     with Redlock.connect(  # noqa: S604
         order.urls,
         shell="threads",
