@@ -302,6 +302,7 @@ class SeriesRun:
         self._process = process
         self._channel = channel
         self._is_over = False
+        self._is_interrupted = False
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait up to `timeout_s` for the end of this run, or of Locust: 0 or Locust's exit code;
@@ -315,13 +316,14 @@ class SeriesRun:
         return self._process.wait(1.0 if readable else 0)
 
     def close(self) -> None:
-        """See that nobody is left of a run that has not ended; of one that has the next may
-        follow."""
-        if not self._is_over:
+        """See that nobody is left of a run that has not ended, or that was asked to; after any
+        other the next may follow."""
+        if not self._is_over or self._is_interrupted:
             self._process.close()
 
     def interrupt(self) -> None:
         """Ask Locust to end in order; no run follows then."""
+        self._is_interrupted = True
         self._process.interrupt()
 
     def failure(self) -> BenchError | None:

@@ -321,6 +321,20 @@ def test_a_locust_that_dies_before_it_reads_the_next_plan_is_an_end(
         assert run.wait(30.0) == 7
 
 
+def test_a_locust_that_was_asked_to_end_gets_no_further_run(
+    series: Callable[..., LocustSeries], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run may come to its end first. This one takes its time."""
+    runs = series(answers=2)
+    run = runs.begin(plan(tmp_path))
+    monkeypatch.setattr(LocustProcess, "interrupt", lambda _process: None)
+    run.interrupt()
+    assert run.wait(30.0) == 0
+    run.close()
+    assert runs._process is not None
+    assert runs._process.wait(0) is not None
+
+
 def test_a_series_leaves_no_process_and_no_folder(
     series: Callable[..., LocustSeries], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
