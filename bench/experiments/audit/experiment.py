@@ -40,12 +40,12 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import nearest, require_known
 from bench.topology.server import find_server
 
-# where the environments are
+# The libraries' environments are installed here.
 CACHE = Path(".peers")
 INSTANCES = 3
-# of what did not come about, before it is played alone
+# A schedule that does not come about is tried so often among others. Then it is played alone.
 TRIES = 3
-# libraries per core: they wait, for ends of keys and for time-outs, more than they work
+# So many libraries per core play at once. They mostly wait, for ends of keys and for time-outs.
 AT_ONCE = 6
 SLOW = ("java", "node")
 
@@ -138,7 +138,7 @@ class _Playing:
                 cells.sort(key=lambda cell: list(by_name).index(cell.library))
         self._stop.clear()
         for index, cell in enumerate(cells):
-            # a schedule may not come about among others
+            # The schedule may have failed to come about only because others were playing.
             if cell.verdict == "not known":
                 self._show(f"again, alone: {cell.library}, {cell.schedule}")
                 with self._stage(by_name[cell.library]) as stage:

@@ -31,20 +31,23 @@ from bench.topology.child import Child
 from bench.topology.fleet import wait_until
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# a client that says nothing for so long hangs
+# A client that says nothing for so long hangs.
 PATIENCE_S = 8.0
-# a client is started and connected
+# A client must be started and connected within this time.
 READY_S = 30.0
 RESOURCE = "audit-r"
-# outlives a schedule; is outlived. python-redis-lock counts in whole seconds
+# A lock with the long TTL outlives its schedule; a lock with the short TTL ends within it. Both are
+# whole seconds, because python-redis-lock counts in whole seconds.
 LONG_MS = 10_000
 SHORT_MS = 1000
 WAIT_MS = 500
-# below the time-outs that clients give a server: lockcore's of 50 ms is the shortest
+# A pause of so long stays below the time-outs that clients give a server. The shortest is
+# lockcore's, 50 ms.
 BRIEF_S = 0.04
-# between two looks at whether the audit was cut
+# The time between two looks at whether the audit was interrupted.
 LOOK_S = 0.1
-# for want of memory, too: what ends a client so is not its library
+# A client with one of these exit codes was killed from outside, for example for want of memory. Its
+# library is not to blame.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -150,9 +153,9 @@ class Party(Child):
         self._words = words_of(order.name)
         self._asked_ns = 0
         self._ttl_ms = 0
-        # when the keys of its last lock end
+        # The moment when the keys of its last lock end.
         self.until_ns = 0
-        # until when it is known to have asked no frozen server
+        # Until this moment it is certain that it has asked no frozen server.
         self.idle_ns = 0
         self.late = False
         try:

@@ -9,7 +9,7 @@ from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, says
 
 CellWord = Literal["holds", "does not", "not applicable", "not known"]
-# and the planted fault
+# A control's name is this prefix and the planted fault.
 CONTROL = "control: "
 NO_FAULT = "none"
 

@@ -29,7 +29,7 @@ REDLOCK = "Redis, Distributed Locks"
 KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
 SANFILIPPO = "S. Sanfilippo, Is Redlock safe? (2016)"
 KEPT = "keys of a lock that nobody has stay for the rest of the TTL"
-# within which nothing may be left of a lock that nobody has; a TTL is five times that
+# After so long nothing may be left of a lock that nobody has. The long TTL is five times as long.
 CLEAN_S = 2.0
 DOWN_S = 25.0
 STEPS = 5
@@ -410,7 +410,7 @@ def body_without_lock(stage: Stage) -> str:
     try:
         reply = other.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS // 5, wait_ms=WAIT_MS)
     except HangsError:
-        # it waits for the lock
+        # The client waits for the lock, as it should.
         return ""
     if not reply.ok:
         return ""

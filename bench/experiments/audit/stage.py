@@ -40,9 +40,10 @@ from bench.topology.shim import Control, Preload
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 WARM = "audit-warm"
-# between looks at keys: each asks all servers, beside plays that must not be held up
+# The time between two looks at the keys. Each look asks all servers, and other plays on this
+# machine must not be held up.
 LOOK_S = 0.02
-# half the CPU to start; only timing differs
+# A JVM needs half the CPU to start with these options. Only its timing differs.
 _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 

@@ -19,7 +19,7 @@ LOCKS_PER_S = 240
 SEED = 1
 _POLICIES = ("none", "no", "everysec", "always")
 _KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
-# more, and an acquire under always takes longer than its instance time-out allows
+# With more latency an acquire under `always` takes longer than its instance time-out allows.
 MOST_LATENCY_MS = 200.0
 
 

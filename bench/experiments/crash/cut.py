@@ -41,9 +41,9 @@ from lockcore.quorum import quorum_of
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
 TICK_S = 0.01
-# acquires of one fleet: a slow disk must not pile them up
+# The most acquires of one fleet under way at once. A slow disk must not pile them up.
 MOST_OUTSTANDING = 200
-# the youngest locks of a margin that each second client asks for
+# Each second client asks for so many of a margin's locks, the youngest ones.
 ASKED = 20
 ASK_EVERY_S = 0.2
 AT_ONCE_ROUNDS = 3
@@ -190,7 +190,7 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
     except asyncio.CancelledError:
         await asyncio.wait([job])
         if not job.cancelled():
-            # it is known
+            # The exception is fetched, so that asyncio does not log it as never retrieved.
             job.exception()
         raise
 
@@ -246,7 +246,7 @@ class OneCut:
         self._dead_ns = 0
         self._ended_ns = dict[int, int]()
         self._firsts: dict[_First, AsyncRedlock] = {}
-        # one that trusts restarted instances, one that lets them abstain
+        # The first of them trusts restarted instances, the second lets them abstain.
         self._seconds: list[AsyncRedlock] = []
 
     async def run(self) -> CutFacts:
@@ -348,7 +348,8 @@ class OneCut:
                 for first, way in pairs
             ]
         else:
-            # what ended may be deleted
+            # The losses are read from the files now, because a key may expire before the instance
+            # is back.
             losses = self._losses(await self._known(self._place.kept_by), self._dead_ns)
             asking = [_task(stack, self._contend(first, way, None)) for first, way in pairs]
             safe_ns = max(self._ended_ns.values()) + TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)

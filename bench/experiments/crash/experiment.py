@@ -47,20 +47,20 @@ from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 from lockcore.errors import LockcoreError
 
-# of DEPTH instances, at once
+# So many fleets of DEPTH instances per core are at work at once.
 FLEETS_PER_CORE = 7
 MOST_FLEETS = 16
 TRIES = 3
-# times fewer fleets at once for what was given up
+# What was given up is tried again with so many times fewer fleets at once.
 _FEWER = 4
 _LOOK_S = 0.05
-# fleets start and end in threads, and every client shakes hands in some
+# Fleets start and end in threads, and every client shakes hands in threads.
 _THREADS_PER_LANE = 8
-# connections to an instance: one client per margin, two second ones, our own questions
+# The connections to one instance: one client per margin, two second clients, and our own questions.
 _CLIENTS = 6
-# of all work: then it is known how fast it goes here
+# When this share of all work is done, the pace on this machine is known.
 _KNOWN = 0.1
-# a cut that takes so long hangs
+# A cut that takes so long hangs.
 _CUT_S = 90.0
 
 
@@ -73,7 +73,7 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
         experiment.raising = False
         plan = order.plan
         with closing(CrashPlace(server)) as place:
-            # to see whether it takes the shim
+            # A fleet is opened once to see whether this server takes the shim.
             place.open(1, "none")
         with open_journal(
             order.folder, {**plan.to_json(), "server": server.sha256}, CutFacts
@@ -175,7 +175,8 @@ class _CutQueue:
     async def _work(self, is_over: Callable[[], bool]) -> None:
         threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._lanes, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
-        # what failed did so, perhaps, for want of time
+        # What failed the first time may have failed for want of time. So it gets more room the
+        # second time.
         for lanes in (self._lanes, max(1, self._lanes // _FEWER)):
             if is_over():
                 break

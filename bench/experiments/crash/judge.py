@@ -41,13 +41,13 @@ from bench.measure.expectation import (
 )
 from bench.measure.verdict import Verdict
 
-# why, unless as expected
+# The word of a row, and the reason unless it is as expected.
 Judged = tuple[RowWord, str | None]
-# in the warning of a group that could not be finished
+# These words stand in the warning of a group that could not be finished.
 GIVEN_UP = ": given up: "
-# of the locks at stake
+# So large a share of the locks at stake counts as nearly all.
 NEARLY_ALL = 0.9
-# a sync may wait so long for its thread: asked for, and not yet in the ledger
+# A sync may wait so long for its thread. It is asked for then, and not yet in the ledger.
 ASKED_FOR_S = 0.1
 
 
@@ -258,7 +258,7 @@ def judge_double_grants(row: CrashRow) -> Judged:
     if expected == "none-unless-in-flight":
         if apart == row.cuts:
             return NOT_KNOWN, "a sync was in flight in every cut"
-        # what they were is not in older rows
+        # Older rows do not say how many locks were granted twice in cuts with a sync in flight.
         older = row.double_grants if apart and row.verdict != VIOLATED else 0
         doubled -= older if row.double_grants_apart is None else row.double_grants_apart
     if expected in ("none", "none-unless-in-flight"):

@@ -20,17 +20,17 @@ from bench.measure.section import Amount, Section, builtins_of
 from lockcore.quorum import quorum_of
 
 TTL_MS = 2000
-# per group: 95 % sure that what was seen in none of them happens in fewer than one of seven
+# So many cuts per group. What none of them shows happens in fewer than one of seven (95 % sure).
 CUTS = 20
-# the N that quick looks at in depth
+# `--quick` looks at this N in depth.
 DEPTH = 3
-# everysec syncs once in it: a load lasts so much longer than `SETTLE_S`, at random
+# `everysec` syncs once in this time. A load lasts `SETTLE_S` and a random share of this time.
 CYCLE_S = 1.0
 SETTLE_S = 1.1
 # `always` waits for it in every acquire, which may take a quarter of the TTL
 SLOW_SYNC_S = 1.5
 SLOW_ALWAYS_S = 0.2
-# from the end of the instances to that of the last lease, with restarts and questions
+# The time from the end of the instances to the end of the last lease, with restarts and questions.
 AFTER_S = 2.4
 _MAIN = {
     ("none", "kill"),

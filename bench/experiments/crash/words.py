@@ -24,7 +24,7 @@ from bench.report.sheet import (
     table,
 )
 
-# fewer give no bound worth a sentence
+# Fewer crashes give no bound that is worth a sentence.
 _LEAST_CUTS = 6
 _KINDS = {
     "shutdown": "SHUTDOWN",

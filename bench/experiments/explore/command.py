@@ -61,7 +61,7 @@ def explore(**values: Any) -> int:
     exhaustive = values["exhaustive"]
     budget_s = values["budget"] or (10.0 if exhaustive is None else None)
     for recipe in recipes:
-        # a wrong name is refused before the work
+        # A wrong name is refused before the work.
         _ = find_recipe(recipe).about
     plan = ExplorePlan(
         recipes=tuple(dict.fromkeys(recipes)),

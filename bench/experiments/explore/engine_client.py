@@ -85,7 +85,7 @@ class EngineClient:
                         try:
                             actor.wait()
                         except BaseException as error:  # noqa: BLE001
-                            # the steps decide what becomes of it
+                            # The steps decide what becomes of the exception.
                             request.waiter = None
                             steps.throw(error)
                 request = steps.send(self._world.now_ns)
@@ -127,7 +127,9 @@ class EngineClient:
         """The next tick comes when it is due; `next_ns`: at the latest."""
         now_ns = self._world.now_ns
         ticks_ns = self._ticks_ns
-        # else nothing else is due before
+        # A tick that is planned already is early enough, unless a deadline comes before it or it is
+        # further away than the lag cap. Only then the engine is asked when it wants its next tick.
+        # This is called for every message.
         if ticks_ns > self.engine.deadlines.due_ns or ticks_ns > now_ns + LAG_NS:
             next_ns = self.engine.next_tick_ns(now_ns)
         self._plan(next_ns)

@@ -37,9 +37,9 @@ from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
 
 REPLAYS = 3
-# of an exhaustive search
+# An exhaustive search is divided into so many parts.
 PARTS = 400
-# of one block, on a machine that is busy; of a part, which may be long
+# One block may take so long on a busy machine. A part may be long, too.
 _PATIENCE_S = 120.0
 _PART_S = 3600.0
 
@@ -67,7 +67,7 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
                         row, broken=structs.replace(row.broken, replayed=replayed)
                     )
             except KeyboardInterrupt:
-                # it may have been hours
+                # The search may have taken hours, so what it has found is kept.
                 if total.played:
                     rows.append(row_of(recipe, find_recipe(recipe).about, total, cut="it was cut"))
                 raise
@@ -115,7 +115,8 @@ def _on_servers(
                 searcher.tell(again)
                 answers.append(searcher.hear(Hunt, _PATIENCE_S))
     except EnvironmentNotReadyError as error:
-        # what it says later answers nobody's question
+        # The process is closed, because a late answer would be taken for the answer to the next
+        # order.
         searcher.close()
         return Replayed(reason=str(error))
     same = sum(kind_of(one.rule) == kind_of(broken.rule) for one in answers if one.rule)
@@ -172,7 +173,7 @@ def row_of(
 ) -> ExploredRow:
     """The row of a recipe, judged: without a broken rule it takes schedules that could have broken
     it, all of them that were asked for. `cut`: what ended it early."""
-    # what ran in real time may have been what keeps it whole
+    # What ran in real time may be what keeps the recipe safe. So nothing counts as broken.
     broken = None if total.outside else total.broken
     needs = _preconditions(about, total, whole=whole, cut=cut)
     setting = setting_of(recipe, about)

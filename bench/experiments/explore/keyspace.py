@@ -18,7 +18,7 @@ from bench.errors import EnvironmentNotReadyError
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 Command = list[bytes]
-# nil, integer, bulk, status, error, array
+# In RESP2 these are nil, integer, bulk, status, error and array.
 Reply = None | int | bytes | str | ReplyError | list[Any]
 OK = "OK"
 
@@ -56,7 +56,7 @@ class Keyspace:
         self.role = "master"
         self.is_full = False
         self.scripts: dict[bytes, bytes] = {}
-        # is called with each key that was written
+        # This is called with each key that was written.
         self.changed: Callable[[bytes], object] = nothing
         self._entries: dict[bytes, tuple[Any, int]] = {}
 
@@ -229,7 +229,7 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
     b"EVALSHA": Keyspace._evalsha,
     b"ROLE": lambda self: [self.role.encode(), 0, []],
     b"PING": lambda self: "PONG",
-    # nobody can subscribe: who waits for a word polls
+    # Nobody can subscribe here. A client that waits for a message polls.
     b"PUBLISH": lambda self, *arguments: 0,
     b"LPUSH": Keyspace._lpush,
     b"CLIENT": lambda self, *arguments: OK,
@@ -239,14 +239,14 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
 
 # -- Lua -------------------------------------------------------------------------------------------
 
-# whose script runs
+# The keyspaces whose scripts run now, the innermost last.
 _CALLER: list[Keyspace] = []
 
 
 @cache
 def _lua() -> Any:
     try:
-        # the servers' Lua
+        # This is the version of Lua that servers have.
         from lupa.lua51 import LuaRuntime
     except ImportError:
         raise EnvironmentNotReadyError(

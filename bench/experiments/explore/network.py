@@ -15,10 +15,13 @@ from bench.experiments.explore.keyspace import Command, Keyspace
 from bench.experiments.explore.schedule import LATENCY_NS, Change
 from bench.experiments.explore.world import Process, World, nothing, places
 
-# what a server that only has scripts lacks
+# A server that only has scripts lacks these commands and options.
 OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})
 
 
+# A client sends the same bytes to all instances, and each instance would parse them. The cache
+# parses them once. The result is a tuple, so that nobody can append to what another instance reads,
+# too; the commands in it must not be changed either.
 @lru_cache(64)
 def commands_of(data: bytes) -> tuple[Command, ...]:
     """The commands in `data`; none while the last one is not whole.
@@ -138,7 +141,7 @@ class SimulatedLink:
         server.connected += 1
         self.id = server.connected
         self.to_server: deque[tuple[int, int, bytes]] = deque()
-        # of a command
+        # The first bytes of a command that is not whole yet.
         self._begun = b""
         self.is_open = True
         self.is_cut = False
@@ -161,7 +164,7 @@ class SimulatedLink:
                 return 0
             if change.what == "late":
                 due_ns += change.for_ns
-        # nobody is there any more; the client hears of it
+        # The server is gone. The client hears of it a little later.
         if self.is_cut:
             return 0
         self._arrives_ns = due_ns = max(self._arrives_ns, due_ns)

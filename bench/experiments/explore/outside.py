@@ -31,7 +31,7 @@ _STARTS = frozenset(
         "subprocess.Popen",
     )
 )
-# the last one since Python 3.13
+# The last name exists since Python 3.13.
 _THREADS = ("start_new_thread", "start_new", "start_joinable_thread")
 
 
@@ -66,7 +66,7 @@ class Outside:
             cls.first = (
                 cls.first or "it uses gevent, whose greenlets and timers do not run in virtual time"
             )
-            # the next recipe of this process is not to be taken for it
+            # The hub is destroyed, so that the next recipe of this process is not blamed for it.
             hub.destroy(destroy_loop=True)
         first = cls.first
         cls.first = ""
@@ -92,13 +92,17 @@ def watch() -> None:
         """Python 3.11 has no audit event for a thread."""
 
         def either(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-            # a threading.Timer, or another class of threads
+            # It may be a threading.Timer, or another class of threads.
             owner = getattr(function, "__self__", None)
             Outside.note(f"a thread ({type(owner).__name__})" if owner is not None else "a thread")
             return real(function, *arguments, **named)
 
         return either
 
+    # An audit hook can be neither removed nor replaced by a recipe, so processes are noticed by the
+    # hook. Threads have no audit event in Python 3.11, and timers and loops have none that suits.
+    # They are noticed by functions in the place of the real ones. `threading` has copied its
+    # functions from `_thread` under other names, so both modules are changed.
     sys.addaudithook(hook)
     for name in _THREADS:
         for module, own in ((_thread, name), (threading, f"_{name}")):

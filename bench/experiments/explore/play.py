@@ -33,13 +33,13 @@ from lockcore.clock import NS_PER_MS
 from lockcore.quorum import outcome_of, quorum_of
 
 WAIT_MS = 2 * TTL_MS
-# to get it, when it was denied
+# A caller that was denied tries so many times more.
 MORE_TRIES = 2
 ENDS_NS = START_NS + 20 * TTL_MS * NS_PER_MS
 CALM_NS = START_NS + 40 * TTL_MS * NS_PER_MS
-# the instance timeout
+# This is the instance time-out.
 ORPHAN_NS = TTL_MS * NS_PER_MS // 10
-# the recipe whose engine is played without its shell
+# The engine of this recipe is played without its shell.
 ENGINE = "redlock"
 
 
@@ -98,7 +98,7 @@ class Played:
                     skipped = Counter(
                         (where, client)
                         for (where, who, _), at_ns in self.passed.items()
-                        # that began it
+                        # These visits belong to what began the attempt.
                         if who == client
                         and where != "serve"
                         and at_ns < begin_ns + (where == "step")
@@ -129,9 +129,9 @@ class Play:
                 replica.follow(self.servers[0])
         self.held: dict[str, list[Holding]] = {}
         self.played = Played(seen=self.world.seen, passed=self.world.passed)
-        # by client
+        # Each client's process and locker, by the client's number.
         self.lockers: dict[int, tuple[Process, Any]] = {}
-        # not done
+        # The actors that are not done yet.
         self.busy = set[Actor]()
         self.acquiring: dict[Actor, Process] = {}
 
@@ -155,7 +155,8 @@ class Play:
             world.end()
             for _, locker in self.lockers.values():
                 locker.close()
-            # what is in no circle need not be looked for
+            # The references are dropped. What is in no circle need not be looked for by the
+            # collector.
             world.seen = []
             world.passed = {}
         return self.played
@@ -214,7 +215,7 @@ class Play:
         setting = self.setting
         granted = 0
         for turn in range(setting.rounds + MORE_TRIES):
-            # so that clients share some
+            # Clients share some of the resources, and begin with different ones.
             first = caller + client * (setting.resources - setting.callers)
             resource = f"r{(first + turn) % setting.resources}"
             self.acquiring[here()] = here().process
@@ -316,7 +317,7 @@ class Play:
                 return
             world.run(world.now_ns + 50 * NS_PER_MS)
         if not world.is_over and not self.busy:
-            # what an instance took later than anybody waits for it stays until its TTL
+            # A SET that an instance took later than anybody waits for stays until its TTL.
             orphans = {event[5][2] for event in self._sets() if event[0] - event[4] > ORPHAN_NS}
             if left := sum(
                 bool(set(server.data.keys.values()) - orphans) for server in self.servers
@@ -327,6 +328,9 @@ class Play:
 def play(setting: Setting, choose: Choose) -> Played:
     """Play one schedule."""
     played = Play(setting, choose).run()
-    # a world is full of circles: looked for while they are in the processor's caches
+    # A world is full of circles: servers, links and actors refer to each other. Reference counts
+    # alone never free it, and `search` has switched the collector nearly off. So the youngest
+    # generation is collected here, while the world is still in the processor's caches. Without this
+    # line each search process grows with every schedule.
     gc.collect(0)
     return played

@@ -27,7 +27,7 @@ from lockcore.clock import NS_PER_MS
 
 LATENCY_NS = NS_PER_MS // 5
 TTL_MS = 500
-# of the TTL: how long something is held up
+# Something is held up for one of these shares of the TTL.
 SHARES = (0.001, 0.02, 0.1, 0.5, 0.994, 1.2, 2.2)
 EXHAUSTIVE_SHARES = (0.02, 0.994, 1.2)
 HELD_UP = ("pause", "late")
@@ -109,7 +109,7 @@ def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) ->
 
     def choose(place: Place) -> Change | None:
         drew = draw()
-        # nearly always
+        # This is so nearly always, and then nothing else need be looked at.
         if drew >= first:
             return None
         where, _, visit = place

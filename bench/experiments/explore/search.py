@@ -52,12 +52,12 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 
 ENGINE_MAY = {place: may for place, may in ANY.items() if place != "skew"}
 ENGINE_MAY |= {"step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
-# schedules that are shared out together
+# So many schedules are handed to a search process together.
 BLOCK = 50
-# broken schedules that are made smaller, unless one has so few steps
+# So many broken schedules are made smaller. The search stops earlier at one with `SHORT` steps.
 ENOUGH = 5
 SHORT = 12
-# every so many schedules of lockcore have several callers in each client, and more than one lock
+# One of so many schedules of lockcore has several callers in each client, and more than one lock.
 CROWD = 4
 
 
@@ -100,7 +100,8 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
         choose = at_random(setting, random, changes)
     elif number:
         if setting.recipe not in _USUAL:
-            # of no number: each process begins with another
+            # The usual course belongs to no number, because each process begins with another
+            # number.
             _USUAL[setting.recipe] = play(usual, changes.get)
         choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, changes)
     return Schedule(setting, changes), play(setting, choose)
@@ -276,8 +277,11 @@ def main() -> None:
     """Obey until there are no more orders."""
     take_over()
     watch()
+    # What is loaded by now lives as long as this process. So it is frozen, and no collection walks
+    # through it again. The collector then hardly ever runs by itself, because `play` collects after
+    # each schedule what that schedule left. Without this the collector would walk through a running
+    # world again and again, and most of a world is still in use then.
     gc.freeze()
-    # play.py collects what a schedule leaves
     gc.set_threshold(50_000)
     for order in orders(SearchOrder):
         say(answer(order))
@@ -290,7 +294,7 @@ def answer(order: SearchOrder) -> Hunt:
     try:
         about = find_recipe(order.recipe).about
     except UsageError as error:
-        # it was loaded outside of this process, where time is real
+        # The recipe was loaded in another process, where time is real. Here it cannot be loaded.
         return Hunt(raised=str(error), outside=Outside.take())
     setting = setting_of(order.recipe, about)
     first = order.first

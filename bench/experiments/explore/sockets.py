@@ -26,9 +26,9 @@ from bench.experiments.explore.world import Actor, here
 from bench.recipes.protocol import RecipeSettings
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S
 
-# the wall clocks' reading when a world begins
+# The wall clocks read this when a world begins.
 WALL_NS = 1_700_000_000 * NS_PER_S
-# of server 0; the others' follow
+# The port of server 0. The ports of the other servers follow.
 PORT = 1
 
 
@@ -51,7 +51,8 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
     if Scene.servers != servers:
         Scene.servers = servers
         Scene.worlds = Scene.worlds + 1
-    # what a recipe has outside of its servers is of one world, too
+    # A recipe may keep something outside of its servers. The prefix keeps that apart for each
+    # world, too.
     prefix = f"{os.getpid()}-{Scene.worlds}:"
     settings = RecipeSettings(key_prefix=prefix, max_ttl_ms=TTL_MS, retry=RETRY)
     locker: Any = find_recipe(recipe).connect(
@@ -173,11 +174,11 @@ class _SimulatedThread:
         kwargs: Mapping[str, object] | None = None,
         **_more: object,
     ) -> None:
-        # a threading.Timer, or a class of its own with a `run`
+        # It is a threading.Timer, or a class of its own with a `run`.
         if target is None:
             Outside.note(f"a thread ({type(self).__name__})")
         elif str(getattr(target, "__module__", "")).startswith("concurrent.futures"):
-            # its queue blocks this whole process
+            # The pool's queue would block this whole process.
             Outside.note("a pool of threads")
         self._target = None if target is None else partial(target, *args, **(kwargs or {}))
 
@@ -186,8 +187,8 @@ class _SimulatedThread:
         if isinstance(actor, Actor):
             actor.process.start(self._run)
         else:
-            # while the recipe is imported: what it waits for then must come
-            # noticed there
+            # While a recipe is imported, its thread really runs, because the import may wait for
+            # what the thread does. `Outside` notices the thread all the same.
             _thread.start_new_thread(partial(self._run), ())
 
     def _run(self) -> None:
@@ -235,6 +236,12 @@ class _SimulatedCondition:
 def take_over() -> None:
     """Make this process one for simulations, for good."""
 
+    # A recipe may be code of another package, which reads `time` and starts threads by itself. So
+    # the functions of the modules `time` and `threading` are replaced, not our own calls. Each
+    # replacement looks who calls it: an actor of a world gets virtual time, everybody else gets
+    # real time. That is why the same process can still talk to its parent and wait for real
+    # servers. What is not replaced here would run in real time; outside.py notices that, and then
+    # nothing is known of the recipe.
     def virtual(real: Callable[..., Any], of: Callable[..., Any]) -> Callable[..., Any]:
         def either(*arguments: float) -> Any:
             actor = getcurrent()
@@ -259,7 +266,7 @@ def take_over() -> None:
 
     import lockcore.clock
 
-    # before a recipe takes it from there
+    # This must happen before a recipe imports the function from there.
     lockcore.clock.monotonic_ns = time.monotonic_ns
     redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain

@@ -9,7 +9,7 @@ from bench.report.figures import count
 from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
 
 HEAD = ("recipe", "size", "played", "tested", "per s", "steps", "came out", "verdict")
-# of a terminal's 80, beside the times
+# The widest diagram. A terminal has 80 columns, and the times need the rest.
 WIDEST = 72
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 

@@ -20,7 +20,7 @@ from bench.experiments.explore.schedule import Change, Choose, Place
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 START_NS = 3_000_000 * NS_PER_MS
-# what was seen: time (ns), what, and what `diagram` knows of each
+# One observation: its time (ns), its name, and details that `diagram` knows for each name.
 Event = tuple[Any, ...]
 
 
@@ -46,17 +46,21 @@ class World:
     and nothing is kept; `is_over`: set by whoever has seen enough."""
 
     def __init__(self, choose: Choose) -> None:
-        # until then all connect
+        # All clients connect in the second before START_NS.
         self.now_ns = START_NS - 1_000 * NS_PER_MS
         self.is_over = self.is_begun = False
         self.seen: list[Event] = []
         self.actors: list[Actor] = []
-        # with the time, ns, in order
+        # The places that were passed, in order, each with its time (ns).
         self.passed: dict[Place, int] = {}
-        # returns when it is that time, if it plays in real time
+        # A function that returns when that time has come, if the schedule plays in real time.
         self.until: Callable[[int], object] | None = None
         self._choose = choose
-        # a heap
+        # The heap has one entry per moment, not one per event. The events of a moment stand in a
+        # list in `_due`, in the order in which they were asked for. This order makes a schedule
+        # repeatable. A heap of events would need a number in each entry to keep it, because
+        # callables cannot be compared.
+        # The times (ns) at which something is due, as a heap. What is due stands in `_due`.
         self._times: list[int] = []
         self._due: dict[int, list[Callable[[], object]]] = {}
 
@@ -105,7 +109,7 @@ class World:
         """End everybody who still waits."""
         self.is_over = True
         for actor in self.actors:
-            # whoever cleans up waits again, and is ended again
+            # An actor that cleans up may wait again. Then it is ended again.
             for _ in range(5):
                 if actor.dead or not actor:
                     break
@@ -164,7 +168,7 @@ class Actor(greenlet):  # type: ignore[misc]
 
     def __init__(self, process: Process, work: Callable[[], object]) -> None:
         maker = getcurrent()
-        # whom a wait goes back to
+        # The parent is the greenlet that a wait switches back to.
         super().__init__(self._live, maker.parent if isinstance(maker, Actor) else maker)
         self.process = process
         self.world = process.world

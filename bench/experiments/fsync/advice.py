@@ -14,12 +14,12 @@ from typing import NamedTuple
 from bench.experiments.crash.result import Restart
 from bench.experiments.fsync.result import POLICIES, AlwaysCost, LossesSeen, PlannerPage, Policy
 
-# fewer give no bound worth a sentence
+# Fewer crashes give no bound that is worth a sentence.
 LEAST_CUTS = 6
-# a lease counts as over when its TTL and the drift have passed
+# A lease counts as over when its TTL and the drift have passed.
 DRIFT_FACTOR = 1.01
 DRIFT_S = 0.002
-# systemd's DefaultTimeoutStartSec
+# This is systemd's DefaultTimeoutStartSec.
 UNIT_TIMEOUT_S = 90
 RATIO = "everysec's acquires/s ÷ always's"
 NOTHING_YET = "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"

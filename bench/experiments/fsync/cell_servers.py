@@ -34,7 +34,7 @@ from lockcore.clock import NS_PER_MS
 from lockcore.shells.target import InstanceTarget
 
 _CONFIG = ("--latency-monitor-threshold", "1", "--auto-aof-rewrite-percentage", "0")
-# beyond the load's own
+# So many connections are allowed beyond those of the load.
 _MAXCLIENTS = 100
 _POLICY = "appendfsync"
 _ASK_S = 2.0

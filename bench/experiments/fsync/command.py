@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bench.experiments.fsync.result import FsyncCell, Policy
     from bench.report.kinds import Found
 
-# fewer pairs give no interval of 95 % (Wilcoxon)
+# Fewer pairs give no interval of 95 % (Wilcoxon).
 REPEATS = 6
 QUICK_REPEATS = 8
 SECONDS = 0.5
@@ -45,12 +45,12 @@ WARMUP_SHARE = 0.3
 SEED = 1
 _LISTS = ("policies", "instances", "clients", "pipeline", "latency", "repeats", "seconds")
 
-# of a load
+# The shortest load.
 LEAST_S = 0.2
 MOST_S = 600.0
 MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
-# of a lock that somebody plans
+# The shortest TTL that somebody can plan.
 LEAST_TTL_MS = 1.0
 MOST_TTL_MS = 86_400_000.0
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))

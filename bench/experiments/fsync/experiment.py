@@ -59,16 +59,16 @@ from bench.topology.fleet import require_descriptors
 from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
 from bench.topology.target import client_of, parse_targets
 
-# of the measured window
+# A rewrite starts when this share of the measured window is over.
 REWRITE_AT = 0.3
 LONGEST_REWRITE_S = 30.0
 WAITAOF_PROBES = 2
-# for an answer of the load process, beyond what a phase itself takes
+# The load process answers within this time, beyond what a phase itself takes.
 PATIENCE_S = 60.0
 _TIMEOUT_S = 20.0
 _LOOK_S = 0.002
 _FILL = "for i = 1, 200000 do redis.call('set', ARGV[1] .. i, string.rep('x', 100)) end return 1"
-# blocks without one lock, beyond those with some: then something else is wrong
+# If so many more blocks granted nothing than granted something, something else is wrong.
 MOST_BARREN = 3
 
 
@@ -93,7 +93,7 @@ def run_fsync(
                 visits.measure()
             experiment.require(journal.pieces)
             result = beside(visits.result(experiment), order.folder.absolute().parent)
-            # it must be said, and nothing measured be lost for it
+            # The trouble must be reported, and no measured block may be lost for it.
             if trouble := servers.close():
                 result = structs.replace(result, warnings=(*result.warnings, trouble))
             if result.interrupted:
@@ -233,6 +233,10 @@ def measure_block(
     maxima_of: dict[FsyncCell, list[LoadSeen]] = {cell: [] for cell in block}
     with load_process(LoadOrder(servers.urls, key_prefix, cell, plan.seed)) as child:
         for number in range(plan.repeats):
+            # The policies are measured alternately, and every second pass goes backwards (A B C, C
+            # B A). A machine that slowly becomes faster or slower then favours no policy. With the
+            # same order every time, the first policy of the block would always have the earlier
+            # half of the drift.
             for cell in block if number % 2 == 0 else block[::-1]:
                 maxima_of[cell].append(_loaded(plan, servers, child, cell))
         rates_per_s = {cell: _open_rate(cell, loads) for cell, loads in maxima_of.items()}
@@ -314,7 +318,7 @@ def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -
     """
     deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
     for old, change in zip(before, deltas, strict=True):
-        # it did answer: it has gone, or is another one now
+        # It did answer before. So it is gone, or another server has its place.
         if change.warning and old.values is not None:
             raise EnvironmentNotReadyError(
                 f"{change.address} did not live through the load ({change.warning}); see "
@@ -358,7 +362,7 @@ def rewrite_now(servers: CellServers, load_s: float) -> float | None:
             if (took_s := time.monotonic() - begun_s) <= load_s:
                 fsyncs = servers.syncs_since(before)
                 seen_s = took_s
-            # no server tells when it has ended
+            # No server reports the moment when a rewrite has ended, so we look.
             time.sleep(_LOOK_S)
         return None if running or fsyncs is None else fsyncs / seen_s
 

@@ -47,16 +47,18 @@ from bench.measure.verdict import Evidence, Verdict
 from bench.measure.workers import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.scenario.quantity import parse_delay
 
-# twice the deviation of interleaved pairs of the same code (7.5 %)
+# Twice the deviation of interleaved pairs of the same code, which is 7.5 %.
 NOISE = 0.15
-# of the visits: with fewer, half of all pairs of policies lack one (0.75² = 0.56)
+# At least this share of the visits must be made. With fewer, half of all pairs of policies lack one
+# visit (0.75² = 0.56).
 MADE_SHARE = 0.75
 CONFIDENCE = 0.95
-# two fsyncs ÷ a whole cycle of the fastest: below, noise may hide what always costs
+# The time of two fsyncs ÷ a whole cycle of the fastest policy. Below this, noise may hide what
+# `always` costs.
 CHEAP_SYNC = 1.0
 SYNCED_SHARE = 0.5
 BEHIND_SHARE = 0.01
-# of the number of arrivals, which is a Poisson count
+# So many standard deviations of the number of arrivals, which is a Poisson count.
 BEHIND_SIGMAS = 2.0
 
 Rows = Sequence[FsyncRow]
@@ -260,7 +262,7 @@ def findings_of(rows: Rows) -> list[FsyncFinding]:
     """Every finding that the rows can say something about."""
     orders = list(_orders(rows))
     costs = list(_always_slowest(rows))
-    # then noise hides what a policy costs, too
+    # If the noise hides the order of the policies, it hides what a policy costs, too.
     if orders:
         costs = [
             replace(one, verdict="not known") if one.verdict == "not shown" else one

@@ -39,7 +39,7 @@ from lockcore.quorum import quorum_of
 
 CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")
-# after a denied acquire
+# A caller rests so long after a denied acquire.
 REST_S = 0.005
 MOST_AWAITED = 1 << 20
 
@@ -199,7 +199,7 @@ class Callers:
     def run(self, phase: Phase) -> PhaseFigures:
         """Load for one phase; returns when every caller has ended its cycle."""
         self._seed += 1
-        # the time it takes to start them
+        # The origin lies in the future by the time it takes to start all callers, 20 µs each.
         origin_ns = monotonic_ns() + len(self._callers) * 20_000
         start_ns, stop_ns = (
             int(edge_s * NS_PER_S) for edge_s in (phase.warmup_s, phase.warmup_s + phase.seconds)
@@ -248,7 +248,8 @@ class Callers:
 def main() -> None:
     """Connect by the order, say so, then answer every phase with its figures."""
     for order in islice(orders(LoadOrder), 1):
-        # through redis-py; lockcore's own shell waits by gevent as it is
+        # WAITAOF goes through redis-py, which needs the patch. lockcore's own shell waits by gevent
+        # as it is.
         if order.cell.policy == "waitaof":
             monkey.patch_socket()
             monkey.patch_select()

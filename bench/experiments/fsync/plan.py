@@ -21,29 +21,30 @@ from bench.experiments.fsync.result import (
     Rewrite,
 )
 
-# of the maximum found, in open loop
+# The open loop offers this share of the maximum that was measured.
 OPEN_SHARE = 0.8
-# as long as a closed loop: a p99 needs a thousand
+# The open loop lasts so many times as long as a closed loop, because a p99 needs a thousand
+# samples.
 OPEN_TIMES = 5
-# per block: servers, connections, questions
+# Servers, connections and questions take so long per block.
 OVERHEAD_S = 0.9
-# per client and instance
+# A connection takes so long, per client and instance.
 CONNECT_S = 0.0006
 
-# clients, pipeline and hold
+# Clients, pipeline and hold.
 CallerShape = tuple[int, int, str]
 TTL_MS = 10_000
-# the longest there is: a slow fsync is measured, not given up on
+# This is the longest time-out there is. A slow fsync is measured, not given up on.
 TIMEOUT_MS = TTL_MS / 4
 WAITAOF_MS = 2000
-# it answers once a second, so all callers at once
+# WAITAOF answers once a second, and then it answers all callers at once.
 WAITAOF_LEAST_S = 2.2
 PLAIN: tuple[Policy, ...] = ("none", "no", "everysec", "always")
 # CONFIG SET appendfsync
 TAKING_TURNS = PLAIN[1:]
 ONE: CallerShape = (1, 1, "0")
 SOME: CallerShape = (16, 1, "fixed:5ms")
-# drawn, else all come back together
+# The hold is drawn, because otherwise all callers come back together.
 MANY: CallerShape = (16, 4, "exp:50ms")
 SLOW_MS = [2.0]
 
@@ -70,7 +71,7 @@ class Phase:
     rate_per_s: float | None = None
 
 
-# what takes turns on the same servers: cells that differ in their policy only
+# Cells that are measured alternately on the same servers. They differ in their policy only.
 Block = tuple[FsyncCell, ...]
 
 

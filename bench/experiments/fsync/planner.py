@@ -42,12 +42,14 @@ from bench.measure import verdict as words
 from bench.measure.environment import Environment
 from bench.measure.verdict import Evidence, Verdict, conclude
 
-# of each way; in fewer a fault that shows in one of seven may stay unseen (rule of three)
+# So many cuts are needed of each way. In fewer, a fault that shows in one of seven may stay unseen
+# (rule of three).
 CUTS = 20
-# between two results that are read together
+# Two results that are read together may be so many days apart.
 MOST_DAYS = 31
 MACHINE = ("cpu_model", "cores", "memory_bytes", "kernel")
-# times as slow is another disk; below half a millisecond all disks are quick
+# A disk that is so many times as slow is another disk. Below half a millisecond all disks are
+# quick.
 UNLIKE = 3.0
 LEAST_MS = 0.5
 POWER_CUTS = ("power-cut", "power-cut-torn")

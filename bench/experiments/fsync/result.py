@@ -12,7 +12,7 @@ from bench.measure.section import Amount, Count, Section, says
 from bench.measure.server_facts import InstanceFacts, ServerBinary, SyncLatency
 from bench.measure.statistics import Spread
 
-# each of the first four does more than the one before
+# Each of the first four does more for durability than the one before.
 Policy = Literal["none", "no", "everysec", "always", "waitaof"]
 Rewrite = Literal["off", "on", "on-no-sync"]
 # 50% in results of before 2026-11-23 only

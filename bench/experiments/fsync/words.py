@@ -76,7 +76,7 @@ TERMS = {
     "rewrite": "Redis rewrites its append-only file meanwhile; unsynced: under "
     "no-appendfsync-on-rewrite yes",
 }
-# an fdatasync of a file in memory takes less
+# An fdatasync of a file in memory takes less than this.
 MEMORY_S = 5e-6
 
 
@@ -162,7 +162,7 @@ def suite(result: FsyncResult) -> Suite:
     cases = [
         Case(f"{finding.name}: {finding.cell}", ROW_WORDS[finding.verdict].status, finding.text)
         for finding in result.findings
-        # not those that were not judged, and what is the server's fault
+        # Findings that were not judged are left out, and so are faults of the server.
         if finding.verdict in ROW_WORDS
     ]
     return Suite("fsync", result.started_at, result.duration_s, cases, {"id": result.id})

@@ -49,6 +49,6 @@ def safety(**values: Any) -> int:
     from bench.experiments.safety_matrix.result import SafetyPlan
 
     plan = SafetyPlan(values["recipes"], values["claims"], values["quick"], values["seed"])
-    # a wrong name is refused before the work
+    # A wrong name is refused before the work.
     choose_cases(plan.recipes, plan.claims)
     return carry_out("safety", plan, values, run_safety)

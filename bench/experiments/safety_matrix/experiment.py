@@ -39,9 +39,10 @@ from bench.topology.child import Child
 from bench.topology.server import find_server
 from lockcore.errors import LockcoreError
 
-# what ends a look says nothing
+# An exception of these types ends a look, and then the look says nothing.
 BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)
-# of a row that is not known: a machine that was busy for a moment need not be so the next time
+# A row that is not known is tried so often. A machine that was busy for a moment need not be so the
+# next time.
 TRIES = 3
 # How many schedules a recipe is played in that must hold, and the claims about lockcore.
 QUICK_SCHEDULES = 250
@@ -112,10 +113,10 @@ def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, i
 _SPLITS = "`lockbench split-votes` measures it, beside the closed form"
 _RESTARTS = "`lockbench crash` measures it, by vote margin, policy, restart and abstention"
 _POWER = "`lockbench crash` measures it, with power cuts at random moments"
-# with fewer, one in ten may come after its end and not be seen (95 %)
+# With fewer grants, one in ten may come after its lease's end and not be seen (95 %).
 _GRANTED = 30
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
-# looked at, or measured elsewhere
+# Each claim with its function, or with a sentence that says which command measures it.
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
     ("owner-tokens", "tokens of many processes never collide", leases.owner_tokens),
     (
@@ -236,7 +237,7 @@ def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyRes
     server = find_server(order.server)
     planned = choose_cases(plan.recipes, plan.claims)
     with Experiment(order) as experiment:
-        # a cut row is none
+        # A row that is cut does not count.
         with Child("a search process", search.__name__) as searcher, experiment.cuttable():
             setup = RowSetup(
                 plan.seed, plan.quick, order.server, searcher, lambda: experiment.is_over
@@ -245,7 +246,7 @@ def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyRes
                 show(f"{one.part}: row {number} of {len(planned)}, {one.recipe}, {one.fault}")
                 rows.append(look(one, setup))
                 if experiment.is_over:
-                    # whoever was told has swallowed it
+                    # Ctrl-C came during the row, and something there swallowed the exception.
                     break
         experiment.require(rows)
         result = SafetyResult(
@@ -253,7 +254,7 @@ def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyRes
             fleet=OwnFleet(server=server),
             conditions=plan,
             rows=tuple(rows),
-            # what was not looked at here, and why: never silently
+            # The warnings name every row that was not measured here, with its reason.
             warnings=tuple(
                 f"{row.recipe}, {row.fault}: {row.verdict}: {row.reason}"
                 for row in rows

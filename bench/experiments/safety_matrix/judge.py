@@ -23,7 +23,7 @@ from bench.measure.expectation import (
 from bench.measure.verdict import TESTED_LEAST, Verdict
 
 ELSEWHERE: Final = "not measured here"
-# of a recipe, as seen and as expected
+# What is observed or expected of a recipe.
 HOLDS = "no flaw"
 FLAW = "the flaw"
 

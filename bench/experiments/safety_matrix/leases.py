@@ -24,7 +24,7 @@ from bench.topology.server import find_server
 from lockcore import Denied, Lease, Redlock
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
-# this machine cannot
+# The word for a row that this machine cannot measure.
 SKIPPED: Final = "skipped"
 PREFIX = "lockbench:claim:"
 INSTANCES = 3
@@ -70,7 +70,7 @@ def confirmed(
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:
     """A client of its own; it trusts every server unless `settings` say otherwise."""
     options = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
-    # this shell is a way of waiting
+    # This "shell" is a way of waiting, not a command shell.
     return Redlock.connect(urls, shell="threads", **options)  # noqa: S604
 
 
@@ -108,9 +108,9 @@ def partition(_setup: RowSetup) -> Finding:
 
 WITHIN = (0.995, 1.005)
 BEYOND = (0.9, 1.1)
-# a busy machine lets the next one ask too late to see an overlap
+# So many tries, because on a busy machine the next client may ask too late to see an overlap.
 TIMES = 3
-# retries come 2 ms apart
+# A client that asks so late still counts as in time, because retries come 2 ms apart.
 LEAST_MS = 5.0
 
 
@@ -178,7 +178,7 @@ GUESSABLE = (
     "harmless among friends, as a token is no password"
 )
 _PATIENCE_S = 60.0
-# by kind: how long one took (ns), all of them
+# By kind: how long one token took (ns), and all tokens.
 MadeTokens = dict[str, tuple[float, list[str]]]
 
 

@@ -32,11 +32,11 @@ from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, Ret
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from lockcore.quorum import quorum_of
 
-# there may be more contenders than cores: a reply that waits for a core is not lost
+# There may be more contenders than cores. A reply that waits for a core must not count as lost.
 TIMEOUT_MS = 2000.0
-# before its time a contender stops sleeping
+# A contender stops sleeping so long before its start, and spins.
 SPIN_NS = 150_000
-# between two looks at the gate
+# The time between two looks at the gate.
 LOOK_S = 0.0002
 
 
@@ -247,6 +247,10 @@ class Contender:
         return False
 
 
+# All contenders must start within microseconds of each other, and a sleep ends later than it was
+# asked to. So a contender sleeps until shortly before its start and then reads the clock in a loop.
+# With sleep alone the starts are spread by the scheduler, and attempts overlap less than the row
+# says.
 def _sleep_until(due_ns: int) -> None:
     """Return at `due_ns`: asleep until shortly before, then awake."""
     while (left_ns := due_ns - monotonic_ns() - SPIN_NS) > 0:

@@ -18,9 +18,9 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.plan import PATIENCE_MS, Attempt, Block, Enrolment
 from bench.topology.child import Child
 
-# between naming a start and the start
+# The time between naming a start and the start.
 LEAD_NS = 1_500_000
-# for contenders to be ready for the next trial
+# Contenders must be ready for the next trial within this time.
 PATIENCE_S = 30.0 + PATIENCE_MS / 1000
 _LOOK_S = 0.0002
 _CHECK_EVERY = 256  # looks

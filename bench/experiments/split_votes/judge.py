@@ -47,14 +47,14 @@ from bench.measure.verdict import (
 from lockcore.model import Outcome, Vote
 from lockcore.quorum import quorum_of
 
-# of which a rate is off by 0.05 by chance less than 2 times in 1,000
+# In so many rounds a rate is off by 0.05 by chance less than 2 times in 1,000.
 LEAST_ROUNDS = 1000
-# between a calibrated rate and the closed form
+# The largest difference between a calibrated rate and the closed form.
 TOLERANCE = 0.05
 ANSWERS = (Vote.GRANTED, Vote.REFUSED)
-# when, whether from then on, which instance is held by which attempt
+# A moment, whether the vote begins or ends then, the instance, and the attempt that holds it.
 Change = tuple[float, bool, int, int]
-# a field of Endings each
+# Each is a field of Endings.
 Ending = Literal["won", "split", "unproven", "unreachable"]
 
 
@@ -72,7 +72,7 @@ def rounds_of(attempts: Sequence[Attempt]) -> list[tuple[Attempt, ...]]:
     """The rounds of one resource in order; those of two or more attempts are contention rounds."""
     leases = [(attempt.decided_ns, attempt.lease_end_ns) for attempt in attempts if attempt.is_won]
     rounds: list[list[Attempt]] = []
-    # of the present round: over when somebody has won it, or nobody runs any more
+    # The present round is over when somebody has won it, or when nobody runs any more.
     won_ns = inf
     all_decided_ns = 0
     for attempt in sorted(attempts, key=lambda attempt: attempt.started_ns):
@@ -128,10 +128,14 @@ def ending_of(attempts: Sequence[Attempt]) -> Ending:
 def _can_nobody(changes: list[Change], enough_ns: int, live: int, quorum: int) -> bool:
     """Whether at `enough_ns` or later so many instances are held, for certain, that no attempt can
     reach a quorum."""
-    # instance -> attempt
+    # Which attempt holds each instance.
     held: dict[int, int] = {}
-    # an end is exclusive: before the begins of the same moment
+    # An end is exclusive. So it sorts before the begins of the same moment.
     changes.sort()
+    # All changes before `enough_ns` fall into one group with those at `enough_ns`, so that the
+    # first question is asked about the state at that moment. After that the question is asked once
+    # per moment, never between two changes of the same moment. A split that is claimed between them
+    # would be one that never existed.
     for _, moment in groupby(changes, lambda change: max(change[0], enough_ns)):
         for _, begins, instance, attempt in moment:
             if begins:
@@ -303,7 +307,7 @@ def earned(result: SplitVotesResult) -> SplitVotesResult:
     """Return `result` with the rates and the verdict that the endings of its rounds earn."""
     instances = result.conditions.instances
     losses = result.losses
-    # before 2026-11-27 only the reasons told
+    # Results of before 2026-11-27 name the losses only in their reasons.
     if losses is None:
         losses = result.verdict.reasons if result.verdict.word == NOT_KNOWN.text else ()
     calibration = tuple(_calibrated(row, instances) for row in result.calibration)

@@ -11,12 +11,13 @@ from lockcore.model import Outcome, Vote
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
-# in at least one row: one event loop alone never splits
+# At least one row has so many processes, because one event loop alone never splits votes.
 LEAST_PROCESSES = 4
 RETRY_CONTENDERS = 20
-# as many retry trials in parallel: a p99 wants a thousand, and each is over in a moment
+# So many times as many retry trials are made in parallel. A p99 needs a thousand, and each trial is
+# over in a moment.
 PARALLEL_TIMES = 4
-# for a first grant: when nobody has won by then, everybody gives up
+# If nobody has won by then, everybody gives up.
 PATIENCE_MS = 5000.0
 
 
