@@ -86,8 +86,8 @@ class LockRun:
     def violations(self) -> int | None:
         """How often two callers held one lock at once; None when none was seen and too little was
         tested to say so."""
-        seen = self.measured.safety.service_faults
-        return seen if seen or self.safety in ("SAFE", "VIOLATED") else None
+        faults = self.measured.safety.service_faults
+        return faults if faults or self.safety in ("SAFE", "VIOLATED") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +190,15 @@ class LockBenchmark:
                 "a gate takes a pair or more, a metric or more, and a tolerance of 0 or more"
             )
         allowed = _Allowed(allow_violations, allow_not_tested or allow_violations, most_errors)
-        found = [*map(find_metric, metrics)]
+        metric_objects = [*map(find_metric, metrics)]
         plan = OwnLoad(**{"seconds": 0.25, "warmup_s": 0.05, **load})
         sides = (baseline, candidate)
         with _failing():
             lone = [self._prepared(lock, plan, allowed) for lock in sides]
             runs = self._sides(sides, plan, pairs, lone)
-        judged = [_judged(metric, runs, tolerance, len(found)) for metric in found]
+        judged = [
+            _judged(metric, runs, tolerance, len(metric_objects)) for metric in metric_objects
+        ]
         self._say(*map(_comparison, judged))
         for number, name in enumerate(("baseline", "candidate")):
             with _failing():
@@ -208,11 +210,11 @@ class LockBenchmark:
                 pytest.fail(
                     _shown(f"the {name} is not shown to lock: {'; '.join(broken)}"), pytrace=False
                 )
-        said = "; ".join(_comparison(entry) for entry in judged if entry.verdict != "pass")
-        if any(entry.verdict == "fail" for entry in judged) or (strict and said):
-            pytest.fail(_shown(said), pytrace=False)
-        if said:
-            pytest.skip(_shown(f"the gate cannot tell: {said}"))
+        doubts = "; ".join(_comparison(entry) for entry in judged if entry.verdict != "pass")
+        if any(entry.verdict == "fail" for entry in judged) or (strict and doubts):
+            pytest.fail(_shown(doubts), pytrace=False)
+        if doubts:
+            pytest.skip(_shown(f"the gate cannot tell: {doubts}"))
         return judged
 
     def per_process(self, make: Callable[[], Made]) -> Callable[[], Made]:
@@ -222,14 +224,14 @@ class LockBenchmark:
         `client = lock_benchmark.per_process(lambda: connect(lock_fleet.urls))`, then
         `lock_benchmark(lambda name: client().lock(name))`.
         """
-        made: dict[int, Made] = {}
+        by_process: dict[int, Made] = {}
         guard = Lock()
 
         def own() -> Made:
             with guard:
-                if getpid() not in made:
-                    made[getpid()] = make()
-                return made[getpid()]
+                if getpid() not in by_process:
+                    by_process[getpid()] = make()
+                return by_process[getpid()]
 
         return own
 
@@ -378,9 +380,9 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
     from bench.topology.target import emptied
 
     marker = request.node.get_closest_marker("lock_fleet")
-    wanted = {"instances": 3, "fsync": "none", **(marker.kwargs if marker else {})}
+    options = {"instances": 3, "fsync": "none", **(marker.kwargs if marker else {})}
     session = request.config.stash[_SESSION]
-    key = (wanted["instances"], wanted["fsync"])
+    key = (options["instances"], options["fsync"])
     if key not in session.fleets:
         try:
             session.fleets[key] = session.stack.enter_context(start_fleet(*key))

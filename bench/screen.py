@@ -185,8 +185,8 @@ def _print(stream: TextIO, lines: tuple[str, ...]) -> None:
     stream.flush()
 
 
-def _escaped(found: re.Match[str]) -> str:
-    letter = found[0]
+def _escaped(match: re.Match[str]) -> str:
+    letter = match[0]
     # a byte of a file's name
     if "\udc80" <= letter <= "\udcff":
         return f"\\x{ord(letter) - 0xDC00:02x}"

@@ -195,8 +195,10 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
     """Run one command line of `group` (default: lockbench) and return its exit code. Lets
     KeyboardInterrupt and unexpected exceptions through."""
     group = group or lockbench
-    told = [text for name, text in os.environ.items() if name.startswith(("LOCKBENCH_", "OTEL_"))]
-    for word in (*arguments, *told):
+    variables = [
+        text for name, text in os.environ.items() if name.startswith(("LOCKBENCH_", "OTEL_"))
+    ]
+    for word in (*arguments, *variables):
         # before anything can be said of it, however malformed
         if "://" in word:
             secrets().learn(word.partition("=")[2] if word.startswith("-") else word)
@@ -226,7 +228,7 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
             names = [name for param in context.command.params for name in param.opts]
             sentence = f"No such option '{error.option_name}'{nearest(error.option_name, names)}"
         sentence = _NUMBER.sub(
-            lambda found: f"is not a {_KINDS[found[1]]} (write it in digits)", sentence
+            lambda match: f"is not a {_KINDS[match[1]]} (write it in digits)", sentence
         )
         if choice := _CHOICE.fullmatch(sentence):
             near = nearest(
@@ -243,9 +245,9 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
 
 def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
     """Say so, and in the JUnit file of a CI job, too, if it can be written."""
-    said = secrets().sentence(sentence)
+    masked_sentence = secrets().sentence(sentence)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    note(*lines_of(f"lockbench: {said}"))
+    note(*lines_of(f"lockbench: {masked_sentence}"))
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--junit" in words[:-1]:
         from bench.cli.identity import identity_of
@@ -253,7 +255,9 @@ def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
         from bench.report.sheet import Case, Suite, junit_xml
 
         name, mark = identity_of(_parameters(arguments))
-        suite = Suite(arguments[0], now, 0.0, [Case(arguments[0], "refused", said)], {}, name, mark)
+        suite = Suite(
+            arguments[0], now, 0.0, [Case(arguments[0], "refused", masked_sentence)], {}, name, mark
+        )
         with suppress(BenchError):
             write_text(Path(words[words.index("--junit") + 1]), junit_xml(suite))
     return code

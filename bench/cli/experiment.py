@@ -75,10 +75,10 @@ def measured(
     require_receivers(os.environ)
     run_id = secrets.token_hex(4)
     folder = values["out"]
-    made = list[Path]()
+    new_folders = list[Path]()
     command = ["lockbench", *masked_command(sys.argv[1:])]
     if kind not in _RESUMED or folder is None or not is_unfinished(folder):
-        folder, made = result_folder(folder, kind, run_id)
+        folder, new_folders = result_folder(folder, kind, run_id)
     order = ExperimentOrder(plan, run_id, command, folder, values["server"])
     go_on = f"go on with: {shlex.join(command)}" + ("" if values["out"] else f" --out {folder}")
     try:
@@ -89,7 +89,7 @@ def measured(
             raise type(error)(f"{error}; {go_on}") from error
         raise
     finally:
-        remove_empty(made)
+        remove_empty(new_folders)
     return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder) else done
 
 

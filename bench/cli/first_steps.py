@@ -172,10 +172,10 @@ def _line(key: ScenarioKey) -> str:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
     """Print what makes SHELL complete lockbench's commands and options: bash, zsh or fish."""
-    found = get_completion_class(shell)
-    assert found is not None, "click knows the three"
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None, "click knows the three"
     # click asks the installed bash for its version; the script is the same for every version that
     # can run it
-    made = found(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
-    say(*(made.source_template % made.source_vars()).split("\n"))
+    completer = shell_class(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
+    say(*(completer.source_template % completer.source_vars()).split("\n"))
     return 0

@@ -108,11 +108,11 @@ def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], 
         many = f"{expected} worker{'s'[: expected > 1]}"
         where = "HOST" if bind[0] == "*" else bind[0]
         port = f":{bind[1]}" if bind[1] != PORT else ""
-        said = (
+        message = (
             f"lockbench: waiting for {many}; start on each host: lockbench worker --master "
             f"{where}{port}"
         )
-        note(said)
+        note(message)
     return [replace(scenario, processes=expected) for scenario in scenarios], bind
 
 
@@ -237,17 +237,17 @@ def _followed(
 ) -> int:
     """The exit code of a Locust that has joined, once it has ended; 0 if nobody led it by the time
     `over_s`."""
-    told = 0
+    signals_sent = 0
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK_S)
         alone = time.monotonic() > over_s and not note.exists()
-        if interrupts.count > told or alone:
+        if interrupts.count > signals_sent or alone:
             with suppress(ProcessLookupError):
                 # TERM: locks go back
-                os.killpg(process.pid, signal.SIGKILL if told else signal.SIGTERM)
-            told = interrupts.count
-            if alone and not told:
+                os.killpg(process.pid, signal.SIGKILL if signals_sent else signal.SIGTERM)
+            signals_sent = interrupts.count
+            if alone and not signals_sent:
                 process.wait()
                 return 0
     return process.returncode

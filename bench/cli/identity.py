@@ -19,21 +19,21 @@ def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
     The name is --name, else that of the scenario, else what is compared, else the recipes. The mark
     is the folder that --out names, where no --name says which run of a scenario it is.
     """
-    given = str(parameters.get("name") or "")
+    own_name = str(parameters.get("name") or "")
     compared = [
         parameters.get("baseline"),
         parameters.get("candidate"),
         *_several(parameters.get("things")),
     ]
     choices = (
-        given,
+        own_name,
         _stem(parameters.get("scenario")),
         " ".join(str(one) for one in compared if one),
         " ".join(_several(parameters.get("recipe"))),
     )
     name = next((plain for choice in choices if (plain := _plain(choice))), "")
     out = parameters.get("out")
-    mark = "" if given or not out else Path(str(out)).name
+    mark = "" if own_name or not out else Path(str(out)).name
     return name, "" if mark == name else mark
 
 

@@ -63,7 +63,7 @@ def observe(scenario: Path | None, **values: Any) -> int:
 
     SCENARIO.toml and the options are those of `lockbench run`.
     """
-    wanted = scenario_of(scenario, values)
+    requested = scenario_of(scenario, values)
     from bench.cli.run import run_and_show
     from bench.cli.showing import require_outputs
 
@@ -74,7 +74,7 @@ def observe(scenario: Path | None, **values: Any) -> int:
         note(f"Prometheus  {watch.url}  as long as this runs{way}")
         note(f"graphs      {graphs(watch.url)}")
         note(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
-        code = run_and_show("observe", wanted, values)
+        code = run_and_show("observe", requested, values)
         troubles = [
             index for index, state in watch.guard.states().items() if state.exit_code is not None
         ]
@@ -112,7 +112,7 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
     those. `prometheus`, `collector`: paths or names, None = look for one, collector "none" = do
     without. Raises EnvironmentNotReadyError."""
     program = shutil.which(prometheus or "prometheus")
-    found = find_collector(collector)
+    collector_path = find_collector(collector)
     if program is None:
         raise EnvironmentNotReadyError(
             f"there is no {prometheus or 'Prometheus'} (Debian: apt-get install prometheus)"
@@ -121,20 +121,20 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
         contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard,
         contextlib.ExitStack() as stack,
     ):
-        kept = [KeptPort() for _ in range(5)]
-        for port in kept:
+        kept_ports = [KeptPort() for _ in range(5)]
+        for port in kept_ports:
             stack.callback(port.release)
-        ports = [port.number for port in kept]
-        if found:
-            _start_collector(guard, found, ports)
+        ports = [port.number for port in kept_ports]
+        if collector_path:
+            _start_collector(guard, collector_path, ports)
         _start_prometheus(guard, program, ports[0], ports[1])
         url = f"http://{HOST}:{ports[0]}"
         _await(guard, _PROMETHEUS, f"{url}/api/v1/query?query=up", saying=b'"metric"')
         before = dict(os.environ)
         stack.callback(os.environ.update, before)
         stack.callback(os.environ.clear)
-        os.environ |= wanted_variables(ports, collector=bool(found))
-        yield Watch(url, found, guard)
+        os.environ |= wanted_variables(ports, collector=bool(collector_path))
+        yield Watch(url, collector_path, guard)
 
 
 def find_collector(named: str | None) -> str | None:
@@ -143,12 +143,12 @@ def find_collector(named: str | None) -> str | None:
     if named == "none" or (not named and any(map(os.environ.get, _ENDPOINTS))):
         # the user's own collector gets what it is sent; Prometheus scrapes the page
         return None
-    found = next(filter(None, map(shutil.which, [named] if named else _COLLECTORS)), None)
-    if named and not found:
+    path = next(filter(None, map(shutil.which, [named] if named else _COLLECTORS)), None)
+    if named and not path:
         raise EnvironmentNotReadyError(
             f"the collector {named} is no program; name another, or --collector none"
         )
-    return found
+    return path
 
 
 def shipped(*names: str) -> Path:

@@ -75,17 +75,17 @@ class Grouped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A list per group."""
-        found: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
+        groups: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for option in self.get_params(ctx):
             if (
                 isinstance(option, click.Option)
                 and (record := option.get_help_record(ctx)) is not None
             ):
                 name = option.name or ""
-                found[
+                groups[
                     next((group for group, names in GROUPS.items() if name in names), "Options")
                 ].append(record)
-        for group, records in found.items():
+        for group, records in groups.items():
             if records:
                 with formatter.section(group):
                     formatter.write_dl(records)
@@ -152,7 +152,9 @@ KEY = Offered(lambda: [key.name for key in KEYS])
 
 def together(*several: Option) -> Option:
     """Give a click command all of these, in this order."""
-    return lambda command: reduce(lambda made, option: option(made), reversed(several), command)
+    return lambda command: reduce(
+        lambda decorated, option: option(decorated), reversed(several), command
+    )
 
 
 server_option: Option = click.option(
@@ -220,14 +222,14 @@ def given_options(values: Values) -> dict[str, object]:
     """Return what of `values` was written on the command line, by scenario key, and the targets of
     the environment."""
     options = {key.name: values.get(_parameter(key)) for key in KEYS}
-    given = {name: value for name, value in options.items() if value is not None and value != ()}
-    if not values.get("server") and not {"targets", "instances", "fsync"} & given.keys():
-        given |= (
+    settings = {name: value for name, value in options.items() if value is not None and value != ()}
+    if not values.get("server") and not {"targets", "instances", "fsync"} & settings.keys():
+        settings |= (
             {"targets": urls}
             if (urls := environment_targets(quiet=bool(values.get("quiet"))))
             else {}
         )
-    return given
+    return settings
 
 
 def environment_targets(*, quiet: bool) -> list[str]:

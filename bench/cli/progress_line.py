@@ -110,11 +110,11 @@ def _health(progress: Progress) -> Iterator[str]:
     are there, how the generator does, and instances that do not simply vote."""
     safety = progress.safety
     if safety.violations:
-        seen = (
+        violations = (
             f"{count(number)} × {kind.replace('_', ' ')}"
             for kind, number in safety.violations.items()
         )
-        yield f"VIOLATED {', '.join(seen)}"
+        yield f"VIOLATED {', '.join(violations)}"
     elif safety.verdict == "UNKNOWN":
         yield "safety not known before the end"
     elif safety.leases:

@@ -72,16 +72,16 @@ def run(scenario: Path | None, **values: Any) -> int:
     """
     from bench.cli.showing import require_table
 
-    wanted = scenario_of(scenario, values)
+    requested = scenario_of(scenario, values)
     if values["csv"] is not None:
         require_table(values["csv"])
     if values["repeat"] == 1:
-        return run_and_show("run", wanted, values)
+        return run_and_show("run", requested, values)
     for name in ("markdown", "junit", "as_json"):
         if values[name]:
-            said = "is of one run; leave it out, and give the folder to compare or report"
-            raise UsageError(f"option --{name.removeprefix('as_')}: {said}")
-    return _repeated(wanted, values)
+            reason = "is of one run; leave it out, and give the folder to compare or report"
+            raise UsageError(f"option --{name.removeprefix('as_')}: {reason}")
+    return _repeated(requested, values)
 
 
 def _repeated(scenario: Scenario, values: Values) -> int:
@@ -122,9 +122,15 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     (scenario,), bind = led([scenario], values)
 
     def measure(order: ExperimentOrder[Scenario], show: ProgressLine) -> Done[RunResult]:
-        told = {name: values[name] for name in (*_TOLD, "keep_history") if name in values}
+        options = {name: values[name] for name in (*_TOLD, "keep_history") if name in values}
         one = Order(
-            order.plan, order.run_id, order.command, order.folder, order.server, **told, bind=bind
+            order.plan,
+            order.run_id,
+            order.command,
+            order.folder,
+            order.server,
+            **options,
+            bind=bind,
         )
         with Interrupts() as interrupts:
             done = run_scenario(one, interrupts, show)
@@ -177,7 +183,7 @@ def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quie
         while not interrupts.count:
             for index, exit_code in enumerate(started.exit_codes()):
                 if exit_code is not None and (ended := alive.pop(index, None)):
-                    said = f"instance {index} ({ended.url}) ended with exit code {exit_code}"
-                    note(f"lockbench: {said}")
+                    message = f"instance {index} ({ended.url}) ended with exit code {exit_code}"
+                    note(f"lockbench: {message}")
             time.sleep(_LOOK_S)
     return EXIT_INTERRUPTED

@@ -130,21 +130,21 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
     return None
 
 
-def result_folder(wanted: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
-    """Return the place `wanted`, or results/<UTC time>-<command>-<run id>, where a folder can be
+def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
+    """Return the place `requested`, or results/<UTC time>-<command>-<run id>, where a folder can be
     made, and all folders that come into being with it, the deepest first. Raises
     EnvironmentNotReadyError."""
     now = datetime.datetime.now(datetime.UTC)
-    folder = wanted or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
+    folder = requested or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
     with writing(folder, "name another place with --out"):
-        made = [place for place in (folder, *folder.parents) if not place.exists()]
-        if folder not in made:
+        new_folders = [place for place in (folder, *folder.parents) if not place.exists()]
+        if folder not in new_folders:
             raise EnvironmentNotReadyError(
                 f"the result folder {folder} exists already; name a new one with --out"
             )
         folder.mkdir(parents=True)
-    remove_empty(made)
-    return folder, made
+    remove_empty(new_folders)
+    return folder, new_folders
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
@@ -245,9 +245,9 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
     try:
         _show_again(documents, names, values)
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"{', '.join(names)}: not a whole result of lockbench ({said}); make it anew"
+            f"{', '.join(names)}: not a whole result of lockbench ({reason}); make it anew"
         ) from None
     return 0
 

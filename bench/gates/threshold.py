@@ -82,8 +82,8 @@ class Metric:
         section = attrgetter(".".join(self.path[:-1]))(result)
         if isinstance(section, AllAcquires) and self.path[-1] in section.infinite:
             return inf
-        found = getattr(section, self.path[-1])
-        return None if found is None else float(found)
+        figure = getattr(section, self.path[-1])
+        return None if figure is None else float(figure)
 
     def samples(self, result: Figures) -> int | None:
         """How many samples a figure of a distribution rests on; None for other figures."""
@@ -96,21 +96,20 @@ def find_metric(name: str) -> Metric:
 
     Raises UsageError with the nearest name, or where the names are from.
     """
-    known = metrics()
+    all_metrics = metrics()
     written = SHORT.get(name, name).replace("p99.99", "p9999").replace("p99.9", "p999")
     head, _, figure = written.removeprefix("latency_s.").partition(".")
     if head == "acquire" and figure in OVER_ALL:
         written = f"acquire_all.{figure}"
     for path in (written, f"latency_s.{written}"):
-        if path in known:
-            return known[path]
+        if path in all_metrics:
+            return all_metrics[path]
     some = (
         "; metrics are the numbers of result.json, such as "
         f"{', '.join((*SHORT, 'acquire.p99', 'release.p99'))}"
     )
-    raise UsageError(
-        f"there is no metric {name}{nearest(name, [one.name for one in known.values()]) or some}"
-    )
+    hint = nearest(name, [metric.name for metric in all_metrics.values()]) or some
+    raise UsageError(f"there is no metric {name}{hint}")
 
 
 @cache
@@ -118,18 +117,18 @@ def metrics() -> Mapping[str, Metric]:
     """Every metric by its full path."""
     names = {path: short for short, path in SHORT.items()}
     names |= {f"latency_s.acquire_all.{figure}": f"acquire.{figure}" for figure in OVER_ALL}
-    found = {}
+    by_path = {}
     for path, kind in _numbers(Measured):
         whole = ".".join(path)
         replaced = path[:2] == ("latency_s", "acquire") and path[-1] in OVER_ALL
         if not replaced and path[0] not in ("duration_s", "over_time"):
-            found[whole] = Metric(
+            by_path[whole] = Metric(
                 names.get(whole, whole.removeprefix("latency_s.")),
                 path,
                 _unit(path),
                 *_ranges(kind),
             )
-    return found
+    return by_path
 
 
 def finite(value: float | None) -> float | None:
@@ -205,13 +204,13 @@ class Threshold:
         `void`: why no figure of the run means anything, if so.
         """
         value = self.metric.value(result)
-        kept = value is not None and OPERATORS[self.operator](value, self.limit)
+        holds = value is not None and OPERATORS[self.operator](value, self.limit)
         # a violation is certain
-        if void and (kept or self.metric.path[0] != "safety"):
+        if void and (holds or self.metric.path[0] != "safety"):
             doubt = f"no figure of this run counts: {void[0]}"
         else:
-            doubt = self._doubt(result, value, kept=kept)
-            late = doubt and value is not None and not kept and self.metric.path[0] == "latency_s"
+            doubt = self._doubt(result, value, holds=holds)
+            late = doubt and value is not None and not holds and self.metric.path[0] == "latency_s"
             if late and beyond_for_certain(self, result):
                 # neither lateness nor a gap of the generator explains so much
                 doubt = ""
@@ -219,7 +218,7 @@ class Threshold:
         if value == inf:
             endless = f"∞: {_failed_share(result)} of acquires failed"
             value = None
-        status: Literal["pass", "fail", "inconclusive"] = "pass" if kept else "fail"
+        status: Literal["pass", "fail", "inconclusive"] = "pass" if holds else "fail"
         if doubt:
             status = "inconclusive"
         return JudgedThreshold(
@@ -241,7 +240,7 @@ class Threshold:
         room = self.limit - value
         return {"<": room, ">": -room, "!": abs(room), "=": -abs(room)}[self.operator[0]]
 
-    def _doubt(self, result: Figures, value: float | None, *, kept: bool) -> str:
+    def _doubt(self, result: Figures, value: float | None, *, holds: bool) -> str:
         """Why this cannot be answered from `result`; nothing when it can."""
         section = self.metric.path[0]
         figure = self.metric.path[-1]
@@ -251,19 +250,19 @@ class Threshold:
         if value is None:
             samples = self.metric.samples(result)
             return f"{samples:,} samples are too few for it" if samples else "there are no samples"
-        if section == "safety" and kept and safety.verdict == "NOT TESTED":
+        if section == "safety" and holds and safety.verdict == "NOT TESTED":
             return f"safety was not tested: {safety.reason}"
-        if section == "latency_s" and kept and result.rate.sustained is False:
+        if section == "latency_s" and holds and result.rate.sustained is False:
             return "the offered rate was not sustained"
-        of_acquired = kept and self.metric.path[:-1] in OF_ACQUIRED and figure in OVER_ALL
+        of_acquired = holds and self.metric.path[:-1] in OF_ACQUIRED and figure in OVER_ALL
         if of_acquired and find_metric(f"acquire.{figure}").value(result) == inf:
             return (
                 f"it is of successes only, and {_failed_share(result)} of acquires failed: "
                 f"see acquire.{figure}"
             )
-        if not kept and (touched := _gap_doubt(self, result)):
+        if not holds and (touched := _gap_doubt(self, result)):
             return touched
-        return _one_sided_doubt(self.metric, self.operator, result, kept=kept)
+        return _one_sided_doubt(self.metric, self.operator, result, holds=holds)
 
 
 def sentence(entry: JudgedThreshold) -> str:
@@ -298,9 +297,9 @@ def read_threshold(text: str) -> Threshold:
     unit = parts["unit"] or ""
     scale = _SCALES[metric.unit].get(unit)
     if scale is None:
-        wanted = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
+        example = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
         wrong = f"{unit!r} is not a unit of {metric.name}" if unit else "the limit needs a unit"
-        raise UsageError(f"threshold {expression!r}: {wrong} (write it like {wanted})")
+        raise UsageError(f"threshold {expression!r}: {wrong} (write it like {example})")
     limit = Decimal(parts["number"]) * scale
     if metric.is_share and limit > 1:
         share = parts["number"]
@@ -346,8 +345,8 @@ def _gap_doubt(threshold: Threshold, result: Figures) -> str:
     if not generator.gap_operations or path[0] not in _OF_LOAD:
         return ""
     if path == ("outcome_shares", "acquired"):
-        asked = result.latency_s.acquire_all.count - generator.gap_failures
-        best = result.outcomes.acquired / asked if asked > 0 else 1.0
+        acquires = result.latency_s.acquire_all.count - generator.gap_failures
+        best = result.outcomes.acquired / acquires if acquires > 0 else 1.0
         if not OPERATORS[threshold.operator](best, threshold.limit):
             return ""
     return (
@@ -398,23 +397,23 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
     """What the generator may have added (ns): nothing, each twentieth of its delays, the
     largest."""
-    found = {0}
+    delays_ns = {0}
     for delay in delays:
         if delay.count:
             shares = np.searchsorted(np.cumsum(delay.counts), np.linspace(1, delay.count, 21))
-            found |= {highest_of_bucket(int(bucket)) for bucket in shares} | {delay.max_ns}
-    return sorted(found)
+            delays_ns |= {highest_of_bucket(int(bucket)) for bucket in shares} | {delay.max_ns}
+    return sorted(delays_ns)
 
 
-def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, kept: bool) -> str:
-    """Return why a limit on `metric`, `kept` or broken as measured, is not decided, as the
+def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, holds: bool) -> str:
+    """Return why a limit on `metric`, which `holds` or not as measured, is not decided, as the
     generator's delay is in the figure; nothing where it is, or that delay is little."""
     figure = metric.path[-1]
     value = metric.value(result)
     lateness = result.histograms.get("timer_lateness")
     if metric.path[0] != "latency_s" or metric.unit != "s":
         return ""
-    if kept or value == inf if operator in ("<", "<=") else operator in (">", ">=") and not kept:
+    if holds or value == inf if operator in ("<", "<=") else operator in (">", ">=") and not holds:
         return ""
     if result.generator.verdict in IN_DOUBT:
         return f"the latency is an upper bound: {result.generator.reason}"

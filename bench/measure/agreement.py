@@ -59,17 +59,17 @@ class Bound(NamedTuple):
 
 def disagreements(result: RunResult) -> Iterator[str]:
     """Yield what cannot be, in sentences."""
-    found = dict[str, Histogram]()
+    histograms = dict[str, Histogram]()
     for name, text in result.histograms.items():
         try:
-            found[name] = _decoded(text)
+            histograms[name] = _decoded(text)
         except ValueError as error:
             yield f"histograms.{name}: {error}"
             return
     for place, value in leaves(builtins_of(result.scenario), "scenario"):
         if isinstance(value, int | float) and value < 0 and place != "scenario.seed":
             yield f"{place} is {value:,.6g}, and no scenario has that"
-    for name, histogram in found.items():
+    for name, histogram in histograms.items():
         section = getattr(result.latency_s, name, None)
         if section is not None and section.count != histogram.count:
             yield (
@@ -79,7 +79,7 @@ def disagreements(result: RunResult) -> Iterator[str]:
     for bounds in (_order, _counts, _times, _votes, _instances, _waiting, _generator, _safety):
         yield from filter(None, (bound.sentence for bound in bounds(result)))
     yield from _unlike_slices(result)
-    yield from _unlike_generator(result, found)
+    yield from _unlike_generator(result, histograms)
     yield from _unlike_safety(result)
     for holder in result.safety.holders:
         yield from _unlike_holder(holder, result)
@@ -100,20 +100,20 @@ def _counts(result: RunResult) -> Iterator[Bound]:
     times = result.latency_s
     totals = result.totals
     acquired = inside.acquired
-    asked = inside.total
+    acquires = inside.total
     for name, count, due in (
         ("latency_s.acquire", times.acquire.count, acquired),
         ("latency_s.acquire_service", times.acquire_service.count, acquired),
-        ("latency_s.acquire_failed", times.acquire_failed.count, asked - acquired),
-        ("latency_s.acquire_all", times.acquire_all.count, asked),
+        ("latency_s.acquire_failed", times.acquire_failed.count, acquires - acquired),
+        ("latency_s.acquire_all", times.acquire_all.count, acquires),
         ("attempts", result.attempts.count, acquired),
     ):
         yield Bound(f"{name}.count", count, due, due, "outcomes")
     yield Bound(
         "latency_s.acquire_all.failed",
         times.acquire_all.failed,
-        asked - acquired,
-        asked - acquired,
+        acquires - acquired,
+        acquires - acquired,
         "outcomes",
     )
     yield Bound("latency_s.hold.count", times.hold.count, 0, acquired, "outcomes")
@@ -123,13 +123,15 @@ def _counts(result: RunResult) -> Iterator[Bound]:
     yield Bound("latency_s.handoff.count", times.handoff.count, 0, totals.acquired, "totals")
     for name, number in fields_of(inside).items():
         share = getattr(result.outcome_shares, name)
-        due_share = number / asked if asked else 0.0
+        due_share = number / acquires if acquires else 0.0
         yield Bound(f"outcome_shares.{name}", share or 0.0, due_share, due_share, "outcomes")
         yield Bound(f"totals.{name}", getattr(totals, name), number, inf, "outcomes")
     released = sum(astuple(result.releases))
     raised = result.exceptions
-    kept = totals.acquired - raised.raised - result.scenario.users if _is_whole(result) else 0
-    yield Bound("releases", released, kept, totals.acquired, "totals")
+    least_released = (
+        totals.acquired - raised.raised - result.scenario.users if _is_whole(result) else 0
+    )
+    yield Bound("releases", released, least_released, totals.acquired, "totals")
     if raised.operations:
         yield Bound("exceptions.operations", raised.operations, totals.total, inf, "totals")
 
@@ -268,7 +270,7 @@ def _waiting(result: RunResult) -> Iterator[Bound]:
 
 def _generator(result: RunResult) -> Iterator[Bound]:
     own = result.generator
-    asked = result.outcomes.total
+    acquires = result.outcomes.total
     scenario = result.scenario
     scheduled = (
         result.totals.total + result.exceptions.raised + scenario.users
@@ -277,12 +279,12 @@ def _generator(result: RunResult) -> Iterator[Bound]:
     )
     yield Bound("generator.late_starts", own.late_starts, 0, scheduled, "starts of a schedule")
     yield Bound("generator.queued_starts", own.queued_starts, 0, scheduled, "starts of a schedule")
-    failed = asked - result.outcomes.acquired
+    failed = acquires - result.outcomes.acquired
     yield Bound(
         "generator.gap_operations",
         own.gap_operations,
         0,
-        asked if own.gap_s else 0,
+        acquires if own.gap_s else 0,
         "outcomes and gaps",
     )
     yield Bound(
@@ -337,9 +339,9 @@ def _safety(result: RunResult) -> Iterator[Bound]:
             leases,
             "tested leases",
         )
-    known = [row.info.commands_processed if row.info else None for row in result.instances]
-    if safety.tested_leases and None not in known:
-        commands = sum(filter(None, known))
+    command_counts = [row.info.commands_processed if row.info else None for row in result.instances]
+    if safety.tested_leases and None not in command_counts:
+        commands = sum(filter(None, command_counts))
         yield Bound(
             "the servers' count of commands", commands, leases, inf, "leases that were tested"
         )
@@ -376,12 +378,12 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
     for number, times in enumerate(
         zip(acquire.p50_s, acquire.p90_s, acquire.p99_s, acquire.max_s, strict=True)
     ):
-        known = [one for one in times if one is not None]
-        if known != sorted(known):
+        percentiles = [one for one in times if one is not None]
+        if percentiles != sorted(percentiles):
             yield f"over_time.acquire: of slice {number} a percentile is above a higher one"
 
 
-def _unlike_generator(result: RunResult, found: dict[str, Histogram]) -> Iterator[str]:
+def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> Iterator[str]:
     """A word on the generator that is better than its figures."""
     own = result.generator
     scenario = result.scenario
@@ -394,9 +396,9 @@ def _unlike_generator(result: RunResult, found: dict[str, Histogram]) -> Iterato
     if callers and ratio is not None and abs(ratio - 1) > 2 * LITTLE_TOLERANCE:
         yield f"generator is {own.verdict}, and Little's ratio is {ratio:.3f}"
     if own.verdict == "VALID" and all(
-        name in found for name in ("acquire", "scheduler_lag", "timer_lateness")
+        name in histograms for name in ("acquire", "scheduler_lag", "timer_lateness")
     ):
-        word, reason = judge_delays(found, own.queued_starts, scenario, 1 + DIGITS)
+        word, reason = judge_delays(histograms, own.queued_starts, scenario, 1 + DIGITS)
         if word != "VALID":
             yield f"generator is VALID, and its histograms say {word}: {reason}"
 

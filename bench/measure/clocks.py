@@ -252,8 +252,8 @@ def clock_file(workdir: Path, worker: int, pid: int) -> Path:
 
 def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
     """The clocks that are not ours, by worker and pid."""
-    found = ((who, rows_of(path, _ROW)) for who, path in worker_files(workdir, CLOCK))
-    return {who: Clock(rows) for who, rows in found if len(rows)}
+    round_trips = ((who, rows_of(path, _ROW)) for who, path in worker_files(workdir, CLOCK))
+    return {who: Clock(rows) for who, rows in round_trips if len(rows)}
 
 
 def worker_files(

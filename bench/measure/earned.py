@@ -54,9 +54,11 @@ def first_difference(stored: Document, earned: Document) -> str:
         return f"its exit code is {own.exit_code}, and {due.word} ends with {due.exit_code}"
     if due.status != "pass" or own.word is None:
         return ""
-    for place, was, made in _differences(builtins_of(stored), builtins_of(earned), ""):
+    for place, was, due_value in _differences(builtins_of(stored), builtins_of(earned), ""):
         if place != "verdict.exit_code":
-            return f"{place} is {_shown(was)}, and its sections give {_shown(made)}: {due.word}"
+            return (
+                f"{place} is {_shown(was)}, and its sections give {_shown(due_value)}: {due.word}"
+            )
     return ""
 
 

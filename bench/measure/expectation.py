@@ -55,9 +55,9 @@ def conclude_rows(
     do not count. `least`: how many must be as expected; `also`: what else it rests on;
     `interrupted`: what Ctrl-C left undone."""
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
-    found = {
+    reasons = {
         ROW_WORDS[word]: [sentence for verdict, sentence in rows if verdict == word] for word in bad
     }
-    found[words.INTERRUPTED] = [interrupted] if interrupted else []
+    reasons[words.INTERRUPTED] = [interrupted] if interrupted else []
     count = sum(verdict == AS_EXPECTED for verdict, _ in rows)
-    return conclude(words.AS_EXPECTED, [Evidence(tested, count, least), *also], found)
+    return conclude(words.AS_EXPECTED, [Evidence(tested, count, least), *also], reasons)

@@ -147,12 +147,15 @@ class Fold:
 
         `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run.
         """
-        told = self.sums.numbers
+        sums = self.sums.numbers
         counts = self._counts
         acquires = self._inside(*ACQUIRE_OUTCOMES)
         margins = self._inside(*latency.margin_names(self._instances)).items()
-        asked = sum(acquires.values())
-        shares = {name: number / asked if asked else None for name, number in acquires.items()}
+        due_acquires = sum(acquires.values())
+        shares = {
+            name: number / due_acquires if due_acquires else None
+            for name, number in acquires.items()
+        }
         split_votes = self._inside("split_votes")["split_votes"]
         rounds = counts["window_attempts"]
         histograms = self.sums.histograms | {
@@ -165,13 +168,13 @@ class Fold:
             outcomes=Outcomes(**acquires),
             outcome_shares=outcomes.OutcomeShares(**shares),
             totals=Outcomes(**self._totals),
-            releases=Releases(**told["releases"]),
+            releases=Releases(**sums["releases"]),
             latency_s=latency.blocks(histograms),
             over_time=latency.over_time_of(self.sums, self._slices),
             attempts=_attempts(histograms["attempts"], rounds),
             votes=Votes(
                 margin={name.split()[1]: number for name, number in margins if number},
-                **told["votes"],
+                **sums["votes"],
             ),
             split_votes=SplitVotes(
                 count=split_votes, ratio=split_votes / rounds if rounds else None
@@ -248,30 +251,30 @@ class Fold:
         )
 
     def _warnings(self, values: Measured, reports: Sequence[WorkerNote]) -> list[str]:
-        found = [
+        warnings = [
             f"{note.name} did not report its end: its CPU, lag and counts (Locust's "
             "table too) are of its last report"
             for note in reports
             if note.phase != "stopped"
         ]
         # what a killed worker did not report is not in Locust's table either
-        whole = reports and not found
+        whole = reports and not warnings
         if (values.generator.cpu_ratio or 0) >= workers.BUSY_CORE:
-            found.append(workers.GENERATOR_BOUND)
+            warnings.append(workers.GENERATOR_BOUND)
         if values.generator.verdict in workers.IN_DOUBT:
-            found.append(
+            warnings.append(
                 "latencies are upper bounds, as the generator adds to them: "
                 f"{values.generator.reason}"
             )
-        found += _failures(fields_of(values.outcomes))
+        warnings += _failures(fields_of(values.outcomes))
         if values.rate.sustained is False:
-            found.append(
+            warnings.append(
                 f"not sustained: {values.rate.completed_per_s:.1f} of "
                 f"{self._scenario.rate_per_s:.1f} operations/s "
                 "were completed, so the latencies are those of a growing queue"
             )
         if (gone := values.releases.gone) and not values.releases.released:
-            found.append(
+            warnings.append(
                 f"all {gone} releases said GONE, so nothing shows that a lock was ever held"
             )
         acquires = sum(self._totals.values())
@@ -279,22 +282,24 @@ class Fold:
         for row, recorded in (("acquire", acquires), ("release", released)):
             counted = sum(report.locust.get(row, (0, 0))[0] for report in reports)
             if whole and counted != recorded:
-                found.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
-        return [*found, *trend_warning(tuple(self.sums.numbers["tenths"].values()))]
+                warnings.append(f"Locust's table counts {counted} {row}s, the history {recorded}")
+        return [*warnings, *trend_warning(tuple(self.sums.numbers["tenths"].values()))]
 
 
 def _failures(outcomes: Counts) -> list[str]:
     """A warning when so many acquires failed that percentiles over all of them are infinite from
     p99 on."""
-    asked = sum(outcomes.values())
+    acquires = sum(outcomes.values())
     lost = {name: number for name, number in outcomes.items() if name != "acquired"}
-    if sum(lost.values()) <= FAILED_SHARE * asked:
+    if sum(lost.values()) <= FAILED_SHARE * acquires:
         return []
     kinds = ", ".join(
-        f"{name.replace('_', ' ')} {number / asked:.1%}" for name, number in lost.items() if number
+        f"{name.replace('_', ' ')} {number / acquires:.1%}"
+        for name, number in lost.items()
+        if number
     )
     return [
-        f"{sum(lost.values()) / asked:.1%} of acquires failed ({kinds}): thresholds take "
+        f"{sum(lost.values()) / acquires:.1%} of acquires failed ({kinds}): thresholds take "
         "them as infinitely long, "
         "the table shows them apart"
     ]
@@ -318,8 +323,8 @@ def fold(
 
 def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote]) -> dict[str, str]:
     """The histograms that a result keeps, each as text: latencies, lags and replies."""
-    kept = (*LATENCIES, "scheduler_lag", "timer_lateness")
-    encoded = {name: histograms[name].encode() for name in kept}
+    names = (*LATENCIES, "scheduler_lag", "timer_lateness")
+    encoded = {name: histograms[name].encode() for name in names}
     for index, one in enumerate(workers.replies(reports)):
         encoded[f"reply_{index}"] = one.encode()
     return encoded

@@ -81,15 +81,15 @@ def read_pauses(
 def _read(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None, kinds: Sequence[int]
 ) -> list[Gap]:
-    found = []
+    gaps = []
     for who, path in worker_files(workdir, GAPS):
         clock = (clocks or {}).get(who)
         for begun, ended, lost_ns, kind in rows_of(path, ROW).tolist():
             if kind in kinds and 0 < begun < ended < NEVER_NS and 0 < lost_ns <= ended - begun:
                 begun_ns = begun if clock is None else clock.ours(begun)
                 ended_ns = ended if clock is None else clock.ours(ended)
-                found.append(Gap(who[0], who[1], begun_ns, ended_ns, lost_ns))
-    return sorted(found, key=lambda gap: gap.begun_ns)
+                gaps.append(Gap(who[0], who[1], begun_ns, ended_ns, lost_ns))
+    return sorted(gaps, key=lambda gap: gap.begun_ns)
 
 
 def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
@@ -105,11 +105,11 @@ def lost_in(gaps: Sequence[Gap], window: Window) -> dict[Who, int]:
 
 def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
     """Which acquires touch a gap."""
-    found = np.zeros(len(records), bool)
+    touches = np.zeros(len(records), bool)
     for gap in gaps:
         until_ns = gap.ended_ns + (gap.ended_ns - gap.begun_ns)
-        found |= (records["ended_ns"] >= gap.begun_ns) & (records["intended_ns"] <= until_ns)
-    return found
+        touches |= (records["ended_ns"] >= gap.begun_ns) & (records["intended_ns"] <= until_ns)
+    return touches
 
 
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:

@@ -31,9 +31,9 @@ class Grown:
         with writing(self._path, CURE):
             self._file = self._file or self._path.open("xb+", buffering=0)
             os.posix_fallocate(self._file.fileno(), self.size, CHUNK_BYTES)
-            found = mmap.mmap(self._file.fileno(), CHUNK_BYTES, offset=self.size)
+            chunk_map = mmap.mmap(self._file.fileno(), CHUNK_BYTES, offset=self.size)
         self.size += CHUNK_BYTES
-        return memoryview(found).cast("q")
+        return memoryview(chunk_map).cast("q")
 
     def cut(self, size: int) -> None:
         """Shorten it to so many bytes."""

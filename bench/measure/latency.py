@@ -47,10 +47,10 @@ class Percentiles(Section, frozen=True, kw_only=True):
 
     def contradictions(self) -> Iterator[str]:
         """Yield where a percentile lies above a higher one."""
-        known = [
+        percentiles = [
             (name, value) for name in get_args(Figure) if (value := getattr(self, name)) is not None
         ]
-        for (lower, less), (higher, more) in pairwise(known):
+        for (lower, less), (higher, more) in pairwise(percentiles):
             if less > more:
                 yield f"its {lower} ({less:.6g}) is above its {higher} ({more:.6g})"
 
@@ -181,7 +181,7 @@ def handoffs(records: Records, window: Window) -> Integers:
 
     Neighbouring grants of a resource are a hand-off when the earlier holder sent its release before
     the later grant, and somebody was waiting then: more acquires begun than returned."""
-    found = [np.empty(0, np.int64)]
+    times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records["resource"], extent_ns(records)):
         part = records[rows]
         leases = np.flatnonzero(acquired(part))
@@ -200,8 +200,8 @@ def handoffs(records: Records, window: Window) -> Integers:
         waiting = np.searchsorted(begun, at_release, "right") - np.searchsorted(
             returned, at_release, "right"
         )
-        found.append((granted[1:] - sent[:-1])[pairs][waiting > 0])
-    return np.concatenate(found)
+        times_ns.append((granted[1:] - sent[:-1])[pairs][waiting > 0])
+    return np.concatenate(times_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,23 +245,24 @@ def add_waits(sums: Sums, records: Records, inside: Records) -> None:
 
 
 def waiting_of(
-    sums: Sums, users: int, told: Sequence[Mapping[str, int]], *, closed: bool = False
+    sums: Sums, users: int, recipe_figures: Sequence[Mapping[str, int]], *, closed: bool = False
 ) -> Waiting:
-    """What it comes to, of at least so many callers. `told`: what the recipe counted of itself, by
-    process; `closed`: a closed loop, in which every caller asks, also one whose first acquire never
-    ended."""
+    """What it comes to, of at least so many callers. `recipe_figures`: what the recipe counted of
+    itself, by process; `closed`: a closed loop, in which every caller asks, also one whose first
+    acquire never ended."""
     leases = sums.numbers["leases"].values()
-    asked = max(users, len(leases)) if closed else len(leases)
+    callers = max(users, len(leases)) if closed else len(leases)
     squares = sum(number**2 for number in leases)
     jain = sum(leases) ** 2 / (max(users, len(leases)) * squares) if squares else None
     longest_s = sums.longest_ns / 1e9 if sums.longest_ns else None
     return Waiting(
         jain=jain,
         longest_s=longest_s,
-        asked=asked,
-        unserved=asked - sum(number > 0 for number in leases),
-        wakeups=sum(figures.get("wakeups", 0) for figures in told),
-        polls=sums.numbers["waits"]["retries"] + sum(figures.get("polls", 0) for figures in told),
+        asked=callers,
+        unserved=callers - sum(number > 0 for number in leases),
+        wakeups=sum(figures.get("wakeups", 0) for figures in recipe_figures),
+        polls=sums.numbers["waits"]["retries"]
+        + sum(figures.get("polls", 0) for figures in recipe_figures),
     )
 
 
@@ -364,14 +365,14 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
     granted = slices.indices(records["ended_ns"][acquired(records)])
     add("granted", granted[(granted >= 0) & (granted < slices.total)])
     place = slices.indices(records["intended_ns"])
-    known = np.flatnonzero((place >= 0) & (place < slices.total))
-    place = place[known]
-    codes = records["outcome"][known] & 0xFF
+    in_window = np.flatnonzero((place >= 0) & (place < slices.total))
+    place = place[in_window]
+    codes = records["outcome"][in_window] & 0xFF
     for name in ACQUIRE_OUTCOMES:
         add(name, place[codes == OUTCOME_CODES[name]])
-    add("split_votes", place, outcomes.split_votes_of(records)[known])
+    add("split_votes", place, outcomes.split_votes_of(records)[in_window])
     won = codes == OUTCOME_CODES["acquired"]
-    leases = known[won]
+    leases = in_window[won]
     place = place[won]
     votes, undecided = (
         outcomes.votes_of(records, kind)[leases] for kind in ("granted", "undecided")

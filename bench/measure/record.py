@@ -173,26 +173,28 @@ def sound(records: Records) -> NDArray[np.bool_]:
     code = records["outcome"] & 0xFF
     released = records["outcome"] >> 8
     won = code == ACQUIRED
-    asked = (attempt == 0) | ((start <= attempt) & (attempt <= np.where(won, granted, ended)))
+    attempt_fits = (attempt == 0) | (
+        (start <= attempt) & (attempt <= np.where(won, granted, ended))
+    )
     of_lease = (start <= granted) & (granted <= ended) & ((sent == 0) | (sent >= ended))
     of_lease &= (replied == 0) | (replied >= sent)
     of_denial = (
         np.isin(code, _DENIED) & (granted == 0) & (sent == 0) & (replied == 0) & (released == 0)
     )
-    known = (
-        asked
+    believable = (
+        attempt_fits
         & np.isin(released, _GIVEN_BACK)
         & (records["resource"] >= 0)
         & (records["caller"] >= 0)
     )
-    known &= (
+    believable &= (
         (records["attempts"] >= 0)
         & (records["intended_ns"] <= start)
         & (start <= ended)
         & (until < NEVER_NS)
     )
-    known &= (records["intended_ns"] >= 0) & (np.maximum(ended, replied) < NEVER_NS)
-    return np.asarray(known & np.where(won, of_lease, of_denial))
+    believable &= (records["intended_ns"] >= 0) & (np.maximum(ended, replied) < NEVER_NS)
+    return np.asarray(believable & np.where(won, of_lease, of_denial))
 
 
 def ends_ns(records: Records) -> Integers:
@@ -231,14 +233,14 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
         missing = missing + absent
         counts[worker] += len(records)
         unsealed[worker] += bare
-    wanted = 3 if clocks else 1
-    likely, *told = (
+    columns = 3 if clocks else 1
+    likely, *bounds = (
         np.concatenate([piece[which] for piece in pieces] or [np.empty(0, RECORD_DTYPE)])
-        for which in range(wanted)
+        for which in range(columns)
     )
     lost = read_lost(workdir, clocks)
     lost = lost[lost[:, 0] % parts == part]
-    early, late = told if told else (None, None)
+    early, late = bounds if bounds else (None, None)
     if part:
         return History(likely, 0, 0, lost, {}, early, late)
     return History(likely, torn, missing, lost, counts, early, late, unsealed)
@@ -361,8 +363,8 @@ def _by_worker(
     (share.py)."""
     workers: dict[Who, list[tuple[int, Path]]] = {}
     for worker, path in worker_files(workdir, "history"):
-        *found, number = path.name.split(".")[1:-1]
-        if "".join(found) == kind:
+        *kind_parts, number = path.name.split(".")[1:-1]
+        if "".join(kind_parts) == kind:
             workers.setdefault(worker, []).append((int(number), path))
     return {worker: sorted(workers[worker]) for worker in sorted(workers)}
 
@@ -440,10 +442,10 @@ class Begun:
 def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
     """How many operations of each (worker, pid) were begun and never recorded, once their processes
     have ended."""
-    found: Counter[Who] = Counter()
+    unfinished: Counter[Who] = Counter()
     for worker, path in worker_files(workdir, BEGUN):
-        found[worker] += int(np.count_nonzero(np.fromfile(path, "<i8")))
-    return found
+        unfinished[worker] += int(np.count_nonzero(np.fromfile(path, "<i8")))
+    return unfinished
 
 
 def _good_lost(
@@ -478,12 +480,12 @@ def read_lost(
     """All attempts that lost: resource and when it was begun (ns). What is torn off an end is left
     out. With `clocks`, of the workers that have one of their own: when at the earliest and at the
     latest, on ours."""
-    found = []
+    parts = []
     for worker, path in worker_files(workdir, LOST):
         rows = rows_of(path, 2)
         rows = rows[_good_lost(workdir, worker, path, rows)]
         if clocks:
             bounds = clocks[worker].bounds(rows[:, 1]) if worker in clocks else (0, 0)
             rows = np.column_stack([rows[:, 0], *(rows[:, 1] + bound for bound in bounds)])
-        found.append(rows)
-    return np.concatenate(found) if found else np.empty((0, 2), np.int64)
+        parts.append(rows)
+    return np.concatenate(parts) if parts else np.empty((0, 2), np.int64)

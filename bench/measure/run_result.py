@@ -306,9 +306,9 @@ class FleetFacts(Section, frozen=True, kw_only=True):
         if self.fsync is not None:
             return self.fsync
         present = {one.fsync for one in self.instances}
-        known = " and ".join(name for name in _POLICIES if name in present)
+        names = " and ".join(name for name in _POLICIES if name in present)
         silent = sum(one.fsync is None for one in self.instances)
-        return f"{known} (of {silent} not known)" if known and silent else known
+        return f"{names} (of {silent} not known)" if names and silent else names
 
     @property
     def text(self) -> str:

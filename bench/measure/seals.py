@@ -125,10 +125,10 @@ def check(
 def reseal(workdir: str | os.PathLike[str], worker: int, segments: Sequence[Integers]) -> None:
     """Seal the records of this process anew, whose files hold these rows now."""
     (Path(workdir) / f"{HISTORY}-{worker}-{os.getpid()}.bin").unlink(missing_ok=True)
-    made = Seals(workdir, HISTORY, worker)
+    new_seals = Seals(workdir, HISTORY, worker)
     base = 0
     for rows in segments:
         for start in range(0, len(rows), BLOCK):
-            made.add(base + start, rows[start : start + BLOCK], VOTES)
+            new_seals.add(base + start, rows[start : start + BLOCK], VOTES)
         base += len(rows)
-    made.close()
+    new_seals.close()

@@ -157,12 +157,12 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
     """Pack records and lost attempts of the first `buckets`; the files and their sizes."""
     lost = read_lost(workdir)
     pieces = (one[sound(one)] for _, one, _, _ in read_pieces(workdir))
-    found = {
+    rows_of_kind = {
         "history": ((one["resource"], words_of(one)) for one in pieces),
         LOST: [(lost[:, 0], lost)],
     }
     sizes = {}
-    for kind, parts in found.items():
+    for kind, parts in rows_of_kind.items():
         path = workdir / f"{kind}-{who[0]}-{who[1]}.pack"
         with path.open("wb") as file:
             for resources, words in parts:

@@ -71,16 +71,16 @@ class Spread(Section, frozen=True, kw_only=True):
     @classmethod
     def of(cls, values: Iterable[float]) -> Self:
         """Median, lowest and highest of the values, at least one."""
-        known = [float(value) for value in values]
-        return cls(median=median(known), low=min(known), high=max(known))
+        numbers = [float(value) for value in values]
+        return cls(median=median(numbers), low=min(numbers), high=max(numbers))
 
     @classmethod
     def of_rounds(cls, values: Iterable[float]) -> Self:
         """As `of`, with the interval of 95 % instead of lowest and highest; of fewer than six
         values there is none."""
-        known = [float(value) for value in values]
-        whole = cls.of(known)
-        sure = paired_shift(known, 0.95)
+        numbers = [float(value) for value in values]
+        whole = cls.of(numbers)
+        sure = paired_shift(numbers, 0.95)
         low = max(whole.low, sure.low)
         high = min(whole.high, sure.high)
         return cls(median=whole.median, low=min(whole.median, low), high=max(whole.median, high))

@@ -260,21 +260,21 @@ def worst_code(codes: Iterable[int]) -> int:
 def conclude(
     good: Word,
     evidence: Sequence[Evidence],
-    found: Mapping[Word, Sequence[str]],
+    reasons_by_word: Mapping[Word, Sequence[str]],
     *,
     thin: Word = NOT_KNOWN,
 ) -> Verdict:
-    """Return the verdict: the worst of `found` (sentences by the word they speak for) that has
-    reasons, else `good` where the evidence suffices, else `thin`. Reasons are said once each, those
-    of the worst word first."""
-    said = {word: reasons for word, reasons in found.items() if reasons}
-    if not said and (missing := _missing(evidence)):
-        said = {thin: missing}
-    ranked = sorted(said, key=_severity)
+    """Return the verdict: the worst word of `reasons_by_word` that has reasons (sentences that
+    speak for the word), else `good` where the evidence suffices, else `thin`. Each reason is said
+    once, those of the worst word first."""
+    effective = {word: reasons for word, reasons in reasons_by_word.items() if reasons}
+    if not effective and (missing := _missing(evidence)):
+        effective = {thin: missing}
+    ranked = sorted(effective, key=_severity)
     word = ranked[0] if ranked else good
     code = min((one.exit_code for one in (*ranked, word)), key=_PRECEDENCE.index)
     return Verdict.of(
-        word, code, evidence, list(dict.fromkeys(line for one in ranked for line in said[one]))
+        word, code, evidence, list(dict.fromkeys(line for one in ranked for line in effective[one]))
     )
 
 
@@ -286,11 +286,11 @@ def word_of(command: str, verdict: Verdict) -> Word:
     words = WORDS.get(command, ())
     text = verdict.word
     status = verdict.status
-    if known := [one for one in words if one.text == text]:
-        return known[0]
+    if matches := [one for one in words if one.text == text]:
+        return matches[0]
     bad = status in (VIOLATED.status, FAIL.status)
-    told = text or next((one.text for one in words if one.status == status), status.upper())
-    return Word(str(told), Kind.BAD if bad else Kind.UNKNOWN, status, 0, "", "")
+    name = text or next((one.text for one in words if one.status == status), status.upper())
+    return Word(str(name), Kind.BAD if bad else Kind.UNKNOWN, status, 0, "", "")
 
 
 def _missing(evidence: Sequence[Evidence]) -> list[str]:

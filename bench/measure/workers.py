@@ -156,9 +156,10 @@ def is_ending(workdir: Path) -> bool:
 
 def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
     """The busiest worker's share of one core (0…1); None when no worker reported its end."""
-    told = [note for note in notes if note.stopped_ns > note.spawned_ns > 0]
+    ended_notes = [note for note in notes if note.stopped_ns > note.spawned_ns > 0]
     return max(
-        (note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns) for note in told), default=None
+        (note.cpu_s * 1e9 / (note.stopped_ns - note.spawned_ns) for note in ended_notes),
+        default=None,
     )
 
 
@@ -176,17 +177,17 @@ def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
     """The section `instances`: each instance as all workers together saw it, with its reply times
     in seconds."""
     times = replies(notes)
-    found = []
+    reports = []
     for index in range(max((len(note.instances) for note in notes), default=0)):
-        seen = [note.instances[index] for note in notes if len(note.instances) > index]
+        statuses = [note.instances[index] for note in notes if len(note.instances) > index]
         together = replace(
-            max(seen, key=lambda status: STATES.index(status.state)),
-            **{name: sum(getattr(status, name) for status in seen) for name in _ADDED},
-            errors=added(status.errors for status in seen),
+            max(statuses, key=lambda status: STATES.index(status.state)),
+            **{name: sum(getattr(status, name) for status in statuses) for name in _ADDED},
+            errors=added(status.errors for status in statuses),
             reply_s=Latency.of(times[index] if index < len(times) else Histogram()),
         )
-        found.append(together)
-    return found
+        reports.append(together)
+    return reports
 
 
 def replies(notes: Sequence[WorkerNote]) -> list[Histogram]:
@@ -288,8 +289,10 @@ def judge_delays(
     judged = [("its scheduler lagged by", lag, LAG_SHARE)] if lag.count else []
     if scenario.rate_per_s is not None and (lateness.count or not queued):
         judged.insert(0, ("the timer was late by", lateness, LATENESS_SHARE))
-    found = [_against(acquire, what, delay, most * slack) for what, delay, most in judged]
-    return next((each for word in IN_DOUBT for each in found if each[0] == word), ("VALID", None))
+    verdicts = [_against(acquire, what, delay, most * slack) for what, delay, most in judged]
+    return next(
+        (each for word in IN_DOUBT for each in verdicts if each[0] == word), ("VALID", None)
+    )
 
 
 def _against(

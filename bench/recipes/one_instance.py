@@ -126,23 +126,23 @@ class TimestampGetset(PlainRecipe):
         started_ns = monotonic_ns()
         end_ms = self.wall_ms() + ttl_ms
         if not self.ask("SETNX", key, end_ms):
-            seen = self.ask("GET", key)
-            if seen is None or int(seen) >= self.wall_ms():
+            observed = self.ask("GET", key)
+            if observed is None or int(observed) >= self.wall_ms():
                 return HELD
             self.pause("after-get")
             started_ns = monotonic_ns()
             end_ms = self.wall_ms() + ttl_ms
-            if not self.take_over(key, seen, end_ms):
+            if not self.take_over(key, observed, end_ms):
                 return HELD
         valid_until_ns = started_ns + ttl_ms * NS_PER_MS
         return self.leased(
             resource, b"%d" % end_ms, ttl_ms, started_ns, valid_until_ns=valid_until_ns
         )
 
-    def take_over(self, key: str, seen: bytes, end_ms: int) -> bool:
+    def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
         """True for the one whose GETSET meets the end that was read; every other one has moved the
         winner's end."""
-        won: bool = self.ask("GETSET", key, end_ms) == seen
+        won: bool = self.ask("GETSET", key, end_ms) == observed
         self.figures["overwritten_ends"] += not won
         return won
 
@@ -166,7 +166,7 @@ class TimestampSet(TimestampGetset):
         flaw="two winners at a takeover; needs synchronised clocks",
     )
 
-    def take_over(self, key: str, seen: bytes, end_ms: int) -> bool:
+    def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
         self.ask("SET", key, end_ms)
         return True
 

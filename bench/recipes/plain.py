@@ -165,9 +165,9 @@ class PlainInstance:
 
     def take_reply_times_ns(self) -> list[int]:
         """How long (ns) one command in 61 took since the last call."""
-        taken = self._reply_times_ns
+        times_ns = self._reply_times_ns
         self._reply_times_ns = []
-        return taken
+        return times_ns
 
     def close(self) -> None:
         """Close the pool. Idempotent."""

@@ -90,9 +90,9 @@ class RedlockRecipe:
         """See Recipe; once a second, so the moment to write what was observed."""
         if self._log is not None:
             self._log.flush()
-        taken = self._times_ns
+        times_ns = self._times_ns
         self._times_ns = tuple([] for _ in self._times_ns)
-        return taken
+        return times_ns
 
     @property
     def figures(self) -> dict[str, int]:

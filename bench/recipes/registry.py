@@ -42,22 +42,24 @@ class RecipeEntry:
         """
         point = EntryPoint(self.name, self.place, GROUP)
         try:
-            found: type[RecipeClass] = point.load()
+            recipe_class: type[RecipeClass] = point.load()
         except Exception as error:
             if not self.package:
                 raise
-            said = f"{type(error).__name__}: {error}"
+            fault = f"{type(error).__name__}: {error}"
             raise UsageError(
-                f"the recipe {self.name} of {self.package} cannot be loaded ({said}); repair it"
+                f"the recipe {self.name} of {self.package} cannot be loaded ({fault}); repair it"
             ) from None
-        missing = [part for part in _PARTS if not hasattr(found, part)]
-        if self.package and (missing or not isinstance(getattr(found, "about", None), About)):
+        missing = [part for part in _PARTS if not hasattr(recipe_class, part)]
+        if self.package and (
+            missing or not isinstance(getattr(recipe_class, "about", None), About)
+        ):
             lacks = ", ".join(missing or ["about"])
             raise UsageError(
                 f"the recipe {self.name} of {self.package} lacks {lacks}; derive it from "
                 "bench.recipes.plain.PlainRecipe or see bench.recipes.protocol"
             )
-        return found
+        return recipe_class
 
     @property
     def about(self) -> About:
@@ -77,9 +79,9 @@ class RecipeEntry:
         about = self.about
         if not about.least <= instances <= (about.most or instances):
             noun = "instance" if about.most == 1 else "instances"
-            given = "1 was" if instances == 1 else f"{instances} were"
+            number = "1 was" if instances == 1 else f"{instances} were"
             raise UsageError(
-                f"the recipe {self.name} locks on {about.instances} {noun}, and {given} given; "
+                f"the recipe {self.name} locks on {about.instances} {noun}, and {number} given; "
                 f"use --instances {about.usual}, or one --target for each"
             )
         for pause in pauses:
@@ -129,14 +131,16 @@ WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
 
 def all_recipes() -> Mapping[str, RecipeEntry]:
     """Our own recipes, then those that installed packages offer, by name, without importing any."""
-    found = {}
+    foreign_recipes = {}
     for point in entry_points(group=GROUP):
         name, version = (
             (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
         )
         if _NAME.fullmatch(point.name) and point.attr and point.name not in RECIPES:
-            found[point.name] = RecipeEntry(point.name, point.value, f"{name} {version}".strip())
-    return {**RECIPES, **dict(sorted(found.items()))}
+            foreign_recipes[point.name] = RecipeEntry(
+                point.name, point.value, f"{name} {version}".strip()
+            )
+    return {**RECIPES, **dict(sorted(foreign_recipes.items()))}
 
 
 def find_recipe(name: str) -> RecipeEntry:

@@ -78,13 +78,13 @@ class MultiWrite(PlainRecipe):
 
     def give_back(self, lease: Lease) -> Outcome:
         key = self.key(lease.resource)
-        found = Outcome.UNREACHABLE
+        outcome = Outcome.UNREACHABLE
         for server in self.servers:
             with suppress(RedisError):
                 deleted = server.delete_own(key, lease.owner_token)
                 if server is self.server:
-                    found = Outcome.RELEASED if deleted else Outcome.GONE
-        return found
+                    outcome = Outcome.RELEASED if deleted else Outcome.GONE
+        return outcome
 
     def _copy(self, origin: PlainInstance, key: str, token: bytes, ttl_ms: int) -> int:
         """To how many others the copy went."""

@@ -108,8 +108,8 @@ class SetNxPubsub(_Woken):
         channels=True,
     )
 
-    def __init__(self, *told: Any) -> None:
-        super().__init__(*told)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._idle: list[PubSub] = []
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:

@@ -31,9 +31,11 @@ def words_table() -> str:
         for word in words:
             commands.setdefault(word, []).append(command)
     rows = [
-        f"| **{word.text}** | {word.colour} | {word.exit_code} | {' '.join(said)} | "
+        f"| **{word.text}** | {word.colour} | {word.exit_code} | {' '.join(speakers)} | "
         f"{word.needs} | {word.means} |"
-        for word, said in sorted(commands.items(), key=lambda item: list(Kind).index(item[0].kind))
+        for word, speakers in sorted(
+            commands.items(), key=lambda item: list(Kind).index(item[0].kind)
+        )
     ]
     head = "| word | colour | exit | said by | rests on | means |\n|---|---|--:|---|---|---|"
     return "\n".join((head, *rows))
@@ -47,8 +49,8 @@ def put_between_marks(path: Path, mark: str, text: str) -> None:
     begin, end = (f"<!-- {mark}: {which} -->" for which in ("begin", "end"))
     with writing(path, "name another file"):
         before, _, rest = path.read_text(encoding="utf-8").partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
+        _, end_mark, after = rest.partition(end)
+        if not end_mark:
             raise EnvironmentNotReadyError(
                 f"{path} has no place for the table: write {begin} and {end} into it"
             )

@@ -95,8 +95,8 @@ _BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 
 def type_of(kind: str) -> type[Document]:
     """Return the type of the results of `kind`."""
-    found: type[Document] = resolve_name(KINDS[kind][0])
-    return found
+    form: type[Document] = resolve_name(KINDS[kind][0])
+    return form
 
 
 def of_its_kind(result: Mapping[str, object], name: str) -> Document:
@@ -148,14 +148,14 @@ def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
     """Return the result of this kind that was begun last, of those right below `folder`; None when
     there is none. Raises UsageError where the newest one is refused: an older one in its place
     would be a surprise."""
-    found: list[tuple[str, Path]] = []
+    candidates: list[tuple[str, Path]] = []
     for path in folder.glob(f"*/{RESULT_NAME}"):
         # what is no result of this kind was not looked for
         with suppress(UsageError):
             result = read_result(path)
             if result.get("kind") == kind:
-                found.append((str(result.get("started_at")), path))
-    return result_of_kind(max(found)[1], kind, form) if found else None
+                candidates.append((str(result.get("started_at")), path))
+    return result_of_kind(max(candidates)[1], kind, form) if candidates else None
 
 
 def read_run(place: Path) -> RunResult:
@@ -178,8 +178,8 @@ def beside(result: Document, folder: Path) -> Document:
     """Return `result` with what the results right below `folder` add to it, where its kind looks
     for that."""
     look: Any = getattr(words_of(result), "beside", None)
-    found: Document = look(result, folder) if look else result
-    return found
+    complete_result: Document = look(result, folder) if look else result
+    return complete_result
 
 
 def told(result: Document, place: str = "") -> Sheet:

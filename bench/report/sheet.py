@@ -152,14 +152,14 @@ def sheet_of(
 ) -> Sheet:
     """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere): around its own
     `lines` what every result says, the reasons of its verdict, its warnings, and where it is."""
-    said = [
+    sentences = [
         *(("because", reason) for reason in result.verdict.reasons),
         *lines,
         *(("warning", warning) for warning in result.warnings),
         *([("result", place)] if place else []),
     ]
     word = word_of(kind, result.verdict)
-    once = tuple(dict.fromkeys(Sentence(*line) for line in said))
+    once = tuple(dict.fromkeys(Sentence(*line) for line in sentences))
     about = " · ".join(conditions)
     return Sheet(
         word.text,
@@ -279,13 +279,13 @@ def _tables(part: Part, width: int) -> Iterator[RenderableType]:
         for column in range(len(part.head))
     ]
     pieces = [[shown[0]]]
-    taken = widths[shown[0]]
+    used_width = widths[shown[0]]
     for column in shown[1:]:
-        if taken + widths[column] - gap > width and len(pieces[-1]) > 1:
+        if used_width + widths[column] - gap > width and len(pieces[-1]) > 1:
             pieces.append([shown[0]])
-            taken = widths[shown[0]]
+            used_width = widths[shown[0]]
         pieces[-1].append(column)
-        taken += widths[column]
+        used_width += widths[column]
     for number, piece in enumerate(pieces):
         if number:
             yield Text()

@@ -250,11 +250,11 @@ def _outcomes(result: RunResult) -> Sentence:
     ]
     nothing = "nothing was recorded in the measured window"
     unserved = result.waiting.unserved
-    asked = result.waiting.asked
+    callers = result.waiting.asked
     spurious = result.safety.spurious_refusals
     served = []
-    if unserved is not None and asked is not None:
-        hungry = f"{count(unserved)} of {counted(asked, 'caller')} never served"
+    if unserved is not None and callers is not None:
+        hungry = f"{count(unserved)} of {counted(callers, 'caller')} never served"
         served.append(hungry if unserved else "all callers served")
     # while nobody can have held the lock
     served.append(f"{count(spurious)} spurious refusals")

@@ -106,14 +106,14 @@ class Judge:
             self._counts["acquired"] += int(acquired(records).sum())
             self._counts["lost"] += int(operations.lost.sum())
             self._count_claims(records, len(history.lost))
-            asked = _asked(operations, history.lost)
+            attempts = _asked(operations, history.lost)
             first = extent_ns(operations.early)[0]
             last = extent_ns(operations.late)[1]
             # of keys that may be left
             last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000
-            extent = int(asked[1].min(initial=first)), int(asked[2].max(initial=last))
+            extent = int(attempts[1].min(initial=first)), int(attempts[2].max(initial=last))
             for timeline, chosen in timelines(
-                np.concatenate([records["resource"], asked[0]]), extent
+                np.concatenate([records["resource"], attempts[0]]), extent
             ):
                 rows, sent = (
                     (chosen, chosen)
@@ -122,7 +122,7 @@ class Judge:
                 )
                 part = operations[rows]
                 leases = rules.order_leases(part, timeline)
-                resources, *bounds = asked[:, sent]
+                resources, *bounds = attempts[:, sent]
                 self._counts["contested"] += rules.contested(leases)
                 self._counts["tested"] += rules.tested(
                     leases, *(timeline.keys(resources, bound) for bound in bounds)
@@ -159,9 +159,9 @@ class Judge:
     @property
     def violated_resources(self) -> frozenset[int]:
         """The resources of the examples of violations so far."""
-        found = (incident for incident in self._examples if incident.kind in VIOLATIONS)
+        violations = (incident for incident in self._examples if incident.kind in VIOLATIONS)
         return frozenset(
-            operation.resource for incident in found for operation in incident.operations
+            operation.resource for incident in violations for operation in incident.operations
         )
 
     def report(self) -> SafetyReport:
@@ -220,13 +220,13 @@ class Judge:
     def _verdict(
         self, unknown: str, tested: int, *, unasked: bool
     ) -> tuple[SafetyWord, str | None]:
-        seen = [
+        violations = [
             f"{self._counts[kind]} × {kind.replace('_', ' ')}"
             for kind in VIOLATIONS
             if self._counts[kind]
         ]
-        if seen:
-            return "VIOLATED", ", ".join(seen) + (f"; besides, {unknown}" if unknown else "")
+        if violations:
+            return "VIOLATED", ", ".join(violations) + (f"; besides, {unknown}" if unknown else "")
         if unknown:
             return "UNKNOWN", unknown
         if tested < TESTED_LEAST:
@@ -246,10 +246,10 @@ class Judge:
             causes = [blame(at, self._ttl_ms, self._circumstances) for at in at_ns.tolist()]
             self._counts["unexplained"] += causes.count("unexplained")
         self._counts[kind] += count
-        found = [one for one in self._examples if one.kind == kind]
+        examples = [one for one in self._examples if one.kind == kind]
         for position in np.argsort(at_ns, kind="stable")[:EXAMPLES_PER_KIND].tolist():
             involved = tuple(OperationFacts.of(records[int(row[position])]) for row in rows)
-            found.append(
+            examples.append(
                 Example(
                     kind=kind,
                     at_ns=int(at_ns[position]),
@@ -257,8 +257,8 @@ class Judge:
                     operations=involved,
                 )
             )
-        kept = sorted(found, key=lambda one: one.at_ns)[:EXAMPLES_PER_KIND]
-        self._examples = [*(one for one in self._examples if one.kind != kind), *kept]
+        earliest = sorted(examples, key=lambda one: one.at_ns)[:EXAMPLES_PER_KIND]
+        self._examples = [*(one for one in self._examples if one.kind != kind), *earliest]
 
 
 def judge(
@@ -323,12 +323,14 @@ def holes(
 ) -> Iterator[str]:
     """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that
     have none; `known`: what is said already of workers that ended early, by their pids."""
-    said = {(note.worker, note.pid): note for note in notes}
-    if len(said) < processes:
-        yield f"{processes - len(said)} of {processes} workers left no word"
-    for who in sorted({*said, *recorded, *(who for who, number in unfinished.items() if number)}):
+    notes_by_worker = {(note.worker, note.pid): note for note in notes}
+    if len(notes_by_worker) < processes:
+        yield f"{processes - len(notes_by_worker)} of {processes} workers left no word"
+    for who in sorted(
+        {*notes_by_worker, *recorded, *(who for who, number in unfinished.items() if number)}
+    ):
         name = f"worker {who[0]} (pid {who[1]})"
-        note = said.get(who)
+        note = notes_by_worker.get(who)
         if note is None:
             yield f"{name} left no word"
         elif note.phase != "stopped":
@@ -402,13 +404,13 @@ class LiveJudge:
                 both = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")]).view(
                     RECORD_DTYPE
                 )
-                seen = _count(both)
+                violations = _count(both)
                 # else there is nothing to take off
-                if any(seen.values()):
-                    seen.subtract(_count(self._kept))
+                if any(violations.values()):
+                    violations.subtract(_count(self._kept))
                 counts = {
                     kind: before.counts.get(kind, 0) + max(number, 0)
-                    for kind, number in seen.items()
+                    for kind, number in violations.items()
                 }
                 self._keep(both)
                 self.verdict = LiveVerdict(

@@ -272,9 +272,11 @@ def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -
     resource = early["resource"]
     begun = np.sort(timeline.keys(resource, early["start_ns"]))
     over = np.sort(timeline.keys(resource, trace_end_ns(late, ttl_ms)))
-    asked = timeline.keys(resource[refused], early["start_ns"][refused])
+    refused_start = timeline.keys(resource[refused], early["start_ns"][refused])
     answered = timeline.keys(resource[refused], late["ended_ns"][refused])
-    around = np.searchsorted(begun, answered, "right") - np.searchsorted(over, asked, "left")
+    around = np.searchsorted(begun, answered, "right") - np.searchsorted(
+        over, refused_start, "left"
+    )
     return refused[around <= 1]  # itself
 
 
@@ -292,14 +294,14 @@ def contested(leases: Leases) -> int:
     return int((around > 1).sum())  # itself
 
 
-def tested(leases: Leases, asked: Integers, at_latest: Integers) -> int:
+def tested(leases: Leases, at_earliest: Integers, at_latest: Integers) -> int:
     """How many leases were held for a time, since their acquire returned, in which another
-    attempt's command was sent; `asked`: keys of all of them, at the earliest, and `at_latest`. A
+    attempt's command was sent; `at_earliest` and `at_latest`: keys of all these commands. A
     lease's own attempts are begun before that."""
-    asked = np.sort(asked)
+    at_earliest = np.sort(at_earliest)
     at_latest = np.sort(at_latest)
     inside = np.searchsorted(at_latest, leases.end, "left") - np.searchsorted(
-        asked, leases.returned, "right"
+        at_earliest, leases.returned, "right"
     )
     return int((inside > 0).sum())
 
@@ -360,9 +362,13 @@ class Holders:
                 np.searchsorted(table[:, 0], elsewhere_us if own_us == math.inf else own_us)
             )
             first = max(min(middle - most // 2, len(table) - most), 0)
-            kept = table[first : first + most]
-            spans = ((int(kept[0, 0]), int(kept[:, 1].max())),) if len(kept) else ()
-            rows = tuple(map(tuple, kept.tolist()))
+            shown_leases = table[first : first + most]
+            spans = (
+                ((int(shown_leases[0, 0]), int(shown_leases[:, 1].max())),)
+                if len(shown_leases)
+                else ()
+            )
+            rows = tuple(map(tuple, shown_leases.tolist()))
             entries.append(Holder(resource=resource, leases=len(table), spans_us=spans, rows=rows))
         return tuple(entries)
 

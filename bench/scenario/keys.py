@@ -53,14 +53,14 @@ class KeyKind:
     words: tuple[str, ...] = ()
 
 
-def of_type(metavar: str, kind: object, wanted: str, *, flag: bool = False) -> KeyKind:
-    """What msgspec takes for this type; `wanted` says what that is."""
+def of_type(metavar: str, kind: object, description: str, *, flag: bool = False) -> KeyKind:
+    """What msgspec takes for this type; `description` says what that is."""
 
     def parse(raw: object) -> object:
         try:
             return convert(raw, kind)
         except ValidationError:
-            raise ValueError(f"{raw!r} is not {wanted}") from None
+            raise ValueError(f"{raw!r} is not {description}") from None
 
     return KeyKind(metavar, parse, flag=flag)
 
@@ -321,27 +321,27 @@ def load(
     Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range,
     a contradiction.
     """
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     places: dict[str, str] = {}
     for name, raw, place in (*(_of_file(path) if path else ()), *_of_options(options or {})):
         try:
-            given[name] = BY_NAME[name].kind.parse(raw)
+            settings[name] = BY_NAME[name].kind.parse(raw)
             places[name] = place
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
     for name in options or {}:
         for replaced in {*_REPLACES.get(name, ())} - {*(options or {})}:
-            given.pop(replaced, None)
-    if usual_instances and not {"instances", "targets"} & given.keys():
-        given["instances"] = usual_instances(given.get("recipe", BY_NAME["recipe"].default))
-    if usual_processes and "processes" not in given:
-        users = int(given.get("users", BY_NAME["users"].default))
-        given["processes"] = min(
-            usual_processes(given.get("recipe", BY_NAME["recipe"].default)), users
+            settings.pop(replaced, None)
+    if usual_instances and not {"instances", "targets"} & settings.keys():
+        settings["instances"] = usual_instances(settings.get("recipe", BY_NAME["recipe"].default))
+    if usual_processes and "processes" not in settings:
+        users = int(settings.get("users", BY_NAME["users"].default))
+        settings["processes"] = min(
+            usual_processes(settings.get("recipe", BY_NAME["recipe"].default)), users
         )
-    scenario = _resolve(given)
+    scenario = _resolve(settings)
     wrong = (_server_contradictions, _load_contradictions, _fault_contradictions)
-    for name, sentence in chain.from_iterable(one(scenario, given) for one in wrong):
+    for name, sentence in chain.from_iterable(one(scenario, settings) for one in wrong):
         raise UsageError(f"{places.get(name, f'key `{name}`')}: {sentence}")
     return scenario
 
@@ -377,8 +377,8 @@ def _wrong_toml(path: Path, text: str, error: str) -> str:
     Of a key that is given twice tomllib names only the last line.
     """
     lines = text.split("\n")
-    found = re.search(r"at line (\d+)", error)
-    number = int(found[1]) if found else len(lines)
+    position = re.search(r"at line (\d+)", error)
+    number = int(position[1]) if position else len(lines)
     if "Cannot overwrite a value" in error or "Cannot declare" in error:
         for place in range(number, 0, -1):
             if key := _TOML_KEY.match(lines[place - 1]):
@@ -423,13 +423,13 @@ def place_of(path: Path) -> Path:
     return ready if by_name and not path.is_file() and ready.exists() else path
 
 
-def _resolve(given: Mapping[str, Any]) -> Scenario:
+def _resolve(settings: Mapping[str, Any]) -> Scenario:
     """Fill in the defaults: those of the table, then those that depend on other keys."""
     values: dict[str, Any] = {}
     for key in KEYS:
         value = None
-        if key.name in given:
-            value = given[key.name]
+        if key.name in settings:
+            value = settings[key.name]
         elif key.default is not None:
             value = key.kind.parse(key.default)
         values[key.field] = value
@@ -450,14 +450,14 @@ def _resolve(given: Mapping[str, Any]) -> Scenario:
 # -- keys that are right alone and wrong together, with a sentence each ----------------------------
 
 
-def _server_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
-    if "targets" in given and not scenario.targets:
+def _server_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[tuple[str, str]]:
+    if "targets" in keys and not scenario.targets:
         yield (
             "targets",
             "the list is empty; name at least one instance, or leave the key out to start a fleet",
         )
     for name in ("instances", "fsync"):
-        if "targets" in given and name in given:
+        if "targets" in keys and name in keys:
             yield (
                 name,
                 f"{name} is for servers that lockbench starts, but targets names running "
@@ -470,7 +470,7 @@ def _server_contradictions(scenario: Scenario, given: Collection[str]) -> Iterat
     if scenario.ttl_ms > scenario.max_ttl_ms:
         cure = "which all clients of a fleet share; raise max_ttl or lower ttl"
         yield (
-            "ttl" if "ttl" in given else "max_ttl",
+            "ttl" if "ttl" in keys else "max_ttl",
             f"ttl {ttl} is above max_ttl {max_ttl}, {cure}",
         )
     if scenario.instance_timeout_ms > scenario.ttl_ms / 4:
@@ -482,14 +482,14 @@ def _server_contradictions(scenario: Scenario, given: Collection[str]) -> Iterat
         )
 
 
-def _load_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator[tuple[str, str]]:
+def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[tuple[str, str]]:
     if scenario.processes > scenario.users:
         yield (
             "processes",
             f"{scenario.processes} processes need at least as many users, and there are "
             f"{scenario.users}",
         )
-    if scenario.rate_per_s is None and "arrivals" in given:
+    if scenario.rate_per_s is None and "arrivals" in keys:
         yield "arrivals", "arrivals need a rate (open loop); add rate or take arrivals out"
     if scenario.rate_per_s is not None and scenario.think.ms:
         yield (
@@ -497,7 +497,7 @@ def _load_contradictions(scenario: Scenario, given: Collection[str]) -> Iterator
             "think time belongs to the closed loop, and rate makes this one open; take one out",
         )
     for name in ("retry.window", "retry.attempts", "retry.unreachable"):
-        if scenario.retry.policy == "none" and name in given:
+        if scenario.retry.policy == "none" and name in keys:
             yield name, "retry.policy is none, so nothing is tried again; take one out"
     if scenario.skew.kind == "hot" and scenario.resources == 1:
         yield (

@@ -95,14 +95,14 @@ def duration_text(ms: float) -> str:
 def parse_delay(raw: object) -> Delay:
     """Return the distribution of `0`, `5ms`, `fixed:5ms`, `exp:5ms` (mean) or `lognormal:5ms,1.0`
     (median, sigma)."""
-    wanted = "write 0, fixed:5ms, exp:5ms or lognormal:5ms,1.0"
+    forms = "write 0, fixed:5ms, exp:5ms or lognormal:5ms,1.0"
     kind, colon, rest = str(raw).partition(":")
     if not colon:
         kind = "fixed"
         rest = str(raw)
     median, comma, sigma = rest.partition(",")
     if kind not in ("fixed", "exp", "lognormal") or bool(comma) != (kind == "lognormal"):
-        raise ValueError(f"{raw!r} is not a time distribution ({wanted})")
+        raise ValueError(f"{raw!r} is not a time distribution ({forms})")
     return Delay(
         kind, parse_duration(median), parse_share(sigma, 0.0, 10.0, "sigma") if comma else 0.0
     )
@@ -220,13 +220,13 @@ def toml_value(text: str) -> object:
     return text
 
 
-def require_known(noun: str, wanted: Iterable[str], names: Iterable[str]) -> None:
-    """Raise UsageError for the first of `wanted` that is none of `names`: with the one it is close
-    to, else all."""
-    known = list(names)
-    for name in wanted:
-        if name not in known:
-            meant = nearest(name, known) or f"; the {noun}s are {', '.join(known)}"
+def require_known(noun: str, requested: Iterable[str], names: Iterable[str]) -> None:
+    """Raise UsageError for the first of `requested` that is none of `names`, with the one it is
+    close to, else with all."""
+    choices = list(names)
+    for name in requested:
+        if name not in choices:
+            meant = nearest(name, choices) or f"; the {noun}s are {', '.join(choices)}"
             raise UsageError(f"there is no {noun} {name!r}{meant}")
 
 

@@ -46,16 +46,18 @@ def page_of(result: Document, place: str = "") -> Page:
     """Return the page of one result, stored at `place`."""
     if isinstance(result, RunResult):
         return run_page(result, place)
-    said = told(result, place)
+    sheet = told(result, place)
     words = words_of(result)
     figures, evidence = (
         getattr(words, what, lambda _: ())(result) for what in ("figures", "evidence")
     )
     pictures = (Chapter("In pictures", tuple(figures)),) if figures else ()
     courses = (Chapter("Step by step", (), evidence, "folded"),) if evidence else ()
-    tables = (Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in said.parts)
-    title = f"{said.verdict} · {kind_of(result)} · {result.started_at[:16].replace('T', ' ')}"
-    return Page(title, said, (*pictures, *tables, *courses), shlex.join(result.command))
+    tables = (
+        Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in sheet.parts
+    )
+    title = f"{sheet.verdict} · {kind_of(result)} · {result.started_at[:16].replace('T', ' ')}"
+    return Page(title, sheet, (*pictures, *tables, *courses), shlex.join(result.command))
 
 
 def write_report(result: Document, stored: Path) -> Path:
@@ -169,7 +171,7 @@ def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
     ]
     verdicts = ("verdict", *(one.verdict for *_, one in named))
     figures = Part("Figures", about, ("", *labels), (verdicts, *rows))
-    said = Sheet(
+    summary = Sheet(
         f"{len(runs)} RUNS",
         min((one.style for *_, one in named), key=(BAD, DOUBTFUL, GOOD).index),
         "; ".join(heads),
@@ -179,7 +181,9 @@ def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
     )
     curves = _curves(labels, runs)
     pictures = (Chapter("In pictures", (curves,)),) if curves else ()
-    return Page(said.verdict, said, (*pictures, Chapter("Side by side", (), said.parts, "several")))
+    return Page(
+        summary.verdict, summary, (*pictures, Chapter("Side by side", (), summary.parts, "several"))
+    )
 
 
 def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
@@ -213,11 +217,11 @@ def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
 
 def _curves(labels: Sequence[str], runs: Sequence[RunResult]) -> Figure | None:
     curves = []
-    said = []
+    percentiles = []
     for label, run, style in zip(labels, runs, _STYLES, strict=False):
         acquire = run.latency_s.acquire
         if acquire.count:
             points = curve_of(run.histograms["acquire"], acquire.max)
             curves.append(LatencyCurve(Column(label, "s", label), style, points))
-            said.append(f"{label[0]} {latency(acquire.p99)}")
-    return curves_figure(f"Acquire p99: {', '.join(said)}", "Acquire latency", curves)
+            percentiles.append(f"{label[0]} {latency(acquire.p99)}")
+    return curves_figure(f"Acquire p99: {', '.join(percentiles)}", "Acquire latency", curves)

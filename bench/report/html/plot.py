@@ -515,9 +515,9 @@ def _polyline(points: Iterable[tuple[float, float] | None]) -> str:
     return "".join(parts)
 
 
-def _drawing(height: float, parts: Sequence[str], said: str) -> str:
-    """The whole; `said` is what a screen reader says."""
+def _drawing(height: float, parts: Sequence[str], label: str) -> str:
+    """The whole; a screen reader says `label`."""
     shape = f'viewBox="0 0 {_number(_WIDTH)} {_number(height)}"'
     return (
-        f'<svg {shape} role="img" tabindex="0" aria-label="{escape(said)}">{"".join(parts)}</svg>'
+        f'<svg {shape} role="img" tabindex="0" aria-label="{escape(label)}">{"".join(parts)}</svg>'
     )

@@ -119,9 +119,12 @@ def curves_figure(
     )
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
     # all at the same percentiles, up to their ends
-    known = [dict(curve.points) for curve in curves]
-    grid = [*max(known, key=len)]
-    rows = [[f"{100 * (1 - 1 / at):.4f} %", *(curve.get(at) for curve in known)] for at in grid]
+    ratios_to_seconds = [dict(curve.points) for curve in curves]
+    grid = [*max(ratios_to_seconds, key=len)]
+    rows = [
+        [f"{100 * (1 - 1 / at):.4f} %", *(curve.get(at) for curve in ratios_to_seconds)]
+        for at in grid
+    ]
     return plot(name, title, about, x=x, y=y, marks=marks, columns=columns, rows=rows, xs=grid)
 
 
@@ -190,8 +193,8 @@ def slowest_of(result: RunResult) -> tuple[float, str] | None:
     faults = " and ".join(
         band.text for band in fault_bands(result) if band.start <= at <= band.stop
     )
-    said = f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run"
-    return at + over.slice_s / 2, said + (f", during {faults}" if faults else "")
+    sentence = f"The slowest acquire took {latency(whole)}; it was due {at:.1f} s into the run"
+    return at + over.slice_s / 2, sentence + (f", during {faults}" if faults else "")
 
 
 def course_figures(result: RunResult) -> list[Figure]:
@@ -272,10 +275,12 @@ class _CourseFigures:
         """How acquires ended, as shares."""
         shares = fields_of(self._result.outcome_shares)
         counts = self._over.outcomes
-        said = ", ".join(
+        endings = ", ".join(
             f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items() if ratio
         )
-        title = f"Acquires ended: {said}" if said else "No acquire was due in the measured window"
+        title = (
+            f"Acquires ended: {endings}" if endings else "No acquire was due in the measured window"
+        )
         about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
         columns = {
             Column(name, "count", name.replace("_", " ")): values for name, values in counts.items()
@@ -292,13 +297,17 @@ class _CourseFigures:
         whole = self._result.votes.margin
         split = self._result.split_votes
         total = sum(whole.values())
-        said = ", ".join(
+        margin_shares = ", ".join(
             f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int)[::-1]
         )
         rounds = f"{count(split.count)} split votes" + (
             f" ({percent(split.ratio)} of the rounds)" * bool(split.count)
         )
-        title = f"Vote margin {said}; {rounds}" if said else f"No lease's round closed; {rounds}"
+        title = (
+            f"Vote margin {margin_shares}; {rounds}"
+            if margin_shares
+            else f"No lease's round closed; {rounds}"
+        )
         about = (
             "Share of leases by granted votes beyond the quorum when the round closed, "
             f"{self._slice}"

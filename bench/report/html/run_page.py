@@ -56,27 +56,28 @@ class Page:
 
 def run_page(result: RunResult, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
-    told = replace(sheet(result, place), keys=key_figures(result))
+    summary = replace(sheet(result, place), keys=key_figures(result))
     moment = moment_of(result)
     course = Chapter("Over time", tuple(course_figures(result)))
     safety = _safety(result, moment)
     instances = Chapter("Instances", tuple(filter(None, instance_figures(result))))
-    chapters = [_speed(result, told), course, safety, instances, _conditions(result)]
+    chapters = [_speed(result, summary), course, safety, instances, _conditions(result)]
     if moment:
         first = safety if moment.is_violation else course
         chapters.sort(key=lambda chapter: chapter is not first)
     shown = "figure-holders" if safety.figures else "part-1"
+    started_at = result.started_at[:16].replace("T", " ")
     return Page(
-        f"{told.verdict} · {result.scenario.recipe} · {result.started_at[:16].replace('T', ' ')}",
-        told,
+        f"{summary.verdict} · {result.scenario.recipe} · {started_at}",
+        summary,
         tuple(chapter for chapter in chapters if chapter.figures or chapter.tables),
         shlex.join(result.command),
         (moment.text, shown) if moment else None,
     )
 
 
-def _speed(result: RunResult, told: Sheet) -> Chapter:
-    (part,) = told.parts
+def _speed(result: RunResult, summary: Sheet) -> Chapter:
+    (part,) = summary.parts
     rows = tuple(
         (f"{name.strip()}{f' ({note.strip()})' if note else ''}", *cells)
         for name, *cells, note in part.rows
@@ -127,16 +128,17 @@ def moment_of(result: RunResult) -> Eyecatcher | None:
     """Return where the page of `result` opens; None when nothing of the kind is known, or not when
     it was."""
     over = course_of(result)
-    found = findings(result)
+    incidents = findings(result)
     safety = result.safety
     if over is None:
         return None
-    if found and found[0].kind in _VIOLATIONS:
-        seen = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
-        where = f"on resource {found[0].operations[0].resource}, {_told(found[0], over.origin_ns)}"
+    if incidents and incidents[0].kind in _VIOLATIONS:
+        violations = safety.service_faults + safety.granted_invalid + safety.foreign_deletes
+        resource = incidents[0].operations[0].resource
+        where = f"on resource {resource}, {_told(incidents[0], over.origin_ns)}"
         return Eyecatcher(
-            f"Violation 1 of {count(seen)}: {where}",
-            _span(found[0], over.origin_ns),
+            f"Violation 1 of {count(violations)}: {where}",
+            _span(incidents[0], over.origin_ns),
             is_violation=True,
         )
     if bands := fault_bands(result):
@@ -186,14 +188,14 @@ def _around(result: RunResult, at_s: float) -> tuple[float, float]:
 def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
     holders = _holders(result, moment)
     examples = _examples(result)
-    found = (
+    broken_rules = (
         "service_faults",
         "granted_invalid",
         "foreign_deletes",
         "client_overstays",
         "spurious_refusals",
     )
-    names = (*found, "unexplained", "contested_leases", "tested_leases")
+    names = (*broken_rules, "unexplained", "contested_leases", "tested_leases")
     rows = tuple((name.replace("_", " "), f"{getattr(result.safety, name):,}") for name in names)
     about = "in the whole run, warm-up and drain included"
     counts = Part("What the oracle found", about, ("rule", "count"), rows)
@@ -212,7 +214,7 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
     start = over.start_s[0]
     end = over.start_s[-1] + over.slice_s
     origin_ns = over.origin_ns
-    said = safety_sentence(result.safety).text
+    sentence = safety_sentence(result.safety).text
     drawn = {
         "start_s": start,
         "end_s": end,
@@ -236,7 +238,9 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
         "Each bar is a lease, from its grant to its release or its end; the strip above "
         "shows the whole run"
     )
-    return Figure("holders", said[:1].upper() + said[1:], about, "", columns, rows, drawn=drawn)
+    return Figure(
+        "holders", sentence[:1].upper() + sentence[1:], about, "", columns, rows, drawn=drawn
+    )
 
 
 def _examples(result: RunResult) -> Part | None:
@@ -296,13 +300,13 @@ def _facts(section: Section) -> dict[str, str]:
 def scenario_facts(scenario: Scenario) -> dict[str, str]:
     """Return every key of a resolved scenario in words; times to wait and skew as a scenario file
     has them."""
-    said = {name: _fact_text(value) for name, value in asdict(scenario).items()}
+    facts = {name: _fact_text(value) for name, value in asdict(scenario).items()}
     written = {
         "hold": delay_text(scenario.hold),
         "think": delay_text(scenario.think),
         "skew": skew_text(scenario.skew),
     }
-    return said | written
+    return facts | written
 
 
 def _fact_text(value: object) -> str:

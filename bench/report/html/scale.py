@@ -60,9 +60,9 @@ def exact(low: float, high: float, name: str, label: Label, *, most: int = 6) ->
 
 def logarithmic(values: Iterable[float], name: str, label: Label, *, most: int = 7) -> Scale:
     """A logarithmic scale over the positive `values`, with about `most` ticks."""
-    known = [value for value in values if value > 0] or [1.0]
-    low = _nice(min(known), up=False)
-    high = _nice(max(known))
+    positives = [value for value in values if value > 0] or [1.0]
+    low = _nice(min(positives), up=False)
+    high = _nice(max(positives))
     if high <= low:
         high = low * 10
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
