@@ -151,11 +151,8 @@ class Fold:
         counts = self._counts
         acquires = self._inside(*ACQUIRE_OUTCOMES)
         margins = self._inside(*latency.margin_names(self._instances)).items()
-        due_acquires = sum(acquires.values())
-        shares = {
-            name: number / due_acquires if due_acquires else None
-            for name, number in acquires.items()
-        }
+        due = sum(acquires.values())
+        shares = {name: number / due if due else None for name, number in acquires.items()}
         split_votes = self._inside("split_votes")["split_votes"]
         rounds = counts["window_attempts"]
         histograms = self.sums.histograms | {
