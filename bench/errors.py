@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # halves of surrogate pairs, which UTF-8 does not have. Their escape is what JSON has for them, and
 # can be read in every other file.
 UNPAIRED = "backslashreplace"
-# of what ends by Ctrl-C only
+# The code of a command that only Ctrl-C ends.
 EXIT_INTERRUPTED = 130
 
 
@@ -31,7 +31,7 @@ EXIT_INTERRUPTED = 130
 def secrets() -> Mask:
     """What is secret in this process: it learns every URL that is read, and is asked before
     anything is said."""
-    # here: the command line starts without the lock
+    # Imported here, because the command line must start without loading the lock.
     from lockcore.mask import Mask
 
     return Mask()
@@ -69,7 +69,7 @@ class InconclusiveError(BenchError):
     exit_code = 4
 
 
-# of this process: neither another file nor an emptier disk helps
+# Limits of this process. Neither another file nor an emptier disk helps.
 _LIMITS = {
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.ENOMEM: "give it more memory (ulimit -v, or the container's limit)",

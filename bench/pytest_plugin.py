@@ -353,7 +353,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "lock_fleet(instances=3, fsync='none'): the servers of lock_fleet, lock_benchmark",
     )
     config.stash[_SESSION] = session = _Session()
-    # every fleet that was started
+    # At the end of pytest this stops every fleet that was started.
     config.add_cleanup(session.stack.close)
 
 
@@ -392,7 +392,7 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
     try:
         emptied(fleet.urls)
     except RedisError:
-        # an earlier test left one stopped, or dead
+        # An earlier test left an instance stopped or dead.
         fleet.restart(*range(len(fleet.urls)))
         emptied(fleet.urls)
     return fleet

@@ -160,7 +160,7 @@ def console_on(stream: TextIO | None = None) -> Console:
     """A console of rich on `stream` (default: stdout) that reads no text as markup."""
     from rich.console import Console
 
-    # rich itself ends what is too long by an ellipsis
+    # rich itself ends a line that is too long by an ellipsis.
     _replacing(stream or sys.stdout)
     return Console(file=stream, highlight=False, markup=False, emoji=False)
 
@@ -187,7 +187,7 @@ def _print(stream: TextIO, lines: tuple[str, ...]) -> None:
 
 def _escaped(match: re.Match[str]) -> str:
     letter = match[0]
-    # a byte of a file's name
+    # This half of a surrogate pair stands for a byte of a file's name.
     if "\udc80" <= letter <= "\udcff":
         return f"\\x{ord(letter) - 0xDC00:02x}"
     return letter.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import click
 
 EXIT_ENVIRONMENT = 3
-# as bench.errors says, which is not imported before the guard stands
+# The same number as in bench.errors. That module is not imported before the guard stands.
 EXIT_INTERRUPTED = 130
 
 
@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
     except KeyboardInterrupt:
         _leave_interrupted()
     except (BrokenPipeError, SystemExit):
-        # rich leaves by SystemExit when the pipe it prints to is closed
+        # When the pipe to which rich prints is closed, rich leaves by SystemExit.
         code = EXIT_ENVIRONMENT
         _drop_output()
     except Exception as error:  # noqa: BLE001
-        # the last net: whatever it is, the user gets a sentence and a place
+        # This is the last net. Whatever the exception is, the user gets a sentence and a place.
         code = EXIT_ENVIRONMENT
         from bench.screen import lines_of, note
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
 def _open_streams() -> None:
     """Give a process that was started without stdin, stdout or stderr (`>&-`) somewhere to write
     to: nothing."""
-    # each takes the lowest free one
+    # Each open() takes the lowest free descriptor.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
@@ -66,7 +66,7 @@ def _why(error: Exception) -> str:
     """What ended the command, in a sentence; the traceback of what nobody foresaw is saved."""
     import errno
 
-    # of stdout: other files have names
+    # Without a name the error is about stdout: every other file has a name.
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     if isinstance(error, OSError) and error.filename is None and error.errno in full:
         _drop_output()
@@ -84,7 +84,7 @@ def _leave_interrupted() -> NoReturn:
     from contextlib import suppress
 
     with suppress(OSError, KeyboardInterrupt):
-        # what was shown before goes out; os._exit would drop it
+        # What was printed before must still go out: os._exit would drop it.
         sys.stdout.flush()
     print("lockbench: interrupted", file=sys.stderr, flush=True)
     os._exit(EXIT_INTERRUPTED)

@@ -105,7 +105,7 @@ CALLED_NOW: Mapping[tuple[str, str], str] = {
     ("split-votes", "--retry"): "--retry-policy",
     ("planner", "--fsync"): "--costs",
 }
-# as click words it
+# This is how click words a wrong choice.
 _CHOICE = re.compile(r"(?P<wrong>.*'(?P<value>.*)') is not one of (?P<names>'.*')\.")
 
 _NUMBER = re.compile(r"is not a valid (integer range|integer|float range|float)")
@@ -199,7 +199,8 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
         text for name, text in os.environ.items() if name.startswith(("LOCKBENCH_", "OTEL_"))
     ]
     for word in (*arguments, *variables):
-        # before anything can be said of it, however malformed
+        # The secrets of a URL are learned before any message can show it, even if the URL is
+        # malformed.
         if "://" in word:
             secrets().learn(word.partition("=")[2] if word.startswith("-") else word)
     try:
@@ -209,7 +210,7 @@ def execute(arguments: Sequence[str], group: click.Group | None = None) -> int:
     except click.Abort:
         raise KeyboardInterrupt from None
     except SystemExit as end:
-        # a shell that asks for completions
+        # Click ends the process itself when a shell asks for completions.
         if VARIABLE not in os.environ:
             raise
         return int(end.code or 0)

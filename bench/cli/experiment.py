@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done, ExperimentOrder, Stored
 
 Plan = TypeVar("Plan")
-# which keep a journal
+# These experiments keep a journal, so a run that was cut can go on.
 _RESUMED = ("crash", "fsync")
 
 
@@ -52,7 +52,7 @@ def carry_out(
     as `measured`."""
     from bench.cli.showing import require_outputs, show
 
-    # before the work
+    # A file that cannot be written is refused before the work begins.
     require_outputs(values)
     return show(measured(kind, plan, values, run), values)
 
@@ -102,7 +102,7 @@ class Several(click.ParamType[tuple[Any, ...]]):
     def __init__(self, one: click.ParamType[Any] | Callable[[str], object]) -> None:
         self._one = one if isinstance(one, click.ParamType) else Read("value", one)
         if isinstance(one, click.IntRange):
-            # as click names it where it is none
+            # Click uses this name in the message for a text that is no whole number.
             one.name = "whole number"
 
     def convert(

@@ -62,7 +62,7 @@ def _recipe_facts(entry: RecipeEntry) -> dict[str, Any]:
     try:
         about = entry.about
     except UsageError as error:
-        # of another package, and broken
+        # The recipe comes from another package and cannot be loaded.
         return {**facts, "instances": "–", "safe": None, "flaw": str(error)}
     return {
         **facts,
@@ -127,7 +127,7 @@ _HEAD = """\
 # shown here.
 
 """
-# of what is absent by default
+# Examples for keys that have no default.
 _EXAMPLES = {
     "rate": "2000",
     "retry.attempts": "1000",

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from bench.scenario import Scenario
 
 PORT = 5557
-# between two runs of one command
+# A worker waits so long for its leader between two runs of one command.
 AGAIN_S = 60.0
 _LOOK_S = 0.2
 _CONNECT_S = 2.0
-# how ZeroMQ begins, which Locust speaks (ZMTP 3, 2.2)
+# Locust speaks ZeroMQ, and every ZeroMQ connection begins with these bytes (ZMTP 3, 2.2).
 _GREETING = re.compile(rb"\xff.{8}\x7f", re.DOTALL)
 _GREETING_BYTES = 10
 Address = tuple[str, int]
@@ -92,7 +92,7 @@ def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], 
     bind = bind or ("*", PORT)
     from bench.measure.share import budget_per_s
 
-    # a wrong one is refused before anything starts
+    # A wrong budget is refused before anything starts.
     budget_per_s()
     if not all(scenario.targets for scenario in scenarios) and bind[0] not in (
         "127.0.0.1",
@@ -184,7 +184,8 @@ def _require_host(host: str, port: int) -> None:
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        # a label longer than 63 letters is none that DNS knows
+        # DNS allows no label longer than 63 letters. Python then raises a UnicodeError, which has
+        # no strerror.
         why = getattr(error, "strerror", None) or "it is no name"
         raise EnvironmentNotReadyError(
             f"the host {host} that leads cannot be found ({why}); give --master its "
@@ -244,7 +245,7 @@ def _followed(
         alone = time.monotonic() > over_s and not note.exists()
         if interrupts.count > signals_sent or alone:
             with suppress(ProcessLookupError):
-                # TERM: locks go back
+                # TERM lets Locust give its locks back. A second interrupt kills it.
                 os.killpg(process.pid, signal.SIGKILL if signals_sent else signal.SIGTERM)
             signals_sent = interrupts.count
             if alone and not signals_sent:

@@ -30,7 +30,7 @@ from bench.topology.child import Guard
 from bench.topology.fleet import HOST, KeptPort
 
 PREFIX = "lockbench-observe-"
-# recorded by dashboards/prometheus/rules.yml
+# The rules in dashboards/prometheus/rules.yml record these series.
 GRAPHS = (
     "redlock:acquires:rate30s",
     "redlock:acquire_duration_seconds:p99_30s",
@@ -40,7 +40,7 @@ GRAPHS = (
 SCRAPE_S = 1.0
 READY_S = 60.0
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
-# the guard's numbers
+# The numbers by which the guard knows its processes.
 _PROMETHEUS = 0
 _COLLECTOR = 1
 _NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
@@ -67,7 +67,7 @@ def observe(scenario: Path | None, **values: Any) -> int:
     from bench.cli.run import run_and_show
     from bench.cli.showing import require_outputs
 
-    # before anything starts
+    # A file that cannot be written is refused before anything starts.
     require_outputs(values)
     with open_watch(values["prometheus"], values["collector"]) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
@@ -141,7 +141,7 @@ def find_collector(named: str | None) -> str | None:
     """The path of an OpenTelemetry Collector, None when there is none. Raises
     EnvironmentNotReadyError."""
     if named == "none" or (not named and any(map(os.environ.get, _ENDPOINTS))):
-        # the user's own collector gets what it is sent; Prometheus scrapes the page
+        # The user's own collector gets the telemetry. Prometheus scrapes the metrics page instead.
         return None
     path = next(filter(None, map(shutil.which, [named] if named else _COLLECTORS)), None)
     if named and not path:
@@ -179,7 +179,7 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
         ],
     }
     path = guard.folder / "prometheus.yml"
-    # JSON is YAML
+    # Every JSON text is also YAML.
     path.write_text(json.dumps(config), encoding="utf-8")
     words = [
         program,

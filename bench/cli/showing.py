@@ -91,7 +91,7 @@ def show(done: Done[Document], values: Values) -> int:
         place = f"{place}, {page.name}"
     sheet = told(done.result, place)
     try:
-        # first, as who reads (`| head`) may close stdout
+        # The files are written first, because a reader such as `| head` may close stdout.
         write_outputs(values, sheet, cases_of(done.result))
     finally:
         _print(done, values, sheet)
@@ -123,7 +123,7 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
 
         return write_report(result, stored)
     except Exception as error:  # noqa: BLE001
-        # whatever it is, the result is there and must be shown
+        # Whatever the fault is, the result is there and must be shown.
         fault = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
         why = str(error) if isinstance(error, BenchError) else fault
     note(f"lockbench: there is no report.html: {why}")
@@ -189,7 +189,7 @@ def append_line(path: Path, run: RunResult) -> None:
             for one in map(find_metric, USUAL)
         },
         **dict(leaves(builtins_of(run.scenario.shown()))),
-        # of own targets the scenario's key says nothing
+        # The scenario's key says nothing about servers that the user runs.
         "fsync": run.fleet.policies,
     }
     with (

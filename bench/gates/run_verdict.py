@@ -21,7 +21,7 @@ from bench.measure.run_result import Exceptions, Figures, JudgedThreshold, RunRe
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.measure.verdict import conclude as concluded
 
-# exceptions of a recipe, of the operations that were begun
+# The share of the begun operations in which a recipe may raise.
 MOST_RAISED = 0.01
 _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
 

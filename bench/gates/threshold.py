@@ -33,7 +33,7 @@ SHORT = {
     "acquire.success": "outcome_shares.acquired",
     "safety.violations": "safety.violations",
 }
-# the figures of a run that are kept when it is one of several
+# These figures of a run are kept when the run is one of several.
 USUAL = (
     *(
         "rate",
@@ -49,9 +49,9 @@ USUAL = (
     *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
 )
 OF_ACQUIRED = (("latency_s", "acquire_service"), ("latency_s", "wait"))
-# of `acquire`: read from `acquire_all`
+# These figures of `acquire` are read from `acquire_all`.
 OVER_ALL = get_args(Figure)
-# what infinity is in a ratio: the longest time that a histogram can tell
+# Infinity counts as this in a ratio. It is the longest time that a histogram can tell.
 FOREVER_S = 3600.0
 _MORE_IS_BETTER = (
     "rate.achieved_per_s",
@@ -178,7 +178,7 @@ def _unit(path: Sequence[str]) -> Unit:
 # -- limits ----------------------------------------------------------------------------------------
 
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
-# what may be written for a figure stored in this unit
+# The units that may be written for a figure, by the unit in which it is stored.
 _SCALES: dict[str, dict[str, Decimal]] = {
     "s": _SECONDS,
     "us": {unit: seconds * 10**6 for unit, seconds in _SECONDS.items()},
@@ -205,14 +205,14 @@ class Threshold:
         """
         value = self.metric.value(result)
         holds = value is not None and OPERATORS[self.operator](value, self.limit)
-        # a violation is certain
+        # A violation is certain even in a run whose other figures mean nothing.
         if void and (holds or self.metric.path[0] != "safety"):
             doubt = f"no figure of this run counts: {void[0]}"
         else:
             doubt = self._doubt(result, value, holds=holds)
             late = doubt and value is not None and not holds and self.metric.path[0] == "latency_s"
             if late and beyond_for_certain(self, result):
-                # neither lateness nor a gap of the generator explains so much
+                # Neither lateness nor a gap of the generator explains so much.
                 doubt = ""
         endless = ""
         if value == inf:
@@ -291,7 +291,7 @@ def read_threshold(text: str) -> Threshold:
     except ValueError as error:
         raise UsageError(f"threshold: {error}") from None
     parts = THRESHOLD.fullmatch(expression)
-    # parse_threshold takes nothing else
+    # parse_threshold refuses every text that does not match.
     assert parts is not None
     metric = find_metric(parts["name"])
     unit = parts["unit"] or ""
@@ -377,14 +377,14 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
     if whole < SAMPLES_BEYOND:
         return False
     failed -= min(failed, generator.gap_failures)
-    # of them that touched a gap
+    # Successful acquires that touched a gap.
     served = generator.gap_operations - generator.gap_failures
     names = ["scheduler_lag"] + (
         ["timer_lateness"] if result.rate.offered_per_s is not None else []
     )
     delays = [Histogram.decode(text) for name in names if (text := result.histograms.get(name))]
     if generator.verdict in IN_DOUBT and not any(delay.count for delay in delays):
-        # nobody has told how late it was
+        # Nothing tells how late the generator was.
         return False
     for added_ns in _possible_delays(delays):
         late = sum(delay.beyond(added_ns) / delay.count for delay in delays if delay.count)

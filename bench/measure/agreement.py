@@ -26,9 +26,9 @@ from bench.measure.section import builtins_of, leaves
 from bench.measure.workers import LITTLE_TOLERANCE, LITTLE_USERS, judge_delays
 
 CLOSE = 1e-6
-# of percentiles from a histogram
+# A percentile from a histogram may be wrong by this share.
 DIGITS = 2e-3
-# by which a window may differ from its order
+# A window may last so much longer than ordered.
 GRACE_S = 2e-3
 
 
@@ -294,7 +294,7 @@ def _generator(result: RunResult) -> Iterator[Bound]:
         min(own.gap_operations, failed),
         "outcomes and gaps",
     )
-    # a result has only the longest gaps, and the sum is of all
+    # A result has only the longest gaps, but the sum is that of all gaps.
     is_all = len(own.gaps) < MOST_GAPS
     lost = sum(gap.lost_s for gap in own.gaps) if is_all else inf
     yield Bound("generator.gap_s", own.gap_s, 0, lost, "gaps")
@@ -442,7 +442,7 @@ def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
     if not all(any(begun <= row[0] <= ended for begun, ended in holder.spans_us) for row in rows):
         yield f"{place}: its leases lie outside its spans"
     if any(one.clock_error_s is not None for one in result.workers):
-        # leases of several clocks are drawn as these told them
+        # Leases that several clocks timed are drawn by their own clocks.
         return
     marked = sum(row[5] != 0 for row in rows)
     if marked > 2 * safety.service_faults:

@@ -28,22 +28,25 @@ Integers = NDArray[np.int64]
 
 _KEY_LIMIT = 1 << 62
 DRIFT = 1e-3
-# of two crystals of ±25 ppm over all temperatures
+# The drift between two crystals of ±25 ppm over all temperatures.
 WANDER = 5e-5
-# by which two clocks that are read one after the other are apart at most
+# Two clocks that are read one after the other are at most so far apart.
 READ_NS = 10_000
-# of bounding the rate by bounds that the rate before allows; then it gains no more
+# The rate is bounded anew so many times by the bounds of the round before. Further rounds gain
+# nothing.
 ROUNDS = 4
-# of the shortest round trip: where less would be left unknown the rate was not steady
+# The bounds must leave at least this share of the shortest round trip unknown. With less the rate
+# was not steady.
 LEAST = 0.9
-# wider than any bound that is of use
+# Wider than any useful bound.
 LOST_NS = 3_600 * 10**9
 CLOCK = "clock"
-# our time when asked, theirs, our time when answered, how much further NTP has moved ours (ns)
+# Our time at the question, their time, our time at the answer, how much further NTP has moved ours
+# (ns).
 _ROW = 4
 
 Bounds = tuple[Integers, Integers]
-# worker, pid
+# The worker and its pid.
 Who = tuple[int, int]
 
 

@@ -32,11 +32,11 @@ SENTENCES = frozenset(
         "label",
     )
 )
-# what was made of another result, too: read anew, never compared
+# A section that also rests on another result is read anew and never compared.
 ELSEWHERE = frozenset(("planner",))
-# of a verdict: null in results stored before 2026-11-22
+# These fields of a verdict are null in results stored before 2026-11-22.
 OLDER = frozenset(("word", "exit_code"))
-# of a command that was asked to end while it judged: in place of any other
+# A command that was asked to end while it judged has this code instead of any other.
 INTERRUPTED_CODE = 130
 CLOSE = 1e-9
 

@@ -17,7 +17,7 @@ AS_EXPECTED: Final = "as expected"
 NOT_SHOWN: Final = "not shown"
 NOT_KNOWN: Final = "not known"
 VIOLATED: Final = "violated"
-# what a row comes to → the word its command ends with because of it
+# The result of a row → the word with which the command ends because of that row.
 ROW_WORDS: Mapping[str, Word] = {
     VIOLATED: words.VIOLATED,
     NOT_SHOWN: words.NOT_AS_EXPECTED,

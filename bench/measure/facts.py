@@ -43,7 +43,7 @@ class Due:
     run: int
 
 
-# of a closed loop
+# A closed loop has no schedule, so nothing is due.
 NO_DUE = Due(0, 0)
 
 

@@ -41,7 +41,7 @@ from bench.measure.workers import WorkerNote
 from bench.scenario import Scenario
 
 SUSTAINED_SHARE = 0.99
-# beyond it the p99 over all acquires is infinite
+# If more acquires fail, the p99 over all acquires is infinite.
 FAILED_SHARE = 0.01
 SECTIONS: Mapping[str, Iterable[object]] = {
     "totals": ACQUIRE_OUTCOMES,
@@ -49,7 +49,7 @@ SECTIONS: Mapping[str, Iterable[object]] = {
     "votes": outcomes.KINDS,
     "tenths": range(TENTHS),
     **WAITS,
-    # records by bucket, of what came from elsewhere (share.py)
+    # Records by bucket, for records that came from other hosts (share.py).
     "buckets": (),
     "counts": (
         "records",
@@ -115,7 +115,7 @@ class Fold:
         for name, values in latency.durations(inside).items():
             sums.histograms[name].add(values)
         rounds = outcomes.attempts_of(inside)
-        # the "ns" are rounds
+        # This histogram counts rounds, not ns.
         sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])
         leases_ns = records["ended_ns"][outcomes.acquired(records)]
         inside_ns = leases_ns[window.holds(leases_ns)] - window.start_ns
@@ -207,7 +207,7 @@ class Fold:
         offered = self._scenario.rate_per_s
         begun = sum(self._inside(*ACQUIRE_OUTCOMES).values())
         granted = self._inside("granted")["granted"]
-        # by the schedule: what a lost worker had to start stays due
+        # By the schedule: the starts of a lost worker stay due.
         due = max(begun, self._due.window)
         sustained = None
         if offered is not None and not self._cut:
@@ -254,7 +254,7 @@ class Fold:
             for note in reports
             if note.phase != "stopped"
         ]
-        # what a killed worker did not report is not in Locust's table either
+        # What a killed worker did not report is missing in Locust's table, too.
         whole = reports and not warnings
         if (values.generator.cpu_ratio or 0) >= workers.BUSY_CORE:
             warnings.append(workers.GENERATOR_BOUND)

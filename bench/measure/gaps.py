@@ -39,18 +39,18 @@ from lockcore.clock import NS_PER_MS as MS
 from lockcore.clock import NS_PER_S
 
 GAPS = "gaps"
-# a look is due every 10 ms: four are missing
+# A look is due every 10 ms. In a gap at least four are missing.
 GAP_NS = 40_000_000
 UNTOLD_NS = 100_000_000
-# of the window, of one process
+# One process may be away for this share of the window.
 MOST_SHARE = 0.05
 PAUSE_NS = 2_000_000
-# the classes of pauses: at least so long
+# The classes of pauses, by the least length of a pause.
 PAUSES_MS = (2, 4, 8, 16, 32)
-# what a row is
+# The kinds of rows.
 AWAY = 1
 PAUSED = 2
-# words: begun, ended, lost, what it is (0: not there)
+# The words of a row: begun, ended, lost, kind (0: there is no row).
 ROW = 4
 
 
@@ -146,7 +146,7 @@ def _joined(spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
-# in a result
+# A result has at most so many gaps.
 MOST_GAPS = 50
 
 

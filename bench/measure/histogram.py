@@ -21,10 +21,10 @@ from hdrh.histogram import HdrHistogram
 
 from bench.measure.clocks import Integers
 
-# one hour; longer values are counted as this, their maximum stays exact
+# One hour. Longer values are counted as this, but their maximum stays exact.
 HIGHEST_NS = 3_600_000_000_000
 DIGITS = 3
-# fewer samples than this beyond a percentile: None
+# With fewer samples beyond it a percentile is None.
 SAMPLES_BEYOND = 10
 
 # 2^11 sub-buckets resolve three digits; a bucket's upper half is new, its lower half the one before
@@ -87,7 +87,7 @@ class Histogram:
         digits; None when fewer than ten samples lie beyond it. With `endless` more samples that are
         infinitely long: inf when it is one of theirs, and they are at least ten."""
         count = self.count + endless
-        # rounded up
+        # Rounded up.
         not_beyond = -(-count * round(percent * 1000) // 100_000)
         rank = max(int(percent * count / 100 + 0.5), 1)
         if rank > self.count and endless >= SAMPLES_BEYOND:
@@ -120,7 +120,7 @@ class Histogram:
             base64.b64decode(text, validate=True)
             hdr = HdrHistogram.decode(text)
         except Exception as error:
-            # the package's own errors share no base class but this
+            # The errors of the package share no other base class.
             raise ValueError(
                 f"not an HDR histogram in V2 encoding: {error or type(error).__name__}"
             ) from error
@@ -149,7 +149,7 @@ def bucket_indices(values: Integers) -> Integers:
     """HdrHistogram's index into its counts for every value (ns, ≥ 0); values above one hour get its
     bucket."""
     clipped = np.minimum(values, HIGHEST_NS)
-    # exact: one hour needs 42 bits, a double has 53
+    # This is exact: one hour needs 42 bits, and a double has 53.
     _, bits = np.frexp(clipped.astype(np.float64))
     bucket = np.maximum(bits.astype(np.int64) - (_HALF_BITS + 1), 0)
     return (bucket << _HALF_BITS) + (clipped >> bucket)

@@ -25,9 +25,9 @@ from bench.measure.record import OUTCOME_CODES, Records, extent_ns
 from bench.measure.section import Amount, Count, Section, Share, says
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
-# by a recipe, of itself
+# A recipe counts these events of its own.
 COUNTED = ("wakeups", "polls")
-# of sums; leases: by caller
+# The sections of sums about waiting. Leases are counted by caller.
 WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
@@ -235,7 +235,7 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
     """Add a part of the history, and of it what lies in the window, to sums that have the sections
     `WAITS`."""
-    # also those that got none
+    # Callers that got no lease are counted, too.
     callers, which = np.unique(inside["caller"], return_inverse=True)
     leases = np.bincount(which, acquired(inside), len(callers)).astype(int)
     sums.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))

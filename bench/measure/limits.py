@@ -21,9 +21,10 @@ from typing import Annotated, Final
 
 from bench.measure.section import Amount, Count, Section, Share, says
 
-# of the periods: beyond this share a figure is one of the quota, not of the lock
+# If the quota throttles a larger share of the periods, a figure measures the quota and not the
+# lock.
 THROTTLED_MOST: Final = 0.05
-# of this machine's CPU time: from here on it is worth a warning
+# From this share of the machine's CPU time on, steal is worth a warning.
 STEAL_MUCH: Final = 0.05
 SUSPENDED_LEAST_S: Final = 0.1
 _ROOT = Path("/")
@@ -201,10 +202,10 @@ def _mounted(root: Path, *, is_second: bool) -> tuple[Path | None, str]:
 
 def _quota(group: Path) -> float | None:
     """The quota of one cgroup in cores, None without one."""
-    # version 2: "15000 100000" or "max 100000"
+    # Version 2 of cgroups: "15000 100000" or "max 100000".
     words = (_text(group / "cpu.max") or "").split()
     if not words:
-        # version 1: -1 = none
+        # Version 1 of cgroups: -1 means no quota.
         words = [_text(group / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
     try:
         quota, period = map(int, words)
@@ -231,7 +232,7 @@ def _cpu_ticks(root: Path) -> tuple[int | None, int | None]:
     """Ticks of steal, and of all states, of all cores together."""
     first = next(iter(_lines(root / "proc/stat")), "")
     try:
-        # user nice system idle iowait irq softirq steal
+        # The columns: user nice system idle iowait irq softirq steal.
         ticks = [int(word) for word in first.split()[1:9]]
     except ValueError:
         return None, None

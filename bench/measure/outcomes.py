@@ -17,7 +17,7 @@ from bench.measure.section import Count, Section, Share, says
 ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")
 
-# of votes: a byte each, lowest first
+# The kinds of votes. Each has a byte of the word, the lowest byte first.
 KINDS = ("granted", "refused", "errored", "silent", "absent", "undecided")
 
 Counts = dict[str, int]

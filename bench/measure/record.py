@@ -74,8 +74,8 @@ class OperationFacts(Section, frozen=True, kw_only=True):
         return cls(**fields | {"outcome": OUTCOMES[outcome], "release_outcome": OUTCOMES[released]})
 
 
-# as packed: `outcome` is the code of the acquire | that of the release << 8; `sequence` is slot +
-# 1, written last
+# The fields as they are packed. `outcome` is the code of the acquire | that of the release << 8.
+# `sequence` is slot + 1 and is written last.
 RECORD_FIELDS = OperationFacts.__struct_fields__[:16]
 RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
 RECORD_BYTES = RECORD_DTYPE.itemsize
@@ -94,9 +94,9 @@ OUTCOMES = (
 # Outcome.value -> code
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
 
-# the first so many fields are times
+# So many fields at the beginning are times.
 TIMES = 9
-# a one-dimensional structured array of RECORD_DTYPE
+# A one-dimensional structured array of RECORD_DTYPE.
 Records = NDArray[Any]
 
 BEGUN = "begun"
@@ -116,19 +116,19 @@ class History:
     them."""
 
     records: Records
-    # records whose writing was cut short, or whose checksum is another
+    # Records that were cut short, or whose checksum does not match.
     torn: int
-    # files that should stand between others, and do not
+    # Files that are missing between other files.
     missing_segments: int
-    # attempts before the last: `read_lost`
+    # Attempts before the last attempt of an acquire; see `read_lost`.
     lost: Integers = field(default_factory=lambda: np.empty((0, 2), np.int64))
-    # records of each worker that has a file
+    # The number of records of each worker that has a file.
     counts: Mapping[Who, int] = field(default_factory=dict)
-    # the `records` at the earliest they can be where another clock told some of them
+    # The `records` at their earliest possible times, if other clocks timed some of them.
     early: Records | None = None
-    # and at the latest
+    # The same at their latest possible times.
     late: Records | None = None
-    # records of this host that no checksum covers
+    # The records of this host that no checksum covers.
     unsealed: Mapping[Who, int] = field(default_factory=dict)
 
     def believed(self, until_ns: int = NEVER_NS) -> "History":
@@ -157,7 +157,7 @@ class History:
         )
 
 
-# in `votes`: some came after the record was written
+# A bit of `votes`: some votes came after the record was written.
 LATE_VOTES = 1 << 48
 
 
@@ -317,7 +317,7 @@ class HistoryTail:
 
     def __init__(self, workdir: str | os.PathLike[str]) -> None:
         self._workdir = Path(workdir)
-        # path -> records already handed out
+        # Path → the number of records already handed out.
         self._read: dict[Path, int] = {}
 
     def new_records(self, settled_before_ns: int = NEVER_NS) -> Records:
@@ -406,7 +406,7 @@ class Begun:
                 self._rows = self._lost.chunk()
                 row = 0
             self._rows[row] = resource
-            # last: a row is there once it has a time
+            # The time is written last, because a row counts once it has a time.
             self._rows[row + 1] = time_ns
             self._row = row + 2
 
@@ -429,7 +429,7 @@ class Begun:
 
     def close(self) -> None:
         """Nothing more comes."""
-        # without room it stays unsealed, and that is told
+        # Without room on the disk the records stay unsealed, and the result says so.
         with suppress(EnvironmentNotReadyError):
             self._seal()
         self._seals.close()
@@ -453,7 +453,7 @@ def _good_lost(
 ) -> NDArray[np.bool_]:
     """Which rows of lost attempts can be believed."""
     good = (rows[:, 0] >= 0) & (rows[:, 1] > 0) & (rows[:, 1] < NEVER_NS)
-    # as written here; pieces that came from elsewhere were checked as they were unpacked
+    # This host wrote the file. Pieces from other hosts were checked when they were unpacked.
     if "." not in path.stem:
         broken, _ = seals.check(seals.read(workdir, seals.LOST, worker), 0, rows, rows[:, 1] != 0)
         good &= ~broken

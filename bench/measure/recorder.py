@@ -53,17 +53,17 @@ class Recorder:
         self._prefix = Path(workdir) / f"history-{worker_index}-{os.getpid()}"
         self._segment_records = segment_records
         self._older: Segment | None = None
-        # operations recorded
+        # The number of operations recorded.
         self.written = 0
         self._limit = segment_records
         self._record = BytesWriter()
         self._seals = Seals(workdir, HISTORY, worker_index)
-        # records that have a checksum
+        # The number of records that have a checksum.
         self._sealed = 0
         self._seal_at = min(BLOCK, segment_records)
         self._segment = self._make_segment(0)
 
-    # one argument per field, by position: a tuple would cost its building
+    # One argument per field, by position: building a tuple would cost time in every operation.
     def write(  # noqa: PLR0917
         self,
         intended_ns: i64,
@@ -118,7 +118,7 @@ class Recorder:
     def _seal(self) -> None:
         """Keep the checksum of what was written since the last one, which is all of one file."""
         base = self._segment.base
-        # what a full disk kept from being sealed stays so
+        # Records that a full disk kept from being sealed stay unsealed.
         first = max(self._sealed, base)
         if self.written > first:
             block = self._segment.file[
@@ -150,7 +150,7 @@ class Recorder:
 
     def close(self) -> None:
         """Unmap, and shorten the last file to what was written."""
-        # without room it stays unsealed, and that is told
+        # Without room on the disk the records stay unsealed, and the result says so.
         with suppress(EnvironmentNotReadyError):
             self._seal()
         self._seals.close()

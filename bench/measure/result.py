@@ -20,7 +20,7 @@ from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
-# of a result that is read; one of an hour with pictures has some MiB
+# The largest result that is read. The result of an hour with pictures has a few MiB.
 MOST_BYTES = 256 << 20
 
 
@@ -69,7 +69,7 @@ def write_whole(path: Path, text: str, cure: str) -> None:
                 os.fsync(file.fileno())
                 partial.replace(path)
     finally:
-        # also when it is interrupted
+        # The draft also goes when the writing is interrupted.
         if whole:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)

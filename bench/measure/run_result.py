@@ -538,7 +538,7 @@ class RunResult(Document, frozen=True, kw_only=True):
     ]
 
 
-# of a section by name, to make another of more fields
+# The fields of a section by name, from which a section with more fields is made.
 fields_of = msgspec.structs.asdict
-# what limits are judged on
+# Limits are judged on these figures.
 Figures = Measured | RunResult

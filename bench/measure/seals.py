@@ -23,18 +23,19 @@ from numpy.typing import NDArray
 from bench.measure.clocks import Integers, Who, rows_of
 from bench.measure.grown import Grown
 
-# what the files are called
+# The names of the files.
 HISTORY = "seals"
 LOST = "lostseals"
 BLOCK = 512  # rows
-# of a block of any writer
+# No writer has blocks of more rows.
 MOST_ROWS = 1 << 20
-# the place of the votes in a record
+# The index of the votes in a record.
 VOTES = 12
-# the first row of the block, how many, their sum, 1: it is there
+# The words of a row: the first row of the block, the number of rows, their sum, 1 = the row is
+# there.
 _ROW = 4
 
-# first row, how many, sum
+# The first row, the number of rows, their sum.
 Block = tuple[int, int, int]
 
 
@@ -115,7 +116,7 @@ def check(
     for start, count, total in blocks:
         inside = slice(start - first, start - first + count)
         if not (0 <= inside.start < inside.stop <= len(rows)):
-            # of another file; or a torn seal, and then its rows have none
+            # The block belongs to another file, or its seal is torn and the rows have none.
             continue
         sealed[inside] = True
         broken[inside] |= sum_of(rows[inside], without) != total

@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from bench.errors import UsageError
 from bench.scenario import quantity
 
-# scenarios are part of a result
+# Scenarios are part of a result, so they use the same function.
 says = quantity.says
 Found = TypeVar("Found")
 _ONE_AT_A_TIME = threading.RLock()
@@ -30,14 +30,14 @@ _ONE_AT_A_TIME = threading.RLock()
 Count = Annotated[int, Meta(ge=0)]
 # 1 = 100 %
 Share = Annotated[float, Meta(ge=0, le=1)]
-# the unit stands in the field's name
+# The name of the field has the unit.
 Amount = Annotated[float, Meta(ge=0)]
 
 
 class Section(Struct, frozen=True, kw_only=True):
     """A part of a result."""
 
-    # for tests that read by name, too
+    # Tests read fields by name.
     def __getitem__(self, name: str) -> object:
         return getattr(self, name)
 
@@ -120,8 +120,7 @@ def schema_of(kind: type[Section], urn: str) -> dict[str, Any]:
     }
     for part in (document, *parts.values()):
         if "description" in part:
-            # Where the formatter breaks a docstring says nothing, so a schema must not change with
-            # it.
+            # The formatter may break a docstring anywhere. A schema must not change with that.
             part["description"] = " ".join(part["description"].split())
         if "properties" in part:
             part["required"] = list(part["properties"])

@@ -35,21 +35,21 @@ from bench.measure.section import decoded
 from bench.scenario import Scenario
 
 BUCKETS = 1_024
-# that one host may send per second of run
+# One host may send so many bytes per second of the run.
 BYTES_PER_S = 1_000_000
-# for another budget
+# This variable sets another budget.
 BUDGET_VARIABLE = "LOCKBENCH_BYTES_PER_S"
 FOLD = "fold"
 LED_FILE = "led.json"
-# of a block
+# The most rows of a block.
 MOST_ROWS = 1 << 17
 TRIES = 5
 # Fibonacci hashing: Knuth, volume 3, 6.4
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# packed ÷ unpacked at best; a fifth is usual
+# The best expected ratio of packed to unpacked size. A fifth is usual.
 _HOPED = 1 / 8
 _HEAD = struct.Struct("<II")
-# words of a row
+# The number of words in a row.
 _WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}
 
 

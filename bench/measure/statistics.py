@@ -23,7 +23,7 @@ from bench.measure.section import Section, Share, says
 
 NORMAL_95 = 1.959964
 TENTHS = 10
-# of the rate over the window that is let pass
+# The rate may change by this share over the window.
 DRIFT = 0.10
 _SIGNIFICANT = 23
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -152,12 +152,12 @@ def _depth(shares: Array, confidence: float) -> int:
     return int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
 
 
-# one array per number of pairs, which nobody changes
+# There is one array per number of pairs, and nobody changes it.
 @cache
 def _signed_rank_shares(pairs: int) -> Array:
     """What share of the 2ⁿ sign patterns gives each sum of positive ranks."""
     shares = np.ones(1)
-    # it counts or it does not
+    # Each rank counts or does not count, with equal probability.
     for rank in range(1, pairs + 1):
         shares = np.convolve(shares, [0.5, *[0.0] * (rank - 1), 0.5])
     return shares
@@ -166,10 +166,11 @@ def _signed_rank_shares(pairs: int) -> Array:
 def _rank_sum_shares(first: int, second: int) -> Array:
     """What share of the orders of two samples gives each Mann-Whitney sum."""
     most = first * second
-    # whole numbers; by how many of `first` came, and by the sum
+    # The numbers of orders, as Python's whole numbers: by how many values of `first` came, and by
+    # the sum.
     orders = np.zeros((first + 1, most + 1), object)
     orders[0, 0] = 1
-    # values of the other sample
+    # The number of values of the other sample that came before.
     for before in range(second + 1):
         for came in range(1, first + 1):
             orders[came, before:] += orders[came - 1, : most + 1 - before]
@@ -187,7 +188,7 @@ def trend_warning(counts: Sequence[int]) -> Iterator[str]:
         for earlier, later in pairs
     )
     middle = median(counts)
-    # the line may end below 0, no rate does
+    # The line may end below 0, but no rate does.
     change = max(slope * (TENTHS - 1) / middle, -1.0) if middle else 0.0
     if abs(change) > DRIFT and abs(score) >= _SIGNIFICANT:
         yield (

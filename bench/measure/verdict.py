@@ -13,10 +13,10 @@ from typing import Annotated, Literal, Self
 from bench.measure.section import Count, Section, says
 
 INTERRUPTED_CODE = 130
-# of exit codes; no word has 2 or 3, a command that failed does
+# The order of exit codes. No word has 2 or 3, but a command that failed has.
 _PRECEDENCE = (INTERRUPTED_CODE, 2, 3, 5, 1, 4, 0)
 Status = Literal["pass", "fail", "inconclusive", "invalid", "violated"]
-# tested leases below which nothing is said of safety
+# With fewer tested leases nothing is said about safety.
 TESTED_LEAST = 100
 
 
@@ -239,7 +239,7 @@ RECOMMENDED = Word(
 )
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
-# by command, which is the `kind` of its result
+# The words of each command. The name of a command is the `kind` of its result.
 WORDS: Mapping[str, tuple[Word, ...]] = {
     "run": (SAFE, NOT_TESTED, UNKNOWN, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "compare": (COMPARED, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),

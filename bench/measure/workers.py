@@ -45,9 +45,9 @@ _ADDED = (
 )
 _LATE = "late.txt"
 _ENDING = "ending"
-# from one note of a load process to the next
+# The time from one note of a load process to the next.
 NOTE_S = 1.0
-# worst last: what the summary must not hide
+# The states, the worst last. The summary must not hide the worst one.
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
 
 
@@ -197,9 +197,9 @@ def replies(notes: Sequence[WorkerNote]) -> list[Histogram]:
 
 STARTED_SHARE = 0.99
 LATENESS_SHARE = 0.10
-# the probe also waits for callers at work, which is load: only where lag is most of it, it is not
+# The probe also waits for callers at work, and that is load. Only lag above this share is a fault.
 LAG_SHARE = 0.5
-# latencies are upper bounds
+# With these words latencies are upper bounds.
 IN_DOUBT = ("LATE", "UNKNOWN")
 _COMPARED = ("p99", "p90", "p50")
 LITTLE_USERS = 8
@@ -232,12 +232,13 @@ def judge_generator(
         fault = _unstarted(counts["records"], due)
     else:
         kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)
-        # each that ended in the window is followed by a think time, and by what kept its caller
+        # After each operation that ended in the window come a think time and the time that kept its
+        # caller.
         if span_ns > 0:
             after_ns = counts["finished"] * (mean_of(scenario.think) * NS_PER_MS + kept_ns)
             ratio = (counts["busy_ns"] + after_ns) / span_ns / scenario.users
-        # whose keeping the window cuts is not known; never so much that a generator that keeps
-        # everybody is believed
+        # Nothing tells how many callers were kept across the edges of the window. The allowance has
+        # a limit, so that a generator that keeps every caller is not believed.
         edges = min(kept_ns / max(1, span_ns), LITTLE_TOLERANCE)
         fault = _idle(ratio, edges, scenario.users)
     verdict, reason = ("INVALID", fault) if fault else judge_delays(histograms, queued, scenario)

@@ -25,11 +25,11 @@ from lockcore import Denied, InstanceStatus, Lease, Outcome
 from lockcore.clock import monotonic_ns
 from lockcore.commands import Script
 
-# the key of the counter, below the run's prefix; one for all resources
+# The key of the counter, below the run's prefix. All resources share it.
 COUNTER = "fencing-tokens"
-# the key of what is protected: one hash for all resources
+# The key of the protected registers. All resources share this hash.
 REGISTERS = "registers"
-# what a fenced run has on its servers beside the keys of its locks
+# A fenced run has these keys on its servers, beside those of its locks.
 OWN_KEYS = (COUNTER, REGISTERS)
 
 

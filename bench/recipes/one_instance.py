@@ -32,10 +32,10 @@ from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.commands import COMPARE_AND_EXTEND
 
-# of `backoff`
+# The delays of `backoff`.
 FIRST_MS = 100
 LONGEST_MS = 5_000
-# of the watchdogs
+# How often the watchdogs renew a lease within its TTL.
 RENEWALS_PER_TTL = 3
 
 
@@ -101,7 +101,7 @@ class SetnxExpire(_Unchecked):
         if not self.ask("SETNX", key, "1"):
             return HELD
         self.pause("after-setnx")
-        # the TTL counts from here
+        # The TTL counts from this moment.
         started_ns = monotonic_ns()
         self.ask("PEXPIRE", key, ttl_ms)
         return self.leased(resource, b"1", ttl_ms, started_ns)
@@ -308,7 +308,7 @@ class Watchdog(PlainRecipe):
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
         self._changed = threading.Condition()
-        # by owner token: when to renew (ns)
+        # By owner token: when to renew the lease (ns), and the lease.
         self._due: dict[bytes, tuple[int, Lease]] = {}
         self._closed = False
         self._log = (
@@ -383,7 +383,7 @@ class Watchdog(PlainRecipe):
         """What a renewal means for its lease; None: no answer, so the next one decides."""
         with self._changed:
             if lease.owner_token not in self._due:
-                # given back meanwhile
+                # The lease was given back meanwhile.
                 return
             self.figures["late_renewals"] += sent_ns > lease.valid_until_ns
             if renewed is False:

@@ -43,11 +43,11 @@ from lockcore.model import Closed
 from lockcore.shells.handshake import shake
 from lockcore.shells.target import target_of
 
-# a prime, so that every kind of command has its turn
+# A prime number, so that every kind of command is observed.
 OBSERVE_EVERY = 61
-# the instance answered with an error: nothing changed
+# The instance answered with an error, so nothing changed.
 DEFINITE = (ResponseError, BusyLoadingError)
-# redis-py drops the word
+# redis-py drops the first word of these errors.
 _KINDS = {OutOfMemoryError: "OOM", ReadOnlyError: "READONLY", BusyLoadingError: "LOADING"}
 
 
@@ -76,7 +76,7 @@ class PlainInstance:
         self.address = target.address
         self.trouble: InstanceError | RedisError | None = None
         self._client: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000))
-        # may block
+        # This client has a longer timeout, for commands that block.
         self._patient: Redis = Redis(connection_pool=pool_of(timeout_s=timeout_ms / 1000 + 1.0))
         self._hello: Hello | None = None
         self._commands = 0
@@ -176,9 +176,9 @@ class PlainInstance:
             client.connection_pool.disconnect()
 
 
-# lockcore's default
+# The same as lockcore's default.
 DRIFT_FACTOR = 0.01
-# what a lock without end is believed to last: longer than any run
+# A lock without an end is taken to last so long, which is longer than any run.
 FOREVER_NS = 86_400 * NS_PER_S
 
 

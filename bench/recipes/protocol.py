@@ -22,7 +22,7 @@ from typing import ClassVar, Protocol, Self
 from bench.scenario import Pause
 from lockcore import Denied, InstanceStatus, Lease, Outcome, RetryPolicy
 
-# every recipe has them: holder stalled at work, release held up
+# Every recipe has these points: the holder stalls at work, or its release is held up.
 COMMON_POINTS = ("after-grant", "before-release")
 
 

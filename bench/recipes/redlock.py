@@ -139,7 +139,7 @@ class RedlockSequential(PlainRecipe):
         usual=5,
         points=("after-vote",),
     )
-    # whether a release asks no further instance once a quorum has confirmed it
+    # True: a release asks no further instance once a quorum has confirmed it.
     stops_at_quorum = False
 
     @classmethod

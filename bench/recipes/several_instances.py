@@ -117,7 +117,7 @@ class MultiWriteUniqueIndex(MultiWrite):
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
-        # of this process
+        # The database is in the memory of this process.
         in_memory = f"file:{quote(settings.key_prefix)}?mode=memory&cache=shared"
         place = settings.folder / "unique-index.sqlite" if settings.folder else in_memory
         self._database = sqlite3.connect(
@@ -125,7 +125,7 @@ class MultiWriteUniqueIndex(MultiWrite):
         )
         self._turn = Lock()
         self._database.execute("PRAGMA journal_mode = WAL")
-        # the file ends with the run
+        # The file goes with the run, so it need not survive a power cut.
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute(
             "CREATE TABLE IF NOT EXISTS lease (resource TEXT UNIQUE, token BLOB, "
@@ -186,7 +186,7 @@ def replicate(urls: Sequence[str]) -> None:
                     f"the replica on port {urlsplit(url).port} was not in step with its "
                     f"master within {PATIENCE_S:g} s"
                 )
-            # no server tells when it is in step
+            # No server tells when a replica is in step.
             time.sleep(_POLL_S)
 
 

@@ -42,7 +42,7 @@ redis.call('PUBLISH', KEYS[1], '1')
 return 1
 """
 )
-# of the caller that waits
+# The subscription of the caller that waits.
 _EAR: ContextVar[PubSub | None] = ContextVar("ear", default=None)
 
 

@@ -30,7 +30,8 @@ from bench.measure.section import contradictions_in, typed
 from bench.report.sheet import Case, Sheet, Suite
 
 _COMPARE = "bench.experiments.compare"
-# the type of its results, the module that tells them, the function that judges them anew
+# Each kind: the type of its results, the module that describes them, the function that judges them
+# anew.
 KINDS = {
     "audit": (
         "bench.experiments.audit.result:AuditResult",
@@ -89,7 +90,7 @@ KINDS = {
     ),
 }
 Found = TypeVar("Found", bound=Document)
-# of sections that no command makes
+# Sections that no command writes may raise any of these while they are judged.
 _BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 
 
@@ -102,7 +103,7 @@ def type_of(kind: str) -> type[Document]:
 def of_its_kind(result: Mapping[str, object], name: str) -> Document:
     """Return the result called `name` as the type of its kind. Raises UsageError if it is not
     whole, of no kind, or says what its sections do not earn."""
-    # old runs have none
+    # The results of old runs have no `kind`.
     kind = str(result.get("kind", "run" if "latency_s" in result else "an unknown kind"))
     if kind not in KINDS:
         raise UsageError(
@@ -150,7 +151,7 @@ def newest_result(folder: Path, kind: str, form: type[Found]) -> Found | None:
     would be a surprise."""
     candidates: list[tuple[str, Path]] = []
     for path in folder.glob(f"*/{RESULT_NAME}"):
-        # what is no result of this kind was not looked for
+        # A file that is no result is left out, because nobody asked for it.
         with suppress(UsageError):
             result = read_result(path)
             if result.get("kind") == kind:

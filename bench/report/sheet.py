@@ -26,12 +26,12 @@ from bench.measure.verdict import Kind, word_of
 from bench.screen import fitted
 
 GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
-# as a page calls them
+# The names of these styles on an HTML page.
 STYLES = {GOOD: "good", DOUBTFUL: "warning", BAD: "bad"}
 ROOMY = 100  # columns
 
 
-# groups of sentences; a page heads them so
+# The headings under which a page groups sentences.
 TO_DO = "What to do"
 NOT_MEASURED = "What was not measured"
 
@@ -89,7 +89,7 @@ class Part:
 
 
 Row = TypeVar("Row")
-# of each its head, and what it shows of a row
+# Each column: its head, and the function that returns the text for a row.
 Columns = Sequence[tuple[str, Callable[[Row], str]]]
 
 
@@ -122,7 +122,7 @@ class Sheet:
     parts: tuple[Part, ...]
     lines: tuple[Sentence, ...]
     tables_first: bool = False
-    # of the headline: beside the word also where there is no room for the rest
+    # A part of the headline that stays beside the word even where the rest has no room.
     caveat: str = ""
     keys: tuple[KeyFigure, ...] = ()
 
@@ -225,7 +225,7 @@ def sheet_markdown(sheet: Sheet) -> str:
     tables += [f"*{term}*: {meaning}" for term, meaning in sheet.terms.items()]
     parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
     text = "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"
-    # a word joiner: #1 is an instance, no issue of the reader's
+    # A word joiner keeps GitHub from linking: #1 is an instance here, not an issue.
     return re.sub(r"([#@])(?=\w)", "\\1\u2060", text)
 
 
@@ -242,7 +242,7 @@ def _facts(sheet: Sheet) -> Table:
     table = Table(
         box=None, show_header=False, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    # the sentences of most sheets stand below each other
+    # With this width the sentences of most sheets begin in the same column.
     table.add_column(style="dim", no_wrap=True, min_width=10)
     table.add_column(overflow="fold")
     for key in sheet.keys:
@@ -386,7 +386,7 @@ def junit_xml(suite: Suite) -> str:
     for name, value in suite.properties.items():
         ET.SubElement(properties, "property", name=name, value=value)
     classname = ".".join(filter(None, ("lockbench", suite.command, suite.name)))
-    # readers such as GitLab's add up those of the cases: the first bears that of the command
+    # GitLab and others add up the times of the cases, so the first case bears that of the command.
     time = counts["time"]
     for case, name in zip(suite.cases, _case_names(suite), strict=True):
         element = ET.SubElement(node, "testcase", name=name, classname=classname, time=time)

@@ -41,7 +41,7 @@ from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
 PERCENTILES = ("p50", "p90", "p99", "p999", "p9999", "max")
-# as wide as figures ever are: the tables of two runs below each other stay in line
+# The heads are as wide as figures ever are, so the tables of two runs stay in line.
 _HEAD = (
     f"{'ms':<10}",
     *(f"{name:>7}" for name in ("p50", "p90", "p99", "p99.9", "p99.99", "max")),
@@ -49,7 +49,7 @@ _HEAD = (
     "",
 )
 _NOTE = len(_HEAD) - 1
-# section of latency_s, its name, what to know about it
+# Each row: the section of latency_s, its name, and a note about it.
 _ROWS = (
     ("acquire", "acquire", "from the intended start"),
     ("acquire_all", "  all", "failed ones as ∞"),
@@ -59,11 +59,11 @@ _ROWS = (
     ("handoff", "hand-off", "release sent → next grant"),
     ("hold", "hold", ""),
 )
-# of a lock that nobody has looked at, all of whose callers were in one
+# Added to what is said of an unknown lock, if all its callers were in one process.
 WITHIN = "within one process"
-# of a kind, by their times
+# A summary shows the times of at most so many faults of one kind.
 MOST_FAULTS = 3
-# with more, only those with trouble get a line of their own
+# With more instances, only those with trouble get a line of their own.
 MOST_INSTANCES = 9
 
 
@@ -86,7 +86,7 @@ def suite(result: RunResult) -> Suite:
     verdict = result.verdict
     scenario = result.scenario
     own = result.verdict.status
-    # a limit that does not hold is its own case
+    # A limit that does not hold has a case of its own.
     if own in ("fail", "inconclusive"):
         limits = set(map(sentence, result.thresholds))
         own = "pass" if set(verdict.reasons) <= limits else "inconclusive"
@@ -168,7 +168,7 @@ def _acquire(result: RunResult, name: str) -> str:
 def _conditions(result: RunResult) -> list[str]:
     scenario = result.scenario
     named = [result.name] if result.name else []
-    # by whomever
+    # Whoever cut it short: an interrupted run, or one that ended too early.
     if result.interrupted or result.duration_s * 1000 < scenario.duration_ms - 1:
         named.append(f"cut short, was to take {duration_text(scenario.duration_ms)}")
     return [*named, scenario.recipe, *load_parts(scenario)]
@@ -202,7 +202,7 @@ def _latencies(result: RunResult) -> Part:
     sections = result.latency_s
     rows = list[tuple[str, ...]]()
     hidden = {
-        # it is the actual start
+        # In a closed loop the intended start is the actual start, so both rows would be the same.
         "acquire_service": not result.rate.offered_per_s,
         "hold": not result.scenario.hold.ms,
         "acquire_all": "p99" not in sections.acquire_all.infinite,
@@ -256,7 +256,7 @@ def _outcomes(result: RunResult) -> Sentence:
     if unserved is not None and callers is not None:
         hungry = f"{count(unserved)} of {counted(callers, 'caller')} never served"
         served.append(hungry if unserved else "all callers served")
-    # while nobody can have held the lock
+    # A refusal is spurious if nobody can have held the lock meanwhile.
     served.append(f"{count(spurious)} spurious refusals")
     style = DOUBTFUL if unserved or spurious else ""
     return Sentence(

@@ -41,14 +41,14 @@ from bench.safety import rules
 from bench.safety.rules import Operations
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-# by which the wall clock may move: at once, and per ns
+# The wall clock may move by so much: at once, and per ns.
 TOLERANCE_NS = 2_000_000
 SLEW = 1e-3
-# leases of earlier looks
+# So many leases of earlier looks are kept.
 MOST_KEPT = 5_000
-# of one look, where there are resources enough
+# So many leases of one look are judged, if there are resources enough.
 MOST_FRESH = 10_000
-# of which all leases are looked at
+# At least so many resources are judged with all their leases.
 FEWEST_RESOURCES = 64
 
 # monotonic ns, CLOCK_REALTIME − CLOCK_MONOTONIC in ns
@@ -61,23 +61,23 @@ class Circumstances:
 
     # the flaw of a recipe that is known to be unsafe
     unsafe_recipe: str | None = None
-    # of injected faults; their effects may last one TTL longer
+    # When faults were injected. Their effects may last one TTL longer.
     fault_spans_ns: tuple[tuple[int, int], ...] = ()
-    # over the run, in order
+    # Samples over the run, in order.
     clock: Sequence[ClockSample] = ()
-    # sentences on what is known to be lost of the history, or has no bound on its clock
+    # Sentences about lost parts of the history, and about clocks without a bound.
     missing: tuple[str, ...] = ()
-    # that the servers took during the run; None if one of them does not say
+    # How many commands the servers took during the run; None if one of them does not say.
     commands: int | None = None
-    # as many were granted, where the history has not all of them
+    # How many leases were granted, where the history does not have them all.
     leases: int = 0
-    # each release that found its lock has sent a command of its own
+    # True: each release that found its lock has sent a command of its own.
     releases_ask: bool = False
-    # when a load process was away; None: nobody has looked
+    # When a load process was away; None: nobody has looked.
     gaps_ns: tuple[tuple[int, int], ...] | None = None
-    # when the history was read: nothing in it is later
+    # When the history was read. Nothing in it can be later.
     until_ns: int = NEVER_NS
-    # sentences on what the recipe said and cannot be
+    # Sentences about reports of the recipe that cannot be true.
     misreports: tuple[str, ...] = ()
 
 
@@ -109,7 +109,7 @@ class Judge:
             attempts = _asked(operations, history.lost)
             first = extent_ns(operations.early)[0]
             last = extent_ns(operations.late)[1]
-            # of keys that may be left
+            # Keys that are left behind may live so much longer.
             last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000
             extent = int(attempts[1].min(initial=first)), int(attempts[2].max(initial=last))
             for timeline, chosen in timelines(
@@ -386,7 +386,7 @@ class LiveJudge:
     def __init__(self, ttl_ms: float) -> None:
         self._ttl_ns = int(ttl_ms * 1_000_000)
         self._kept: Records = np.empty(0, RECORD_DTYPE)
-        # of so many resources one
+        # The judge takes one of so many resources.
         self._every = 1
         self.verdict = LiveVerdict()
 
@@ -400,12 +400,14 @@ class LiveJudge:
             granted = acquired(records)
             if granted.any():
                 fresh = self._some(records if granted.all() else records[granted])
-                # by fields: 4 ×
+                # Joined as int64: NumPy joins structured arrays field by field, which takes four
+                # times as long.
                 both = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")]).view(
                     RECORD_DTYPE
                 )
                 violations = _count(both)
-                # else there is nothing to take off
+                # Violations among the kept leases were counted before. Without any there is nothing
+                # to subtract.
                 if any(violations.values()):
                     violations.subtract(_count(self._kept))
                 counts = {
@@ -430,7 +432,7 @@ class LiveJudge:
         ):
             half = part[part["resource"] % (2 * self._every) == 0]
             if len(half) < MOST_FRESH // 4:
-                # nearly all are of the others: nothing would be seen
+                # Nearly all leases are of the other resources, so the judge would see nothing.
                 break
             self._every *= 2
             part = half

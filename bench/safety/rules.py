@@ -24,9 +24,9 @@ from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import LATE_VOTES, OUTCOME_CODES, Records, ends_ns
 from bench.measure.run_result import BrokenRule, Holder
 
-# how long the releases after a lost round may take to arrive
+# The releases after a lost round may take so long to arrive.
 CLEANUP_NS = 50_000_000
-# a busy machine keeps a process from its core so long, now and then
+# A busy machine now and then keeps a process from its core for so long.
 BRIEF_NS = 50_000_000
 BRIEF_SHARE = 0.01
 Pairs = tuple[Integers, Integers]
@@ -114,7 +114,7 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
     granted = timeline.keys(resource, operations.late["granted_ns"][row])
     order = np.argsort(granted)
     if (np.diff(granted[order]) == 0).any():
-        # which takes four times as long
+        # Grants at the same time are ordered by their ends. That sort takes four times as long.
         order = np.lexsort((end, granted))
     returned = timeline.keys(resource, operations.late["ended_ns"][row])
     return Leases(
@@ -133,7 +133,7 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     release, or a single lost round in which every instance answered, until its clean-up has
     arrived; else a key may live on for a whole TTL."""
     released = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES["released"]
-    # a key that was set late is cleaned up late
+    # A key that was set late is cleaned up late, so such a round is not sure.
     late = (records["votes"] & LATE_VOTES) != 0
     unsure = late | (votes_of(records, "silent") + votes_of(records, "undecided") > 0)
     answered = ~acquired(records) & (attempts_of(records) <= 1) & ~unsure
@@ -185,7 +185,7 @@ def service_faults(leases: Leases) -> Pairs:
     end = leases.end[certain]
     latest_end = np.maximum.accumulate(end)
     later = np.flatnonzero(granted[1:] < latest_end[:-1]) + 1
-    # where that end was first reached
+    # The lease that reached this end first.
     earlier = np.searchsorted(latest_end, latest_end[later - 1], "left")
     return row[earlier], row[later]
 
@@ -196,7 +196,7 @@ def client_overstays(leases: Leases) -> Pairs:
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
     worked = leases.own("work_end_ns")
-    # by its release
+    # The client's own release ended its work.
     stopped = (sent > 0) & (sent <= worked)
     late = np.flatnonzero(np.where(stopped, sent, worked) > leases.own("valid_until_ns"))
     since = leases.keys(leases.operations.late, "valid_until_ns", late) + leases.spread
@@ -309,7 +309,8 @@ def tested(leases: Leases, at_earliest: Integers, at_latest: Integers) -> int:
 MOST_RESOURCES = 6
 MOST_LEASES = 900
 
-# all leases of a resource, by grant: granted_us, end_us, valid_until_us, work_end_us, caller, fault
+# All leases of a resource, by grant. The columns: granted_us, end_us, valid_until_us, work_end_us,
+# caller, fault.
 Table = Integers
 
 
@@ -324,7 +325,7 @@ class Holders:
     def __init__(self, window: Window, faults_ns: Iterable[int] = ()) -> None:
         self._window = window
         self._fault_ns = min(faults_ns, default=None)
-        # how long it took, when it was due
+        # The slowest acquire: how long it took, and when it was due.
         self._slowest = 0, (window.start_ns + window.stop_ns) // 2
         self._held: list[tuple[int, Table]] = []
 
@@ -373,10 +374,10 @@ class Holders:
         return tuple(entries)
 
     def _table(self, records: Records) -> Table:
-        # keys are times
+        # With one resource and no offset the keys of the timeline are times.
         leases = order_leases(Operations.of(records), Timeline(int(records["resource"][0]), 0, 0))
         work_end = leases.own("work_end_ns")
-        # else no work was recorded
+        # Without recorded work the end of the lease stands for the end of the work.
         work_end = np.where(work_end > 0, work_end, leases.end)
         times = np.stack(
             [leases.granted, leases.end, leases.own("valid_until_ns"), work_end], axis=1

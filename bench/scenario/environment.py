@@ -44,7 +44,7 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no path"
         raise UsageError(f"{TARGETS_FILE}: {path} cannot be read ({why}); mend the path") from None
-    # within a URL a # has no space before it
+    # A comment begins with a space and a #. Within a URL no # has a space before it.
     lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
     urls = split_targets("\n".join(lines))
     if not urls:
@@ -55,7 +55,7 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
 def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
     """What to do about a file of `urls` with passwords that other users may read; "" for
     nothing."""
-    # here: the command line starts without the lock
+    # Imported here, because the command line must start without loading the lock.
     from lockcore.mask import secrets_of
 
     text = environ.get(TARGETS_FILE, "").strip()

@@ -32,7 +32,7 @@ from bench.scenario.quantity import (
 )
 from lockcore.mask import shown
 
-# shipped with the package, so that they are at hand anywhere
+# These scenarios are shipped with the package, so they are at hand anywhere.
 READY = Path(__file__).parents[1] / "scenarios"
 # A source of instances given as an option takes the place of the file's other one.
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
@@ -256,7 +256,7 @@ class Scenario:
         says(
             "one call for the script releases of a turn: less server CPU, commands per lease vary"
         ),
-        # younger than the first stored results
+        # The first stored results do not have this key, so it has a default.
     ] = False
     wait_for_own: Annotated[
         bool,

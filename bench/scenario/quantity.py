@@ -203,7 +203,7 @@ def parse_target(raw: object) -> str:
 
     Raises ValueError with one sentence, without secrets, if lockcore cannot use it.
     """
-    # redis-py takes its time, and most scenarios name no target
+    # Imported here: redis-py takes long to load, and most scenarios name no target.
     from lockcore.shells.target import target_of
 
     secrets().learn(raw)

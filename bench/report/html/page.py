@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 REPORT_NAME = "report.html"
 
 
-# labels of what stands before everything else
+# Sentences with these labels stand before everything else.
 _ALARMS = ("because", "warning")
-# characters of sentences that the space beside one picture takes
+# So many characters of sentences fit into the space beside one picture.
 _ROOM = 1700
 
 
@@ -83,7 +83,7 @@ def render(page: Page) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
         "<", "\\u003c"
     )
-    # it stands inside a script element
+    # The text stands inside a script element, where these two would end a line.
     text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     texts = {"css": _text("page.css"), "js": _text("page.js"), "data": text}
     return _template().render(
@@ -102,7 +102,7 @@ def _lines_of(sheet: Sheet) -> dict[str, object]:
         if line.group:
             place = advice.setdefault(line.group, [])
         elif line.label:
-            # a line without a label goes on with the one before
+            # A line without a label continues the line before it.
             place = alarms if line.label in _ALARMS else notes
         place.append(line)
     beside = [*notes, *(line for of_group in advice.values() for line in of_group)]
@@ -135,7 +135,7 @@ def _text(name: str) -> str:
 
 # -- several runs ----------------------------------------------------------------------------------
 
-# of curves; runs beyond them stand in the tables alone
+# The styles of the curves. Further runs have no curve and stand in the tables alone.
 _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
 _FIGURES = ("rate.offered_per_s", *USUAL, "safety.violations", "safety.tested_leases")
 

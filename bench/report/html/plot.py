@@ -22,10 +22,10 @@ LEFT = 60.0
 RIGHT = _WIDTH - 12.0
 BOTTOM = _HEIGHT - 44.0
 TOP = 26.0
-# about the width of a character: labels that would touch are left out
+# About the width of a character. Labels that would touch are left out.
 _LETTER_PX = 6.4
 _SPOT_PX = 4.0
-# have room on a phone, too
+# So many ticks have room on a phone, too.
 _FEW_TICKS = 4
 
 Cell = float | int | str | bool | None
@@ -186,7 +186,7 @@ def _band_names(x: Scale, bands: Sequence[Band]) -> str:
             _stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge")
             for at in (band.start, band.stop)
         ]
-        # whole in its title
+        # The title of the band has the whole text.
         text = shorten(band.text, 40, placeholder=" …")
         width = len(text) * _LETTER_PX
         at = min(x(band.start) + 3, RIGHT - width)
@@ -210,7 +210,7 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
         for at, value in zip(mark.xs, mark.ys, strict=True)
     ]
     around = zip([None, *points], points, [*points[1:], None], strict=False)
-    # no line shows it
+    # A point without neighbours is drawn as a dot, because no line shows it.
     alone = [point for before, point, after in around if point and not before and not after]
     dots = [_circle(*point, 2.2, f"alone {mark.style}") for point in alone]
     path = _polyline(points)
@@ -253,11 +253,11 @@ def _class_of(mark: Mark) -> str:
 
 # -- rows with their intervals ---------------------------------------------------------------------
 
-# of a row, above the first, below the last
+# The height of a row, and the space above the first row and below the last.
 _ROW_PX = 42.0
 _FIRST_PX = 24.0
 _LAST_PX = 40.0
-# from the top of a row to its interval
+# The distance from the top of a row to its interval.
 _BAR_PX = 24.0
 _MOST_LETTERS = 29
 _MARGIN = 16.0
@@ -365,7 +365,7 @@ _LINE_PX = 27.0
 _HEADS_PX = 38.0
 _GAP_PX = 14.0
 _BAR_SHARE = 0.42
-# of the larger letters that a phone shows
+# The width of the larger letters that a phone shows.
 _PHONE_LETTER_PX = 8.8
 _TICK = "M{0} {1}l4 4l7 -9"
 
@@ -389,7 +389,7 @@ class Panel:
     unit: str
 
 
-# a heading, and its rows: a name, a measure for each panel
+# A heading and its rows. Each row is a name and a measure for each panel.
 Group = tuple[str, Sequence[tuple[str, Sequence[Measure]]]]
 
 

@@ -26,7 +26,7 @@ from bench.report.html.scale import (
     percentiles,
 )
 
-# (1 ÷ (1 − share), seconds)
+# Points (1 ÷ (1 − share), seconds).
 Curve = list[tuple[float, float]]
 CURVES = (
     ("acquire", "c1", "acquire"),
@@ -118,7 +118,7 @@ def curves_figure(
         f"{what} by percentile, log scale; faint where fewer than ten samples lie beyond a point"
     )
     columns = (Column("share", "text", "percentile"), *(curve.column for curve in curves))
-    # all at the same percentiles, up to their ends
+    # All curves have the same percentiles. A curve with fewer samples ends earlier.
     ratios_to_seconds = [dict(curve.points) for curve in curves]
     grid = [*max(ratios_to_seconds, key=len)]
     rows = [

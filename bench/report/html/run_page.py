@@ -111,7 +111,7 @@ TIMES = (
     "release_replied_ns",
 )
 _VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-# in view around a moment
+# So many leases are in view around a moment.
 _LEASES = 24
 
 
