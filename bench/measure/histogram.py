@@ -27,9 +27,10 @@ DIGITS = 3
 # With fewer samples beyond it a percentile is None.
 SAMPLES_BEYOND = 10
 
-# 2^11 sub-buckets resolve three digits; a bucket's upper half is new, its lower half the one before
+# 2^11 sub-buckets resolve three digits. The upper half of a bucket is new, and its lower half is
+# the bucket before it.
 _HALF_BITS = 10
-# HdrHistogram's counts_len for 1 ns … 1 hour
+# HdrHistogram's counts_len for 1 ns … 1 hour.
 _BUCKETS = 33 << _HALF_BITS
 
 
@@ -145,6 +146,10 @@ class Histogram:
         return histogram
 
 
+# HdrHistogram computes this index for one value at a time, in Python. Here NumPy computes a whole
+# column. frexp gives the number of bits of each value. A value with more bits than the sub-buckets
+# resolve is shifted right until it fits, and the size of the shift selects its bucket.
+# `lowest_of_bucket` and `highest_of_bucket` are the way back, so all three change together.
 def bucket_indices(values: Integers) -> Integers:
     """HdrHistogram's index into its counts for every value (ns, ≥ 0); values above one hour get its
     bucket."""

@@ -339,6 +339,11 @@ class HistoryTail:
         return np.concatenate(parts) if len(parts) > 1 else (*parts, np.empty(0, RECORD_DTYPE))[0]
 
 
+# The file has its full length from the beginning, so its size does not tell how many records are
+# complete. A binary search finds the first record without its sequence. It reads one number per
+# step, while a scan would read the whole file again in every look. The search relies on the order
+# of writing: a writer that completed records out of order would have some of them handed out half
+# written.
 def _read_from(path: Path, record: int) -> Records:
     """The records from index `record` on that were complete when this was called: one after the
     other is written, each with its sequence last, so what stands before a sequence that is there is

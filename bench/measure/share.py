@@ -81,6 +81,10 @@ def budget_per_s() -> float:
     )
 
 
+# Only packing tells how large the packed records are, and packing takes time. So the first guess
+# uses the best ratio that can be hoped for. Every further guess uses the ratio that was just
+# measured, and 2 % more, so that the next try most likely fits. After TRIES guesses nothing is
+# sent.
 def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:
     """How many buckets fit.
 

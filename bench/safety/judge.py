@@ -405,9 +405,11 @@ class LiveJudge:
                 both = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")]).view(
                     RECORD_DTYPE
                 )
+                # The new leases are judged together with the kept ones, because a new lease may
+                # overlap an old one. Pairs of kept leases were counted in an earlier look, so their
+                # number is subtracted again.
                 violations = _count(both)
-                # Violations among the kept leases were counted before. Without any there is nothing
-                # to subtract.
+                # Without any violation there is nothing to subtract, which saves the second count.
                 if any(violations.values()):
                     violations.subtract(_count(self._kept))
                 counts = {
@@ -424,6 +426,10 @@ class LiveJudge:
             )
         return self.verdict
 
+    # A busy run brings more leases per look than the judge can check while the run goes on. So it
+    # takes every second resource, then every fourth, and so on. It leaves out whole resources and
+    # never single leases: two leases of one resource must stay together, or their overlap would be
+    # missed.
     def _some(self, leases: Records) -> Records:
         part = leases[leases["resource"] % self._every == 0] if self._every > 1 else leases
         while (
