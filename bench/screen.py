@@ -36,6 +36,7 @@ LIKENESS: Mapping[str, str] = {
     **dict.fromkeys("▄▃▂▁░▒▏▎▍▌▋▊▉▐▀", "."),
     **dict.fromkeys("●■◆", "*"),
     **dict.fromkeys("○□◇", "o"),
+    "▶": ">",
     "≥": ">=",
     "≤": "<=",
     "≠": "!=",
