@@ -39,7 +39,7 @@ from bench.measure import verdict as words
 from bench.measure.run_result import FleetFacts
 from bench.measure.statistics import wilson
 from bench.measure.verdict import Evidence, Verdict, Word, conclude
-from bench.report.figures import counted, latency, percent
+from bench.report.figures import count, counted, latency, percent
 from bench.scenario import Scenario
 
 LEAST_PROBES = 8
@@ -279,7 +279,7 @@ def _gave_out(findings: Findings) -> str:
     health = first.generator
     late = f"its timer woke {latency(first.generator.late_s)} late"
     how = f"{percent(health.cpu_ratio, 0)} of a core" if is_busy(health.cpu_ratio) else late
-    return f"{how} at {first.rate_per_s:,.0f}/s"
+    return f"{how} at {count(first.rate_per_s)}/s"
 
 
 def _word(
@@ -305,7 +305,7 @@ def _word(
             else "too few probes above it missed"
         )
         why += _paused_text(findings.probes)
-        reasons.append(f"the capacity is at least {capacity.low:,.0f}/s: {why}")
+        reasons.append(f"the capacity is at least {count(capacity.low)}/s: {why}")
     elif capacity.low and capacity.width > USABLE:
         reasons.append(
             f"the interval is ±{percent(capacity.width, 0)}, and an answer takes "
@@ -326,7 +326,7 @@ def _none_held(findings: Findings) -> tuple[Word, list[str]]:
         fastest = max(probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED)
         slow = f"{lowest.rate_per_s:,.2f}/s"
         is_one = fastest == lowest.rate_per_s
-        which = f"{slow} did not" if is_one else f"neither {slow} nor {fastest:,.0f}/s did"
+        which = f"{slow} did not" if is_one else f"neither {slow} nor {count(fastest)}/s did"
         return words.NOT_KEPT, [f"no rate holds the SLO: {which}"]
     held = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.HELD]
     missed = [probe.rate_per_s for probe in findings.probes if probe.seen is Seen.MISSED]
@@ -366,19 +366,19 @@ def _probes_against(probes: Sequence[Probe], capacity: Capacity, target: float |
     against = []
     for group, wrong in ((below, Seen.MISSED), (above, Seen.HELD)):
         for some in ([one for one in group if one in targets], group):
-            count = sum(one.seen is wrong for one in some)
-            if count >= LEAST_NEAR and 2 * count > len(some):
-                against.append(_against_text(some, wrong, count))
+            number = sum(one.seen is wrong for one in some)
+            if number >= LEAST_NEAR and 2 * number > len(some):
+                against.append(_against_text(some, wrong, number))
                 break
     return against
 
 
-def _against_text(probes: Sequence[Probe], wrong: Seen, count: int) -> str:
+def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
     rates = sorted({probe.rate_per_s for probe in probes})
-    ends = f"{rates[0]:,.0f}" if len(rates) == 1 else f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
+    ends = count(rates[0]) if len(rates) == 1 else f"{count(rates[0])} to {count(rates[-1])}"
     side = "below" if wrong is Seen.MISSED else "above"
     return (
-        f"{count} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the "
+        f"{number} of {len(probes)} probes {wrong.value} at {ends}/s, {side} the "
         "interval: the fleet does not keep "
         "every rate below one that it keeps, or the machine changed during the search; "
         "repeat it with a longer --budget"
@@ -412,13 +412,13 @@ def _target_missed(
     missed = outcomes.count(Seen.MISSED)
     if target is None or not missed or 2 * missed < len(outcomes):
         return None
-    text = f"{missed} of {len(outcomes)} probes missed at the target of {target:,.0f}/s"
+    text = f"{missed} of {len(outcomes)} probes missed at the target of {count(target)}/s"
     if capacity.high is None or target <= capacity.high:
         why = "which does not lie beyond the interval: whether it holds is not known"
         if target_holds(findings, target) is False:
             why = "yet the interval does not end below it: repeat it with a longer --budget"
         return words.INCONCLUSIVE, f"{text}, {why}"
-    return words.NOT_KEPT, f"{text}: the fleet bears at most {capacity.high:,.0f}/s"
+    return words.NOT_KEPT, f"{text}: the fleet bears at most {count(capacity.high)}/s"
 
 
 def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
@@ -492,11 +492,11 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
     (rate, users) = max(loops)
     low = capacity.low
     limit = capacity.high or capacity.low
-    loop_text = f"{users} callers in closed loop made {rate:,.0f}/s within the SLO"
+    loop_text = f"{users} callers in closed loop made {count(rate)}/s within the SLO"
     if limit is None:
         return f"{loop_text}, yet no rate held", True
     if rate > MORE_BY * limit:
-        more = f"{loop_text}, far more than {limit:,.0f}/s: the load process may be the limit"
+        more = f"{loop_text}, far more than {count(limit)}/s: the load process may be the limit"
         return f"{more}; give it cores or hosts of its own", True
     if low is None:
         return None, False

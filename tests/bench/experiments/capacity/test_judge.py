@@ -493,3 +493,14 @@ def test_a_target_that_surely_missed_is_not_called_unknown_inside_the_interval()
     assert (point.capacity.high or 0.0) >= 1_050.0
     assert "6 of 6 probes missed at the target of 1,050/s, yet the interval" in point.reasons[0]
     assert "whether it holds is not known" not in point.reasons[0]
+
+
+def test_a_rate_below_ten_is_not_rounded_to_one_that_was_not_measured() -> None:
+    held = [(rate, HELD) for rate in (0.5, 0.55, 0.6, 0.6)]
+    at_least = found(*held, (1.4, SPOILT), closed=loop(1.0))
+    assert at_least.capacity.low is not None
+    assert "the capacity is at least 0.6/s" in "".join(at_least.reasons)
+    point = found(*held, *((0.9, MISSED),) * 3, *((4.5, MISSED),) * 4, target=4.5, closed=loop(1.0))
+    assert (
+        "4 of 4 probes missed at the target of 4.5/s: the fleet bears at most" in point.reasons[0]
+    )
