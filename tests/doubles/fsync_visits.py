@@ -59,6 +59,8 @@ def load(
     """One load of one second: `granted` locks, each after `ms`."""
     histogram = Histogram()
     histogram.add(np.full(granted, int(ms * 1e6), np.int64))
+    littles_law_ratio = 1.0 if rate is None else None
+    lateness_p99_ns = None if rate is None else 1000
     return {
         "seconds": 1.0,
         "granted": granted,
@@ -70,8 +72,8 @@ def load(
         "denied": {},
         "release_failures": 0,
         "wanted_ratio": cpu,
-        "littles_law_ratio": 1.0 if rate is None else None,
-        "lateness_p99_ns": None if rate is None else 1000,
+        "littles_law_ratio": littles_law_ratio,
+        "lateness_p99_ns": lateness_p99_ns,
         "waitaof": None,
         "rate_per_s": rate,
         "fsyncs": fsyncs,
@@ -120,6 +122,10 @@ def cut(
     policy: str, restart: str, *, instances: int = 3, grants: int = 0, lost: int = 0, **more: Any
 ) -> dict[str, Any]:
     """A row of a crash result: 40 power cuts of all instances."""
+    window_s = {"median": 0.4, "max": 0.9} if lost else {"median": None, "max": None}
+    unavailable_s = {"median": 0.1, "max": 0.2}
+    if restart == "delayed":
+        unavailable_s = {"median": 2.0, "max": 2.2}
     return {
         "instances": instances,
         "quorum": instances // 2 + 1,
@@ -132,10 +138,7 @@ def cut(
         "cuts": 40,
         "asked": 400,
         "lost_per_cut": {"median": lost / 2, "max": lost},
-        "lost_window_s": {"median": 0.4 if lost else None, "max": 0.9 if lost else None},
+        "lost_window_s": window_s,
         "double_grants": grants,
-        "unavailable_s": {
-            "median": 2.0 if restart == "delayed" else 0.1,
-            "max": 2.2 if restart == "delayed" else 0.2,
-        },
+        "unavailable_s": unavailable_s,
     } | more

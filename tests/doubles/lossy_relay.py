@@ -103,15 +103,8 @@ class LossyRelay:
             self.passed = self.passed + (head is not None and not is_lost)
             sent = sent if is_lost else sent + data[:end]
             data = data[end:]
-        tail = (
-            3
-            if data[-3:] == b">3\r"
-            else 2
-            if data[-2:] == b">3"
-            else 1
-            if data[-1:] == b">"
-            else 0
-        )
+        beginnings = (b">3\r", b">3", b">")
+        tail = next((len(start) for start in beginnings if data.endswith(start)), 0)
         return sent + data[: len(data) - tail], data[len(data) - tail :]
 
 

@@ -98,13 +98,17 @@ class Seen:
     files: Path
 
 
+def nothing() -> None:
+    """Nothing happens meanwhile."""
+
+
 def led(
     folder: Path,
     hosts: Hosts,
     delay_ms: float,
     loss: bool,
     *words: object,
-    meanwhile: Callable[[], object] = bool,
+    meanwhile: Callable[[], object] = nothing,
     ends_s: float = 150,
 ) -> Seen:
     """Run to the end, and do something when it measures; the files that are judged stay linked."""
@@ -358,7 +362,8 @@ def test_many_million_operations_while_a_minority_is_stopped_and_killed(
     def hurt() -> None:
         for turn, due_s in enumerate(range(20, MANY_S - 20, 20)):
             until(lambda due_s=due_s: time.monotonic() - begun_s > due_s, "its turn", 40)
-            victim = server_of(port := 7000 + turn % 3)
+            port = 7000 + turn % 3
+            victim = server_of(port)
             if turn % 2:
                 victim.kill()
                 time.sleep(3)

@@ -273,7 +273,8 @@ def guarded() -> Iterator[list[str]]:
 
 
 def locks(urls: list[str]) -> list[int]:
-    return [int(client_of(target, 2.0).dbsize()) for target in parse_targets(urls)]  # type: ignore[arg-type]
+    clients = [client_of(target, 2.0) for target in parse_targets(urls)]
+    return [int(client.dbsize()) for client in clients]  # type: ignore[arg-type]
 
 
 def files_with_the_secret(folder: Path) -> list[Path]:

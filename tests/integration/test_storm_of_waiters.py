@@ -103,7 +103,11 @@ def nothing_is_left(fleet: Fleet) -> None:
         wait_until(
             lambda url=url: not client(url).pubsub_channels(), 10.0, "a subscription is left"
         )  # type: ignore[misc]
-        wait_until(lambda url=url: not client(url).keys("*"), 10.0, "a key is left")  # type: ignore[misc]
+        wait_until(
+            lambda url=url: not client(url).keys("*"),  # type: ignore[misc]
+            10.0,
+            "a key is left",
+        )
 
 
 @pytest.mark.parametrize("operations", [8_000, pytest.param(1_001_000, marks=pytest.mark.slow)])

@@ -133,13 +133,12 @@ class Reading:
         return lambda data: engine.received(index, data, self.fleet.now_ns)
 
     def _asked(self, reply: object, pipe: Any) -> None:
-        plain = type(reply) in {bytes, int, type(None)}
-        self.known.append(
-            (
-                pipe.index,
-                f"error {reply}" if isinstance(reply, ReplyError) else reply if plain else "?",
-            )
-        )
+        shown: object = "?"
+        if isinstance(reply, ReplyError):
+            shown = f"error {reply}"
+        elif type(reply) in {bytes, int, type(None)}:
+            shown = reply
+        self.known.append((pipe.index, shown))
 
     def ask(self) -> None:
         """Callers acquire, others release; something is asked of single instances in between."""

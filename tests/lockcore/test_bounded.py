@@ -73,7 +73,8 @@ def test_one_short_ttl_changes_no_other_rounds_grace(fleet: ScriptedFleet) -> No
     fleet.drain()
     for company in (0, 5):
         rounds = [fleet.begin(f"r{number}") for number in range(company + 1)]
-        rounds.append(fleet.begin("brief too", ttl_ms=4)) if company else None
+        if company:
+            rounds.append(fleet.begin("brief too", ttl_ms=4))
         fleet.after(60)
         fleet.flush()
         fleet.tick(4.9)

@@ -231,11 +231,8 @@ def stats(swaps: int | None, failed: int = 0) -> bytes:
     )
     if swaps is not None:
         text += (
-            b"cmdstat_swapdb:calls=%d,usec=5,usec_per_call=1.25,rejected_calls=0,failed_calls=%d\r\n"
-            % (
-                swaps + failed,
-                failed,
-            )
+            b"cmdstat_swapdb:calls=%d,usec=5,usec_per_call=1.25,"
+            b"rejected_calls=0,failed_calls=%d\r\n" % (swaps + failed, failed)
         )
     return b"$%d\r\n%b\r\n" % (len(text), text)
 

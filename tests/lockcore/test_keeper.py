@@ -208,7 +208,8 @@ def test_the_copy_in_a_forked_child_is_over_and_calls_nobody() -> None:
     steps = keeper_steps(keeper, fleet.engine)
     next(steps)
     keeper.tell_gone = lambda _: pytest.fail("the observer was told")
-    denied = Denied("stock", Outcome.UNREACHABLE, (0, 0, 0, 0, 3, 0), 1, 0, 1, 2)  # type: ignore[arg-type]
+    tally = (0, 0, 0, 0, 3, 0)
+    denied = Denied("stock", Outcome.UNREACHABLE, tally, 1, 0, 1, 2)  # type: ignore[arg-type]
     keeper.forked(denied)
     assert (keeper.stopped, keeper.gone, told) == (True, denied, [])
     assert isinstance(keeper.error, ForeignProcessError)
@@ -295,7 +296,8 @@ def test_a_stopped_handle_tells_nobody_anything() -> None:
 def test_a_holder_may_stop_the_keeper_that_is_telling_him(fleet: ScriptedFleet) -> None:
     keeper = KeepAlive(fleet.won(), None, 10, lambda _: keeper.stop())
     keeper.cancel = lambda: pytest.fail("the keeper was cancelled while it told its holder")
-    keeper.ended(Denied("stock", Outcome.GONE, (0, 3, 0, 0, 0, 0), 1, 0, 1, 2))  # type: ignore[arg-type]
+    tally = (0, 3, 0, 0, 0, 0)
+    keeper.ended(Denied("stock", Outcome.GONE, tally, 1, 0, 1, 2))  # type: ignore[arg-type]
     assert keeper.gone is not None
 
 

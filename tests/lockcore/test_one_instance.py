@@ -268,9 +268,8 @@ def scripts_sent(fleet: ScriptedFleet, rounds: int = 20) -> list[Command]:
     sent = len(fleet.sent[0])
     for _ in range(rounds):
         fleet.flush()
-        hear(fleet, NOSCRIPT * max(map(len, fleet.unanswered), default=0)) if any(
-            fleet.unanswered
-        ) else None
+        if any(fleet.unanswered):
+            hear(fleet, NOSCRIPT * max(map(len, fleet.unanswered), default=0))
     return fleet.sent[0][sent:]
 
 

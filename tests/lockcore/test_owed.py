@@ -47,7 +47,8 @@ KINDS = [
 def fleet_of(
     leases: int, dialect: object = DELIFEQ, *, merge: bool = False
 ) -> tuple[ScriptedFleet, list[Lease]]:
-    fleet = ScriptedFleet(3, dialect=dialect, settings=settings_of(merge_releases=merge))  # type: ignore[arg-type]
+    settings = settings_of(merge_releases=merge)
+    fleet = ScriptedFleet(3, dialect=dialect, settings=settings)  # type: ignore[arg-type]
     return fleet, [fleet.won(f"r{number}") for number in range(leases)]
 
 

@@ -82,11 +82,15 @@ def answer_all(fleet: ScriptedFleet, feed: Feed, random: Random, chance: float) 
 def answer(command: list[bytes], random: Random, chance: float) -> bytes:
     said = random.random()
     if command[0] == b"SET":
-        return OK if said >= chance else NIL if said >= chance / 4 else MISCONF
+        if said >= chance:
+            return OK
+        return NIL if said >= chance / 4 else MISCONF
     if command[0] == b"EVALSHA" and int(command[2]) > 1:
         lines = [ONE if random.random() >= chance else ZERO for _ in range(int(command[2]))]
         return b"*%d\r\n" % len(lines) + b"".join(lines)
-    return ONE if said >= chance else ZERO if said >= chance / 4 else WRONGTYPE
+    if said >= chance:
+        return ONE
+    return ZERO if said >= chance / 4 else WRONGTYPE
 
 
 @pytest.mark.parametrize("merge", [False, True])
@@ -173,7 +177,8 @@ def answered_in_pieces(
     for _ in range(40):
         index = random.randrange(len(left))
         event = random.random()
-        piece = left[index][: (size := random.randint(1, 12))]
+        size = random.randint(1, 12)
+        piece = left[index][:size]
         left[index][:] = left[index][size:]
         if event < 0.02:
             fleet.detach(index)

@@ -78,7 +78,7 @@ class Play:
     def reading_of(self, index: int) -> str | None:
         """What is known of an instance by now."""
         fate = self.fates[index]
-        answer = ERRORED if fate == BROKEN else NOT_OURS if fate == LATE else fate
+        answer = {BROKEN: ERRORED, LATE: NOT_OURS}.get(fate, fate)
         return self.known_at_once(fate) or (answer if index in self.heard else None)
 
     def check(self) -> None:
@@ -117,7 +117,9 @@ class Release(Play):
 
     def known_at_once(self, fate: str) -> str | None:
         """Where the SET was not sent the key cannot be ours."""
-        return NOT_OURS if fate in WITHOUT_SET else ERRORED if fate == DOWN else None
+        if fate in WITHOUT_SET:
+            return NOT_OURS
+        return ERRORED if fate == DOWN else None
 
     def arrivals(self) -> list[int]:
         return [
@@ -130,9 +132,12 @@ class Release(Play):
         """Once to every instance that was sent the SET; to one that was not connected, as soon as
         it is."""
         for index, fate in enumerate(self.fates):
-            expected = (
-                [] if fate in WITHOUT_SET else ["set"] if fate == DOWN else ["set", "release"]
-            )
+            if fate in WITHOUT_SET:
+                expected = []
+            elif fate == DOWN:
+                expected = ["set"]
+            else:
+                expected = ["set", "release"]
             assert self.fleet.about(index, self.round.won) == expected
             if fate in (DOWN, BROKEN):
                 self.fleet.attach(index)

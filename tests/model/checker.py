@@ -114,9 +114,10 @@ def check(changes: Mapping[str, str], workers: int = 2) -> Checked:
     Raises RuntimeError when TLC did not get to its end.
     """
     constants = {**SETTING, **changes}
-    usual = (
-        "Symmetry" if constants["LongOnes"] != "{}" else "Alike" if "VIEW" in constants else "Both"
-    )
+    if constants["LongOnes"] != "{}":
+        usual = "Symmetry"
+    else:
+        usual = "Alike" if "VIEW" in constants else "Both"
     words = {"SYMMETRY": constants.pop("SYMMETRY", usual), "VIEW": constants.pop("VIEW", "")}
     settings = "SPECIFICATION Spec\nINVARIANTS Exclusion NothingLeft\n"
     settings += "".join(f"{word} {operator}\n" for word, operator in words.items() if operator)

@@ -71,5 +71,6 @@ def test_the_page_of_graphs_shows_what_the_rules_record() -> None:
     # those are an application's
     assert set(GRAPHS) == {record for record in recorded if not record.startswith("job:")}
     assert graphs("http://127.0.0.1:9090").startswith(
-        "http://127.0.0.1:9090/graph?g0.expr=redlock%3Aacquires%3Arate30s&g0.tab=0&g0.range_input=5m&g1."
+        "http://127.0.0.1:9090/graph?g0.expr=redlock%3Aacquires%3Arate30s"
+        "&g0.tab=0&g0.range_input=5m&g1."
     )

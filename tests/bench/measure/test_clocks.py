@@ -25,7 +25,10 @@ def exchanges(random, theirs, count=100, every_ns=100 * MS, delay_ms=1.0):
 @pytest.mark.parametrize("delay_ms", [0, 1, 20])
 def test_every_time_lies_within_its_bounds(drift, delay_ms):
     random = np.random.default_rng(3)
-    theirs = lambda ours: ours + HOURS + (np.asarray(ours - 10**12) * drift).astype(np.int64)  # noqa: E731
+
+    def theirs(ours):
+        return ours + HOURS + (np.asarray(ours - 10**12) * drift).astype(np.int64)
+
     clock = Clock(exchanges(random, theirs, delay_ms=delay_ms))
     ours = 10**12 + np.arange(-S, 12 * S, 7 * MS + 1)
     low, high = clock.bounds(theirs(ours))
@@ -45,7 +48,10 @@ def test_every_time_lies_within_its_bounds(drift, delay_ms):
 def test_a_step_makes_unknown_what_lies_around_it_and_nothing_else(step_ms):
     random = np.random.default_rng(4)
     at = 10**12 + 5 * S + 30 * MS
-    theirs = lambda ours: ours + HOURS + np.where(np.asarray(ours) >= at, step_ms * MS, 0)  # noqa: E731
+
+    def theirs(ours):
+        return ours + HOURS + np.where(np.asarray(ours) >= at, step_ms * MS, 0)
+
     clock = Clock(exchanges(random, theirs))
     ours = 10**12 + np.arange(0, 10 * S, 3 * MS)
     low, high = clock.bounds(theirs(ours))

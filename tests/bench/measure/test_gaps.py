@@ -140,7 +140,8 @@ def test_more_than_a_twentieth_of_the_window_makes_a_run_invalid(lost_s: float, 
     lost_ns = int(lost_s * SECOND)
     gaps = [Gap(1, 9, 12 * SECOND, 12 * SECOND + lost_ns, lost_ns)]
     before = run_of({"generator": {"verdict": "VALID", "reason": None}})
-    after = with_gaps(before, gaps, WINDOW, {"operations": 7, "failures": 2}, 2)  # type: ignore[arg-type]
+    away = {"operations": 7, "failures": 2}
+    after = with_gaps(before, gaps, WINDOW, away, 2)  # type: ignore[arg-type]
     generator = after.generator
     assert (generator.verdict, generator.gap_s) == (word, lost_s)
     assert (generator.gap_operations, generator.gap_failures, len(generator.gaps)) == (7, 2, 1)

@@ -125,13 +125,17 @@ class Good(PlainRecipe):
     about = About(how="like the others, only elsewhere", flaw="none that is known of it", safe=True)
 
 
+class Bare:
+    """No recipe: it has none of the methods."""
+
+
 @pytest.fixture
 def offered(monkeypatch):
     """Installs entry points: name → value; the module `elsewhere` holds Good and a class that is no
     recipe."""
     module = ModuleType("elsewhere")
     module.Good = Good
-    module.Bare = object  # type: ignore[attr-defined]
+    module.Bare = Bare  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "elsewhere", module)
 
     def install(**points: str) -> None:

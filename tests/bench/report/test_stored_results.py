@@ -267,13 +267,10 @@ def planted(node: Any, url: str) -> Any:
     free = {"command", "warnings", "reasons", "address", "label", "server", "name"}
     said = {key: planted(value, url) for key, value in node.items()}
     for key in free & said.keys():
-        said[key] = (
-            [*said[key], url]
-            if isinstance(said[key], list)
-            else url
-            if isinstance(said[key], str)
-            else said[key]
-        )
+        if isinstance(said[key], list):
+            said[key] = [*said[key], url]
+        elif isinstance(said[key], str):
+            said[key] = url
     return said
 
 

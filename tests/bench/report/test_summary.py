@@ -132,9 +132,8 @@ def test_a_rate_that_was_not_reached_is_not_shown_as_if_it_was(result: Result) -
     open_loop(result)
     result["verdict"]["status"] = "pass"
     result["generator"]["verdict"] = "VALID"
-    assert "17,800 leases/s of 20,000/s offered: not sustained" in (
-        head := text_of(result, 80).splitlines()[0]
-    )
+    head = text_of(result, 80).splitlines()[0]
+    assert "17,800 leases/s of 20,000/s offered: not sustained" in head
     assert "p99" not in head
 
 

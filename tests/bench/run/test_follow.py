@@ -203,7 +203,12 @@ def test_a_worker_that_leaves_just_before_the_end_is_named_though_nobody_looked(
     both = [note(11.5, pid) for pid in (first, second)]
     note_ending(follower.workdir)
     ends = stopped(second, 1.0), stopped(first)
-    load = ScriptedLoad(lambda: [write() for write in (*both, *ends)], 0)  # type: ignore[arg-type, return-value]
+
+    def write_all() -> None:
+        for write in (*both, *ends):
+            write()
+
+    load = ScriptedLoad(write_all, 0)
     course = course_of(load, follower)
     assert not load.asked
     assert [f"(pid {second}) ended " in death for death in course.deaths] == [True]
@@ -262,7 +267,12 @@ def test_one_worker_that_leaves_in_order_ends_the_run_and_is_named(follower: Fol
     first = os.getpid()
     second = os.getppid()
     both = [note(6.0, pid) for pid in (first, second)]
-    load = ScriptedLoad(lambda: [write() for write in both], stopped(second), stopped(), 0)  # type: ignore[arg-type, return-value]
+
+    def write_both() -> None:
+        for write in both:
+            write()
+
+    load = ScriptedLoad(write_both, stopped(second), stopped(), 0)
     course = course_of(load, follower)
     assert load.asked
     assert course.interrupted

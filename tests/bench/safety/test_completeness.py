@@ -17,7 +17,13 @@ B = (1, 12)
 
 
 def note(who: tuple[int, int], *, phase: str = "stopped", recorded: int = 5) -> WorkerNote:
-    return WorkerNote(worker=who[0], pid=who[1], phase=phase, recorded=recorded)  # type: ignore[arg-type]
+    worker, pid = who
+    return WorkerNote(
+        worker=worker,
+        pid=pid,
+        phase=phase,  # type: ignore[arg-type]
+        recorded=recorded,
+    )
 
 
 WHOLE: dict[str, Any] = {

@@ -92,7 +92,10 @@ def test_clocks_hours_apart_without_a_bound_would_show_violations_that_are_none(
 def test_leases_around_a_step_are_unknown_and_the_others_judged(tmp_path):
     random = np.random.default_rng(2)
     at = 10**12 + 5 * S
-    stepping = lambda ours: ours + HOURS + np.where(np.asarray(ours) >= at, 700 * MS, 0)  # noqa: E731
+
+    def stepping(ours):
+        return ours + HOURS + np.where(np.asarray(ours) >= at, 700 * MS, 0)
+
     rows = leases(random, 400, overlap_ns=-MS)
     bad = [leases(random, 2, 20 * MS, resource=1)]
     found = report(tmp_path, [*rows, *bad[0]], stepping)

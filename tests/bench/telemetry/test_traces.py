@@ -80,15 +80,14 @@ def attempt(
     """`votes`: g granted, r refused, s silent, a absent; sent after 0.1 ms, answered after 0.5."""
     at_ns = round(started_ms * MS)
     names = {"g": "granted", "r": "refused", "s": "silent", "a": "absent", "e": "errored"}
-    asks = tuple(
-        Ask(
-            names[vote],
-            0 if vote == "a" else at_ns + MS // 10,
-            at_ns + MS // 2 if vote in "gre" else 0,
-            "OOM" if vote == "e" else "",
-        )
-        for vote in votes
-    )
+
+    def ask(vote: str) -> Ask:
+        sent_ns = 0 if vote == "a" else at_ns + MS // 10
+        replied_ns = at_ns + MS // 2 if vote in "gre" else 0
+        error = "OOM" if vote == "e" else ""
+        return Ask(names[vote], sent_ns, replied_ns, error)
+
+    asks = tuple(map(ask, votes))
     return ObservedAttempt(
         checksum(resource), number, 100 * MS, at_ns, at_ns + MS, at_ns + 2 * MS, outcome, asks
     )

@@ -67,8 +67,14 @@ def parent(
     """A process that owns a guard with one server; yields it, what it said and pidfds of server and
     guard."""
     command = [sys.executable, "-c", PARENT, str(tmp_path), *how]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(
+        command,
+        text=True,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
         said = json.loads(process.stdout.readline())
         watched = (
             [os.pidfd_open(said[name]) for name in ("server", "guard")] if how not in ENDING else []

@@ -212,7 +212,8 @@ def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
     master = unbound_master()
     environment = SimpleNamespace(events=Events(), stop_timeout=60.0, parsed_options=None)
     conductor = Conductor(environment, master)  # type: ignore[arg-type]
-    conductor._plan = SimpleNamespace(workdir=Path(), grace_s=60.0, bind=None)  # type: ignore[assignment]
+    plan = SimpleNamespace(workdir=Path(), grace_s=60.0, bind=None)
+    conductor._plan = plan  # type: ignore[assignment]
     pids = {"killed": ended_process(), "well": os.getpid()}
     for name, pid in pids.items():
         master.clients[name] = WorkerNode(name, STATE_RUNNING)

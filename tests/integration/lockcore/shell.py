@@ -54,7 +54,8 @@ class Shell:
 
     def connect(self, urls: Sequence[str], **settings: Any) -> Any:
         """A lock over `urls`; PATIENT unless `settings` say otherwise."""
-        return Redlock.connect(urls, shell=self.name, **(PATIENT | settings))  # type: ignore[arg-type]
+        chosen: dict[str, Any] = PATIENT | settings
+        return Redlock.connect(urls, shell=self.name, **chosen)
 
     def raw(self, lock: Any) -> Any:
         """The lock itself: its methods may have to be awaited."""

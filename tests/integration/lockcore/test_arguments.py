@@ -84,7 +84,8 @@ def test_settings_of_every_kind(cls: type[Any]) -> None:
         for value in ("nonsense", INF, NAN, -1, [], b"1", 1j, object()):
             if isinstance(default, str) and isinstance(value, str) and field == "key_prefix":
                 continue
-            refused(lambda: cls(**{made.name: value}), field, field.replace("_", " "), "policy")  # noqa: B023
+            names = (field, field.replace("_", " "), "policy")
+            refused(lambda: cls(**{made.name: value}), *names)  # noqa: B023
         if type(default) in (int, float):
             refused(lambda: cls(**{made.name: True}), field)  # noqa: B023
 

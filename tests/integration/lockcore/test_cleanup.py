@@ -155,7 +155,10 @@ def test_ctrl_c_while_waiting_leaves_no_key(
         lease = shell.won(lock)
     hold_up(instances, what)
     with interrupt_when(lambda: is_waiting(lock, instances, what)):
-        lock.release(lease) if lease else lock.try_acquire("stock", TTL_MS, 600_000)
+        if lease:
+            lock.release(lease)
+        else:
+            lock.try_acquire("stock", TTL_MS, 600_000)
     instances.resume()
     # It may strike between two sockets: then who was not sent the SET is sent a release all the
     # same.
@@ -173,7 +176,8 @@ def test_ctrl_c_while_waiting_leaves_no_key(
 def test_ctrl_c_under_asyncio_run_leaves_no_key(shell: AsyncioShell, instances: Instances) -> None:
 
     async def main() -> None:
-        async with await AsyncRedlock.connect(instances.urls, **PATIENT) as lock:  # type: ignore[arg-type]
+        connecting = AsyncRedlock.connect(instances.urls, **PATIENT)  # type: ignore[arg-type]
+        async with await connecting as lock:
             instances.pause()
             asyncio.get_running_loop().call_later(0.02, signal.raise_signal, signal.SIGINT)
             threading.Timer(0.1, instances.resume).start()

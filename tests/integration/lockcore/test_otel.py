@@ -63,11 +63,13 @@ class Telemetry:
         # what is asked again at once is of one look
         time.sleep(2 * production.LOOK_NS / 1e9)
         data = self.reader.get_metrics_data()
+
+        def number_of(point: Any) -> Any:
+            return point.value if hasattr(point, "value") else point.count
+
         return {
             metric.name: {
-                tuple(sorted(point.attributes.items())): point.value
-                if hasattr(point, "value")
-                else point.count
+                tuple(sorted(point.attributes.items())): number_of(point)
                 for point in metric.data.data_points
             }
             for scope in (data.resource_metrics[0].scope_metrics if data else ())

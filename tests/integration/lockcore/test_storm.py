@@ -99,7 +99,10 @@ def test_200_callers_on_few_resources_are_never_two_and_leave_nothing(
     assert holders.most == 1
     assert holders.leases > CALLERS / 2
     for lock in locks:
-        shell.until(lambda: not any(status.pending for status in lock.instances), "every reply")  # noqa: B023
+        shell.until(
+            lambda: not any(status.pending for status in lock.instances),  # noqa: B023
+            "every reply",
+        )
         assert all(status.owed_releases == 0 for status in lock.instances)
     assert keys_on(fleet.urls, prefix) == []
 

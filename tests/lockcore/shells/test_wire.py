@@ -35,7 +35,8 @@ class Ends:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         self.wanted: list[bool] = []
         self.errors: list[OSError] = []
-        self.wire = Wire(bare(mine), self.wanted.append, self.errors.append)  # type: ignore[arg-type]
+        tell = (self.wanted.append, self.errors.append)
+        self.wire = Wire(bare(mine), *tell)  # type: ignore[arg-type]
         self.peer.settimeout(5.0)
 
     def read(self, count: int) -> bytes:
@@ -117,7 +118,11 @@ class TlsEnds:
             self.peer = shaken.result(DEADLINE_S)
         self.mine.setblocking(False)
         self.peer.setblocking(False)
-        self.wire = Wire(self.mine, lambda wanted: None, lambda error: None)  # type: ignore[arg-type]
+        self.wire = Wire(
+            self.mine,  # type: ignore[arg-type]
+            lambda wanted: None,
+            lambda error: None,
+        )
 
     def fill(self, record: int, most: int) -> bytes:
         """Records of so many bytes, as many as the kernel takes without a reader, `most` bytes at

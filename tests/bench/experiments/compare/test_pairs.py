@@ -433,4 +433,5 @@ def test_a_change_of_nothing_is_said_but_that_of_the_share_acquired(
     monkeypatch.setattr(comparison, "_asked", lambda *_: None)
     question = SimpleNamespace(kind="gate", looks=(7,))
     rounds = SimpleNamespace(finished=2, runs=[], stopped="", interrupted=False)
-    assert comparison._so_far(question, rounds) == ("rate +0.0 %, ", False)  # type: ignore[arg-type]
+    so_far = comparison._so_far(question, rounds)  # type: ignore[arg-type]
+    assert so_far == ("rate +0.0 %, ", False)

@@ -99,11 +99,9 @@ class Gates:
         both = np.where(swapped[:, None], both[:, ::-1], both)
         middle = both.mean(axis=1, keepdims=True)
         both = np.exp(middle + (both - middle) * self._wilder)
-        factor = (
-            (1 / slowdown if metric.higher_is_better else slowdown)
-            if metric.name in self._slowed
-            else 1.0
-        )
+        factor = 1.0
+        if metric.name in self._slowed:
+            factor = 1 / slowdown if metric.higher_is_better else slowdown
         return Sides(list(both[:, 0]), list(both[:, 1] * factor))
 
     def _verdict(self, slowdown: float) -> str:

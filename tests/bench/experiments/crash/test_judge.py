@@ -26,7 +26,10 @@ def crash(policy="everysec", kind="power-cut", *, instances=3, crashed=1, restar
 
 
 def cut(of, lost=0, *, window_s=None, stake=100, ledger=CALM, doubled=0, abstaining=0, number=0):
-    window_s = (0.5 if window_s is None else window_s) if lost else None
+    if not lost:
+        window_s = None
+    elif window_s is None:
+        window_s = 0.5
     losses = tuple(Loss(0, place, stake, lost, window_s) for place in (0, None))
     asked = (AskedAgain(0, False, 20, doubled), AskedAgain(0, True, 20, abstaining))
     return CutFacts(of, number, 1.5, (ledger,), losses, asked, (0.01, 2.0))

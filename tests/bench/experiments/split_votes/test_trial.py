@@ -82,15 +82,13 @@ def attempt(
 
     `released`: 0 = never.
     """
-    cast = tuple(
-        CastVote(
-            KINDS[vote],
-            sent if vote != "A" else 0,
-            replied if vote in "GRE" else 0,
-            released if vote != "A" else 0,
-        )
-        for vote in votes
-    )
+
+    def cast_vote(vote: str) -> CastVote:
+        if vote == "A":
+            return CastVote(KINDS[vote], 0, 0, 0)
+        return CastVote(KINDS[vote], sent, replied if vote in "GRE" else 0, released)
+
+    cast = tuple(map(cast_vote, votes))
     outcome = outcome_of(votes.count("G"), votes.count("R"), quorum_of(len(votes)))
     return Attempt(
         who, at, ended, outcome, cast, valid_until_ns=1000 if outcome is Outcome.ACQUIRED else 0
