@@ -148,6 +148,7 @@ class LocustProcess:
         """
         assert plan.workdir is not None
         self._workdir = plan.workdir if folder is None else folder
+        self._is_closed = False
         text = in_memory(plan.text)
         passed = (
             {PLAN_VARIABLE: text}
@@ -192,8 +193,10 @@ class LocustProcess:
     def close(self) -> None:
         """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL.
 
-        Idempotent.
+        Idempotent: its number may belong to other processes once it has been closed.
         """
+        if self._is_closed:
+            return
         deadline_s = time.monotonic() + (_GROUP_ENDS_S if self._process.poll() is not None else 0.0)
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline_s:
@@ -202,6 +205,7 @@ class LocustProcess:
                 time.sleep(0.01)
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._is_closed = True
 
     def failure(self) -> BenchError | None:
         """Why the run failed, once Locust has ended: its own sentence, else the end of its log.

@@ -161,6 +161,21 @@ def test_who_does_not_listen_is_killed_with_its_workers(
     all_end([worker])
 
 
+def test_a_locust_that_was_closed_is_signalled_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be that of others by then: a gate closes each of its series once more at its
+    end."""
+    locust = play(monkeypatch, tmp_path, "pass")
+    assert locust.wait(30.0) == 0
+    locust.close()
+    signalled: list[int] = []
+    monkeypatch.setattr(launch.os, "killpg", lambda group, _number: signalled.append(group))
+    monkeypatch.setattr(launch, "_GROUP_ENDS_S", 0.0)
+    locust.close()
+    assert signalled == []
+
+
 def test_a_worker_that_outlives_its_master_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
