@@ -92,7 +92,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
         with experiment.cuttable():
             controls = (
                 ours(CONTROL + name)
-                for name in (NO_FAULT, *(one.told.name for one in plan.schedules))
+                for name in (NO_FAULT, *(one.facts.name for one in plan.schedules))
             )
             libraries += [*controls, *install(CACHE.resolve(), plan.libraries, show)]
             _Playing(plan, server, show).run(
@@ -103,7 +103,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=server),
             conditions=plan.conditions,
-            schedules=tuple(one.told for one in plan.schedules),
+            schedules=tuple(one.facts for one in plan.schedules),
             libraries=tuple(one.peer for one in libraries if isinstance(one, Contestant)),
             absent=tuple(one for one in libraries if isinstance(one, Missing)),
             cells=tuple(cells),
@@ -151,7 +151,7 @@ class _Playing:
             for one in self._plan.schedules:
                 if self._stop.is_set():
                     break
-                if fault in (NO_FAULT, one.told.name):
+                if fault in (NO_FAULT, one.facts.name):
                     cells.append(self._cell(stage, one))
 
     def _stage(self, contestant: Contestant) -> Stage:
@@ -182,10 +182,10 @@ def play(stage: Stage, one: AuditSchedule) -> Cell:
     verdict, happened = _played(stage, one)
     promise = ""
     if verdict == "does not":
-        promise = promise_of(stage.name, one.told.name)
+        promise = promise_of(stage.name, one.facts.name)
     return Cell(
         library=stage.name,
-        schedule=one.told.name,
+        schedule=one.facts.name,
         verdict=verdict,
         happened=happened,
         promise=promise,

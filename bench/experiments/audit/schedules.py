@@ -45,9 +45,9 @@ Course = Callable[[Stage], str]
 
 @dataclass(frozen=True, slots=True)
 class AuditSchedule:
-    """A course of events as it is `told`, and how it is played; `least`: N."""
+    """A course of events: its `facts` for the result, how it is played, and its `least` N."""
 
-    told: AuditedSchedule
+    facts: AuditedSchedule
     play: Course
     least: int
 

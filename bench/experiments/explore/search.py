@@ -125,18 +125,21 @@ def every(
 
 
 class Hunt(Struct):
-    """What came of some schedules. `took_s`: processor time; `raised`: by a recipe; `found`: how
-    many broke a rule, the smallest made of them is `broken`; `seen`: how often what came about, of
-    lockcore; `rule`: that one broken again broke; `outside`: what did not run in virtual time, so
-    that nothing is known."""
+    """What came of some schedules.
+
+    `took_s`: processor time. `raised`: what a recipe raised. `outside`: what did not run in virtual
+    time, so that nothing is known. `broken_count`: how many schedules broke a rule; `broken` is the
+    smallest made of them. `counts`: how often what came about, of lockcore only. `rule`: the rule
+    that `broken` broke when it was played again.
+    """
 
     played: int = 0
     tested: int = 0
     took_s: float = 0.0
     raised: str = ""
     outside: str = ""
-    found: int = 0
-    seen: dict[str, int] = {}
+    broken_count: int = 0
+    counts: dict[str, int] = {}
     broken: Broken | None = None
     rule: str = ""
 
@@ -145,8 +148,8 @@ class Hunt(Struct):
         self.played = self.played + more.played
         self.tested = self.tested + more.tested
         self.took_s = self.took_s + more.took_s
-        self.found = self.found + more.found
-        self.seen = Counter(self.seen) + Counter(more.seen)
+        self.broken_count = self.broken_count + more.broken_count
+        self.counts = Counter(self.counts) + Counter(more.counts)
         self.raised = self.raised or more.raised
         self.outside = self.outside or more.outside
         self.keep(more.broken)
@@ -159,7 +162,7 @@ class Hunt(Struct):
     @property
     def is_enough(self) -> bool:
         """Whether to look no further: enough broken ones, or a short one."""
-        return self.found >= ENOUGH or (
+        return self.broken_count >= ENOUGH or (
             self.broken is not None and len(self.broken.steps) <= SHORT + 1
         )
 
@@ -179,11 +182,11 @@ def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
         if schedule.setting.recipe == ENGINE:
             played.count_in(counts)
         if played.broken:
-            result.found += 1
+            result.broken_count += 1
             result.keep(_told(*smallest(schedule, played), number))
             if result.is_enough:
                 break
-    result.seen = counts
+    result.counts = counts
     result.took_s = time.process_time() - began_s
     return result
 

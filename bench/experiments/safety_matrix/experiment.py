@@ -107,7 +107,7 @@ def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, i
         schedules = SCHEDULES_OF_A_FLAW
     plan = ExplorePlan((recipe,), 0.0, schedules, None, 1, setup.seed)
     total = search.Hunt()
-    return explored(recipe, plan, [setup.searcher], lambda _progress: None, total), total.seen
+    return explored(recipe, plan, [setup.searcher], lambda _progress: None, total), total.counts
 
 
 _SPLITS = "`lockbench split-votes` measures it, beside the closed form"

@@ -49,7 +49,7 @@ def cell(library: str, verdict: CellWord, schedule: str = ONE, seen: int = 0) ->
 
 def result(*cells: Cell) -> AuditResult:
     """An audit that came to these cells."""
-    schedules = tuple(one.told for one in chosen([ONE, "forked"]))
+    schedules = tuple(one.facts for one in chosen([ONE, "forked"]))
     return AuditResult(
         id="1",
         command=("lockbench", "audit"),
@@ -105,7 +105,7 @@ def test_what_did_not_come_about_among_others_is_played_alone(
     def play(stage: str, one: AuditSchedule) -> Cell:
         crowd = sum(thread.name.startswith("ThreadPool") for thread in threading.enumerate())
         played.append((stage, crowd))
-        return cell(stage, "not known" if stage == "b" and crowd else "holds", one.told.name)
+        return cell(stage, "not known" if stage == "b" and crowd else "holds", one.facts.name)
 
     monkeypatch.setattr(experiment, "play", play)
     monkeypatch.setattr(_Playing, "_stage", lambda _, contestant: nullcontext(contestant.peer.name))
@@ -139,7 +139,7 @@ def test_what_holds_is_played_again_and_what_went_wrong_oftener(
 ) -> None:
     script = iter(plays)
     monkeypatch.setattr(
-        experiment, "play", lambda stage, one: cell(stage, next(script), one.told.name)
+        experiment, "play", lambda stage, one: cell(stage, next(script), one.facts.name)
     )
     plan = AuditPlan((), (), AuditConditions(held=3, repeats=5), seed=1)
     server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
@@ -174,8 +174,8 @@ def test_every_schedule_has_a_course_a_source_and_a_planted_fault() -> None:
         .read_text("utf-8")
     )
     for name, one in SCHEDULES.items():
-        assert one.told.about
-        assert one.told.source
+        assert one.facts.about
+        assert one.facts.source
         assert f'"{name}"' in source, f"no fault is planted for {name}"
 
 
