@@ -319,10 +319,10 @@ def holes(
     recorded: Mapping[Who, int],
     unfinished: Mapping[Who, int],
     processes: int,
-    known: str = "",
+    endings: str = "",
 ) -> Iterator[str]:
     """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that
-    have none; `known`: what is said already of workers that ended early, by their pids."""
+    have none; `endings`: sentences about workers that ended early, with their pids."""
     notes_by_worker = {(note.worker, note.pid): note for note in notes}
     if len(notes_by_worker) < processes:
         yield f"{processes - len(notes_by_worker)} of {processes} workers left no word"
@@ -334,7 +334,7 @@ def holes(
         if note is None:
             yield f"{name} left no word"
         elif note.phase != "stopped":
-            if f"(pid {who[1]})" not in known:
+            if f"(pid {who[1]})" not in endings:
                 yield f"{name} did not report its end"
         elif (number := recorded.get(who, 0)) != note.recorded:
             yield f"{name} recorded {note.recorded:,} operations, and {number:,} are there"

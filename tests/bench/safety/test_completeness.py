@@ -72,7 +72,7 @@ def test_each_hole_is_named(change: dict[str, Any], said: list[str]) -> None:
 
 def test_what_is_known_of_a_worker_is_not_said_twice() -> None:
     stopped = {**WHOLE, "notes": [note(A), note(B, phase="running")], "unfinished": {B: 2}}
-    assert list(holes(**stopped, known="worker 1 (pid 12) died")) == [
+    assert list(holes(**stopped, endings="worker 1 (pid 12) died")) == [
         "2 operations of worker 1 (pid 12) were begun and never recorded"
     ]
 
