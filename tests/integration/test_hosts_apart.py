@@ -367,11 +367,8 @@ def test_many_million_operations_while_a_minority_is_stopped_and_killed(
             if turn % 2:
                 victim.kill()
                 time.sleep(3)
-                again.append(
-                    subprocess.Popen(
-                        (*hosts["data"], find_server().path, "--port", str(port), *OPTIONS)
-                    )
-                )
+                command = (*hosts["data"], find_server().path, "--port", str(port), *OPTIONS)
+                again.append(subprocess.Popen(command))
             else:
                 victim.suspend()
                 time.sleep(3)
