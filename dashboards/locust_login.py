@@ -58,5 +58,5 @@ def _protect(environment: Environment, **_: object) -> None:
     app.add_url_rule(CALLBACK, view_func=authenticate, methods=["POST"])
 
 
-# so Locust has it
+# Locust calls `_protect` when it begins.
 locust.events.init.add_listener(_protect)

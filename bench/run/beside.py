@@ -50,7 +50,7 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
 
     Raises BenchError.
     """
-    # which a plan's text names without passwords
+    # The plan's text names its targets without passwords, so the real ones are put back.
     scenario = replace(plan.scenario, targets=plan.targets)
     started = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
     with open_servers(scenario, server=None, allow_missing=False) as servers:

@@ -119,14 +119,14 @@ class Context(Section, frozen=True, kw_only=True):
     orderly: bool = True
     # sentences on workers that ended early
     ended: tuple[str, ...] = ()
-    # on those that a fault was ordered to kill
+    # sentences on workers that a fault was ordered to kill
     casualties: tuple[str, ...] = ()
     # why no figure of the run means anything
     breaks: tuple[str, ...] = ()
     fault_spans_ns: tuple[tuple[int, int], ...] = ()
     # samples of the wall clock
     clock: tuple[tuple[int, int], ...] = ()
-    # that the servers took during the run
+    # commands and CPU seconds that the servers took during the run
     commands: int | None = None
     server_cpu_s: float | None = None
     beside_cpu_ratio: float | None = None
@@ -206,7 +206,7 @@ def conclude(
     reports = judged.reports
     clocks = judged.clocks
     measured = judged.measured
-    # a killed caller's last lock has no record
+    # A killed caller's last lock has no record. Then every resource is looked at.
     is_complete = context.orderly and judged.whole
     resources = sorted(judged.used) if is_complete else range(scenario.resources)
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, resources))

@@ -48,9 +48,9 @@ class Progress:
     outcomes: Mapping[str, int]
     # instances that do not simply vote: state, and errors so far
     troubles: Mapping[int, tuple[str, int]]
-    # of the busiest worker's core, since its users ran
+    # the busiest worker's share of a core since its users ran
     cpu_ratio: float | None
-    # of the workers' schedulers, since they began
+    # how late the workers' schedulers ran since they began
     lag_p99_s: float | None
     late_starts: int
     safety: LiveVerdict = field(default_factory=LiveVerdict)
@@ -120,7 +120,7 @@ class Follower:
         latencies = Histogram.of(
             np.maximum(records["ended_ns"][granted] - records["intended_ns"][granted], 0)
         )
-        # their records come when they have ended
+        # Records of workers on other hosts come when those workers have ended.
         far = any(note.host for note in notes)
         phase, elapsed_s, remaining_s = self._clock(now_ns)
         return Progress(
@@ -164,7 +164,7 @@ def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
 
 
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
-    # before, it is no share
+    # In its first second the CPU time of a worker is no share of anything.
     measured = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]
     return max(
         (note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in measured),
@@ -219,7 +219,7 @@ class Course:
         before_ns = time.monotonic_ns()
         wall_ns = time.time_ns()
         after_ns = time.monotonic_ns()
-        # else a busy machine would look like a clock that steps
+        # A sample that took long is left out: a busy machine would look like a clock that steps.
         if after_ns - before_ns < NS_PER_MS:
             self.clock.append((now_ns, wall_ns - after_ns))
         if running:

@@ -28,7 +28,7 @@ CURE = "free the disk or name another --out"
 # characters of one difference; of a longer one only its name is told
 MOST_TOLD = 100
 Piece = TypeVar("Piece")
-# as JSON has it
+# a plan as JSON holds it
 Plan = dict[str, Any]
 
 

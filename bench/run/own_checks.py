@@ -35,7 +35,7 @@ ALONE_S = 15.0
 # how long one more caller of a semaphore may take
 ANOTHER_S = 0.2
 MOST_PERMITS = 32
-# to enter a lock that raises
+# how often a caller tries to enter a lock that raises
 ATTEMPTS = 3
 # how long a caller may take to leave when nothing depends on it
 LEAVE_S = 1.0
@@ -44,7 +44,7 @@ SECOND_S = 5.0
 # how long after a release its effects are looked for: some release in the background
 LATE_S = 0.1
 WANTED = "lock_benchmark takes a callable from a name to a context manager (with lock(name): …)"
-# by server and name: value, and whether it will expire
+# A key is named by its server and its name. It has a value, and it expires or does not.
 Keys = dict[tuple[int, str], tuple[bytes | None, bool]]
 
 
@@ -67,7 +67,7 @@ def require_drivable(lock: object) -> None:
         raise UsageError(
             f"{WANTED}, and a {kind} was given; write lambda name: your_client.lock(name)"
         )
-    # of partials, too
+    # This sees through functools.partial, too.
     if _is_asynchronous(lock) or _is_asynchronous(getattr(lock, "__call__", None)):  # noqa: B004
         raise UsageError(
             _asynchronous(f"{getattr(lock, '__name__', kind)} is a coroutine function")
@@ -191,7 +191,7 @@ def require_mutex(lock: OwnLock, load: OwnLoad, urls: Sequence[str]) -> None:
     callers = [Caller(lock, "lockbench:own:permits") for _ in range(MOST_PERMITS + 1)]
     permits = 0
     began_s = time.monotonic()
-    # until the last one was in
+    # how long it took until the last caller was in
     took_s = 0.0
     started = []
     for caller in callers:

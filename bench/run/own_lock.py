@@ -49,7 +49,7 @@ back."""
 UNASKED = "the servers took fewer commands than leases were granted, so some leases asked no server"
 # after a failure
 REST_S = 0.001
-# beyond a TTL: who waits for a lock that nobody gave back gets it then
+# A caller that waits for a lock that nobody gave back gets it so long after a TTL at the latest.
 STRAGGLER_S = 15.0
 # how long a fork may take
 BEGIN_S = 10.0

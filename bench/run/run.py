@@ -99,7 +99,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
         if interrupts.count:
             raise KeyboardInterrupt from None
         raise
-    # also while it was put away
+    # Ctrl-C counts as well while the result was put away.
     return replace(finished, exit_code=EXIT_INTERRUPTED) if interrupts.count else finished
 
 

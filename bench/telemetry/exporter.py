@@ -118,7 +118,7 @@ class Exporter:
             self._look(time.monotonic_ns(), last=True)
             self._count_all()
             self._counts.rest()
-            # else what was judged before counts
+            # Without a final verdict, the leases that were judged before count.
             judged = safety is not None and safety.verdict != "UNKNOWN"
             judgement = (
                 (self._counts.leases, _violations(safety)) if safety and judged else self._judged()
@@ -191,7 +191,7 @@ class Exporter:
             counts.add(records)
             counts.add_votes(records)
             counts.add_handoffs(records, ALL_TIME)
-        # else the folder is gone
+        # If there are fewer operations than before, the folder is gone.
         if counts.operations >= self._counts.operations:
             self._counts = counts
 
@@ -201,7 +201,7 @@ class Exporter:
         now_ns = time.monotonic_ns()
         notes = read_workers(self._folder)
         fresh = current(notes, now_ns)
-        # for all of them, killed ones, too
+        # All workers have ended, also those that were killed.
         if ended:
             notes = _stopped(notes)
             fresh = _stopped(fresh)

@@ -165,7 +165,7 @@ class Otlp:
             # whatever it is, the run is over
             with contextlib.suppress(Exception):
                 exporter.shutdown()
-        # not that we shut it down
+        # The log must not end with the message that we shut the exporter down.
         self._log.text = complaint or self._log.text
 
     def _work(self, kind: str) -> None:
@@ -238,7 +238,7 @@ _LOG = _LastLine()
 
 
 def _shown(text: str) -> str:
-    # below three layers of wrapping
+    # The cause stands below three layers of wrapping.
     if cause := _CAUSE.search(text):
         text = cause[1]
     return secrets()(text)[:200]
@@ -356,7 +356,7 @@ def _exporter(signal: str, protocol: str | None, answers: Answers) -> Any:
         answers.listen(grpc_exporter)
         return grpc_exporter
     if any(variable.endswith("_CREDENTIAL_PROVIDER") for variable in os.environ):
-        # which brings a session of its own
+        # The credential provider brings a session of its own.
         return exporter()
     session = import_module("requests").Session()
     session.hooks["response"].append(answers.read)

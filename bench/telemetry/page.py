@@ -90,7 +90,7 @@ class MetricsPage:
         if snapshot is not None:
             yield from self._families(snapshot)
         with self._scraped:
-            # which may be no longer the last
+            # This snapshot may no longer be the last one.
             self._read = snapshot
             self._scrapes_s.append(time.monotonic())
             self._scraped.notify_all()

@@ -23,7 +23,7 @@ from lockcore.shells.peer import TLS_RECORDS, client_hello
 LOOK_S = 1.0
 # for one of them
 _ANSWER_S = 0.4
-# and empty SETTINGS
+# the preface of HTTP/2 and an empty SETTINGS frame
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 # the fourth byte of a frame: its type
 _SETTINGS = 4

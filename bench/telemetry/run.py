@@ -48,7 +48,7 @@ PATCHED_WITHIN_NS = 2_000 * NS_PER_MS
 
 # one instance's INFO; None: it did not say
 Info = Mapping[str, str | float] | None
-# of acquires, by outcome and bucket
+# exemplars of acquires, by outcome and bucket
 Exemplars = Mapping[str, Mapping[int, Exemplar]]
 # a gauge that is older than so many intervals makes no point
 OLD = 2
@@ -190,7 +190,7 @@ def run_points(
     `fresh`: the `current` ones of the `notes`.
     """
     spawned = sum(note.spawned_ns > 0 for note in notes)
-    # all have users, or had some
+    # Every load process has users, or had some.
     at_it = spawned >= run.processes and any(note.phase == "running" for note in notes)
     yield point("redlock.run.active", int(at_it and not ended))
     yield point("redlock.run.info", 1, redlock_run_name=run.name, redlock_run_started=run.started)
@@ -205,7 +205,7 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
     """The load processes' own health."""
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
-        # not now: never falls
+        # The end is not the present time, so the number never falls.
         ended_ns = max(note.stopped_ns or note.told_ns for note in notes if note.spawned_ns)
         # a planned moment: it may still lie ahead
         planned_ns = min(begun_ns)

@@ -203,7 +203,7 @@ class Leash:
         answer = ""
         self._child = Child(name, command)
         try:
-            # its words say more than its end
+            # What the command wrote says more than how it ended.
             with suppress(EnvironmentNotReadyError):
                 self._child.write(say)
                 answer = self._child.read_line()

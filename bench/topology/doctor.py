@@ -172,7 +172,7 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
         return (Fact(target.address, "cannot take part", Status.MISSING, denied), *ignored)
     hello = connected.hello
     dialect = connected.dialect
-    # two machines number alike
+    # Processes of two machines may have the same number, so a process number proves no twin.
     addresses = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers
     if hello.run_id in addresses:
         twin = f"the same server as {addresses[hello.run_id]}, and each server votes once"

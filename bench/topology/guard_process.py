@@ -145,7 +145,7 @@ def _end(servers: Servers, adopted: list[int], folder: str) -> None:
             process.wait()
     deadline = time.monotonic() + _REMOVE_S
     while folder and Path(folder).exists() and time.monotonic() < deadline:
-        # again, while a dying child of a server still writes there
+        # Removing is repeated while a dying child of a server still writes there.
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -23,7 +23,7 @@ import sys
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 8 << 10
 _CHUNKS = 1 << 10
-# SO_LINGER on, for no time
+# SO_LINGER is on and lasts no time, so that closing resets the connection.
 _RST = struct.pack("ii", 1, 0)
 # when each chunk is due; an empty one is the end
 Waiting = asyncio.Queue[tuple[float, bytes]]

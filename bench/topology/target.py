@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 from bench.errors import UsageError, secrets
 from lockcore.shells.target import InstanceTarget, target_of
 
-# of all keys and channels
+# the prefix of all keys and channels
 KEY_PREFIX = "lockbench:"
 _NO_LIMIT = 1 << 31
 

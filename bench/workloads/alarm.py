@@ -193,13 +193,13 @@ class Alarm:
                     del waiting[caller]
                     if stand_in is None or stand_in.step():
                         self._switch(caller)
-            # else an earlier one has come
+            # If the first time differs, an earlier one has come meanwhile.
             if times[0] == at_ns:
                 heappop(times)
                 del self._crowds[at_ns]
 
     def _cancel(self, waiter: greenlet, at_ns: int) -> None:
-        # neither woken nor killed since
+        # The waiter has neither been woken nor killed since.
         if self._waiting.get(waiter) == at_ns:
             del self._waiting[waiter]
             waiter.switch(True)

@@ -61,7 +61,7 @@ class Away:
         self._guard: Guard | None = None
         self._folder: Path | None = None
         self._scenario: Scenario | None = None
-        # of long work: asked for again, it is done once
+        # Long work that the leader asks for again is done once.
         self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}
         self._taken = Event()
         # why the leader wants nothing of it

@@ -45,7 +45,7 @@ LEAD_NS = 50 * NS_PER_MS
 # what a planned run lasts longer, so that every worker has seen its end
 TAIL_NS = 20 * NS_PER_MS
 LOOK_S = 0.05
-# for the rest of Locust's end
+# how long the rest of Locust's end may take
 END_S = 15.0
 # how long users may take to run once they are made; then the run begins with those there are
 THERE_S = 60.0
@@ -71,11 +71,11 @@ class Conductor:
         self._environment = environment
         self._runner = runner
         self._running = self._begun = self._failed = False
-        # of this run, once it has begun
+        # the end of this run, once that end has begun
         self._ending: Ending | None = None
         # that end
         self._over = Event()
-        # of the run: a form may change Locust's options while it lasts
+        # The plan of the run stays: a form may change Locust's options while the run lasts.
         self._plan: Plan | None = None
         self._finished: set[str] = set()
         self._pids: dict[str, int] = {}
@@ -150,7 +150,7 @@ class Conductor:
         if self._hosts is not None:
             self._hosts.dismiss(runner.clients, f"the leader waits no longer: {error}")
         runner.quit()
-        # of the process, by gevent
+        # gevent ends the process with this code.
         sys.exit(error.exit_code)
 
     def _start(self, **_: object) -> None:
@@ -354,7 +354,7 @@ class Conductor:
         elif self._environment.web_ui is not None:
             gevent.spawn(self._conclude, judge, self._plan, self._stop_ns)
         else:
-            # which may be longer than Locust's end may take
+            # Judging may take longer than Locust's end may.
             end_within(JUDGE_S + END_S)
             self._conclude(judge, self._plan, self._stop_ns)
             end_within(END_S)

@@ -55,9 +55,9 @@ from bench.workloads.plan import Plan
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 ASK_S = 0.1
-# times as rarely, once the bound on a clock has settled
+# Once the bound on a clock has settled, the clock is asked this many times as rarely.
 SETTLED_EVERY = 5
-# of the shortest round trip: one that is shorter unsettles the bound
+# A round trip below this share of the shortest one unsettles the bound.
 SHORTER = 0.9
 # round trips one behind the other, as whoever has just been woken answers soonest
 BURST = 3
@@ -65,7 +65,7 @@ BURST = 3
 ENOUGH = 5
 # round trips that place a note, or settle a bound
 RECENT = 50
-# without a piece: it was lost on the way
+# A piece that has not come after this time was lost on the way.
 AGAIN_S = 3.0
 # for the longest history
 WORK_S = 600.0
@@ -89,7 +89,7 @@ class Host:
     theirs_ns: int = 0
     worker: int = 0
     trips: list[tuple[int, int, int, int]] = field(default_factory=list)
-    # of the trips, but for those that are hardly shorter than the one before
+    # the shortest round trip; one that is hardly shorter than the one before does not count
     shortest_ns: int = 1 << 62
     # its number
     shortest_at: int = 0

@@ -114,7 +114,7 @@ def _end_stuck(recipe: str, leader: int | None) -> None:
 HERE, THERE, BEGIN, FINISH, FINISHED, FAILED = (
     f"lockbench-{word}" for word in ("here", "there", "begin", "finish", "finished", "failed")
 )
-# it had a core for so long, and nobody else ran
+# A hub that had a core for so long let nobody else run.
 OWN_TIME_NS = NS_PER_S // 2
 THERE_LOOK_S = 0.01
 # two looks are over before a master misses the heartbeats
@@ -140,7 +140,7 @@ class LockUser(User):
 
     # for Locust's page alone, which asks for one
     host = "redis://targets"
-    # the rest after an unexpected exception, and while there is nothing to do
+    # A user rests so long (s) after an unexpected exception, and while there is nothing to do.
     wait_time = constant(1)
     worker: ClassVar[Worker | None] = None
     _caller: Caller | None = None
@@ -203,7 +203,7 @@ class Member:
         self._runner = runner
         self._end = runner.quit if end is None else end
         self._worker: Worker | None = None
-        # for the run to begin
+        # the worker that waits for the run to begin
         self._waiting: Worker | None = None
         self._quitting = False
         self._finished = Event()
@@ -293,7 +293,7 @@ class Member:
             if self._worker is not None:
                 self._worker.finish()
         finally:
-            # whoever ends this process waits for it
+            # The code that ends this process waits for this event.
             self._finished.set()
         if isinstance(self._runner, WorkerRunner):
             # a worker sleeps so long after it stopped

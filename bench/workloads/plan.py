@@ -130,7 +130,7 @@ class Plan:
     @property
     def text(self) -> bytes:
         """As JSON: it holds passwords."""
-        # a Path
+        # `enc_hook=str` writes a Path as text.
         return msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)
 
 

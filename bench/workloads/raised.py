@@ -16,7 +16,7 @@ from typing import Any
 import bench
 from bench.errors import secrets
 
-# of one process: some texts have a number of their own each time
+# texts kept by one process: some exceptions have a number of their own each time
 MOST_TEXTS = 5
 # letters of an exception's own text
 LONGEST = 200

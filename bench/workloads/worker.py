@@ -54,7 +54,7 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 PROBE_NS = 10 * NS_PER_MS
 # notes from one encoding of the scheduler lag to the next
 ENCODE_EVERY = 5
-# of a history that is judged, if nobody knows how long it gets: 2 million operations, 270 MB
+# segments of a judged history whose length nobody knows: 2 million operations, 270 MB
 SEGMENTS_KEPT = 16
 # votes patched at a time
 PATCH = 64
@@ -285,7 +285,7 @@ class Worker:
                 self._arrivals.wait_until, schedule, origin_ns, *self.plan.window_ns
             )
         self._origin_ns = origin_ns
-        # else callers work already
+        # In a run without a plan callers work already, and their CPU time counts.
         self._cpu_s = time.process_time() if self.plan.timed else self._cpu_s
         self._started.set()
         write_note(self._workdir, self._note("running"))
@@ -376,7 +376,7 @@ class Worker:
                 gevent.sleep(PAUSE_S)
                 if self._ending.is_set():
                     return
-            # its table is looked at
+            # A planned run has no reader of Locust's table; otherwise it is kept up to date.
             if not self.plan.timed:
                 for row in self.rows:
                     row.report(self._stats)

@@ -70,7 +70,7 @@ def fill_memory(fault: Injection) -> None:
         limit = int(info["used_memory"]) - int(info["mem_not_counted_for_evict"]) + _ROOM_BYTES
     settings = {"maxmemory-policy": policy, "maxmemory-samples": "64", "maxmemory": str(limit)}
     before = fleet.configure(index, settings)
-    # the limit goes first
+    # Undone in reverse: the limit goes first.
     fault.undo.callback(fleet.configure, index, dict(reversed(before.items())))
 
 
@@ -93,7 +93,7 @@ def load(fault: Injection) -> None:
     ballast = [f"lockbench-loading:{key}" for key in range(number)]
 
     def reload() -> None:
-        # that it does not load is seen below
+        # If the server does not load its data, that is seen below.
         with suppress(BenchError):
             fleet.command(index, "DEBUG", "RELOAD", timeout_s=lasts_ms * _LONGER / 1000 + 30)
 

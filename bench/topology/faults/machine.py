@@ -129,7 +129,7 @@ def fill_disk(fault: Injection) -> None:
     fault.undo.callback(revive)
     fault.undo.callback(setattr, control.words, "disk_full", 0)
     control.words.disk_full = 1
-    # its own refusal, or its end
+    # The server refuses the command, or ends.
     with contextlib.suppress(BenchError):
         fleet.command(index, "SET", "lockbench-disk-full", "x", "PX", 1)
     if fleet.fsync == "always":
