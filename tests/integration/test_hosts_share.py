@@ -73,7 +73,7 @@ def test_a_run_that_is_cut_is_folded_until_then(tmp_path: Path, fleet: Fleet) ->
     assert (keys(fleet), left(tmp_path)) == (0, [])
 
 
-@pytest.mark.parametrize("resources", [1, 16])
+@pytest.mark.parametrize("resources", [1, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_lock_that_does_not_hold_is_caught_in_a_chosen_resource(
     tmp_path: Path, fleet: Fleet, resources: int
 ) -> None:

@@ -39,7 +39,11 @@ def stop(pids: Sequence[int], seconds: float) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("limit", [(), LIMIT], ids=["no limit", "limit"])
+@pytest.mark.parametrize(
+    "limit",
+    [pytest.param((), marks=pytest.mark.slow), LIMIT],
+    ids=["no limit", "limit"],
+)
 @pytest.mark.parametrize(
     ("processes", "stopped", "seconds"),
     [("1", 1, 4.0), ("2", 1, 1.5)],

@@ -34,6 +34,7 @@ def run_peers(out: Path, *options: str) -> dict[str, object]:
     return result
 
 
+@pytest.mark.slow
 def test_one_hot_key_is_measured(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("kept", encoding="utf-8")

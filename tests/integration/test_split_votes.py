@@ -203,6 +203,7 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
     few = ("--contenders", "4", "--order", "parallel", "--spread", "0", "--retry-policy", "none")
     out = cut_short(

@@ -132,7 +132,7 @@ def test_who_waits_for_a_word_gets_the_lock_alone_and_leaves_nothing(
     assert longest_ms(records) < LINE.wait_ms
 
 
-@pytest.mark.parametrize("share", [0.3, 1.0])
+@pytest.mark.parametrize("share", [pytest.param(0.3, marks=pytest.mark.slow), 1.0])
 def test_lost_words_cost_time_and_nobody_is_stuck(tmp_path: Path, share: float) -> None:
     with (
         start_fleet(5, "none") as fleet,

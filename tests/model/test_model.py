@@ -24,6 +24,7 @@ def test_without_an_assumption_the_model_is_broken(name: str) -> None:
     assert any("Acquire" in step for step in found.course)
 
 
+@pytest.mark.slow
 def test_a_small_model_holds_whole() -> None:
     found = check({"Horizon": "1", "Crashes": "0"}, workers=1)
     assert not found.broken
