@@ -61,6 +61,12 @@ class _Stretch:
     rate: float
     drift: float
 
+    # The two clocks may drift by `DRIFT`, which is the worst case. The first and the last round
+    # trip bound the real rate, and a better known rate makes all bounds narrower. Narrower bounds
+    # bound the rate once more, so this is repeated. It stops where the drift no longer shrinks. It
+    # also stops where the bounds become narrower than a round trip allows (`LEAST`): then the rate
+    # was not steady, and these bounds are false. With false bounds the judge could report an
+    # overlap that never was.
     @classmethod
     def of(cls, trips: Integers) -> Self:
         """With the least drift that does not contradict them."""
@@ -190,12 +196,21 @@ def _tightened(rows: Integers, rate: float, drift: float) -> Bounds:
     return _highest(low - trend, grown) + trend, trend - _highest(trend - high, grown)
 
 
+# Each round trip bounds every other one, because the clocks can drift apart only by a known amount
+# in between. Comparing all pairs would take n² steps. With `grown` added, the bounds of all earlier
+# round trips can be compared directly, so one running maximum forward serves them all. One
+# backward, with `grown` subtracted, serves all later ones. This needs rows in the order of our
+# time: `Clock` sorts them.
 def _highest(low: Integers, grown: Integers) -> Integers:
     before = np.maximum.accumulate(low + grown)
     after = np.maximum.accumulate((low - grown)[::-1])[::-1]
     return np.maximum(before - grown, after + grown)
 
 
+# A step is looked for with `DRIFT` alone and never with a measured rate. The rate is known only
+# within a stretch, and the stretches are what is looked for here. The running maximum and minimum
+# find the first contradiction without comparing all pairs. Only for that one row are all earlier
+# rows compared, because the step lies after the last of them that contradicts it.
 def _step(rows: Integers) -> tuple[int, int] | None:
     """Between which two round trips the first step lies: the last that the first contradiction
     contradicts, and that one; None without a contradiction. Whole numbers: two bounds contradict

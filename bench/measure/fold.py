@@ -104,6 +104,10 @@ class Fold:
         """Add only the hand-offs of all operations of some resources."""
         self.sums.histograms["handoff"].add(latency.handoffs(records, self._window))
 
+    # Workers of other hosts call this on their own records, and the leader adds up what they
+    # counted. So nothing here may look at two records together. A hand-off does: its two leases may
+    # be those of two hosts. Therefore hand-offs stand apart, and the leader adds them of the
+    # records that came. It must not call `add` for these: their hosts have counted them already.
     def count(self, records: Records) -> None:
         """Add all but the hand-offs of any operations."""
         window = self._window

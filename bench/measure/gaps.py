@@ -112,6 +112,11 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
     return touches
 
 
+# The classes are gone through from short to long, and a later one overwrites. So each acquire ends
+# up in the class of the longest pause that it touches. One search finds, for each acquire, the
+# first span that ends at or after its beginning. That is enough only because `_joined` leaves no
+# overlap, so beginnings and ends are both in order. With overlapping spans acquires would be put
+# into wrong classes, and nothing would complain.
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
     """How long the acquires took that touch a pause, by the class of the longest that each touches
     (`paused_8`: 8 ms or more, less than 16). One that failed took for ever.

@@ -12,6 +12,10 @@ CURE = "free disk space"
 CHUNK_BYTES = 1 << 16
 
 
+# `posix_fallocate` comes before `mmap`, because a store into a mapped page has no way to fail. If
+# the disk is full at that moment, the kernel kills the process with SIGBUS. Here a full disk is an
+# error with a sentence. A new chunk is a map of its own, so views of the earlier ones stay valid:
+# callers keep theirs for the whole run.
 class Grown:
     """A file of int64 that grows by mapped chunks, made when it is needed.
 

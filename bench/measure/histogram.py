@@ -83,6 +83,10 @@ class Histogram:
         self.sum_ns += other.sum_ns
         self.max_ns = max(self.max_ns, other.max_ns)
 
+    # The rank is rounded as HdrHistogram rounds it, so a percentile here equals the package's.
+    # Whether ten samples lie beyond is a question of its own. It is answered in whole numbers,
+    # because a float such as 99.9 / 100 is not exact. Exactly at ten samples such a float could
+    # decide between a number and None.
     def percentile(self, percent: float, endless: int = 0) -> float | None:
         """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed, to three
         digits; None when fewer than ten samples lie beyond it. With `endless` more samples that are

@@ -253,6 +253,10 @@ def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records,
         yield worker, records, torn, missing
 
 
+# A record is complete if its sequence is its slot + 1, and the slot follows from the files before.
+# Where a file is missing, nobody knows how many records it had. From there on `base` is −1, and the
+# first record of each file says its own slot. A killed writer leaves its last file at full length.
+# The rest of it are rows of zeros, which are neither records nor torn: `begun` leaves them out.
 def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int, int]]:
     """As `read_pieces`, and how many of the records have no checksum."""
     for worker, segments in _by_worker(workdir).items():
@@ -312,6 +316,10 @@ def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_
     return max(-(-size // (RECORD_BYTES * operations_per_part)), 1)
 
 
+# The reader keeps one number per file, which is how many records it has handed out. So it cannot
+# leave out a record and come back for it. Where a record has ended too recently, all records after
+# it wait, too. That includes the later files of the same worker, hence the `break`. A record handed
+# out too early would keep votes that are patched afterwards, because nobody reads it again.
 class HistoryTail:
     """Follows the history of a run from another process while it grows."""
 
@@ -374,6 +382,12 @@ def _by_worker(
     return {worker: sorted(workers[worker]) for worker in sorted(workers)}
 
 
+# A record is written when its operation has ended, so a killed process leaves no record of the
+# operation it was in. Nobody could tell that from an operation that never was. So each caller
+# stores its start in a mapped page before it sends anything. It stores 0 once the record is written
+# or the cut is counted. The page belongs to the kernel and survives `kill -9`. A mark that is left
+# (`read_open`) keeps the verdict from SAFE, as that operation may have held a lease. Storing 0
+# before the record is written would open a moment in which a kill hides the operation.
 class Begun:
     """What the operations of one worker leave before they have ended."""
 

@@ -64,6 +64,11 @@ class Recorder:
         self._segment = self._make_segment(0)
 
     # One argument per field, by position: building a tuple would cost time in every operation.
+    # The fields are gathered outside the file, with a sequence of 0, and copied at once. Only then
+    # is the sequence stored by itself. A copy gives no promise which of its bytes arrive first.
+    # With the sequence in it, a reader in another process could find a whole sequence beside fields
+    # that are half written. In machine code an `i64` goes from the caller to the file, and no
+    # Python object is made of it.
     def write(  # noqa: PLR0917
         self,
         intended_ns: i64,
@@ -128,6 +133,10 @@ class Recorder:
         self._sealed = self.written
         self._seal_at = min(self._sealed + BLOCK, base + self._segment_records)
 
+    # Only the newest two files are mapped, so a round that stays open for longer keeps its votes
+    # undecided. The newer file is tried first because its slots are above the base of both. In the
+    # other order a new slot would be looked for in the older file, beyond its end. A patch never
+    # breaks a seal, because the votes are no part of the sum (seals.py).
     def patch_votes(self, slot: int, votes: int) -> bool:
         """Replace the votes of a written record, once its round has closed; False when it is too
         old for that."""

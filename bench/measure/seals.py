@@ -56,6 +56,9 @@ class Seals:
         self._words = memoryview(b"").cast("q")
         self._word = 0
 
+    # The four words are stored one by one, and the last says that the row is there. A writer that
+    # is killed between two of them leaves a 0, and `read` takes no notice of the row. The file also
+    # ends with a chunk that is only partly used, and its zeros are left out in the same way.
     def add(self, first: int, rows: Integers, without: int = -1) -> None:
         """Seal the block of `rows`, of which the first is number `first`.
 
@@ -102,6 +105,11 @@ def malformed(blocks: Sequence[Block]) -> int:
     )
 
 
+# Every file is checked against all blocks of its worker, so some of them may belong to other files.
+# A block never spans two files, because the recorder seals at the end of each. So a block that does
+# not lie wholly within these rows is no fault by itself. A damaged seal is not forgotten by that:
+# the rows it was for count as unsealed. For a worker that ended in order unsealed rows make safety
+# UNKNOWN (`without_seal`).
 def check(
     blocks: Sequence[Block],
     first: int,

@@ -111,6 +111,11 @@ def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
     return BUCKETS if not len(filled) or filled[-1] < least else least
 
 
+# Times of one record lie close together, so the distance to the one before has mostly zeros in its
+# upper bytes. In rows those zeros stand between other bytes. So the bytes are sorted by column and
+# by place, all first bytes, then all second ones, and zlib finds long runs. A time of 0 (did not
+# happen) makes large distances, and they are exact in int64. `unpack` is the way back, so both
+# change together.
 def pack(words: Integers) -> bytes:
     """At most `MOST_ROWS` rows of int64 as one block."""
     steps = np.array(words, np.int64)
@@ -122,6 +127,10 @@ def pack(words: Integers) -> bytes:
     return _HEAD.pack(len(words), len(body)) + body
 
 
+# Blocks come from other hosts, and a small block of zlib can unpack to gigabytes. So the header is
+# checked first. Then at most one byte more than it promises is unpacked: the byte too much shows a
+# block that says less than it holds. `eof` shows a block that was cut. `zlib.decompress` alone
+# could fill the memory before anybody could compare sizes.
 def unpack(path: Path, width: int) -> Iterator[Integers]:
     """The blocks of a file as rows of `width` words.
 
