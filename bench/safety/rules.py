@@ -176,6 +176,11 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
     return np.flatnonzero(over | late)
 
 
+# Comparing all pairs of leases would take n² steps. They are ordered by grant, so the running
+# maximum of ends tells whether any earlier lease is still valid. The maximum runs on from resource
+# to resource, and nothing resets it. It needs no reset, because each end of an earlier resource is
+# below each grant of this one (`Timeline`). That holds only while the timeline's extent covers
+# every end.
 def service_faults(leases: Leases) -> Pairs:
     """Leases granted while an earlier one of the resource was valid: (the one valid longest, the
     later one)."""
