@@ -106,6 +106,9 @@ class Child:
         except OSError:
             raise self.failure() from None
 
+    # `select` sees what is in the pipe and not what a Python buffer holds. So the pipe is opened
+    # without a buffer, and `_heard` keeps what was read beyond a line. With a buffered `readline` a
+    # second answer could already be in the buffer while `select` waits for it in vain.
     def read_line(self, patience_s: float | None = None) -> str:
         """Return its next line, waited for up to `patience_s` (None: without end).
 
@@ -138,6 +141,9 @@ class Child:
         except msgspec.DecodeError:
             raise self.failure() from None
 
+    # The child's stderr is a file and no pipe, because a full pipe that nobody reads would stop the
+    # child. Parent and child share one position in that file. `pread` leaves the position alone.
+    # After a `seek` and a `read` the child would write wherever the parent stopped reading.
     def last_words(self) -> list[str]:
         """The lines it wrote on stderr so far."""
         output = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
@@ -188,6 +194,10 @@ class Child:
         self.close()
 
 
+# The change is undone by the end of another process, never by code of ours, because `kill -9`
+# leaves us no code to run. The command holds the change while its stdin is open. The kernel closes
+# the pipe when we end, however that happens. Then the command undoes the change. `finally` would be
+# enough only for an orderly end. After any other, a rule of nft or a stopped worker would stay.
 class Leash:
     """A command that holds a change until it is released, and undoes it then.
 
@@ -229,6 +239,10 @@ def _line(message: object) -> str:
     return msgspec.json.encode(message, enc_hook=str).decode() + "\n"
 
 
+# The kernel's signal comes only for a parent that dies after `prctl`. One that died before is not
+# noticed. So the parent is compared afterwards, and the process ends itself if it is another one.
+# The expected pid comes from the parent, by the environment. `getppid` here would name whoever has
+# adopted an orphan, and that would look right.
 def die_with_parent(parent_pid: int | None = None) -> None:
     """Have this process ended when its parent ends; at once if it has.
 

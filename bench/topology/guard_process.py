@@ -58,6 +58,11 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
         _end(servers, adopted, folder)
 
 
+# The end of stdin is not enough: a forked child of the parent may hold the pipe open for ever. So a
+# pidfd tells of the parent's death, too. The pidfd is opened first and `getppid` compared after. A
+# parent that died earlier may have left its number to another process, and the guard would watch
+# that one. A dead parent is looked for before each read, so orders it left in the pipe are not
+# carried out.
 def _requests(parent_pid: int) -> Iterator[Message]:
     poller = select.poll()
     poller.register(0, select.POLLIN)
@@ -93,6 +98,10 @@ def _answer(request: Message, servers: Servers, adopted: list[int]) -> Message:
     return {"states": {index: _state(process) for index, process in servers.items()}}
 
 
+# The kernel kills a server when the thread that forked it ends. So the guard has one thread only.
+# The signal is asked for in the child, between fork and exec, and a guard that died before that is
+# not noticed. The comparison of pids closes that moment. Python between fork and exec is safe here
+# only because no other thread can hold a lock.
 def _start(request: Message) -> "subprocess.Popen[bytes]":
     guard_pid = os.getpid()
     libc = ctypes.CDLL(None)
@@ -115,6 +124,8 @@ def _start(request: Message) -> "subprocess.Popen[bytes]":
         )
 
 
+# `WNOWAIT` leaves the news that a server has stopped where it is. Without the flag the first look
+# would take it, and the next look would say that the server runs.
 def _state(process: "subprocess.Popen[bytes]") -> Message:
     exit_code = process.poll()
     stopped = False
