@@ -32,6 +32,10 @@ Piece = TypeVar("Piece")
 Plan = dict[str, Any]
 
 
+# The file is opened to append, and it is cut only after the lock is there. Mode "w" would look
+# simpler. But it empties the file while it opens it, so a second lockbench would destroy the
+# journal of the first one before it is refused. The lock belongs to the open file, so it is held
+# until the file is closed.
 @contextmanager
 def open_journal(
     folder: Path,

@@ -360,6 +360,10 @@ def _judged(
     )
 
 
+# Whether anybody was entering at one moment is answered without comparing pairs. The callers that
+# began before that moment, less those that ended before it, are inside. Two sorted arrays and two
+# searches answer this for all leases of a resource. The moment is the middle of the lease, so it
+# lies within the time that the lease was held.
 def _asked(records: Records, load: OwnLoad) -> Integers:
     """The middle of each lease while which somebody else was entering: resource, time (ns). With
     several processes it must have been somebody of another process."""
