@@ -152,6 +152,10 @@ class Exporter:
                 with suppress(Exception):
                     self._offer(self._judged())
 
+    # Two readers follow the same history. The first one hands records out at once, for counts and
+    # latencies. The second one stays `settle_ns` behind, because votes may be patched for so long.
+    # Votes and traces are made from it alone. One reader for both would either export votes that
+    # change afterwards, or show every rate late.
     def _look(self, now_ns: int, *, last: bool = False) -> None:
         """Read what is new in the folder, and what the servers say.
 

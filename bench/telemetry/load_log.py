@@ -155,6 +155,10 @@ class AttemptLog(LineLog):
         self._observe_every(every)
 
 
+# The load writes while this reads, so the end of a file may be half a line. Only what stands before
+# the last newline is taken, and the position advances by just that. The half line is read again,
+# whole, at the next look. A reader that remembered the file's size would split that line and could
+# decode neither part.
 class LineTail(Generic[Line]):
     """The reading side: follows the files of a `kind` in a run's folder, whose lines are of type
     `line`."""
