@@ -74,6 +74,8 @@ class Alarm:
         self._spec_at = ctypes.addressof(self._spec)
         self._hub: Any = get_hub()
         # as attributes: machine code looks a module's names up each time
+        # All three are used again and again while callers wait. As plain names they would give the
+        # same results, and each use would pay for a look-up.
         self._current: Callable[[], Any] = getcurrent
         self._switch: Callable[..., object] = greenlet.switch
         self._now: Callable[[], int] = monotonic_ns
@@ -121,6 +123,10 @@ class Alarm:
         """It waits no more: it was killed."""
         self._waiting.pop(caller, None)
 
+    # While few wait, each has a time of its own. From `_CROWD` on a time is rounded up to the
+    # grain, so that many share one heap entry and one firing of the timer. What they send then
+    # leaves in one batch. It is rounded up and never to the nearest, because nobody may wake before
+    # its time. The price is 25 µs on average (README).
     def _add(self, caller: object, due_ns: int, waiter: object) -> None:
         at_ns = due_ns
         if len(self._waiting) >= _CROWD:
@@ -174,6 +180,11 @@ class Alarm:
         finally:
             self._leave()
 
+    # Whoever wakes here may add a wait before this method goes on. A wait for the same time joins
+    # the crowd that is being emptied. A wait for an earlier time becomes the first in the heap. So
+    # a time is removed only if it is still first: else the earlier one would be lost, and its
+    # callers would sleep for ever. The comparison with `waiting` leaves out callers that were
+    # cancelled, or that wait for another time by now.
     def _wake_all(self) -> None:
         """Run everybody who is due, then arm for the next."""
         times = self._times
@@ -260,6 +271,9 @@ class PreciseAlarm(Alarm):
     def _comes(self) -> None:
         self._came_ns = monotonic_ns()
 
+    # A timerfd wakes 60 µs late on an idle machine (README). So it is armed `margin_ns` early. The
+    # rest of the time the hub makes passes: an idle watcher asks in each of them whether anybody is
+    # due. The watcher keeps a core busy, so it runs only within the margin.
     def _first_is(self, due_ns: int) -> None:
         if due_ns - monotonic_ns() > self.margin_ns:
             if self._yielding:
@@ -270,6 +284,10 @@ class PreciseAlarm(Alarm):
             self._yielding = True
             self._idle.start(self._wake_due)
 
+    # The margin learns from each wake-up: one that came later than the margin widens it by 30 µs,
+    # any other narrows it by 0.15 µs. So it settles where 1 in 200 is late. Only wake-ups for which
+    # the hub was already waiting count. If callers ran meanwhile, the load was late and not the
+    # kernel, and the margin would grow with the load.
     def _fired(self) -> None:
         if self._went_ns <= self._armed_ns:
             seen_ns = self._came_ns - self._armed_ns

@@ -40,6 +40,10 @@ class Ending:
     def __init__(self, nodes: Iterable[str]) -> None:
         self._progress = dict.fromkeys(nodes, Progress.WORKING)
 
+    # All progress passes this gate. Locust's messages may come twice or late, and a worker given up
+    # as LOST may still speak. Without the gate such a worker would come back, and the end would
+    # wait for it again. No state can be skipped, because each step of the end waits for one state.
+    # A worker that jumped over it would have left out what that step fetches.
     def note(self, node: str, progress: Progress) -> bool:
         """A worker has come so far; whether that was so.
 

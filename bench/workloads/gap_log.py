@@ -30,6 +30,11 @@ class GapLog:
         self._ran_ns = time.thread_time_ns()
         self._waited_ns = self._waited()
 
+    # A process that does not run cannot notice it while it lasts, so this compares clocks
+    # afterwards. The time since the look was due, less the CPU time used, is time in which it did
+    # not run. Of that the kernel counts what it waited for a core, and only the rest is a gap. A
+    # timer that is late says nothing by itself: a busy core looks the same. The count never begins
+    # before the last look, so no time is counted twice.
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
         """A look that was due at `due_ns`. `waited_ns`: by how much the clock of the record is
         behind. `idle`: others have their time slice, and this process makes no load. Raises

@@ -261,6 +261,10 @@ class LocustSeries:
         self._process: LocustProcess | None = None
         self._ours: socket.socket | None = None
 
+    # The Locust of the run before may be gone, about to quit, or end at this very moment. The first
+    # two are seen before the plan is sent. The third shows only as a broken channel while sending,
+    # so that error is no failure here: a new Locust is started. A check alone, however late, would
+    # leave a gap in which a plan goes to a Locust that no longer reads.
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
         """Start the run of `plan` and return at once: in the Locust that is there, else in a new
         one. All plans of a series have as many processes. Raises EnvironmentNotReadyError."""
@@ -308,6 +312,10 @@ class SeriesRun:
         self._is_over = False
         self._is_interrupted = False
 
+    # A channel that can be read means one of two things: the run is over, or Locust has died and
+    # closed it. `recv` tells them apart, as a closed channel gives no bytes. The dead process may
+    # not have been reaped at that moment. So its exit code is waited for, for up to a second. With
+    # 0 here a dead Locust could count as running for one more look.
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait up to `timeout_s` for the end of this run, or of Locust: 0 or Locust's exit code;
         None: neither."""

@@ -121,6 +121,10 @@ class LentCaller(Caller):
 
     # -- the stand-in: each returns True where it cannot go on -------------------------------------
 
+    # The stand-in runs in the hands of somebody else, who reads replies or ends rests. An exception
+    # raised here could hit that caller or the hub, and leave the rest of the batch unserved. So it
+    # is kept, and the parked greenlet wakes and raises it. `BaseException` is caught because the
+    # greenlet is the one that must end by it.
     def _step(self) -> bool:
         """What was waited for has come."""
         try:
@@ -162,6 +166,11 @@ class LentCaller(Caller):
         cast("PreciseAlarm", self.arrivals).call(due_ns, self._me)
         return False
 
+    # The order of these lines matters when the caller is killed or something raises. The stage is
+    # IDLE while the resource is drawn, so a draw that fails breaks off no operation. The mark in
+    # `begun` and the cleared fields come before ASKED. From ASKED on `_cut_short` breaks the
+    # operation off. With old fields it would take the lease of the operation before for that of
+    # this one.
     def _ask(self, intended_ns: int, start_ns: int) -> bool:
         self._stage = IDLE
         self._resource = self._draw()
@@ -270,6 +279,10 @@ class LentCaller(Caller):
         self._stage = IDLE
         return self._rest()
 
+    # A killed greenlet leaves its stand-in behind: with an alarm, in a round or in a line. Each of
+    # these could step it later, in an operation that is over. So all registrations are taken back
+    # before the operation is broken off. The stage is kept in a local name and set to IDLE first:
+    # the release below may wait, and nothing may step this caller meanwhile.
     def _cut_short(self) -> None:
         """Killed, or raised in the middle."""
         stage = self._stage

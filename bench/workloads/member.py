@@ -69,6 +69,11 @@ def end_within(seconds: float) -> None:
     signal.alarm(max(1, int(seconds)))
 
 
+# A recipe that never yields keeps the hub for itself. Then no greenlet runs, no message of Locust
+# is read, and a watching greenlet would be stuck like all others. The kernel's alarm still comes,
+# because Python runs its handler between two steps of whatever runs. The prober's mark shows
+# whether anybody else ran. Time spent waiting for a core is left out, so that a busy machine ends
+# no healthy process.
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
     """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks
     in vain this process ends with a sentence, and the process `leader` is to end, too. Time in

@@ -185,6 +185,9 @@ class Caller:
 
     def __post_init__(self) -> None:
         # machine code looks a module's names up each time
+        # An operation reads the clock five times (README), so the reader is an attribute of the
+        # caller. Calls of `monotonic_ns` would give the same results, and each of them would pay
+        # for a look-up.
         self._now: Callable[[], int] = monotonic_ns
         # the last one seen: nearly always the next, too
         self._tally = Tally()
@@ -460,6 +463,11 @@ class Caller:
         )
         self.begun[self.place] = 0
 
+    # A kill may come anywhere in an operation, and `sent_ns` says how far it was. If it is set, the
+    # release has been called, and it is not called again: the record says that no reply came. If it
+    # is 0, the lease goes back here. The record is written in `finally`, because this release may
+    # raise or be killed, too. Without the record the mark in `begun` would stay, and safety would
+    # be UNKNOWN for a lease about which everything is known.
     def _broken_off(
         self, lease: Lease | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int
     ) -> None:

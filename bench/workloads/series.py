@@ -29,6 +29,10 @@ class Series:
         # in memory
         self._plan_file: int | None = None
 
+    # The order is the protocol. `stop` returns when the test has ended, so all of a run is written
+    # when `OVER` is sent. Only then may the sender read the run's folder and send the next plan.
+    # Locust starts a test on the workers that have reported ready. So this waits for all of them:
+    # else a run would begin with fewer processes than its plan has.
     def go_on(self) -> None:
         """End the test that runs, say so, and start the next when its plan comes; Locust ends when
         none will."""

@@ -50,6 +50,10 @@ class RingPlace:
         self._shifts: list[tuple[int, int]] = [(0, 0)]
         self.kept_ns = self.waited_ns = self.waited_cpu_ns = 0
 
+    # `_parked_at_ns` is no time but a sum of times: every caller adds when it parked. `_end` needs
+    # how long all of them waited for the last one, which is callers × now − that sum. So nobody
+    # keeps a list of times in the path of every operation. `_begin` sets the sum to 0, and without
+    # that each turn would count the ones before.
     def take(self) -> int:
         """When this caller's next operation is to start: now, or once it is our turn again
         (monotonic, ns)."""
@@ -96,6 +100,10 @@ class RingPlace:
                 return
             self._end()
 
+    # Members are separate processes that come and go at any moment. A file that exists is a message
+    # that nobody can miss, as whoever looks later still finds it. `ready-N` and `gone-N` are such
+    # files, and `turn-N` is a pipe. The pipe is opened for reading and writing by its owner. So it
+    # never reports its end while nobody else has it open, and the byte of a turn waits in it.
     def _file(self, word: str, place: int) -> Path:
         """What tells a member that it is its turn, or is there once a member is so."""
         return self._ring.folder / f"{word}-{place}"

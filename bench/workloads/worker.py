@@ -297,6 +297,10 @@ class Worker:
 
             gevent.spawn(take_turns)
 
+    # The order of these steps is what makes the last note complete. The reporter ends first, as its
+    # note would replace the last one. Votes are settled and records folded before the note is made.
+    # The note is written before the lock closes, and once more if closing raised something. Times
+    # are shifted only after the recorder has closed the files.
     def finish(self) -> None:
         """All users have ended: settle votes, fold everything into Locust's table, leave the last
         note, close. Once."""
@@ -354,6 +358,10 @@ class Worker:
 
     # -- once a second -----------------------------------------------------------------------------
 
+    # The note has a greenlet of its own, so it never waits for the catching up of `_housekeep`. A
+    # loop that did both wrote its note after it had caught up, and in an overload that took 8 s and
+    # more (`_fold`). Then nobody heard of the load when it mattered most. A thread writes the file,
+    # as the system calls would stop every caller for 0.3 ms.
     def _report(self) -> None:
         """Write a note every `NOTE_S`, however far the housekeeping is behind."""
         notes = 0
