@@ -217,6 +217,9 @@ class LockBenchmark:
             pytest.skip(_shown(f"the gate cannot tell: {doubts}"))
         return judged
 
+    # A fork takes the dictionary along, with the client of its parent in it. The pid as key makes
+    # the copy find nothing, and so it makes a client of its own. A plain cache would hand out the
+    # parent's client in both processes.
     def per_process(self, make: Callable[[], Made]) -> Callable[[], Made]:
         """A function that returns what `make()` returns, made once in each process: for clients
         that no fork survives.
@@ -265,6 +268,10 @@ class LockBenchmark:
                 runs[side].append(self._measure(locks[side], load, lone[side]))
         return runs
 
+    # SAFE stands before NOT TESTED in `rank`, although it is the better word. `min` takes the worst
+    # run, and one run that tested the lock is evidence for all runs of the same lock. In the other
+    # order one run in which callers hardly met would undo the evidence of the rest. VIOLATED and
+    # UNKNOWN still come first, whatever the other runs say.
     def _tested(
         self,
         lock: OwnLock,
