@@ -125,9 +125,6 @@ def test_lockcore_imports_no_event_loop_and_nothing_of_the_bench() -> None:
 
 
 # ---------------------------------------------------------------- code that is read once
-# The folders that fulfil these rules. The list grows until it names them all.
-UNPRESSED = ("lockcore/*.py", "lockcore/shells/*.py")
-UNPRESSED_FILES = sorted(path for pattern in UNPRESSED for path in ROOT.glob(pattern))
 MOST_COLUMNS = 100
 BUILT_IN_TYPES = {
     "bool",
@@ -257,7 +254,7 @@ def pressed_places(text: str) -> list[str]:
     return places
 
 
-@pytest.mark.parametrize("path", UNPRESSED_FILES, ids=NAME)
+@pytest.mark.parametrize("path", SOURCES, ids=NAME)
 def test_code_is_read_once(path: Path) -> None:
     assert pressed_places(path.read_text(encoding="utf-8")) == []
 
