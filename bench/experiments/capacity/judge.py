@@ -413,12 +413,13 @@ def _target_missed(
     if target is None or not missed or 2 * missed < len(outcomes):
         return None
     text = f"{missed} of {len(outcomes)} probes missed at the target of {count(target)}/s"
-    if capacity.high is None or target <= capacity.high:
-        why = "which does not lie beyond the interval: whether it holds is not known"
-        if target_holds(findings, target) is False:
-            why = "yet the interval does not end below it: repeat it with a longer --budget"
-        return words.INCONCLUSIVE, f"{text}, {why}"
-    return words.NOT_KEPT, f"{text}: the fleet bears at most {count(capacity.high)}/s"
+    if capacity.high is not None and target > capacity.high:
+        return words.NOT_KEPT, f"{text}: the fleet bears at most {count(capacity.high)}/s"
+    if target_holds(findings, target) is False:
+        return words.NOT_KEPT, f"{text}: 95 % sure that fewer than half of them hold"
+    return words.INCONCLUSIVE, (
+        f"{text}, which does not lie beyond the interval: whether it holds is not known"
+    )
 
 
 def loops_within(findings: Findings, slo: Slo) -> list[Loop]:

@@ -484,15 +484,15 @@ def test_one_rate_that_missed_is_named_once() -> None:
     assert point.reasons == ("no rate holds the SLO: 1.00/s did not",)
 
 
-def test_a_target_that_surely_missed_is_not_called_unknown_inside_the_interval() -> None:
-    """The first sentence says that it does not hold."""
+def test_a_target_that_surely_missed_is_not_kept_though_the_interval_reaches_it() -> None:
+    """The first sentence says that it does not hold, and so does the word."""
     held = [(rate, HELD) for rate in (900.0, 920.0, 950.0, 980.0)]
     point = found(*held, *((1_050.0, MISSED),) * 6, (1_080.0, MISSED), target=1_050.0)
     assert point.headroom is not None
     assert point.headroom.holds is False
     assert (point.capacity.high or 0.0) >= 1_050.0
-    assert "6 of 6 probes missed at the target of 1,050/s, yet the interval" in point.reasons[0]
-    assert "whether it holds is not known" not in point.reasons[0]
+    assert point.status == "fail"
+    assert "6 of 6 probes missed at the target of 1,050/s: 95 % sure" in point.reasons[0]
 
 
 def test_a_rate_below_ten_is_not_rounded_to_one_that_was_not_measured() -> None:
