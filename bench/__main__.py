@@ -1,6 +1,6 @@
 """`python -m bench` is `lockbench`: *arguments → exit code*."""
 
-from bench.cli import main
+from bench.frame import main
 
 if __name__ == "__main__":
     main()

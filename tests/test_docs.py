@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.cli.commands import lockbench
+from bench.frame.commands import lockbench
 from bench.scenario import load
 from bench.topology.fleet import start_fleet
 

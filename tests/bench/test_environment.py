@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.commands import PLACES
-from bench.cli.commands import lockbench as group
-from bench.cli.options import given_options
 from bench.errors import UsageError
+from bench.frame.commands import PLACES
+from bench.frame.commands import lockbench as group
+from bench.frame.options import given_options
 from bench.scenario.environment import split_targets, targets_of
 from bench.topology.probe import inspect
 from tests.conftest import Ended

@@ -13,8 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench.cli.commands import execute
-from bench.cli.hosts import PORT
+from bench.frame.commands import execute
+from bench.frame.hosts import PORT
 from bench.workloads.plan import is_wanted
 
 yaml = pytest.importorskip("yaml")

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.options import Grouped, Offered
+from bench.frame.experiment import carry_out, experiment_options
+from bench.frame.options import Grouped, Offered
 
 HELD = 3
 REPEATS = 10

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.experiment import carry_out, experiment_options
-from bench.cli.hosts import hosts_options, led
-from bench.cli.options import (
+from bench.errors import UsageError
+from bench.frame.experiment import carry_out, experiment_options
+from bench.frame.hosts import hosts_options, led
+from bench.frame.options import (
     BUDGET,
     METRIC,
     FiniteRange,
@@ -29,7 +30,6 @@ from bench.cli.options import (
     scenario_options,
     swept,
 )
-from bench.errors import UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME, document_of
 from bench.scenario.quantity import duration_text

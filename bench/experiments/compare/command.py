@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.experiment import carry_out
-from bench.cli.hosts import hosts_options, led
-from bench.cli.options import (
+from bench.errors import UsageError
+from bench.frame.experiment import carry_out
+from bench.frame.hosts import hosts_options, led
+from bench.frame.options import (
     KEY,
     METRIC,
     RECIPE,
@@ -34,7 +35,6 @@ from bench.cli.options import (
     swept,
     together,
 )
-from bench.errors import UsageError
 from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import nearest, parse_share

@@ -10,15 +10,15 @@ from typing import Any
 import click
 import msgspec
 
-from bench.cli import main
-from bench.cli.experiment import experiment_options, measured
-from bench.cli.options import PLACE, FiniteRange
-from bench.cli.showing import require_outputs, show
 from bench.errors import writing
 from bench.experiments.contest.experiment import LOADS, PeersPlan, run_peers
 from bench.experiments.contest.judge import judge_bars
 from bench.experiments.contest.speed import measure
 from bench.experiments.contest.words import readme_section, speed_sheet
+from bench.frame import main
+from bench.frame.experiment import experiment_options, measured
+from bench.frame.options import PLACE, FiniteRange
+from bench.frame.showing import require_outputs, show
 from bench.report.generated import put_between_marks
 from bench.report.sheet import print_sheet
 from bench.screen import console_on, note

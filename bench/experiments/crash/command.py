@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.experiment import Several, carry_out, experiment_options
-from bench.cli.options import Grouped, Read, Values
 from bench.errors import UsageError
+from bench.frame.experiment import Several, carry_out, experiment_options
+from bench.frame.options import Grouped, Read, Values
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from bench.cli.experiment import Several, carry_out, experiment_options
-from bench.cli.options import (
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.frame.experiment import Several, carry_out, experiment_options
+from bench.frame.options import (
     PLACE,
     Grouped,
     Read,
@@ -27,7 +28,6 @@ from bench.cli.options import (
     environment_targets,
     file_options,
 )
-from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import delay_text, parse_duration, parse_target
 
@@ -294,11 +294,11 @@ def planner(**values: Any) -> int:
     say AS EXPECTED, and must be of one machine and one server. Exit code 4: nothing can be
     recommended yet.
     """
-    from bench.cli.showing import require_outputs, write_outputs
     from bench.experiments.crash.result import CrashResult
     from bench.experiments.fsync.planner import apart, judge_page, machine_text, plan_page
     from bench.experiments.fsync.result import FsyncResult
     from bench.experiments.fsync.words import planner_page, planner_sheet, suite
+    from bench.frame.showing import require_outputs, write_outputs
     from bench.measure.environment import describe_environment
     from bench.measure.section import builtins_of
     from bench.report.html.page import write_page

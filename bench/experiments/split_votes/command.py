@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.experiment import Several, carry_out, experiment_options
-from bench.cli.options import Grouped, Values
+from bench.frame.experiment import Several, carry_out, experiment_options
+from bench.frame.options import Grouped, Values
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from bench.cli.first_steps import recipes
-from bench.cli.options import scenario_of
 from bench.errors import BenchError, UsageError
+from bench.frame.first_steps import recipes
+from bench.frame.options import scenario_of
 from bench.recipes import registry
 from bench.recipes.plain import PlainRecipe
 from bench.recipes.protocol import About, RecipeSettings

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bench.cli.commands import execute
 from bench.errors import UsageError
+from bench.frame.commands import execute
 from bench.measure.latency import Latency
 from bench.measure.result import read_result
 from bench.measure.section import Section, builtins_of, contradictions_in

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from bench.cli.showing import append_line
 from bench.experiments.capacity.probe import FSYNC, read_slo, uses_of
 from bench.experiments.capacity.words import answer
 from bench.experiments.capacity.words import sheet as capacity_sheet
 from bench.experiments.compare.words import sheet as compare_sheet
 from bench.experiments.fsync.words import sheet as fsync_sheet
+from bench.frame.showing import append_line
 from bench.measure.run_result import FleetFacts, RunResult
 from bench.measure.server_facts import InstanceFacts
 from bench.report.html.run_page import conditions_of, run_page

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import click
 import pytest
 
-from bench.cli import showing
-from bench.cli.experiment import Several, carry_out
 from bench.errors import EnvironmentNotReadyError
+from bench.frame import showing
+from bench.frame.experiment import Several, carry_out
 from bench.measure.result import Document, read_result
 from bench.measure.section import says
 from bench.measure.verdict import AS_EXPECTED, NOT_KNOWN, Verdict

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.experiments.capacity.command import plan_of
+from bench.frame.commands import execute
 from bench.scenario import KEYS
 
 SLO = ("acquire.p99 < 10ms",)

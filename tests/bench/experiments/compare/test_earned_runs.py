@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.cli.commands import execute
 from bench.experiments.compare import judge
+from bench.frame.commands import execute
 from tests.bench.whole_run import SAMPLE
 
 RUNS = 12

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.experiments.crash.command import plan_of
 from bench.experiments.crash.cut import append_only_files, keys_in
@@ -20,6 +19,7 @@ from bench.experiments.crash.plan import (
     sync_delay_s,
 )
 from bench.experiments.crash.result import Crash
+from bench.frame.commands import execute
 from bench.run.journal import JOURNAL_NAME, open_journal
 from tests.bench.experiments.crash.test_judge import crash, cut
 from tests.doubles.collector import Collector, attributes_of

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bench.cli.commands import execute
 from bench.errors import UsageError
 from bench.experiments.crash.result import CrashResult
 from bench.experiments.fsync.command import fsync, fsync_plan_of
 from bench.experiments.fsync.planner import machine_text
+from bench.frame.commands import execute
 from bench.measure.environment import describe_environment
 from bench.report.kinds import newest_result
 

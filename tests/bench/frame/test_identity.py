@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from bench.cli.identity import identity_of
+from bench.frame.identity import identity_of
 from tests.conftest import Ended
 
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.experiment import carry_out
-from bench.cli.hosts import hosts_options, led
-from bench.cli.options import (
+from bench.errors import EXIT_INTERRUPTED, UsageError
+from bench.frame.experiment import carry_out
+from bench.frame.hosts import hosts_options, led
+from bench.frame.options import (
     PLACE,
     Grouped,
     ScenarioPlace,
@@ -28,12 +29,11 @@ from bench.cli.options import (
     scenario_options,
     server_option,
 )
-from bench.errors import EXIT_INTERRUPTED, UsageError
 from bench.scenario import Scenario
 from bench.screen import note, say, say_json
 
 if TYPE_CHECKING:
-    from bench.cli.progress_line import ProgressLine
+    from bench.frame.progress_line import ProgressLine
     from bench.measure.run_result import RunResult
     from bench.run.experiment import Done, ExperimentOrder
 
@@ -70,7 +70,7 @@ def run(scenario: Path | None, **values: Any) -> int:
 
     SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
     """
-    from bench.cli.showing import require_table
+    from bench.frame.showing import require_table
 
     requested = scenario_of(scenario, values)
     if values["csv"] is not None:
@@ -86,7 +86,7 @@ def run(scenario: Path | None, **values: Any) -> int:
 
 def _repeated(scenario: Scenario, values: Values) -> int:
     """Run it so often, a line for each. What is wrong ends the series; what was run stays."""
-    from bench.cli.showing import result_folder
+    from bench.frame.showing import result_folder
     from bench.measure.verdict import worst_code
 
     times = values["repeat"]
@@ -115,7 +115,7 @@ def _repeated(scenario: Scenario, values: Values) -> int:
 def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     """Run `scenario` as the options of `command` say, show and store its result, and return the
     exit code."""
-    from bench.cli.showing import append_line
+    from bench.frame.showing import append_line
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.cli import judging
+from bench.frame import judging
 from bench.gates.run_verdict import judge_result
 from bench.measure.run_result import RunResult
 from tests.bench.whole_run import run_of

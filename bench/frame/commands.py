@@ -17,8 +17,8 @@ from pathlib import Path
 
 import click
 
-from bench.cli.first_steps import VARIABLE
 from bench.errors import BenchError, UsageError, secrets
+from bench.frame.first_steps import VARIABLE
 from bench.scenario.quantity import nearest
 from bench.screen import fit, lines_of, note
 
@@ -31,11 +31,11 @@ JOBS: Mapping[str, tuple[str, ...]] = {
     "Around it": ("report", "doctor", "fleet", "completion"),
 }
 _MODULES: Mapping[str, tuple[str, ...]] = {
-    "bench.cli.run": ("run", "fleet"),
-    "bench.cli.hosts": ("worker",),
-    "bench.cli.observe": ("observe",),
-    "bench.cli.first_steps": ("recipes", "init", "doctor", "completion"),
-    "bench.cli.showing": ("report",),
+    "bench.frame.run": ("run", "fleet"),
+    "bench.frame.hosts": ("worker",),
+    "bench.frame.observe": ("observe",),
+    "bench.frame.first_steps": ("recipes", "init", "doctor", "completion"),
+    "bench.frame.showing": ("report",),
     "bench.experiments.capacity.command": ("capacity",),
     "bench.experiments.fsync.command": ("fsync", "planner"),
     "bench.experiments.crash.command": ("crash",),
@@ -251,8 +251,8 @@ def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
     note(*lines_of(f"lockbench: {masked_sentence}"))
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--junit" in words[:-1]:
-        from bench.cli.identity import identity_of
-        from bench.cli.showing import write_text
+        from bench.frame.identity import identity_of
+        from bench.frame.showing import write_text
         from bench.report.sheet import Case, Suite, junit_xml
 
         name, mark = identity_of(_parameters(arguments))

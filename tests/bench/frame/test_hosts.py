@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from bench.cli.commands import execute
-from bench.cli.hosts import address, led
 from bench.errors import UsageError
+from bench.frame.commands import execute
+from bench.frame.hosts import address, led
 from bench.scenario import load
 from tests.doubles.peer import banner, http, listening, reset
 
@@ -78,7 +78,7 @@ def test_a_leader_that_is_not_there_is_one_sentence_in_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bench.workloads.launch.join", lambda *_: pytest.fail("Locust was started"))
-    monkeypatch.setattr("bench.cli.hosts._CONNECT_S", 0.05)
+    monkeypatch.setattr("bench.frame.hosts._CONNECT_S", 0.05)
     with listening(serve or reset) as port:
         master = f"127.0.0.1:{port if serve else 1}"
         assert execute(["worker", "--master", master, "--wait", "1ms"]) == 3

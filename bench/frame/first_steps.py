@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
-from bench.cli.options import environment_targets
 from bench.errors import EnvironmentNotReadyError, UsageError, writing
+from bench.frame.options import environment_targets
 from bench.scenario import KEYS, ScenarioKey
 from bench.screen import clean, console_on, fit, note, say, say_json
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bench.cli.options import BUDGET, Grouped, Read, Values, together
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError, UsageError
+from bench.frame.options import BUDGET, Grouped, Read, Values, together
 from bench.run.interrupt import Interrupts
 from bench.screen import note
 from bench.topology.child import Guard

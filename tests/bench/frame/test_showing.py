@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import showing
-from bench.cli.commands import execute
-from bench.cli.showing import report_beside
+from bench.frame import showing
+from bench.frame.commands import execute
+from bench.frame.showing import report_beside
 from bench.measure.section import builtins_of
 from bench.run.experiment import Done
 from bench.run.interrupt import Interrupts, until_shown

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.showing import append_line, require_table
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.frame.showing import append_line, require_table
 from bench.gates.threshold import USUAL
 from tests.bench.whole_run import SAMPLE, run_of
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.cli.identity import identity_of
-from bench.cli.options import PLACE, Values
 from bench.errors import UNPAIRED, BenchError, EnvironmentNotReadyError, UsageError, writing
+from bench.frame.identity import identity_of
+from bench.frame.options import PLACE, Values
 from bench.run.interrupt import until_shown
 from bench.screen import console_on, note, say, say_json
 
@@ -231,7 +231,7 @@ def report(results: tuple[Path, ...], **values: Any) -> int:
     has. It is 2 where that would be 0, and the result says something else.
     """
     if values["judge"]:
-        from bench.cli.judging import judge_again
+        from bench.frame.judging import judge_again
 
         return judge_again(results, quiet=values["quiet"])
     from bench.measure.result import read_result

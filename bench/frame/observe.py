@@ -23,8 +23,8 @@ from urllib.parse import quote
 
 import click
 
-from bench.cli.options import Grouped, ScenarioPlace, run_options, scenario_of, scenario_options
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
+from bench.frame.options import Grouped, ScenarioPlace, run_options, scenario_of, scenario_options
 from bench.screen import note
 from bench.topology.child import Guard
 from bench.topology.fleet import HOST, KeptPort
@@ -64,8 +64,8 @@ def observe(scenario: Path | None, **values: Any) -> int:
     SCENARIO.toml and the options are those of `lockbench run`.
     """
     requested = scenario_of(scenario, values)
-    from bench.cli.run import run_and_show
-    from bench.cli.showing import require_outputs
+    from bench.frame.run import run_and_show
+    from bench.frame.showing import require_outputs
 
     # A file that cannot be written is refused before anything starts.
     require_outputs(values)

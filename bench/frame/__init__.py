@@ -30,8 +30,8 @@ def main(argv: Sequence[str] | None = None, group: click.Group | None = None) ->
         from bench.screen import open_screen
 
         open_screen()
-        from bench.cli.commands import execute
-        from bench.cli.pipe import outlast_readers
+        from bench.frame.commands import execute
+        from bench.frame.pipe import outlast_readers
 
         outlast_readers()
         code = execute(arguments, group)

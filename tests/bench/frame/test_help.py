@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.cli.commands import CALLED_NOW, EXAMPLES, JOBS, execute, lockbench
+from bench.frame.commands import CALLED_NOW, EXAMPLES, JOBS, execute, lockbench
 
 ROOT = Path(__file__).parents[3]
 TOP = click.Context(lockbench, info_name="lockbench")

