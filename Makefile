@@ -95,7 +95,7 @@ lint: .venv/.dev
 	$(PY) -m mypy
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
-# result.schema.json beside each type of result; a test compares them.
+# RESULT.schema.json beside RESULT.py of each type of result; a test compares them.
 schemas: .venv/.dev
 	$(PY) -m bench.report.generated
 

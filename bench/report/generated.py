@@ -1,4 +1,4 @@
-"""What nobody writes by hand: *types → result.schema.json beside each; verdicts' words, instruments
+"""What nobody writes by hand: *types → the schema beside each module; verdicts' words, instruments
 → READMEs' tables*.
 
 Rules: `make schemas` writes all of it; tests compare it with what it is made of. A page says by two
@@ -21,7 +21,7 @@ def schemas() -> Iterator[tuple[Path, str]]:
     """Yield where each schema belongs, and its text; kinds of one type share a schema."""
     for form, kind in {type_of(kind): kind for kind in reversed([*KINDS])}.items():
         text = json.dumps(schema_of(form, f"urn:lockbench:{kind}:1"), indent=1, ensure_ascii=False)
-        yield Path(inspect.getfile(form)).with_name("result.schema.json"), text + "\n"
+        yield Path(inspect.getfile(form)).with_suffix(".schema.json"), text + "\n"
 
 
 def words_table() -> str:

@@ -49,9 +49,9 @@ KINDS = {
         f"{_COMPARE}.judge:earned",
     ),
     "crash": (
-        "bench.experiments.crash.result:CrashResult",
-        "bench.experiments.crash.words",
-        "bench.experiments.crash.judge:earned",
+        "bench.experiments.durability.loss_result:CrashResult",
+        "bench.experiments.durability.loss_words",
+        "bench.experiments.durability.loss_judge:earned",
     ),
     "explore": (
         "bench.experiments.explore.result:ExploreResult",
@@ -59,9 +59,9 @@ KINDS = {
         "bench.experiments.explore.judge:earned",
     ),
     "fsync": (
-        "bench.experiments.fsync.result:FsyncResult",
-        "bench.experiments.fsync.words",
-        "bench.experiments.fsync.planner:earned",
+        "bench.experiments.durability.price_result:FsyncResult",
+        "bench.experiments.durability.price_words",
+        "bench.experiments.durability.planner:earned",
     ),
     "gate": (
         f"{_COMPARE}.result:ComparisonResult",

@@ -26,13 +26,13 @@ from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import ClosedLoop, Probe, Seen
 from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.contest.judge import bar_of, judge_bars
-from bench.experiments.crash.judge import judge_crash
-from bench.experiments.crash.result import CrashResult
+from bench.experiments.durability.loss_judge import judge_crash
+from bench.experiments.durability.loss_result import CrashResult
+from bench.experiments.durability.planner import judge_page, plan_page
+from bench.experiments.durability.price_judge import findings_of, judge_fsync
 from bench.experiments.explore.experiment import row_of
 from bench.experiments.explore.judge import judge_explored
 from bench.experiments.explore.search import Hunt
-from bench.experiments.fsync.judge import findings_of, judge_fsync
-from bench.experiments.fsync.planner import judge_page, plan_page
 from bench.experiments.safety_matrix.judge import judge_rows
 from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow

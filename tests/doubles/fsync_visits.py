@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.experiments.crash.result import CrashResult
-from bench.experiments.fsync import judge as product
-from bench.experiments.fsync.command import REPEATS
-from bench.experiments.fsync.result import FsyncRow, LoadSeen, VisitSeen
+from bench.experiments.durability import price_judge as product
+from bench.experiments.durability.command import REPEATS
+from bench.experiments.durability.loss_result import CrashResult
+from bench.experiments.durability.price_result import FsyncRow, LoadSeen, VisitSeen
 from bench.measure.histogram import Histogram
 from bench.measure.section import typed
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.crash import cut as crash_place
-from bench.experiments.crash.cut import CrashPlace
-from bench.experiments.crash.experiment import run_crash
-from bench.experiments.crash.judge import Ledger
-from bench.experiments.crash.plan import CrashPlan
-from bench.experiments.crash.result import Crash, CrashResult, CrashRow
+from bench.experiments.durability import cut as crash_place
+from bench.experiments.durability.cut import CrashPlace
+from bench.experiments.durability.loss_experiment import run_crash
+from bench.experiments.durability.loss_judge import Ledger
+from bench.experiments.durability.loss_plan import CrashPlan
+from bench.experiments.durability.loss_result import Crash, CrashResult, CrashRow
 from bench.measure.section import builtins_of
 from bench.run.experiment import ExperimentOrder
 from bench.run.journal import JOURNAL_NAME, read_journal

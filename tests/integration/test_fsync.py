@@ -15,22 +15,27 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync import experiment
-from bench.experiments.fsync.cell_servers import (
-    OwnServers,
-    UserServers,
-    set_policy,
-    without_waitaof,
+from bench.experiments.durability import price_experiment as experiment
+from bench.experiments.durability.price_experiment import (
+    fill,
+    load_process,
+    rewrite_now,
+    waitaof_truth,
 )
-from bench.experiments.fsync.experiment import fill, load_process, rewrite_now, waitaof_truth
-from bench.experiments.fsync.plan import LoadOrder, Phase
-from bench.experiments.fsync.result import (
+from bench.experiments.durability.price_plan import LoadOrder, Phase
+from bench.experiments.durability.price_result import (
     FsyncCell,
     FsyncResult,
     PhaseFigures,
     Policy,
     Rewrite,
     WaitaofCounts,
+)
+from bench.experiments.durability.servers import (
+    OwnServers,
+    UserServers,
+    set_policy,
+    without_waitaof,
 )
 from bench.measure.server_facts import ServerBinary
 from bench.run.journal import JOURNAL_NAME
@@ -178,7 +183,9 @@ def load_of(run: subprocess.Popen[str]) -> list[psutil.Process]:
     try:
         children = psutil.Process(run.pid).children()
         return [
-            child for child in children if "bench.experiments.fsync.load_process" in child.cmdline()
+            child
+            for child in children
+            if "bench.experiments.durability.load_process" in child.cmdline()
         ]
     except psutil.Error:
         return []

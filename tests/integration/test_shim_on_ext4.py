@@ -18,8 +18,8 @@ import pytest
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.crash.cut import NO_REWRITE, append_only_files, keys_in
-from bench.experiments.crash.result import POLICIES
+from bench.experiments.durability.cut import NO_REWRITE, append_only_files, keys_in
+from bench.experiments.durability.loss_result import POLICIES
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.shim import LIBRARY_FILE, Control, shim_library
 from lockcore.clock import NS_PER_S, monotonic_ns

@@ -11,14 +11,14 @@ from bench.experiments.capacity.probe import FSYNC, read_slo, uses_of
 from bench.experiments.capacity.words import answer
 from bench.experiments.capacity.words import sheet as capacity_sheet
 from bench.experiments.compare.words import sheet as compare_sheet
-from bench.experiments.fsync.words import sheet as fsync_sheet
+from bench.experiments.durability.price_words import sheet as fsync_sheet
 from bench.frame.showing import append_line
 from bench.measure.run_result import FleetFacts, RunResult
 from bench.measure.server_facts import InstanceFacts
 from bench.report.html.run_page import conditions_of, run_page
 from bench.report.summary import sheet
 from tests.bench.experiments.compare.test_words import compared
-from tests.bench.experiments.fsync.test_words import result as fsync_result
+from tests.bench.experiments.durability.test_price_words import result as fsync_result
 from tests.bench.report.screen import sheet_text
 from tests.bench.whole_run import run_of
 from tests.doubles.capacity_points import capacity_result, point

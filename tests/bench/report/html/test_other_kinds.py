@@ -7,8 +7,8 @@ from pathlib import Path
 from bench.experiments.capacity.words import figures as capacity_figures
 from bench.experiments.compare.result import ComparedSide, ComparedVerdict, ComparisonResult
 from bench.experiments.compare.words import figures as comparison_figures
-from bench.experiments.fsync.result import FsyncResult
-from bench.experiments.fsync.words import figures as fsync_figures
+from bench.experiments.durability.price_result import FsyncResult
+from bench.experiments.durability.price_words import figures as fsync_figures
 from bench.measure.environment import describe_environment
 from bench.measure.section import typed
 from tests.doubles.capacity_points import capacity_result, point, probe

@@ -5,7 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from bench.experiments.crash.result import KINDS, POLICIES, CrashGroup, CrashResult, CrashRow
+from bench.experiments.durability.loss_result import (
+    KINDS,
+    POLICIES,
+    CrashGroup,
+    CrashResult,
+    CrashRow,
+)
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, counted, decimals, latency, percent
 from bench.report.html.plot import Cell, Column, Figure, Measure, Panel, panels

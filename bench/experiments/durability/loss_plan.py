@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bench.experiments.crash.result import (
+from bench.experiments.durability.loss_result import (
     KINDS,
     POLICIES,
     RESTARTS,

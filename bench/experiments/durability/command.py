@@ -32,8 +32,8 @@ from bench.scenario import Scenario, load
 from bench.scenario.quantity import delay_text, parse_duration, parse_target
 
 if TYPE_CHECKING:
-    from bench.experiments.fsync.plan import FsyncPlan
-    from bench.experiments.fsync.result import FsyncCell, Policy
+    from bench.experiments.durability.price_plan import FsyncPlan
+    from bench.experiments.durability.price_result import FsyncCell, Policy
     from bench.report.kinds import Found
 
 # Fewer pairs give no interval of 95 % (Wilcoxon).
@@ -131,8 +131,8 @@ def fsync(**values: Any) -> int:
     the disk as it is; without, a matrix of those. Policies take turns on the same servers. A matrix
     that was cut goes on in its folder (--out). Exit code 4: an expected difference did not show.
     """
-    from bench.experiments.fsync.cell_servers import FsyncServers, OwnServers, UserServers
-    from bench.experiments.fsync.experiment import run_fsync
+    from bench.experiments.durability.price_experiment import run_fsync
+    from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
     from bench.topology.server import find_server
 
     if not values["targets"] and not values["server"] and not values["disk"]:
@@ -160,7 +160,7 @@ def fsync(**values: Any) -> int:
 
 def fsync_plan_of(values: Values) -> FsyncPlan:
     """Return the matrix the options ask for. Raises UsageError."""
-    from bench.experiments.fsync.plan import FsyncPlan
+    from bench.experiments.durability.price_plan import FsyncPlan
 
     quick = values["quick"]
     path = values["scenario"]
@@ -191,7 +191,7 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
 
 def _usual_cells(values: Values) -> tuple[tuple[FsyncCell, ...], str]:
     """What this machine can drive, and what is missing for that, in a sentence."""
-    from bench.experiments.fsync.plan import driven, full_cells, quick_cells
+    from bench.experiments.durability.price_plan import driven, full_cells, quick_cells
 
     quick = values["quick"]
     policies = values["policies"] or _POLICIES
@@ -219,7 +219,7 @@ def _taken(path: Path, scenario: Scenario) -> str:
 
 
 def _product(values: Values, scenario: Scenario | None) -> tuple[FsyncCell, ...]:
-    from bench.experiments.fsync.plan import product_cells
+    from bench.experiments.durability.price_plan import product_cells
 
     targets = values["targets"]
     (instances, clients, pipeline, delays) = (values[name] or () for name in _LISTS[1:5])
@@ -294,10 +294,10 @@ def planner(**values: Any) -> int:
     say AS EXPECTED, and must be of one machine and one server. Exit code 4: nothing can be
     recommended yet.
     """
-    from bench.experiments.crash.result import CrashResult
-    from bench.experiments.fsync.planner import apart, judge_page, machine_text, plan_page
-    from bench.experiments.fsync.result import FsyncResult
-    from bench.experiments.fsync.words import planner_page, planner_sheet, suite
+    from bench.experiments.durability.loss_result import CrashResult
+    from bench.experiments.durability.planner import apart, judge_page, machine_text, plan_page
+    from bench.experiments.durability.price_result import FsyncResult
+    from bench.experiments.durability.price_words import planner_page, planner_sheet, suite
     from bench.frame.showing import require_outputs, write_outputs
     from bench.measure.environment import describe_environment
     from bench.measure.section import builtins_of

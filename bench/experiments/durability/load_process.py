@@ -23,8 +23,8 @@ import numpy as np
 from gevent import monkey
 from redis import Redis
 
-from bench.experiments.fsync.plan import TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
-from bench.experiments.fsync.result import PhaseFigures, WaitaofCounts
+from bench.experiments.durability.price_plan import TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
+from bench.experiments.durability.price_result import PhaseFigures, WaitaofCounts
 from bench.measure.environment import scheduled_ns
 from bench.measure.histogram import Histogram
 from bench.scenario.quantity import parse_delay, parse_skew

@@ -12,7 +12,7 @@ from bench.frame.options import Grouped, Read, Values
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
-    from bench.experiments.crash.plan import CrashPlan
+    from bench.experiments.durability.loss_plan import CrashPlan
 
 INSTANCES = (1, 3, 5)
 LOCKS_PER_S = 240
@@ -80,14 +80,14 @@ def crash(**values: Any) -> int:
     A matrix that was cut goes on in its folder (--out). Exit code 5: what must be safe lost a lock
     or granted it twice; 4: an expected loss did not show.
     """
-    from bench.experiments.crash.experiment import run_crash
+    from bench.experiments.durability.loss_experiment import run_crash
 
     return carry_out("crash", plan_of(values), values, run_crash)
 
 
 def plan_of(values: Values) -> CrashPlan:
     """Return what the options ask for. Raises UsageError."""
-    from bench.experiments.crash.plan import CUTS, CrashPlan, full_crashes, quick_crashes
+    from bench.experiments.durability.loss_plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
     quick = values["quick"]
     policies = values["policies"] or _POLICIES

@@ -24,9 +24,9 @@ from msgspec import structs
 from redis import RedisError
 
 from bench.errors import BenchError
-from bench.experiments.crash.cut import CrashPlace, OneCut, finish
-from bench.experiments.crash.judge import GIVEN_UP, CutFacts, cells, group, judge_crash
-from bench.experiments.crash.plan import (
+from bench.experiments.durability.cut import CrashPlace, OneCut, finish
+from bench.experiments.durability.loss_judge import GIVEN_UP, CutFacts, cells, group, judge_crash
+from bench.experiments.durability.loss_plan import (
     DEPTH,
     TTL_MS,
     CrashPlan,
@@ -34,7 +34,7 @@ from bench.experiments.crash.plan import (
     seconds_of,
     sync_delay_s,
 )
-from bench.experiments.crash.result import Crash, CrashConditions, CrashResult
+from bench.experiments.durability.loss_result import Crash, CrashConditions, CrashResult
 from bench.measure.run_result import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show, left_text

@@ -3,7 +3,7 @@ granted."""
 
 from types import SimpleNamespace
 
-from bench.experiments.fsync.load_process import PhaseTally
+from bench.experiments.durability.load_process import PhaseTally
 
 WINDOW = (1_000, 2_000)
 

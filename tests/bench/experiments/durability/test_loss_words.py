@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.crash.experiment import concluded
-from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
-from bench.experiments.crash.plan import CrashPlan
-from bench.experiments.crash.result import Crash, CrashResult
-from bench.experiments.crash.words import figures, sheet, suite
+from bench.experiments.durability.loss_experiment import concluded
+from bench.experiments.durability.loss_judge import AskedAgain, CutFacts, Ledger, Loss
+from bench.experiments.durability.loss_plan import CrashPlan
+from bench.experiments.durability.loss_result import Crash, CrashResult
+from bench.experiments.durability.loss_words import figures, sheet, suite
 from bench.measure.section import typed
 from bench.report.html.page import page_of, render
 from tests.bench.report.screen import sheet_text

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from msgspec.structs import asdict, replace
 
-from bench.experiments.crash.result import (
+from bench.experiments.durability.loss_result import (
     Crash,
     CrashGroup,
     CrashResult,

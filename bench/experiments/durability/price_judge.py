@@ -21,8 +21,8 @@ from math import inf, isfinite
 
 from msgspec.structs import asdict, astuple, replace
 
-from bench.experiments.fsync.plan import TAKING_TURNS
-from bench.experiments.fsync.result import (
+from bench.experiments.durability.price_plan import TAKING_TURNS
+from bench.experiments.durability.price_result import (
     POLICIES,
     REWRITES,
     AlwaysCost,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync import experiment
-from bench.experiments.fsync.cell_servers import CellServers
-from bench.experiments.fsync.experiment import rewrite_now, servers_did
-from bench.experiments.fsync.result import known_sum
+from bench.experiments.durability import price_experiment as experiment
+from bench.experiments.durability.price_experiment import rewrite_now, servers_did
+from bench.experiments.durability.price_result import known_sum
+from bench.experiments.durability.servers import CellServers
 from bench.topology.probe import InfoSnapshot
 
 

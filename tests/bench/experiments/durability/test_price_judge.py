@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.experiments.fsync.judge import (
+from bench.experiments.durability.price_judge import (
     always_costs,
     find_rows,
     findings_of,
     judge_fsync,
     rate_interval,
 )
-from bench.experiments.fsync.result import Spread
+from bench.experiments.durability.price_result import Spread
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 from tests.doubles.fsync_visits import load, rows_of, sustained, turns, visit
 

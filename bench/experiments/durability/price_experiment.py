@@ -18,15 +18,15 @@ import redis
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.fsync.cell_servers import CellServers, FsyncServers, lent
-from bench.experiments.fsync.judge import (
+from bench.experiments.durability.planner import plan_page
+from bench.experiments.durability.price_judge import (
     always_costs,
     findings_of,
     judge_fsync,
     rows_of,
     warnings_of,
 )
-from bench.experiments.fsync.plan import (
+from bench.experiments.durability.price_plan import (
     OPEN_SHARE,
     OPEN_TIMES,
     WAITAOF_MS,
@@ -35,8 +35,7 @@ from bench.experiments.fsync.plan import (
     LoadOrder,
     Phase,
 )
-from bench.experiments.fsync.planner import plan_page
-from bench.experiments.fsync.result import (
+from bench.experiments.durability.price_result import (
     FsyncCell,
     FsyncConditions,
     FsyncResult,
@@ -48,7 +47,8 @@ from bench.experiments.fsync.result import (
     WaitaofCounts,
     known_sum,
 )
-from bench.experiments.fsync.words import beside
+from bench.experiments.durability.price_words import beside
+from bench.experiments.durability.servers import CellServers, FsyncServers, lent
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import InfoDelta
 from bench.measure.section import builtins_of
@@ -305,7 +305,7 @@ def load_process(order: LoadOrder) -> Iterator[Child]:
 
     Raises EnvironmentNotReadyError.
     """
-    with Child("the load process", "bench.experiments.fsync.load_process") as child:
+    with Child("the load process", "bench.experiments.durability.load_process") as child:
         child.tell(order)
         child.hear(str, PATIENCE_S)
         yield child

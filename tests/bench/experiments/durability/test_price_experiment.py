@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.fsync import experiment
-from bench.experiments.fsync.command import fsync, fsync_plan_of
-from bench.experiments.fsync.experiment import MOST_BARREN, NothingGrantedError
-from bench.experiments.fsync.plan import Block
+from bench.experiments.durability import price_experiment as experiment
+from bench.experiments.durability.command import fsync, fsync_plan_of
+from bench.experiments.durability.price_experiment import MOST_BARREN, NothingGrantedError
+from bench.experiments.durability.price_plan import Block
 from bench.run.experiment import ExperimentOrder
 
 PLAN = fsync_plan_of(dict(fsync.make_context("fsync", ["--quick"]).params))

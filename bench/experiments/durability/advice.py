@@ -11,8 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bench.experiments.crash.result import Restart
-from bench.experiments.fsync.result import POLICIES, AlwaysCost, LossesSeen, PlannerPage, Policy
+from bench.experiments.durability.loss_result import Restart
+from bench.experiments.durability.price_result import (
+    POLICIES,
+    AlwaysCost,
+    LossesSeen,
+    PlannerPage,
+    Policy,
+)
 
 # Fewer crashes give no bound that is worth a sentence.
 LEAST_CUTS = 6

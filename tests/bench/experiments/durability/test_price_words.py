@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bench.experiments.fsync.judge import always_costs, disk_of, findings_of, judge_fsync
-from bench.experiments.fsync.planner import plan_page
-from bench.experiments.fsync.result import DiskFigures, FsyncResult
-from bench.experiments.fsync.words import (
+from bench.experiments.durability.planner import plan_page
+from bench.experiments.durability.price_judge import always_costs, disk_of, findings_of, judge_fsync
+from bench.experiments.durability.price_result import DiskFigures, FsyncResult
+from bench.experiments.durability.price_words import (
     choice_figure,
     disk_text,
     planner_page,

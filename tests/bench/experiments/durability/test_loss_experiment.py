@@ -7,21 +7,21 @@ import pytest
 from msgspec import structs
 
 from bench.errors import UsageError
-from bench.experiments.crash.command import plan_of
-from bench.experiments.crash.cut import append_only_files, keys_in
-from bench.experiments.crash.experiment import export_crashes
-from bench.experiments.crash.judge import CutFacts, cells, judge_crash
-from bench.experiments.crash.plan import (
+from bench.experiments.durability.crash_command import plan_of
+from bench.experiments.durability.cut import append_only_files, keys_in
+from bench.experiments.durability.loss_experiment import export_crashes
+from bench.experiments.durability.loss_judge import CutFacts, cells, judge_crash
+from bench.experiments.durability.loss_plan import (
     CrashPlan,
     full_crashes,
     load_range_s,
     seconds_of,
     sync_delay_s,
 )
-from bench.experiments.crash.result import Crash
+from bench.experiments.durability.loss_result import Crash
 from bench.frame.commands import execute
 from bench.run.journal import JOURNAL_NAME, open_journal
-from tests.bench.experiments.crash.test_judge import crash, cut
+from tests.bench.experiments.durability.test_loss_judge import crash, cut
 from tests.doubles.collector import Collector, attributes_of
 
 OPTIONS = {

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.experiments.fsync.result import (
+from bench.experiments.durability.price_result import (
     POLICIES,
     REWRITES,
     FsyncCell,

@@ -23,7 +23,7 @@ from pathlib import Path
 import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.experiments.fsync.result import FsyncCell, FsyncFleet, Policy, server_policy
+from bench.experiments.durability.price_result import FsyncCell, FsyncFleet, Policy, server_policy
 from bench.measure.server_facts import ServerBinary, SyncLatency
 from bench.topology.child import Leash
 from bench.topology.fleet import fdatasync_latency, start_fleet
@@ -155,7 +155,7 @@ class UserServers:
             self._before = [(target, _policy_of(target)) for target in parse_targets(self.urls)]
             order = json.dumps({"urls": self.urls, "values": [value for _, value in self._before]})
             self._leash = Leash(
-                "bench.experiments.fsync.cell_servers", ready=_READY, say=order + "\n"
+                "bench.experiments.durability.servers", ready=_READY, say=order + "\n"
             )
 
     @contextmanager

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bench.experiments.crash.result import CrashResult
-from bench.experiments.fsync.advice import choices, key_figures
-from bench.experiments.fsync.planner import plan_page
-from bench.experiments.fsync.result import FsyncRow, Option, PlannerPage, Setup, Spread
+from bench.experiments.durability.advice import choices, key_figures
+from bench.experiments.durability.loss_result import CrashResult
+from bench.experiments.durability.planner import plan_page
+from bench.experiments.durability.price_result import FsyncRow, Option, PlannerPage, Setup, Spread
 from tests.doubles.fsync_visits import crash_of, cut, turns, visit
 from tests.doubles.fsync_visits import rows_of as rows_of_visits
 

@@ -6,9 +6,15 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from bench.experiments.fsync.cell_servers import without_waitaof
-from bench.experiments.fsync.plan import MANY, FsyncPlan, full_cells, product_cells, quick_cells
-from bench.experiments.fsync.result import POLICIES, FsyncCell
+from bench.experiments.durability.price_plan import (
+    MANY,
+    FsyncPlan,
+    full_cells,
+    product_cells,
+    quick_cells,
+)
+from bench.experiments.durability.price_result import POLICIES, FsyncCell
+from bench.experiments.durability.servers import without_waitaof
 
 
 def without_waiting(cells: list[FsyncCell]) -> tuple[FsyncCell, ...]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bench.errors import UsageError
-from bench.experiments.crash.result import CrashResult, Restart
-from bench.experiments.fsync.advice import (
+from bench.experiments.durability.advice import (
     Tried,
     Way,
     choices,
@@ -19,9 +18,10 @@ from bench.experiments.fsync.advice import (
     wait_s,
     wait_text,
 )
-from bench.experiments.fsync.judge import rate_interval
-from bench.experiments.fsync.planner import apart, judge_page, plan_page
-from bench.experiments.fsync.result import (
+from bench.experiments.durability.loss_result import CrashResult, Restart
+from bench.experiments.durability.planner import apart, judge_page, plan_page
+from bench.experiments.durability.price_judge import rate_interval
+from bench.experiments.durability.price_result import (
     AlwaysCost,
     CostRange,
     DiskFigures,

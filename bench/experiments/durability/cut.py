@@ -28,9 +28,9 @@ import hiredis
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.crash.judge import AskedAgain, CutFacts, Ledger, Loss
-from bench.experiments.crash.plan import TTL_MS, load_range_s
-from bench.experiments.crash.result import Crash
+from bench.experiments.durability.loss_judge import AskedAgain, CutFacts, Ledger, Loss
+from bench.experiments.durability.loss_plan import TTL_MS, load_range_s
+from bench.experiments.durability.loss_result import Crash
 from bench.measure.server_facts import ServerBinary
 from bench.topology.faults.machine import cut_power
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet

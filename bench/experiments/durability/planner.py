@@ -15,9 +15,9 @@ from datetime import datetime
 from msgspec.structs import asdict, replace
 
 from bench.errors import UsageError
-from bench.experiments.crash.result import RESTARTS, CrashGroup, CrashResult, CrashRow
-from bench.experiments.fsync.advice import answer, choices, place_text, seconds_text
-from bench.experiments.fsync.judge import (
+from bench.experiments.durability.advice import answer, choices, place_text, seconds_text
+from bench.experiments.durability.loss_result import RESTARTS, CrashGroup, CrashResult, CrashRow
+from bench.experiments.durability.price_judge import (
     always_costs,
     disk_of,
     find_rows,
@@ -25,7 +25,7 @@ from bench.experiments.fsync.judge import (
     judge_fsync,
     rate_interval,
 )
-from bench.experiments.fsync.result import (
+from bench.experiments.durability.price_result import (
     POLICIES,
     AlwaysCost,
     CostRange,

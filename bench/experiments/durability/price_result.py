@@ -5,7 +5,7 @@ applicable."""
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
-from bench.experiments.crash.result import Restart
+from bench.experiments.durability.loss_result import Restart
 from bench.measure.latency import Latency, SlowEvent
 from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, says

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.fsync import cell_servers as fsync_ground
-from bench.experiments.fsync.cell_servers import UserServers, lent
+from bench.experiments.durability import servers as fsync_ground
+from bench.experiments.durability.servers import UserServers, lent
 from bench.measure.server_facts import InstanceFacts
 
 URLS = ("redis://127.0.0.1:1", "redis://127.0.0.1:2")

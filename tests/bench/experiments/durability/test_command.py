@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from bench.errors import UsageError
-from bench.experiments.crash.result import CrashResult
-from bench.experiments.fsync.command import fsync, fsync_plan_of
-from bench.experiments.fsync.planner import machine_text
+from bench.experiments.durability.command import fsync, fsync_plan_of
+from bench.experiments.durability.loss_result import CrashResult
+from bench.experiments.durability.planner import machine_text
 from bench.frame.commands import execute
 from bench.measure.environment import describe_environment
 from bench.report.kinds import newest_result

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.experiments.crash.judge import (
+from bench.experiments.durability.loss_judge import (
     AskedAgain,
     CutFacts,
     Ledger,
@@ -13,8 +13,8 @@ from bench.experiments.crash.judge import (
     group,
     judge_double_grants,
 )
-from bench.experiments.crash.plan import is_possible
-from bench.experiments.crash.result import KINDS, POLICIES, Crash, MedianAndMax
+from bench.experiments.durability.loss_plan import is_possible
+from bench.experiments.durability.loss_result import KINDS, POLICIES, Crash, MedianAndMax
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 
 CALM = Ledger(0, 0, False, 0.002)
