@@ -49,7 +49,7 @@ SECTIONS: Mapping[str, Iterable[object]] = {
     "votes": outcomes.KINDS,
     "tenths": range(TENTHS),
     **WAITS,
-    # Records by bucket, for records that came from other hosts (share.py).
+    # Records by bucket, for records that came from other hosts (bench/hosts/share.py).
     "buckets": (),
     "counts": (
         "records",

@@ -94,6 +94,8 @@ OUTCOMES = (
 # Outcome.value -> code
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
 
+# A `caller` is the index of its worker times this, plus its own number there.
+CALLERS_PER_WORKER = 100_000
 # So many fields at the beginning are times.
 TIMES = 9
 # A one-dimensional structured array of RECORD_DTYPE.
@@ -373,7 +375,7 @@ def _by_worker(
     workdir: str | os.PathLike[str], kind: str = ""
 ) -> dict[Who, list[tuple[int, Path]]]:
     """The numbered files of each worker; of kind "share": of some resources, from another host
-    (share.py)."""
+    (bench/hosts/share.py)."""
     workers: dict[Who, list[tuple[int, Path]]] = {}
     for worker, path in worker_files(workdir, "history"):
         *kind_parts, number = path.name.split(".")[1:-1]

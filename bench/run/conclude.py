@@ -21,6 +21,15 @@ import numpy as np
 from msgspec.structs import replace as replaced
 
 from bench.gates.run_verdict import judge_limits, judge_result, judge_run
+from bench.hosts.workers import (
+    Clocks,
+    FarCounts,
+    host_warnings,
+    leases_by_worker,
+    load_workers,
+    share_warning,
+    unbounded,
+)
 from bench.measure import workers
 from bench.measure.clocks import Who, read_clocks
 from bench.measure.environment import describe_environment
@@ -62,15 +71,6 @@ from bench.recipes.fencing import OWN_KEYS
 from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
-from bench.run.hosts import (
-    Clocks,
-    Told,
-    host_warnings,
-    leases_by_worker,
-    load_workers,
-    share_warning,
-    unbounded,
-)
 from bench.run.servers import Servers
 from bench.safety.judge import Circumstances, Judge, holes, without_seal
 from bench.safety.rules import Holders
@@ -185,7 +185,7 @@ def judge_record(workdir: Path, context: Context) -> Judged:
     """Judge the record in a folder, of a run that ended just now or of one that was kept."""
     reports = workers.read_workers(workdir)
     clocks = read_clocks(workdir)
-    counts = Told.of(workdir)
+    counts = FarCounts.of(workdir)
     folded, used, leases = _judge(workdir, context, reports, clocks, counts)
     cost = replaced(folded.values.cost, beside_cpu_ratio=context.beside_cpu_ratio)
     measured = replaced(folded.values, cost=cost)
@@ -245,7 +245,7 @@ def _judge(
     context: Context,
     reports: Sequence[workers.WorkerNote],
     clocks: Clocks,
-    counts: Told,
+    counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
     """Fold and judge the history part by part. Also return which resources were ever asked for, and
     how many leases each worker was granted. If something fails on the way, what the oracle has seen

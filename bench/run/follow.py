@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
+from bench.hosts.share import read_led
 from bench.measure import workers
 from bench.measure.clocks import Integers
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, HistoryTail, sound
-from bench.measure.share import read_led
 from bench.run.faults import FaultTimeline
 from bench.run.interrupt import Interrupts
 from bench.safety.judge import LiveJudge, LiveVerdict

@@ -10,7 +10,6 @@ run.
 
 import datetime
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from msgspec import structs
 
 from bench.errors import EXIT_INTERRUPTED, BenchError, EnvironmentNotReadyError, UsageError
 from bench.gates.threshold import read_thresholds
+from bench.hosts.joining import require_free
 from bench.measure.environment import environment_warnings
 from bench.measure.limits import limits_between, quota_cores, read_counters
 from bench.measure.run_result import RunResult, SafetyReport
@@ -116,7 +116,7 @@ def run_on(
     nobody looks while it runs: all is judged at its end. `series`: the Locust that it shares with
     the runs before and after it; None: it has one of its own. Raises as `run_scenario` does."""
     if order.bind:
-        _require_free(*order.bind)
+        require_free(*order.bind)
     scenario = order.scenario
     started = _now_text()
     planned = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
@@ -213,19 +213,6 @@ def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:
         code = done.exit_code if done.exit_code == EXIT_INTERRUPTED else error.exit_code
         return replace(done, exit_code=code, unstored=str(error))
     return done
-
-
-def _require_free(host: str, port: int) -> None:
-    """Raise EnvironmentNotReadyError where workers cannot be awaited."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server(("" if host == "*" else host, port), family=family).close()
-    except OSError as error:
-        why = str(error.strerror).partition(" (while")[0]
-        raise EnvironmentNotReadyError(
-            f"workers cannot join at {host}:{port}: {why}; give --bind an address of "
-            "this host and a free port"
-        ) from None
 
 
 def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:

@@ -28,12 +28,12 @@ from locust.rpc.protocol import Message
 from locust.runners import STATE_INIT, STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner
 
 from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.hosts.ending import Ending, Progress
+from bench.hosts.leader import Hosts
 from bench.measure.environment import versions
 from bench.measure.verdict import VIOLATED
 from bench.measure.workers import note_ending
 from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
-from bench.workloads.ending import Ending, Progress
-from bench.workloads.hosts import Hosts
 from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
 from bench.workloads.plan import PLAN, Plan, plan_of, planned
@@ -265,7 +265,7 @@ class Conductor:
             runner.update_state(STATE_STOPPING)
             self._await_reports(runner, ending)
             if self._hosts is not None and plan is not None:
-                self._hosts.fetch(ending, plan, self._stop_ns)
+                self._hosts.fetch(ending, plan.scenario, plan.window_ns, self._stop_ns)
             self._end()
         finally:
             self._over.set()

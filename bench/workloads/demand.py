@@ -21,11 +21,10 @@ from itertools import chain, count, repeat
 import numpy as np
 
 from bench.errors import UsageError
+from bench.measure.record import CALLERS_PER_WORKER
 from bench.scenario import Delay, Skew
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
-# a caller's number is its worker's index times this, plus its own
-CALLERS_PER_WORKER = 100_000
 # which worker of the fleet, of how many
 Seat = tuple[int, int]
 ALONE: Seat = (0, 1)

@@ -26,6 +26,7 @@ from typing import Protocol
 import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
+from bench.hosts.joining import NOTE_VARIABLE
 from bench.topology.child import PARENT_VARIABLE, Guard
 from bench.topology.fleet import KeptPort
 from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
@@ -40,14 +41,10 @@ _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 # imports
 _LOCUST = (sys.executable, "-P", str(_BARE), "-f", str(_LOCUSTFILE))
 _LOG_LINES = 12
-# the file by which a worker tells whoever started it
-NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"
 # the socket that brings the plans of later runs
 SERIES_VARIABLE = "LOCKBENCH_SERIES"
 # the answer, once a run of a series has ended
 OVER = b"over\n"
-MORE = "more"
-LAST = "last"
 # how long workers of other hosts may take to come
 WORKERS_S = 300.0
 _GROUP_ENDS_S = 3.0

@@ -15,6 +15,7 @@ import socket
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from typing import ClassVar
 
@@ -28,8 +29,8 @@ from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunn
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.hosts.away import Away
 from bench.measure.environment import clock_name, scheduled_ns, versions
-from bench.workloads.away import Away
 from bench.workloads.demand import ALONE, Seat
 from bench.workloads.launch import note_failure, note_of
 from bench.workloads.operation import Caller
@@ -243,7 +244,7 @@ class Member:
         try:
             plan = plan_of(environment.parsed_options or Namespace())
             if plan.bind is not None and self._away is not None:
-                plan = self._away.open(plan)
+                plan = replace(plan, workdir=self._away.open(plan.scenario, more=plan.more))
             environment.stop_timeout = environment.stop_timeout or plan.grace_s
             index = max(self._runner.worker_index, 0)
             worker = Worker.open(plan, index, environment, self._failed, self._seat(plan))

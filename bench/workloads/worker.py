@@ -32,7 +32,7 @@ from msgspec import structs
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.histogram import Histogram
-from bench.measure.record import Begun
+from bench.measure.record import CALLERS_PER_WORKER, Begun
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport
 from bench.measure.workers import NOTE_S, Phase, WorkerNote, write_note
@@ -41,7 +41,7 @@ from bench.recipes.registry import find_recipe
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
-from bench.workloads.demand import ALONE, CALLERS_PER_WORKER, Contention, Seat, offsets_ns
+from bench.workloads.demand import ALONE, Contention, Seat, offsets_ns
 from bench.workloads.gap_log import GapLog
 from bench.workloads.operation import Caller, OpenVotes, PackedVotes
 from bench.workloads.plan import Plan

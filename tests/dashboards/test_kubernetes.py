@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from bench.frame.commands import execute
-from bench.frame.hosts import PORT
+from bench.hosts.joining import PORT
 from bench.workloads.plan import is_wanted
 
 yaml = pytest.importorskip("yaml")

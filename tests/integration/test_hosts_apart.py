@@ -24,11 +24,18 @@ import pytest
 
 from bench.measure.clocks import LOST_NS, Integers, read_clocks
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOMES, RECORD_DTYPE, TIMES, History, Records, read_history
+from bench.measure.record import (
+    CALLERS_PER_WORKER,
+    OUTCOMES,
+    RECORD_DTYPE,
+    TIMES,
+    History,
+    Records,
+    read_history,
+)
 from bench.measure.run_result import RunResult
 from bench.safety.judge import judge
 from bench.topology.server import find_server
-from bench.workloads.demand import CALLERS_PER_WORKER
 from tests.integration.locust_runs import CALM, ROOT, result_in, until
 from tests.integration.test_distributed import LEAD, answer, hosts, run, urls
 from tests.integration.test_hosts import HOURS, ahead, left, workers

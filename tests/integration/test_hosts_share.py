@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from bench.hosts.share import BUDGET_VARIABLE
 from bench.measure.run_result import RunResult
-from bench.measure.share import BUDGET_VARIABLE
 from bench.topology.fleet import Fleet
 from tests.integration import test_hosts
 from tests.integration.locust_runs import cut_short, free_port, keys, result_in, started, targets

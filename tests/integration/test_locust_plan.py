@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from bench.measure.histogram import Histogram
-from bench.measure.record import OUTCOME_CODES, Records, read_history
+from bench.measure.record import CALLERS_PER_WORKER, OUTCOME_CODES, Records, read_history
 from bench.scenario import load
 from bench.topology.fleet import Fleet
-from bench.workloads.demand import CALLERS_PER_WORKER
 from bench.workloads.launch import LocustProcess, LocustSeries
 from bench.workloads.plan import Plan, Ring
 from tests.integration.locust_runs import counts, keys

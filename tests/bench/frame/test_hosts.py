@@ -9,7 +9,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.frame.commands import execute
-from bench.frame.hosts import address, led
+from bench.frame.hosts import led
 from bench.scenario import load
 from tests.doubles.peer import banner, http, listening, reset
 
@@ -50,14 +50,6 @@ def test_a_budget_that_is_no_number_is_refused(text: str, monkeypatch: pytest.Mo
         led([load(options=TARGETS)], {"expect_workers": 2, "bind": None, "quiet": True})
 
 
-def test_addresses() -> None:
-    assert address("10.0.0.9") == ("10.0.0.9", 5557)
-    assert address("[::1]:6000") == ("::1", 6000)
-    for wrong in ("", "10.0.0.9:", "10.0.0.9:0", "a:70000", "tcp://a", "a b"):
-        with pytest.raises(ValueError, match="is no address"):
-            address(wrong)
-
-
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 80])
 def test_a_leader_that_cannot_be_found_is_one_sentence_before_locust_starts(
     host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -78,7 +70,7 @@ def test_a_leader_that_is_not_there_is_one_sentence_in_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bench.workloads.launch.join", lambda *_: pytest.fail("Locust was started"))
-    monkeypatch.setattr("bench.frame.hosts._CONNECT_S", 0.05)
+    monkeypatch.setattr("bench.hosts.joining._CONNECT_S", 0.05)
     with listening(serve or reset) as port:
         master = f"127.0.0.1:{port if serve else 1}"
         assert execute(["worker", "--master", master, "--wait", "1ms"]) == 3

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
+from bench.hosts.workers import FarCounts
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InfoDelta, InstanceReport
 from bench.run.conclude import Context, _instance_warnings, _judge
-from bench.run.hosts import Told
 from bench.run.servers import Servers
 from bench.scenario import load
 
@@ -82,7 +82,7 @@ def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bo
     recorder.close()
     scenario = load(options={"duration": "1s", "warmup": "0s"})
     context = Context(scenario=scenario, window_ns=(second_ns, 2 * second_ns))
-    sections, *_ = _judge(tmp_path, context, [], {}, Told())
+    sections, *_ = _judge(tmp_path, context, [], {}, FarCounts())
     assert (
         any("not a steady state: the rate changed by" in text for text in sections.warnings)
         == drifts

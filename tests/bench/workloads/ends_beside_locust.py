@@ -14,16 +14,16 @@ from gevent.pool import Group
 from locust.event import Events
 from locust.runners import STATE_MISSING, STATE_RUNNING, MasterRunner, WorkerNode, WorkerNodes
 
+from bench.hosts import leader as hosting
+from bench.hosts.away import FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT, Away
+from bench.hosts.ending import Progress
+from bench.hosts.leader import Hosts
 from bench.measure.environment import clock_name, versions
 from bench.measure.recorder import Recorder
 from bench.measure.workers import WorkerNote, is_ending, read_workers, write_note
 from bench.scenario import load
 from bench.workloads import conductor as conducting
-from bench.workloads import hosts as hosting
-from bench.workloads.away import FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT, Away
 from bench.workloads.conductor import Conductor
-from bench.workloads.ending import Progress
-from bench.workloads.hosts import Hosts
 from bench.workloads.member import FINISH, FINISHED
 from bench.workloads.plan import PLAN_VARIABLE, Plan
 from tests.doubles.records import MS

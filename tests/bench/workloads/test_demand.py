@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from bench.errors import UsageError
+from bench.measure.record import CALLERS_PER_WORKER
 from bench.scenario import Delay, Skew
 from bench.workloads.alarm import CANCELLED, Alarm, Pacer
-from bench.workloads.demand import CALLERS_PER_WORKER, CHUNK, Contention, due_between, offsets_ns
+from bench.workloads.demand import CHUNK, Contention, due_between, offsets_ns
 from lockcore.clock import monotonic_ns
 
 NONE = Delay()

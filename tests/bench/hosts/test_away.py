@@ -8,7 +8,7 @@ LEAVES = """
 import sys
 from pathlib import Path
 from bench.topology.child import Guard
-from bench.workloads.away import Away
+from bench.hosts.away import Away
 
 class Runner:
     def register_message(self, *_, **__): ...

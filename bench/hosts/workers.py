@@ -9,20 +9,19 @@ from typing import Self
 
 import numpy as np
 
+from bench.hosts.share import BUCKETS, budget_per_s, read_folds, read_led
 from bench.measure.clocks import Clock, Who
 from bench.measure.histogram import SumsState
 from bench.measure.outcomes import acquired
-from bench.measure.record import Records
+from bench.measure.record import CALLERS_PER_WORKER, Records
 from bench.measure.run_result import LoadWorker
-from bench.measure.share import BUCKETS, budget_per_s, read_folds, read_led
 from bench.measure.workers import WorkerNote, cpu_ratio, merged
-from bench.workloads.demand import CALLERS_PER_WORKER
 
 Clocks = Mapping[tuple[int, int], Clock]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FarCounts:
     """What the workers of other hosts counted themselves, and of how many buckets their records are
     here."""
 

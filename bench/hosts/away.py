@@ -3,7 +3,7 @@ the leader has it*.
 
 Rules: while users run only the clock, a note a second and Locust's table travel. When all have
 ended it folds its history, says how much of it fits, and packs what the leader chooses
-(measure/share.py), in a thread: the clock is told on. Files go a piece at a time as the leader
+(share.py), in a thread: the clock is told on. Files go a piece at a time as the leader
 asks. They are removed when it says that it has them, or wants none, or when this process is killed.
 A leader of which nothing is heard any more is gone: then they stay.
 """
@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,15 @@ from locust.rpc.protocol import Message
 from locust.runners import WorkerRunner
 
 from bench.errors import EnvironmentNotReadyError
+from bench.hosts.joining import LAST, MORE, NOTE_VARIABLE
+from bench.hosts.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
 from bench.measure.environment import slewed_ns
 from bench.measure.facts import Window
 from bench.measure.gaps import GAPS
 from bench.measure.record import BEGUN, RECORD_BYTES, read_lost
-from bench.measure.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
 from bench.measure.workers import NOTE_S, read_workers
 from bench.scenario import Scenario
 from bench.topology.child import Guard
-from bench.workloads.launch import LAST, MORE, NOTE_VARIABLE
-from bench.workloads.plan import Plan
 from lockcore.clock import monotonic_ns
 
 CLOCK, NOTE, WANT, PIECE, TAKEN = (
@@ -74,18 +72,19 @@ class Away:
         runner.register_message(WANT, self._give, concurrent=True)
         runner.register_message(TAKEN, self._note_taken)
 
-    def open(self, plan: Plan) -> Plan:
-        """The plan with a folder of its own, whose notes the leader gets from now on."""
+    def open(self, scenario: Scenario, *, more: bool) -> Path:
+        """A folder for a run of `scenario`, whose notes the leader gets from now on. `more`:
+        another run may follow."""
         self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-worker-")
         folder = self._folder = self._guard.folder
-        self._scenario = plan.scenario
+        self._scenario = scenario
         self._jobs = {}
         self._taken.clear()
         gevent.spawn(self._tell_notes, folder)
         gevent.spawn(self._watch_leader)
         if note := os.environ.get(NOTE_VARIABLE):
-            Path(note).write_text(MORE if plan.more else LAST, encoding="utf-8")
-        return replace(plan, workdir=folder)
+            Path(note).write_text(MORE if more else LAST, encoding="utf-8")
+        return folder
 
     def leave(self) -> None:
         """This process ends: give the leader time to take the history, else say where it is."""

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.hosts.share import BUCKETS, Led, write_led
+from bench.hosts.workers import FarCounts, host_warnings, load_workers, share_warning, unbounded
 from bench.measure.clocks import Clock
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
-from bench.measure.share import BUCKETS, Led, write_led
 from bench.measure.workers import WorkerNote
-from bench.run.hosts import Told, host_warnings, load_workers, share_warning, unbounded
 from bench.safety.judge import holes
 from tests.doubles.records import legal_records, scenario_of
 
@@ -70,12 +70,12 @@ def test_steps_and_other_versions_are_said() -> None:
     assert more == "3 workers made load, and 2 were expected"
 
 
-def told(buckets: int) -> Told:
+def told(buckets: int) -> FarCounts:
     """Two workers with 100 leases each, ten of them in each of the first ten buckets."""
     fold = Fold(scenario_of(), Window(0, 10**9))
     fold.count(legal_records(100, 10))
     fold.sums.add("buckets", dict.fromkeys(range(10), 10))
-    return Told({(worker, 70 + worker): fold.sums.state for worker in range(2)}, buckets)
+    return FarCounts({(worker, 70 + worker): fold.sums.state for worker in range(2)}, buckets)
 
 
 @pytest.mark.parametrize(("there", "said"), [(40, 0), (39, 1)])
@@ -95,7 +95,7 @@ def test_what_was_not_wanted_is_no_hole_and_what_was_lost_is_one(there: int, sai
 
 
 def test_the_share_that_was_judged_is_said() -> None:
-    assert (told(4).ratio(80), told(BUCKETS).ratio(80), Told().ratio(0)) == (0.4, 1.0, 1.0)
+    assert (told(4).ratio(80), told(BUCKETS).ratio(80), FarCounts().ratio(0)) == (0.4, 1.0, 1.0)
     assert told(4).leases == {0: 100, 1: 100}
     (warning,) = share_warning(told(4).ratio(80))
     assert warning.startswith("the oracle saw 40.00% of the leases")
@@ -104,6 +104,6 @@ def test_the_share_that_was_judged_is_said() -> None:
 
 
 def test_a_run_of_one_host_was_told_nothing(tmp_path: Path) -> None:
-    assert Told.of(tmp_path) == Told()
+    assert FarCounts.of(tmp_path) == FarCounts()
     write_led(tmp_path, Led((1, 2), 7))
-    assert (Told.of(tmp_path).buckets, Told.of(tmp_path).whole) == (7, False)
+    assert (FarCounts.of(tmp_path).buckets, FarCounts.of(tmp_path).whole) == (7, False)

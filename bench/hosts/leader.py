@@ -5,7 +5,7 @@ Rules: round trips bound a worker's clock (measure/clocks.py), thirty a second u
 them gets no shorter, then six; one whose clock has our name is exact while every round trip agrees.
 Notes stand in the folder as if written here, in times of our clock. When all have ended (ending.py)
 every worker is asked how much of its history fits, then for its fold and the records of as many
-resources as fit for the busiest host (measure/share.py), piece by piece, and again where one is
+resources as fit for the busiest host (share.py), piece by piece, and again where one is
 lost. Of one that is lost on the way nothing is taken but its notes, the last of which says "lost".
 What comes from elsewhere names files only of the worker that sends it.
 """
@@ -31,14 +31,9 @@ from gevent.event import AsyncResult
 from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, MasterRunner
 
-from bench.measure.clocks import Clock, clock_file
-from bench.measure.environment import clock_name, slewed_ns
-from bench.measure.facts import Window
-from bench.measure.fold import Fold
-from bench.measure.gaps import GAPS
-from bench.measure.record import BEGUN, LOST
-from bench.measure.section import decoded
-from bench.measure.share import (
+from bench.hosts.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT
+from bench.hosts.ending import Ending, Progress
+from bench.hosts.share import (
     BUCKETS,
     FOLD,
     Led,
@@ -48,10 +43,15 @@ from bench.measure.share import (
     unpack_here,
     write_led,
 )
+from bench.measure.clocks import Clock, clock_file
+from bench.measure.environment import clock_name, slewed_ns
+from bench.measure.facts import Window
+from bench.measure.fold import Fold
+from bench.measure.gaps import GAPS
+from bench.measure.record import BEGUN, LOST
+from bench.measure.section import decoded
 from bench.measure.workers import WorkerNote, note_late, write_note
-from bench.workloads.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT
-from bench.workloads.ending import Ending, Progress
-from bench.workloads.plan import Plan
+from bench.scenario import Scenario
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 ASK_S = 0.1
@@ -300,13 +300,19 @@ class Hosts:
 
     # -- histories ---------------------------------------------------------------------------------
 
-    def fetch(self, ending: Ending, plan: Plan, ended_ns: int) -> None:
-        """Bring here what the finished workers left, which they may then remove. `ended_ns`: when
-        the load was asked to end. Of a run that never came to its measured time no history is
-        wanted."""
+    def fetch(
+        self,
+        ending: Ending,
+        scenario: Scenario,
+        window_ns: tuple[int, int | None],
+        ended_ns: int,
+    ) -> None:
+        """Bring here what the finished workers left, which they may then remove. `window_ns`: of
+        the measured time, from the origin; `ended_ns`: when the load was asked to end. Of a run
+        that never came to its measured time no history is wanted."""
         if (folder := self._folder) is None:
             return
-        start_ns, stop_ns = plan.window_ns
+        start_ns, stop_ns = window_ns
         until_ns = ended_ns if stop_ns is None else min(self._origin_ns + stop_ns, ended_ns)
         window = Window(self._origin_ns + start_ns, until_ns)
         buckets = 0
@@ -320,7 +326,7 @@ class Hosts:
             for node in ending.at(Progress.FINISHED):
                 # there is nothing to fold
                 ending.note(node, Progress.FOLDED)
-        folds = {node: Fold(plan.scenario, window) for node in ending.at(Progress.FOLDED)}
+        folds = {node: Fold(scenario, window) for node in ending.at(Progress.FOLDED)}
         gevent.joinall(
             [gevent.spawn(self._bring, ending, node, buckets, fold) for node, fold in folds.items()]
         )

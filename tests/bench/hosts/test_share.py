@@ -9,14 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bench.measure.clocks import Integers
-from bench.measure.facts import Window
-from bench.measure.fold import Fold
-from bench.measure.histogram import Histogram, SumsState
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Begun, Records, read_history
-from bench.measure.recorder import Recorder
-from bench.measure.section import builtins_of, decoded
-from bench.measure.share import (
+from bench.hosts.share import (
     BUCKETS,
     MOST_ROWS,
     buckets_of,
@@ -30,6 +23,13 @@ from bench.measure.share import (
     unpack,
     unpack_here,
 )
+from bench.measure.clocks import Integers
+from bench.measure.facts import Window
+from bench.measure.fold import Fold
+from bench.measure.histogram import Histogram, SumsState
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Begun, Records, read_history
+from bench.measure.recorder import Recorder
+from bench.measure.section import builtins_of, decoded
 from tests.doubles.records import MS, legal_records, scenario_of
 
 WINDOW = Window(10**15 + 200 * MS, 10**15 + 1_700 * MS)

@@ -5,7 +5,7 @@ from itertools import permutations, product
 
 import pytest
 
-from bench.workloads.ending import FINAL, Ending, Progress
+from bench.hosts.ending import FINAL, Ending, Progress
 
 NODES = ("one", "two", "three")
 STEPS = (Progress.FINISHED, Progress.FOLDED, Progress.HERE)

@@ -1,0 +1,132 @@
+"""How a worker comes to its leader: *an address → somebody who leads there; a Locust that has
+joined → its exit code*.
+
+Rules: Locust starts only where a leader answers: alone it would try for five minutes, in many
+lines. A worker leaves when it is told to, or when nobody has led it for its time.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from bench.errors import EnvironmentNotReadyError
+from bench.screen import note
+
+PORT = 5557
+# names the file by which a worker says whether another run may follow: `MORE` or `LAST`
+NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"
+MORE = "more"
+LAST = "last"
+_LOOK_S = 0.2
+_CONNECT_S = 2.0
+# Locust speaks ZeroMQ, and every ZeroMQ connection begins with these bytes (ZMTP 3, 2.2).
+_GREETING = re.compile(rb"\xff.{8}\x7f", re.DOTALL)
+_GREETING_BYTES = 10
+Address = tuple[str, int]
+# how many signals have asked this process to end
+Count = Callable[[], int]
+
+
+def address(text: str) -> Address:
+    """HOST, HOST:PORT or [HOST]:PORT. Raises ValueError."""
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:\s/]+)(?::(\d{1,5}))?", text)
+    if match is None or not 0 < int(match[2] or PORT) < 65_536:
+        raise ValueError(f"{text!r} is no address; give HOST or HOST:PORT")
+    return match[1].strip("[]"), int(match[2] or PORT)
+
+
+def require_free(host: str, port: int) -> None:
+    """Raise EnvironmentNotReadyError where workers cannot be awaited; `host` "*" is every address
+    of this host."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server(("" if host == "*" else host, port), family=family).close()
+    except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]
+        raise EnvironmentNotReadyError(
+            f"workers cannot join at {host}:{port}: {why}; give --bind an address of "
+            "this host and a free port"
+        ) from None
+
+
+def require_host(host: str, port: int) -> None:
+    """Raise EnvironmentNotReadyError for a host that cannot be found."""
+    try:
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        # DNS allows no label longer than 63 letters. Python then raises a UnicodeError, which has
+        # no strerror.
+        why = getattr(error, "strerror", None) or "it is no name"
+        raise EnvironmentNotReadyError(
+            f"the host {host} that leads cannot be found ({why}); give --master its "
+            "address, or a name known here"
+        ) from None
+
+
+def await_leader(master: Address, wait_s: float, signals: Count) -> None:
+    """Return when a leader answers, or at a signal.
+
+    Raises EnvironmentNotReadyError if none does for `wait_s`.
+    """
+    host, port = master
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    over_s = time.monotonic() + wait_s
+    is_noted = False
+    while not signals():
+        absent = _absence(master)
+        if not absent:
+            return
+        if time.monotonic() >= over_s:
+            raise EnvironmentNotReadyError(
+                f"nobody leads at {place} ({absent}; waited {wait_s:g} s); start "
+                "lockbench run --expect-workers there, "
+                "mend --master, or give it longer with --wait"
+            )
+        if not is_noted:
+            note(f"lockbench: nobody leads at {place} yet ({absent}); waiting {wait_s:g} s for it")
+            is_noted = True
+        time.sleep(_LOOK_S)
+
+
+def _absence(master: Address) -> str:
+    """Why nobody leads there; "" if somebody does. A leader greets each new connection."""
+    heard = b""
+    try:
+        with socket.create_connection(master, _CONNECT_S) as connection, suppress(TimeoutError):
+            while len(heard) < _GREETING_BYTES:
+                data = connection.recv(_GREETING_BYTES - len(heard))
+                if not data:
+                    break
+                heard += data
+    except OSError as error:
+        return (error.strerror or "nothing answers there").lower()
+    return (
+        "" if _GREETING.fullmatch(heard) else "what listens there does not greet as a leader does"
+    )
+
+
+def followed(
+    process: subprocess.Popen[bytes], signals: Count, note_file: Path, over_s: float
+) -> int:
+    """The exit code of a Locust that has joined, once it has ended; 0 if nobody led it by the time
+    `over_s`. It is a process group of its own."""
+    sent = 0
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_S)
+        is_alone = time.monotonic() > over_s and not note_file.exists()
+        if signals() > sent or is_alone:
+            with suppress(ProcessLookupError):
+                # TERM lets Locust give its locks back. A second signal kills it.
+                os.killpg(process.pid, signal.SIGKILL if sent else signal.SIGTERM)
+            sent = signals()
+            if is_alone and not sent:
+                process.wait()
+                return 0
+    return process.returncode
