@@ -224,15 +224,8 @@ class Acquisition:
             turn = Turn(turns, self.resource, self.started_ns)
             self.turn = turn
             turns.join(turn)
-        waits = not turn.has_come or turn.turns.held_until_ns(self.resource) > now_ns
         if not turn.has_come:
             now_ns = yield turn.park(self.deadline_ns)
-        if waits:
-            # As long as somebody here has the key, an attempt would be refused.
-            while (until_ns := self._held_until_ns(turn)) > now_ns:
-                turn.watches = True
-                now_ns = yield turn.park(until_ns)
-                turn.watches = False
             again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
             start_ns = self.deadline_ns if again_ns is None else again_ns
             last_outcome = None
@@ -245,15 +238,6 @@ class Acquisition:
             now_ns = yield turn.park(start_ns)
         turn.poked = False
         return now_ns
-
-    def _held_until_ns(self, turn: Turn) -> int:
-        """Until when the head waits for the caller here that has the key; 0 if it does not wait.
-
-        The time is never beyond the deadline.
-        """
-        if turn.poked or self.engine.retired:
-            return 0
-        return min(turn.turns.held_until_ns(self.resource), self.deadline_ns)
 
     def _until_released(self, turn: Turn, now_ns: int) -> Generator[Request, int, int]:
         """Wait for the message that the key is free, and never beyond the deadline.

@@ -100,26 +100,6 @@ class Settled(Counted):
     waiter: Any
 
 
-# A caller that parks once for many operations. To wake a greenlet copies its part of the C stack
-# (2.6 KB) in and out again. From some hundreds of greenlets on this leaves the processor's caches:
-# 5,000 greenlets cost 2.6 times the CPU of 200 per cycle. With a stand-in the greenlet stays
-# parked, and `step` does in its place what comes next, from SET to release to the next SET. Tried
-# with bare objects that was 22,700 → 14,800 instructions per cycle (callgrind, N = 5, 200 callers),
-# and the same for 5,000 callers (README, "Tried"). Whatever is unusual wakes the caller itself.
-class StandIn:
-    """A waiter in the place of a caller that has parked.
-
-    `step` is called when what it waits for has come, in whatever greenlet notices that. It must
-    neither wait nor raise. It returns True where the `caller` itself is to be woken.
-    """
-
-    __slots__ = ("caller", "step")
-
-    def __init__(self, caller: Any, step: Callable[[], bool]) -> None:
-        self.caller = caller
-        self.step = step
-
-
 # Two rules that exist because this file is compiled.
 # `Core` is a base class and no Protocol. Of a Protocol, machine code looks up each attribute by its
 # name, which costs 180 instructions each. With base classes in the place of Protocols a cycle on
@@ -159,8 +139,7 @@ class Core:
 def next_waiter(engine: Core) -> Any:
     """The waiter that is to be woken next, and at once; None if there is none.
 
-    The order is that of `ready`, with whatever is added meanwhile. Stand-ins are stepped on the
-    way.
+    The order is that of `ready`, with whatever is added meanwhile.
     """
     ready = engine.ready
     woken = engine.woken
@@ -169,14 +148,9 @@ def next_waiter(engine: Core) -> Any:
         woken += 1
         waiter = settled.waiter
         if waiter is not None:
-            # This is asked before the waiter is taken: an interrupt may come in the call.
-            stand_in = waiter if isinstance(waiter, StandIn) else None
             settled.waiter = None
             engine.woken = woken
-            if stand_in is None:
-                return waiter
-            if stand_in.step():
-                return stand_in.caller
+            return waiter
     engine.woken = woken
     return None
 

@@ -51,7 +51,6 @@ LOAD = (
     "bench.measure.recorder",
     "bench.workloads.operation",
     "bench.workloads.alarm",
-    "bench.workloads.lent",
 )
 
 # Modules of one group call each other as C functions and read each other's fields at fixed offsets.

@@ -78,7 +78,7 @@ class Engine(RoundEngine):
         self.ready = []
         self.woken = 0
         self.early = LARGEST
-        self.turns = Turns(self, wait_for_own=settings.wait_for_own)
+        self.turns = Turns(self)
         self.deadlines = Deadlines()
         self.batch = list[bytes]()
         self.batch_rounds = list[Part]()
@@ -162,7 +162,6 @@ class Engine(RoundEngine):
             self._watched.append(round_)  # type: ignore[arg-type]
         self.asked += 1
         round_.cleaned = False
-        self.turns.sent(round_)
         terms = round_.terms
         self.batch.append(terms.set_head + round_.claim + terms.set_tail)
         self.batch_rounds.append(round_)
@@ -198,7 +197,6 @@ class Engine(RoundEngine):
             self.given_back += 1
             if self.turns.lines or self._crowds:
                 self._released(won.resource)
-        self.turns.given_back(won)
         if targets is self.voters and self._uniform_release is not None:
             round_.undecided = len(targets)
             if self._merges:

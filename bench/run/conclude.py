@@ -360,7 +360,7 @@ def _circumstances(  # noqa: PLR0917 - what was read already
             *torn_note,
         ),
         commands=context.commands,
-        releases_ask=not scenario.merge_releases,
+        releases_ask=True,
         until_ns=NEVER_NS if clocks else context.until_ns,
         misreports=tuple(
             f"the recipe {scenario.recipe} reported {number:,} × {what}, which is "

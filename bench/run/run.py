@@ -56,8 +56,8 @@ class Order:
     """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can
     be made, None: the result is only returned; `ring`: who takes turns with it; `name`: what its
     user calls it; `bind`: where workers of other hosts are awaited, as many as the scenario has
-    processes; `more`: for another run after this one, too; `stand_ins`: as in Plan; `keep_history`:
-    the record stays beside the result."""
+    processes; `more`: for another run after this one, too; `keep_history`: the record stays beside
+    the result."""
 
     scenario: Scenario
     run_id: str
@@ -70,7 +70,6 @@ class Order:
     name: str = ""
     bind: tuple[str, int] | None = None
     more: bool = False
-    stand_ins: bool = True
     keep_history: bool = False
 
 
@@ -198,7 +197,6 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
         ring=order.ring,
         bind=order.bind,
         more=order.more,
-        stand_ins=order.stand_ins,
     )
 
 

@@ -249,21 +249,6 @@ class Scenario:
             "delay = nobody; trust = all"
         ),
     ]
-    merge_releases: Annotated[
-        bool,
-        FLAG,
-        False,
-        says(
-            "one call for the script releases of a turn: less server CPU, commands per lease vary"
-        ),
-        # The first stored results do not have this key, so it has a default.
-    ] = False
-    wait_for_own: Annotated[
-        bool,
-        FLAG,
-        False,
-        says("redlock: who waits for its own process asks no server: less CPU, nothing is tested"),
-    ] = False
     events: Annotated[
         str, choice("fast", "stock"), "fast", says("stock = one Locust event per operation")
     ]

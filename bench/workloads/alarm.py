@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
@@ -44,20 +44,6 @@ _settime = _libc.timerfd_settime
 _settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class Stepped(Protocol):
-    """Stands in for a caller that has parked: `step` is called when the time has come, and returns
-    True where `caller` is to be woken. The lock has one of its own (StandIn); here it is known by
-    its two names only, so that this file works beside any version of the lock."""
-
-    @property
-    def caller(self) -> Any:
-        """The greenlet that has parked."""
-
-    @property
-    def step(self) -> Callable[[], bool]:
-        """The next step."""
-
-
 class Alarm:
     """One timerfd for all waiting greenlets of a process. Where many wait, those due within the
     same `grain_ns` wake together, at its end, so nobody before its time. Raises OSError when the
@@ -85,8 +71,6 @@ class Alarm:
         self._crowds: dict[int, deque[Any]] = {}  # who
         self._waiting: dict[Any, int] = {}
         self._armed_ns = 0
-        self._gather: Callable[[], None] | None = None
-        self._leave: Callable[[], None] | None = None
         self._watcher: Any = self._hub.loop.io(self._file, _READ)
         self._watcher.priority = _FIRST
         self._watcher.start(self._fired)
@@ -100,38 +84,24 @@ class Alarm:
         """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or
         CANCELLED."""
         waiter = self._current()
-        self._add(waiter, due_ns, waiter)
+        self._add(waiter, due_ns)
         try:
             cancelled = self._switch(self._hub)
         except BaseException:
-            self.forget(waiter)
+            # It was killed.
+            self._waiting.pop(waiter, None)
             raise
         return CANCELLED if cancelled else self.lateness_ns(due_ns)
-
-    def call(self, due_ns: int, stand_in: Stepped) -> None:
-        """Have `stand_in` stepped at `due_ns`; its caller, if cancelled, is switched to with
-        True."""
-        self._add(stand_in.caller, due_ns, stand_in)
-
-    def around(self, gather: Callable[[], None], leave: Callable[[], None]) -> None:
-        """Have these called before and after all who are due at once: what they ask for leaves in
-        one batch."""
-        self._gather = gather
-        self._leave = leave
-
-    def forget(self, caller: object) -> None:
-        """It waits no more: it was killed."""
-        self._waiting.pop(caller, None)
 
     # While few wait, each has a time of its own. From `_CROWD` on a time is rounded up to the
     # grain, so that many share one heap entry and one firing of the timer. What they send then
     # leaves in one batch. It is rounded up and never to the nearest, because nobody may wake before
     # its time. The price is 25 µs on average (README).
-    def _add(self, caller: object, due_ns: int, waiter: object) -> None:
+    def _add(self, waiter: object, due_ns: int) -> None:
         at_ns = due_ns
         if len(self._waiting) >= _CROWD:
             at_ns = -(-due_ns // self._grain_ns) * self._grain_ns
-        self._waiting[caller] = at_ns
+        self._waiting[waiter] = at_ns
         crowd = self._crowds.get(at_ns)
         if crowd is None:
             self._crowds[at_ns] = deque([waiter])
@@ -170,22 +140,12 @@ class Alarm:
             return
         self._wake_due()
 
-    def _wake_due(self) -> None:
-        if self._gather is None or self._leave is None:
-            self._wake_all()
-            return
-        self._gather()
-        try:
-            self._wake_all()
-        finally:
-            self._leave()
-
     # Whoever wakes here may add a wait before this method goes on. A wait for the same time joins
     # the crowd that is being emptied. A wait for an earlier time becomes the first in the heap. So
     # a time is removed only if it is still first: else the earlier one would be lost, and its
     # callers would sleep for ever. The comparison with `waiting` leaves out callers that were
     # cancelled, or that wait for another time by now.
-    def _wake_all(self) -> None:
+    def _wake_due(self) -> None:
         """Run everybody who is due, then arm for the next."""
         times = self._times
         waiting = self._waiting
@@ -197,13 +157,10 @@ class Alarm:
             crowd = self._crowds[at_ns]
             while crowd:
                 waiter = crowd.popleft()
-                stand_in = None if isinstance(waiter, greenlet) else waiter
-                caller = waiter if stand_in is None else stand_in.caller
                 # else cancelled or killed
-                if waiting.get(caller) == at_ns:
-                    del waiting[caller]
-                    if stand_in is None or stand_in.step():
-                        self._switch(caller)
+                if waiting.get(waiter) == at_ns:
+                    del waiting[waiter]
+                    self._switch(waiter)
             # If the first time differs, an earlier one has come meanwhile.
             if times[0] == at_ns:
                 heappop(times)
@@ -232,12 +189,8 @@ class Rests(Alarm):
         """Park the calling greenlet until `due_ns`, or until it is called off."""
         lateness_ns = self.wait_until(due_ns)
         if lateness_ns != CANCELLED:
-            self.over(lateness_ns)
-
-    def over(self, lateness_ns: int) -> None:
-        """A rest has ended, so late."""
-        self.late_ns.append(lateness_ns)
-        self.kept_ns += lateness_ns
+            self.late_ns.append(lateness_ns)
+            self.kept_ns += lateness_ns
 
 
 class PreciseAlarm(Alarm):
@@ -336,28 +289,21 @@ class Pacer:
     def take(self) -> int:
         """Wait for the next arrival and return when it was due (ns); 0 when there is none any more
         or the wait was cancelled."""
-        due_ns = self.next_ns()
-        if due_ns and not self.is_overdue(due_ns):
+        due_ns = self._next_ns()
+        if not due_ns:
+            return 0
+        if due_ns <= self._now():
+            # Nobody was free in time.
+            self.queued += 1
+        else:
             lateness_ns = self._wait_until(due_ns)
             if lateness_ns < 0:
                 return 0
-            self.waited(due_ns, lateness_ns)
+            if due_ns >= self._measure_ns:
+                self.late += lateness_ns > LATE_NS
+                self.lateness_ns.append(lateness_ns)
+        self.started += 1
         return due_ns
-
-    def is_overdue(self, due_ns: int) -> bool:
-        """True when an arrival just taken is started at once: nobody was free."""
-        if due_ns > self._now():
-            return False
-        self.queued += 1
-        self.started += 1
-        return True
-
-    def waited(self, due_ns: int, lateness_ns: int) -> None:
-        """Somebody has waited for this arrival, and starts."""
-        if due_ns >= self._measure_ns:
-            self.late += lateness_ns > LATE_NS
-            self.lateness_ns.append(lateness_ns)
-        self.started += 1
 
     def scheduled(self, until_ns: int) -> int:
         """How many starts were due by `until_ns`, started or not.
@@ -365,12 +311,12 @@ class Pacer:
         Ends the schedule: nothing is handed out after.
         """
         overdue = 0
-        while (due_ns := self.next_ns()) and due_ns <= until_ns:
+        while (due_ns := self._next_ns()) and due_ns <= until_ns:
             overdue += 1
         self._over = True
         return self.started + overdue
 
-    def next_ns(self) -> int:
+    def _next_ns(self) -> int:
         """When the next arrival is due; 0: there is none any more."""
         if self._over:
             return 0

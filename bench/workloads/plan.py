@@ -61,8 +61,7 @@ class Plan:
     ends. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it.
     `bind`: the address and port at which workers of any host are awaited, as many as the scenario
     has processes, each with a workdir of its own; None: all are forked here. `more`: another run
-    may follow. `fleet`: the ids of Locust's workers that take part, each in its place. `stand_ins`:
-    callers of our own lock may park while a stand-in goes on for them (lent.py)."""
+    may follow. `fleet`: the ids of Locust's workers that take part, each in its place."""
 
     run_id: str
     targets: tuple[str, ...]
@@ -75,7 +74,6 @@ class Plan:
     bind: tuple[str, int] | None = None
     more: bool = False
     fleet: tuple[str, ...] = ()
-    stand_ins: bool = True
 
     @property
     def recipe_settings(self) -> RecipeSettings:
@@ -93,8 +91,6 @@ class Plan:
                 retry.unreachable,
             ),
             rejoin=scenario.rejoin,
-            merge_releases=scenario.merge_releases,
-            wait_for_own=scenario.wait_for_own,
             pause=scenario.pause,
             seed=scenario.seed,
             folder=self.workdir,

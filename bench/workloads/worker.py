@@ -190,7 +190,7 @@ class Worker:
         if self._arrivals:
             take = self._take
         tell = acquires.tell if acquires.fire else None
-        caller = self._kind_of_caller()(
+        caller = Caller(
             acquire=self.acquire,
             release=self.recipe.release,
             ttl_ms=self.plan.scenario.ttl_ms,
@@ -220,14 +220,6 @@ class Worker:
 
     def _misreport(self, sentence: str) -> None:
         self.misreports[sentence] += 1
-
-    def _kind_of_caller(self) -> Callable[..., Caller]:
-        if not self.plan.stand_ins:
-            return Caller
-        # it knows the inside of this lock, and of no other version
-        from bench.workloads.lent import kind_of
-
-        return kind_of(self.acquire, self._naps, self._rests, self._arrivals, self._pacer)
 
     def _lost(self, resource: int, times_ns: Sequence[int]) -> None:
         waited_ns = self.turns.waited_ns if self.turns else 0

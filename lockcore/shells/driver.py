@@ -121,34 +121,25 @@ class LoopDriver(Connections):
         if wire is not None:
             wire.writable()
 
+    # The trick of `_waking`. One reply settles the rounds of many callers, and each of them goes on
+    # at once and asks for something new. A batch costs some 110 µs of the client's CPU however few
+    # commands are in it: five sends, five reads, and the watching (N = 5; README, "What a batch
+    # costs"). So while callers are woken nothing is flushed, and nobody else is woken. All that was
+    # asked for meanwhile leaves afterwards, in one write per connection. `_waking` must end in any
+    # case: otherwise nothing leaves any more, and nobody is woken.
     def wake(self) -> None:
         """Wake whoever waits for a settled round. Only the loop itself calls this."""
-        self.gather()
+        self._waking = True
         try:
             self._hand_out()
         finally:
             # Also if it is interrupted: what callers have asked for leaves, and the others are
             # woken later.
-            self.leave()
-
-    # The trick of `gather` and `leave`. One reply settles the rounds of many callers, and each of
-    # them goes on at once and asks for something new. A batch costs some 110 µs of the client's CPU
-    # however few commands are in it: five sends, five reads, and the watching (N = 5; README, "What
-    # a batch costs"). So between `gather` and `leave` nothing is flushed and nobody else is woken
-    # (`_waking`). All that was asked for meanwhile leaves by `leave`, in one write per connection.
-    # Timers that end for several callers at once do the same. `leave` must come in any case:
-    # without it nothing leaves any more, and nobody is woken.
-    def gather(self) -> None:
-        """From now on keep back what callers ask for, until `leave`."""
-        self._waking = True
-
-    def leave(self) -> None:
-        """Send all that was gathered."""
-        self._waking = False
-        if self.engine.ready:
-            self._wake_later()
-        if self.engine.dirty and not self._flush_due:
-            self._want_flush()
+            self._waking = False
+            if self.engine.ready:
+                self._wake_later()
+            if self.engine.dirty and not self._flush_due:
+                self._want_flush()
 
     def _wake_later(self) -> None:
         if not self._waking:

@@ -16,15 +16,15 @@ from greenlet import getcurrent, greenlet
 
 from lockcore.arguments import NO_WAIT, check_acquire
 from lockcore.attempt import Acquisition, first_lease, give_back
-from lockcore.awaited import Settled, StandIn, next_waiter
+from lockcore.awaited import Settled, next_waiter
 from lockcore.claims import Terms
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.engine import Engine
 from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import ReleaseRound, Round, SetRound
+from lockcore.rounds import ReleaseRound, SetRound
 from lockcore.shells.driver import LoopDriver
-from lockcore.turns import Offer, Request, Turn
+from lockcore.turns import Offer, Request
 
 Steps = Generator[Request, int, Any]
 
@@ -43,8 +43,7 @@ Steps = Generator[Request, int, Any]
 class Shortcut:
     """The operations of the callers of one driver.
 
-    `check_caller` raises for a caller that may be where nobody can wait. `gather` and `leave` stand
-    around stand-ins that a timer steps (see `LoopDriver`).
+    `check_caller` raises for a caller that may be where nobody can wait.
     """
 
     def __init__(self, driver: LoopDriver, hub: Any, check_caller: Callable[[], None]) -> None:
@@ -62,8 +61,6 @@ class Shortcut:
         self._current: Callable[[], Any] = getcurrent
         self.now: Callable[[], int] = monotonic_ns
         self._switch: Callable[[Any], object] = greenlet.switch
-        self.gather: Callable[[], None] = driver.gather
-        self.leave: Callable[[], None] = driver.leave
 
     def try_acquire(
         self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT
@@ -97,8 +94,7 @@ class Shortcut:
             self._check_caller()
         round_ = self._first_round(resource, ttl_ms, wait_ms, now_ns)
         if round_ is None:
-            steps = self.steps_in_line(cast("str", resource), wait_ms)
-            return cast("Lease | Denied", self._driven(steps))
+            return cast("Lease | Denied", self._driven(self._steps_in_line(resource, wait_ms)))
         try:
             self._send(round_)
             if round_.outcome is None:
@@ -150,6 +146,14 @@ class Shortcut:
             self._engine, round_.resource, round_.terms, wait, round_.started_ns, driver.random
         )
         return first.after(round_, now_ns)
+
+    def _steps_in_line(self, resource: object, wait_ms: object) -> Steps:
+        self._driver.check_open()
+        now_ns = self.now()
+        name = cast("str", resource)
+        wait = cast("float", wait_ms)
+        line = Acquisition(self._engine, name, self._terms, wait, now_ns, self._driver.random)
+        return line.steps(now_ns)
 
     def drive(self, steps: Steps) -> Any:
         """Run an operation's steps in this greenlet."""
@@ -241,110 +245,3 @@ class Shortcut:
         elif not isinstance(error, CannotWaitError):
             # A CannotWaitError has found somebody else inside.
             self.inside = False
-
-    # -- for a caller that parks once for many operations: a stand-in goes on in its place ---------
-
-    @property
-    def is_observed(self) -> bool:
-        """True if a listener is told of operations, in their caller's greenlet.
-
-        Then `try_…` is to be used.
-        """
-        return self._engine.listener is not None
-
-    def begin_acquire(
-        self, resource: str, ttl_ms: object, wait_ms: object, now_ns: int, waiter: StandIn
-    ) -> SetRound | None:
-        """Send a first attempt that began at `now_ns`. `waiter` is stepped once it is settled.
-
-        If it is settled already, `waiter` is not stepped. None: nothing was sent, because others
-        wait for the resource here, or because a listener is told of operations; then `try_acquire`
-        is to be used. A caller that gives up before the round is settled calls its `abandon`.
-        """
-        if self._engine.listener is not None:
-            return None
-        round_ = self._first_round(resource, ttl_ms, wait_ms, now_ns)
-        if round_ is not None:
-            try:
-                self._send(round_)
-            except BaseException:
-                round_.abandon()
-                raise
-            if round_.outcome is None:
-                round_.waiter = waiter
-        return round_
-
-    def lease_of(self, round_: SetRound) -> Lease | None:
-        """The lease of a settled first attempt, by the clock now; None: `steps_after` decides."""
-        return first_lease(round_, self.now())
-
-    def steps_after(self, round_: SetRound, wait_ms: object) -> Steps:
-        """The steps that are left of an acquire whose first attempt gave no lease, for `carry`."""
-        return self._rest_of(round_, wait_ms, self.now())
-
-    def steps_in_line(self, resource: str, wait_ms: object) -> Steps:
-        """The steps of an acquire of a resource that others wait for here, for `carry`.
-
-        `begin_acquire` has just said that others wait.
-        """
-        self._driver.check_open()
-        now_ns = self.now()
-        random = self._driver.random
-        line = Acquisition(
-            self._engine, resource, self._terms, cast("float", wait_ms), now_ns, random
-        )
-        return line.steps(now_ns)
-
-    def carry(self, steps: Steps, waiter: StandIn, *, first: bool) -> Lease | Denied | None:
-        """Go on with an acquire's steps, from the `first` or from where they waited.
-
-        None: `waiter` is stepped next.
-        """
-        engine = self._engine
-        # The process was forked meanwhile: the votes that are missing say nothing.
-        if engine.foreign:
-            self._driver.check_usable()
-        try:
-            self.inside = True
-            request = next(steps) if first else steps.send(self.now())
-            while True:
-                # An offer is the caller's as soon as it looks at the clock.
-                if not isinstance(request, Offer):
-                    settled = cast("Round | Turn", request)
-                    self._submit(settled)
-                    if settled.outcome is None:
-                        settled.waiter = waiter
-                        return None
-                request = steps.send(self.now())
-        except StopIteration as done:
-            return cast("Lease | Denied", done.value)
-        finally:
-            self.inside = False
-
-    def _submit(self, request: Round | Turn) -> None:
-        if not isinstance(request, SetRound) or self._engine.retired:
-            self._driver.submit(request)
-            return
-        try:
-            self._engine.submit(request)
-        except BaseException:
-            self._driver.interrupted()
-            raise
-
-    def begin_release(self, lease: Lease, now_ns: int, waiter: StandIn) -> ReleaseRound:
-        """Send a release, as `begin_acquire` sends an attempt. No listener is told of it."""
-        try:
-            round_ = self._send_release(lease, now_ns)
-        except BaseException as error:
-            self._release_failed(lease, error)
-            raise
-        if round_.outcome is None:
-            round_.waiter = waiter
-        return round_
-
-    def park(self) -> object:
-        """Have the calling greenlet wait until somebody wakes it, in the end its stand-in.
-
-        Returns the value that it is woken with.
-        """
-        return self._switch(next_waiter(self._engine) or self._hub)

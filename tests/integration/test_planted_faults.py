@@ -116,6 +116,7 @@ POINTS = {
     "nonsense": "Nonsense",
     "leaves-keys": "LeavesKeys",
     "raises-often": "RaisesOften",
+    "slow-redlock": "SlowRedlock",
 }
 HOLDS = ("0", "50us", "1ms")
 CASES = [
@@ -426,3 +427,9 @@ def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(
     assert ended.safety["tested_leases"] > 0, ended.said
     if ended.safety["tested_leases"] >= 100 and ended.result["generator"]["verdict"] == "VALID":
         assert (ended.word, ended.code) == ("SAFE", 0), ended.said
+
+
+def test_a_library_whose_acquire_became_slow_is_seen_to_be_slow(run: Callable[..., Ended]) -> None:
+    """Callers of every recipe ask by the public method, as an application does."""
+    ended = run("slow-redlock", "--processes", "1", "--duration", "500ms", "--hold", "0")
+    assert ended.result["latency_s"]["acquire"]["p50"] >= 0.02, ended.said

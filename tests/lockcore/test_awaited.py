@@ -1,11 +1,9 @@
 """Who is woken, and in what order: one after the other, whether the loop or a caller that parks
 asks for the next."""
 
-from typing import Any
-
 import pytest
 
-from lockcore.awaited import Core, Settled, StandIn, hand_out, next_waiter
+from lockcore.awaited import Core, Settled, hand_out, next_waiter
 from tests.lockcore.scripted import ScriptedFleet
 
 
@@ -66,43 +64,3 @@ def test_whoever_comes_behind_an_interrupt_stays_ready() -> None:
     assert ([one.waiter for one in engine.ready], engine.woken) == (["c"], 0)
     hand_out(engine, wake)
     assert names == ["a", "c"]
-
-
-def test_a_stand_in_is_stepped_in_its_turn_and_its_caller_woken_only_if_it_says_so() -> None:
-    names: list[str] = []
-
-    def stand_in(name: str, needed: bool) -> StandIn:
-        def step() -> bool:
-            names.append(f"step {name}")
-            if name == "x":
-                engine.ready.append(settled("later"))
-            return needed
-
-        return StandIn(name, step)
-
-    engine = of("a", stand_in("x", False), stand_in("y", True), "b", stand_in("z", False))
-    hand_out(engine, names.append)
-    assert names == ["a", "step x", "step y", "y", "b", "step z", "later"]
-    assert (engine.ready, engine.woken) == ([], 0)
-
-
-def test_a_caller_that_parks_steps_the_stand_ins_before_the_next_caller() -> None:
-    steps: list[Any] = []
-    engine = of(
-        *(StandIn(None, lambda number=number: bool(steps.append(number))) for number in range(3)),
-        "a",
-    )
-    assert (next_waiter(engine), steps) == ("a", [0, 1, 2])
-    assert next_waiter(engine) is None
-
-
-def test_whoever_comes_behind_an_interrupted_stand_in_stays_ready() -> None:
-    def step() -> bool:
-        raise KeyboardInterrupt
-
-    engine = of(StandIn("x", step), "a")
-    names = list[str]()
-    with pytest.raises(KeyboardInterrupt):
-        hand_out(engine, names.append)
-    hand_out(engine, names.append)
-    assert names == ["a"]

@@ -2,11 +2,9 @@
 runs*.
 
 Rules, beside those of README: who begins, and who gets which of the fleets of equal servers, is
-random; all have one seed. All have ordinary callers, which ask by the public names of a lock:
-stand-ins would save our own lock a switch that no other lock is saved, and they know the inside of
-one version only. What the faults of one side need (proxies, the shim) is put under the servers of
-all, so that only the fault differs. A round of an open loop whose timer was late is repeated, too:
-the same delay hides what differs.
+random; all have one seed. What the faults of one side need (proxies, the shim) is put under the
+servers of all, so that only the fault differs. A round of an open loop whose timer was late is
+repeated, too: the same delay hides what differs.
 """
 
 from __future__ import annotations
@@ -295,7 +293,6 @@ def _run(
         ring,
         bind=plan.bind,
         more=True,
-        stand_ins=False,
     )
     result = run_on(servers, run, interrupts, None, environ=side.environ(), series=series).result
     if interrupts.count:

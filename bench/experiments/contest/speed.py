@@ -148,13 +148,6 @@ GROWN = (
     _changed("open loop at 60 % of it", share=0.6),
     _changed("10 minutes", "--duration", f"{LONG_S}s", once=True),
     _changed("64 users on 200 resources", "--resources", "200", users=64),
-    _changed(
-        "64 users on 200 resources, waiting for their own",
-        "--resources",
-        "200",
-        "--wait-for-own",
-        users=64,
-    ),
     _changed("64 users on one resource", "--resources", "1", users=64),
 )
 # The CPU per lease may be so many times that of BASE; where callers meet, that of CALM.
@@ -162,7 +155,7 @@ FLAT = 1.15
 CONTENDED = 1.3
 GROWN_BARS: tuple[Beside, ...] = tuple(
     (f"{entry.name}: client CPU ÷ that of {other}", entry.name, other, "client_us", truediv, bar)
-    for other, bar, some in ((BASE, FLAT, GROWN[1:-3]), (CALM, CONTENDED, GROWN[-3:]))
+    for other, bar, some in ((BASE, FLAT, GROWN[1:-2]), (CALM, CONTENDED, GROWN[-2:]))
     for entry in some
 )
 # the turns of each entry, one per round

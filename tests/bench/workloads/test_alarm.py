@@ -18,7 +18,6 @@ from bench.workloads.alarm import (
     PreciseAlarm,
     Rests,
 )
-from lockcore.awaited import StandIn
 from lockcore.clock import monotonic_ns
 
 MS = 1_000_000
@@ -110,37 +109,6 @@ def test_cancelled_and_killed_in_the_same_turn_wakes_once(alarm: Alarm) -> None:
     alarm.cancel(waiter)
     waiter.join(30)
     assert ends == ["killed", "cleaned up"]
-
-
-def test_whoever_is_due_at_once_is_gathered_also_if_one_of_them_raises(alarm: Alarm) -> None:
-    seen: list[str] = []
-
-    def wait(due_ns: int, name: str) -> None:
-        alarm.wait_until(due_ns)
-        seen.append(name)
-
-    def broken() -> bool:
-        seen.append("broken")
-        raise RuntimeError("a bug")
-
-    alarm.around(lambda: seen.append("gather"), lambda: seen.append("leave"))
-    due_ns = monotonic_ns() + 50 * MS
-    waiters = [gevent.spawn(wait, due_ns + place, f"waiter {place}") for place in range(3)]
-    gevent.sleep(0)
-    assert seen == [], "who waits is nothing to gather"
-    alarm.call(due_ns + 3, StandIn(object(), broken))
-    while monotonic_ns() <= due_ns + 3:
-        # the hub is busy, and all are due when it comes to them
-        pass
-    before = get_hub().handle_error
-    get_hub().handle_error = lambda *_: None
-    try:
-        gevent.joinall(waiters, timeout=30)
-        while "broken" not in seen:
-            gevent.sleep(0.001)
-    finally:
-        get_hub().handle_error = before
-    assert seen[:6] == ["gather", "waiter 0", "waiter 1", "waiter 2", "broken", "leave"]
 
 
 def test_a_closed_alarm_gives_its_descriptor_back() -> None:

@@ -151,15 +151,6 @@ def test_who_is_ready_while_others_are_woken_needs_no_call_of_its_own(driver: Dr
         driver.hears(index, GRANTED * 2)
     assert seen == ["first", "second", "turn"]
     assert not driver.soon
-    driver.gather()
-    again = driver.parked("held", FAR_FUTURE_NS - 1)
-    again.waiter = lambda: seen.append("again")
-    again.settle()
-    assert not driver.soon
-    # nobody is woken here: it is the next thing the loop does
-    driver.leave()
-    assert driver.turn() == 1
-    assert seen[-1] == "again"
 
 
 def test_what_was_asked_for_leaves_though_the_last_one_breaks_off_the_waking(

@@ -18,6 +18,7 @@ import gevent
 
 from bench.recipes.plain import HELD, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
+from bench.recipes.redlock import RedlockRecipe
 from lockcore import Denied, Lease, Outcome
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
@@ -333,3 +334,23 @@ class RaisesOften(Honest):
         """Raise here, too."""
         super().close()
         raise RuntimeError("closed twice")
+
+
+class SlowRedlock(RedlockRecipe):
+    """lockcore's Redlock, with a `try_acquire` that takes 20 ms longer."""
+
+    @classmethod
+    def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
+        """Connect, and change the method where the library has it."""
+        recipe = super().connect(targets, settings)
+        library: Any = recipe.acquire
+        owner = type(library.__self__)
+        quick = owner.try_acquire
+
+        def slow(*call: Any) -> Any:
+            gevent.sleep(0.02)
+            return quick(*call)
+
+        owner.try_acquire = slow
+        recipe.acquire = library.__self__.try_acquire
+        return recipe

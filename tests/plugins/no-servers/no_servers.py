@@ -8,7 +8,6 @@ cores for the servers, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 from gevent import get_hub
@@ -39,7 +38,7 @@ class NoServers(RedlockRecipe):
     @classmethod
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
         """See `Recipe.connect`."""
-        recipe = super().connect(targets, replace(settings, merge_releases=False))
+        recipe = super().connect(targets, settings)
         driver: Any = recipe._lock._driver
         # a batch, the same for every instance, and its replies
         last: list[bytes] = [b"", b""]
