@@ -42,9 +42,9 @@ MODULES = tuple(
         "attempt",
         "observed",
         "counted",
-        "shells.wire",
-        "shells.shortcut",
-        "shells.tasks",
+        "shells.common.wire",
+        "shells.greenlets.fast",
+        "shells.tasks.fast",
     )
 )
 LOAD = (

@@ -26,10 +26,10 @@ from lockcore.settings import MOST_UNOBSERVED, Settings
 from lockcore.turns import Request
 
 if TYPE_CHECKING:
-    from lockcore.shells.aio import AsyncDriver
-    from lockcore.shells.blocking import ThreadDriver
-    from lockcore.shells.greenlet import GreenletDriver
-    from lockcore.shells.target import InstanceTarget
+    from lockcore.shells.common.target import InstanceTarget
+    from lockcore.shells.greenlets.driver import GreenletDriver
+    from lockcore.shells.tasks.driver import AsyncDriver
+    from lockcore.shells.threads.driver import ThreadDriver
 
 D = TypeVar("D", bound="GreenletDriver | ThreadDriver | AsyncDriver")
 Shell = Literal["auto", "gevent", "threads"]
@@ -37,7 +37,7 @@ Shell = Literal["auto", "gevent", "threads"]
 
 def _targets_of(urls: Sequence[str], settings: Settings) -> list[InstanceTarget]:
     # This is imported late because redis-py imports asyncio.
-    from lockcore.shells.target import target_of
+    from lockcore.shells.common.target import target_of
 
     if isinstance(urls, str):
         raise TypeError("urls must be a list of instance URLs, not one string")
@@ -60,11 +60,11 @@ def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:
         monkey = sys.modules.get("gevent.monkey")
         name = "gevent" if monkey is not None and monkey.is_module_patched("socket") else "threads"
     if name == "gevent":
-        from lockcore.shells.greenlet import GreenletDriver
+        from lockcore.shells.greenlets.driver import GreenletDriver
 
         return GreenletDriver
     if name == "threads":
-        from lockcore.shells.blocking import ThreadDriver
+        from lockcore.shells.threads.driver import ThreadDriver
 
         return ThreadDriver
     raise ValueError(
@@ -329,7 +329,7 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
     @classmethod
     async def connect(cls, urls: Sequence[str], **settings: Any) -> AsyncRedlock:
         """See `Redlock.connect`."""
-        from lockcore.shells.aio import AsyncDriver
+        from lockcore.shells.tasks.driver import AsyncDriver
 
         checked = Settings(**settings)
         return cls(await AsyncDriver.connect(_targets_of(urls, checked), checked))

@@ -38,7 +38,7 @@ HEAVY = (
 )
 
 # no public names of the lock
-INSIDE = ("lockcore.awaited", "lockcore.rounds", "lockcore.shells.shortcut")
+INSIDE = ("lockcore.awaited", "lockcore.rounds", "lockcore.shells.greenlets.fast")
 
 
 def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -40,8 +40,8 @@ from lockcore.commands import COMPARE_AND_DELETE, Script
 from lockcore.errors import InstanceError, InstanceRefusedError
 from lockcore.membership import Hello
 from lockcore.model import Closed
-from lockcore.shells.handshake import shake
-from lockcore.shells.target import target_of
+from lockcore.shells.common.handshake import shake
+from lockcore.shells.common.target import target_of
 
 # A prime number, so that every kind of command is observed.
 OBSERVE_EVERY = 61

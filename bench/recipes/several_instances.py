@@ -30,7 +30,7 @@ from bench.recipes.protocol import About, RecipeSettings
 from bench.topology.target import client_of, parse_targets
 from lockcore import Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
-from lockcore.shells.failure import failure_of
+from lockcore.shells.common.failure import failure_of
 
 
 class MultiWrite(PlainRecipe):

@@ -24,8 +24,8 @@ from bench.topology.shim import find_compiler, shim_library
 from bench.topology.target import KEY_PREFIX
 from lockcore.errors import InstanceError
 from lockcore.membership import MEANINGS, IdentityKind
-from lockcore.shells.handshake import shake
-from lockcore.shells.target import target_of
+from lockcore.shells.common.handshake import shake
+from lockcore.shells.common.target import target_of
 
 _UNREAL_S = 300e-6
 # a fifth of the usual instance timeout

@@ -30,10 +30,10 @@ from bench.topology.hazards import SETTINGS, Hazard, hazards_of, persistence_of
 from bench.topology.target import KEY_PREFIX, client_of, parse_targets
 from lockcore.clock import NS_PER_S
 from lockcore.errors import InstanceError
-from lockcore.shells.failure import SENTINEL, failure_of
-from lockcore.shells.handshake import dialect_of, shake
-from lockcore.shells.peer import PATIENCE_S, look
-from lockcore.shells.target import InstanceTarget
+from lockcore.shells.common.failure import SENTINEL, failure_of
+from lockcore.shells.common.handshake import dialect_of, shake
+from lockcore.shells.common.peer import PATIENCE_S, look
+from lockcore.shells.common.target import InstanceTarget
 
 _AOF_COUNTERS = ("aof_delayed_fsync", "aof_rewrites")
 _AOF_NOW = (

@@ -358,7 +358,7 @@ def test_a_tenth_of_the_core_s_cpu_is_caught_with_real_pairs(
     it."""
     for name in ("old", "new"):
         shutil.copytree(ROOT / "lockcore", folder / name / "lockcore")
-    shortcut = folder / "new" / "lockcore" / "shells" / "shortcut.py"
+    shortcut = folder / "new" / "lockcore" / "shells" / "greenlets" / "fast.py"
     text = shortcut.read_text(encoding="utf-8")
     head = '        """See Redlock.try_acquire."""\n'
     assert text.count(head) == 1

@@ -10,7 +10,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.model import Lease
 from lockcore.owed import LONGEST_PAUSE_NS
 from lockcore.resp import TRANSIENT
-from lockcore.shells.connections import GRACE_NS, STILL_NS, Drain
+from lockcore.shells.common.connections import GRACE_NS, STILL_NS, Drain
 from tests.doubles.keyspace import OK, ONE, WRONGTYPE, ZERO
 from tests.lockcore.scripted import (
     DELIFEQ,

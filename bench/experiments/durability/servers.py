@@ -31,7 +31,7 @@ from bench.topology.probe import inspect, leaked_keys, require_independent
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
 from lockcore.clock import NS_PER_MS
-from lockcore.shells.target import InstanceTarget
+from lockcore.shells.common.target import InstanceTarget
 
 _CONFIG = ("--latency-monitor-threshold", "1", "--auto-aof-rewrite-percentage", "0")
 # So many connections are allowed beyond those of the load.

@@ -271,7 +271,7 @@ def take_over() -> None:
     redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain
     from lockcore.membership import Hello
-    from lockcore.shells.handshake import Connected
+    from lockcore.shells.common.handshake import Connected
 
     def shake(target: Any) -> Any:
         index = int(target.address.rpartition(":")[2]) - PORT

@@ -21,8 +21,8 @@ from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from lockcore import Outcome, RetryPolicy
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
 from lockcore.membership import Hello
-from lockcore.shells.handshake import shake
-from lockcore.shells.target import InstanceTarget, target_of
+from lockcore.shells.common.handshake import shake
+from lockcore.shells.common.target import InstanceTarget, target_of
 from tests.doubles.instance import Instances
 from tests.doubles.keyspace import error
 from tests.integration.lockcore.certificates import Certificates
@@ -427,7 +427,7 @@ def test_a_handshake_that_raises_anything_closes_its_socket(
         made.append((connection, connection._sock))
         raise fault("nobody foresaw it")
 
-    monkeypatch.setattr("lockcore.shells.handshake._inspect", inspect)
+    monkeypatch.setattr("lockcore.shells.common.handshake._inspect", inspect)
     with pytest.raises(fault):
         shake(target_of(instances.urls[0], 5.0, ""))
     assert [sock.inner.fileno() for _, sock in made] == [-1]

@@ -9,8 +9,8 @@ from bench.topology.doctor import examine_target
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome
 from lockcore.errors import InstanceRefusedError
-from lockcore.shells.handshake import dialect_of
-from lockcore.shells.target import target_of
+from lockcore.shells.common.handshake import dialect_of
+from lockcore.shells.common.target import target_of
 from tests.doubles.instance import Instance
 from tests.integration.lockcore.conftest import SERVERS, server_of
 from tests.integration.lockcore.keys import client

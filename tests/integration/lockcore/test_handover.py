@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockcore import Outcome, RetryPolicy
-from lockcore.shells.call import locked
+from lockcore.shells.threads.call import locked
 from tests.doubles.instance import REFUSE, Instances
 from tests.integration.lockcore.shell import Connect, Scripted, Shell, ThreadShell, only
 from tests.integration.lockcore.test_observer import Notes

@@ -123,9 +123,7 @@ def test_a_tick_interrupted_at_any_moment_lets_nobody_wait_for_ever(
     driver = lock._driver
     tick = driver.tick
     for moment in count(1):
-        interrupt = Interrupt(
-            moment, "driver.py", "greenlet.py", "engine.py", "turns.py", "deadlines.py"
-        )
+        interrupt = Interrupt(moment, "driver.py", "engine.py", "turns.py", "deadlines.py")
 
         def struck(trace: Any = interrupt.trace) -> None:
             sys.settrace(trace)

@@ -19,7 +19,7 @@ from lockcore import AsyncRedlock, LagCap, Outcome, Redlock
 from lockcore import settings as lockcore_settings
 from lockcore.errors import InstanceRefusedError
 from lockcore.membership import SWAPS_EVERY_NS
-from lockcore.shells.wire import READ_BYTES
+from lockcore.shells.common.wire import READ_BYTES
 from tests.doubles.instance import CLOSE, LOSE, Instances
 from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.conftest import server_of

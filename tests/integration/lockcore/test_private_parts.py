@@ -10,7 +10,8 @@ from redis.connection import Connection, SSLConnection
 
 from lockcore import Outcome
 from lockcore.errors import InstanceError
-from lockcore.shells import aio, handshake, target, tasks
+from lockcore.shells.common import handshake, target
+from lockcore.shells.tasks import driver, fast
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import (
     TTL_MS,
@@ -46,7 +47,7 @@ def test_futures_have_what_seats_rely_on_today() -> None:
     """Else lockcore is right and slower, and nobody knows why."""
 
     async def knows() -> bool:
-        return tasks.knows(asyncio.get_running_loop().create_future())
+        return fast.knows(asyncio.get_running_loop().create_future())
 
     assert asyncio.run(knows())
     assert uvloop.run(knows())
@@ -56,7 +57,7 @@ def test_futures_have_what_seats_rely_on_today() -> None:
 def test_without_the_private_parts_of_futures_the_loop_steps_every_task(
     shell: Shell, connect: Connect, instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "PRIVATE", (*tasks.PRIVATE, "renamed"))
+    monkeypatch.setattr(fast, "PRIVATE", (*fast.PRIVATE, "renamed"))
     lock = connect(instances.urls)
     assert not lock._driver._shortcut.seats.steps
     works(shell, lock)
@@ -120,8 +121,8 @@ def test_redis_py_still_connects_by_the_method_that_is_overridden() -> None:
 def test_a_loop_of_uvloop_is_still_known_by_its_module() -> None:
     """Else a reset that comes with the last bytes is not noticed there."""
     loop = uvloop.new_event_loop()
-    assert aio.is_uvloop(loop)
+    assert driver.is_uvloop(loop)
     loop.close()
     plain = asyncio.new_event_loop()
-    assert not aio.is_uvloop(plain)
+    assert not driver.is_uvloop(plain)
     plain.close()

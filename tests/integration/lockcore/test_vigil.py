@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockcore.shells import vigil
+from lockcore.shells.common import vigil
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import TTL_MS, Shell
 

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from lockcore.shells.target import HEARD_BYTES, InstanceTarget
+from lockcore.shells.common.target import HEARD_BYTES, InstanceTarget
 
 PATIENCE_S = 1.0
 FIRST_WORD_S = 0.25

@@ -12,8 +12,8 @@ from lockcore.commands import Dialect
 from lockcore.membership import Hello
 from lockcore.model import Outcome
 from lockcore.rounds import SetRound
-from lockcore.shells.driver import FEW, SLACK_NS, LoopDriver
-from lockcore.shells.target import InstanceTarget
+from lockcore.shells.common.driver import FEW, SLACK_NS, LoopDriver
+from lockcore.shells.common.target import InstanceTarget
 from lockcore.turns import Turn
 from tests.lockcore.scripted import settings_of
 

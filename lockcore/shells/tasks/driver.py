@@ -2,7 +2,7 @@
 
 Rules: there is one engine per event loop (asyncio's own or uvloop). A task that is cancelled where
 it waits abandons its round. A batch leaves at once when little is in flight, else once per pass of
-the loop. The first attempt and the release take a short cut past the step generator (tasks.py).
+the loop. The first attempt and the release take a short cut past the step generator (fast.py).
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.observed import Listener
 from lockcore.settings import Settings
-from lockcore.shells.connections import LOOK_S
-from lockcore.shells.driver import LoopDriver
-from lockcore.shells.handshake import Shaken, discard, shaken
-from lockcore.shells.target import InstanceTarget
-from lockcore.shells.tasks import TaskShortcut, step_all
-from lockcore.shells.wire import Wire
+from lockcore.shells.common.connections import LOOK_S
+from lockcore.shells.common.driver import LoopDriver
+from lockcore.shells.common.handshake import Shaken, discard, shaken
+from lockcore.shells.common.target import InstanceTarget
+from lockcore.shells.common.wire import Wire
+from lockcore.shells.tasks.fast import TaskShortcut, step_all
 from lockcore.turns import Offer, Request
 
 T = TypeVar("T")

@@ -19,12 +19,12 @@ from itertools import count
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
 from lockcore.errors import InstanceClosedError
 from lockcore.settings import Settings
-from lockcore.shells.call import Call
-from lockcore.shells.connections import LOOK_S, Drain
-from lockcore.shells.driver import LoopDriver
-from lockcore.shells.handshake import shaken
-from lockcore.shells.target import InstanceTarget
-from lockcore.shells.wire import Wire
+from lockcore.shells.common.connections import LOOK_S, Drain
+from lockcore.shells.common.driver import LoopDriver
+from lockcore.shells.common.handshake import shaken
+from lockcore.shells.common.target import InstanceTarget
+from lockcore.shells.common.wire import Wire
+from lockcore.shells.threads.call import Call
 
 LOOK_NS = int(LOOK_S * NS_PER_S)
 

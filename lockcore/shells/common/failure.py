@@ -34,8 +34,8 @@ from lockcore.errors import (
     InstanceRefusedError,
     InstanceTimeoutError,
 )
-from lockcore.shells.peer import Peer, Speech, speech_of
-from lockcore.shells.target import InstanceTarget
+from lockcore.shells.common.peer import Peer, Speech, speech_of
+from lockcore.shells.common.target import InstanceTarget
 
 LONGEST_QUOTE = 120
 SENTINEL = (

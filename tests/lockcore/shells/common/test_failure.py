@@ -14,9 +14,9 @@ import pytest
 
 from bench.topology.fleet import HOST, KeptPort
 from lockcore.errors import InstanceError, InstanceRefusedError
-from lockcore.shells import peer as look_closer
-from lockcore.shells.handshake import shake
-from lockcore.shells.target import target_of
+from lockcore.shells.common import peer as look_closer
+from lockcore.shells.common.handshake import shake
+from lockcore.shells.common.target import target_of
 from tests.doubles.peer import (
     PONG,
     UNKNOWN,

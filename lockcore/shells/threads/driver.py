@@ -1,7 +1,7 @@
 """Waiting by threads: *one daemon I/O thread per Redlock carries the calls of all others*.
 
-Rules: a caller leaves a job in the I/O thread's inbox (polled.py) and sleeps on a lock of its own;
-one whose signal handler locks, too, has a second lock for that. One that is interrupted there
+Rules: a caller leaves a job in the I/O thread's inbox (io_thread.py) and sleeps on a lock of its
+own; one whose signal handler locks, too, has a second lock for that. One that is interrupted there
 leaves word that it is gone. The I/O thread itself (a `__del__` collected there, an observer) waits
 for nobody. A lease is its caller's by the caller's own reading of the clock, always the last thing
 done (call.py). At interpreter exit what is queued is still sent.
@@ -25,10 +25,10 @@ from lockcore.model import Denied, Lease, Outcome
 from lockcore.observed import Listener
 from lockcore.rounds import Round, SetRound
 from lockcore.settings import Settings
-from lockcore.shells.call import Call, locked, nothing, ring
-from lockcore.shells.handshake import discard, shaken
-from lockcore.shells.polled import PolledDriver
-from lockcore.shells.target import InstanceTarget
+from lockcore.shells.common.handshake import discard, shaken
+from lockcore.shells.common.target import InstanceTarget
+from lockcore.shells.threads.call import Call, locked, nothing, ring
+from lockcore.shells.threads.io_thread import PolledDriver
 from lockcore.turns import Request
 
 T = TypeVar("T")

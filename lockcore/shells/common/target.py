@@ -22,7 +22,7 @@ from redis.retry import Retry
 from lockcore.errors import ProtocolError
 from lockcore.framing import NOT_WHOLE, Framing
 from lockcore.mask import Mask, Transport, shown
-from lockcore.shells.url import address_of
+from lockcore.shells.common.url import address_of
 
 # So many bytes of the beginning of a conversation are kept.
 HEARD_BYTES = 512

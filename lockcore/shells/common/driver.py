@@ -18,9 +18,9 @@ from lockcore.observed import Listener, Unraising
 from lockcore.pipeline import await_few
 from lockcore.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
-from lockcore.shells.connections import Connections, Drain
-from lockcore.shells.target import InstanceTarget
-from lockcore.shells.vigil import PASS_NS, Vigil
+from lockcore.shells.common.connections import Connections, Drain
+from lockcore.shells.common.target import InstanceTarget
+from lockcore.shells.common.vigil import PASS_NS, Vigil
 from lockcore.turns import Request, Turn
 
 T = TypeVar("T")

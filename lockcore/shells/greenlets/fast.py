@@ -23,7 +23,7 @@ from lockcore.engine import Engine
 from lockcore.errors import CannotWaitError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.rounds import ReleaseRound, SetRound
-from lockcore.shells.driver import LoopDriver
+from lockcore.shells.common.driver import LoopDriver
 from lockcore.turns import Offer, Request
 
 Steps = Generator[Request, int, Any]

@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from lockcore import Redlock
-from lockcore.shells.target import InstanceTarget, target_of
+from lockcore.shells.common.target import InstanceTarget, target_of
 
 SECRET = "s3cret"
 

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from lockcore.shells import tasks
-from lockcore.shells.tasks import Seat, Seats, step_all
+from lockcore.shells.tasks import fast
+from lockcore.shells.tasks.fast import Seat, Seats, step_all
 from tests.lockcore.test_awaited import of
 
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
@@ -95,9 +95,9 @@ def test_what_is_settled_already_is_not_waited_for() -> None:
 def test_the_next_task_waits_where_one_has_been_stepped(
     remembers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if tasks.__file__.endswith(".py"):
-        monkeypatch.setattr(tasks, "REMEMBERS_WHO_AWAITS", remembers)
-    elif remembers != tasks.REMEMBERS_WHO_AWAITS:
+    if fast.__file__.endswith(".py"):
+        monkeypatch.setattr(fast, "REMEMBERS_WHO_AWAITS", remembers)
+    elif remembers != fast.REMEMBERS_WHO_AWAITS:
         pytest.skip("machine code: the Python it was compiled for decides")
 
     async def main() -> tuple[list[str], bool]:

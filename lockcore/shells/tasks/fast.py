@@ -24,7 +24,7 @@ from lockcore.engine import Engine
 from lockcore.model import Lease, Outcome
 from lockcore.observed import Listener
 from lockcore.rounds import ReleaseRound, SetRound
-from lockcore.shells.driver import LoopDriver
+from lockcore.shells.common.driver import LoopDriver
 
 # From Python 3.14 on a future keeps hold of every task that awaited it.
 REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)

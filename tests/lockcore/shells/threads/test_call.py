@@ -9,7 +9,7 @@ import pytest
 
 from lockcore.errors import InstanceClosedError
 from lockcore.model import Closed, Lease, Outcome, Tally
-from lockcore.shells.call import Call, ring
+from lockcore.shells.threads.call import Call, ring
 from lockcore.turns import Offer
 
 

@@ -3,7 +3,7 @@ vain."""
 
 from itertools import pairwise
 
-from lockcore.shells.vigil import AWAKE_NS, LONELY, MOST_SKIPPED, Vigil
+from lockcore.shells.common.vigil import AWAKE_NS, LONELY, MOST_SKIPPED, Vigil
 
 
 def test_a_lone_callers_loop_stays_awake_from_one_reply_to_the_next() -> None:

@@ -9,8 +9,8 @@ import pytest
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from lockcore.mask import SCHEMES, Transport
-from lockcore.shells.target import target_of
-from lockcore.shells.url import OPTIONS, Use, address_of
+from lockcore.shells.common.target import target_of
+from lockcore.shells.common.url import OPTIONS, Use, address_of
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedE
 from lockcore.membership import twin_of
 from lockcore.rounds import SetRound
 from lockcore.settings import Settings
-from lockcore.shells.handshake import Connected, Shaken
-from lockcore.shells.target import InstanceTarget
-from lockcore.shells.wire import Wire
+from lockcore.shells.common.handshake import Connected, Shaken
+from lockcore.shells.common.target import InstanceTarget
+from lockcore.shells.common.wire import Wire
 
 # The pause between two looks whether a close is over.
 LOOK_S = 0.001

@@ -2,7 +2,7 @@
 
 Rules: there is one engine per hub (thread). A greenlet that is killed while it waits abandons its
 round. A batch leaves at once when little is in flight, else once per pass of the loop. What a
-caller does is in shortcut.py, which is compiled.
+caller does is in fast.py, which is compiled.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -20,12 +20,12 @@ from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
-from lockcore.shells.connections import LOOK_S
-from lockcore.shells.driver import LoopDriver
-from lockcore.shells.handshake import Shaken, shaken
-from lockcore.shells.shortcut import Shortcut
-from lockcore.shells.target import InstanceTarget
-from lockcore.shells.wire import Wire
+from lockcore.shells.common.connections import LOOK_S
+from lockcore.shells.common.driver import LoopDriver
+from lockcore.shells.common.handshake import Shaken, shaken
+from lockcore.shells.common.target import InstanceTarget
+from lockcore.shells.common.wire import Wire
+from lockcore.shells.greenlets.fast import Shortcut
 from lockcore.turns import Request
 
 T = TypeVar("T")

@@ -31,9 +31,9 @@ from lockcore.commands import (
 )
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
 from lockcore.membership import NO_IDENTITY, NOT_COUNTED, Hello, fields_of, identity_of, swaps_of
-from lockcore.shells.failure import CLUSTER, REPLICA, SENTINEL, failure_of, is_unexplained
-from lockcore.shells.peer import look
-from lockcore.shells.target import InstanceTarget
+from lockcore.shells.common.failure import CLUSTER, REPLICA, SENTINEL, failure_of, is_unexplained
+from lockcore.shells.common.peer import look
+from lockcore.shells.common.target import InstanceTarget
 
 TCP_USER_TIMEOUT_MS = 10_000
 

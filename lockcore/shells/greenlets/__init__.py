@@ -1,0 +1,1 @@
+"""Waiting by greenlets of gevent."""

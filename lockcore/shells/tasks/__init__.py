@@ -1,0 +1,1 @@
+"""Waiting by tasks of asyncio, or of uvloop."""
