@@ -6,7 +6,6 @@ from pathlib import Path
 
 import gevent
 import pytest
-from gevent import get_hub
 
 from bench.workloads.alarm import (
     _LEAST_NS,
