@@ -16,7 +16,7 @@ from bench.scenario import load
 from bench.topology.fleet import start_fleet
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("lockcore", "bench", "dashboards", ".github")
+FOLDERS = ("lockcore", "bench", "dashboards", "docs", ".github")
 PAGES = [
     ROOT / "README.md",
     *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md"))),

@@ -46,7 +46,6 @@ TRIALS = (
         SHORT,
     ),
     Trial(r"lockbench gate --baseline git:main$", frozenset({2}), text="--candidate git:HEAD"),
-    Trial(r"lockbench gate$", frozenset({2}), text="no baseline was named"),
     Trial(r"lockbench gate", MEASURED, GATED, slow=True),
     Trial(r"lockbench compare", frozenset({0, 2, 4}), slow=True),
     Trial(r"lockbench (capacity|fsync)", MEASURED, slow=True),

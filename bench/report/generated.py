@@ -25,20 +25,27 @@ def schemas() -> Iterator[tuple[Path, str]]:
 
 
 def words_table() -> str:
-    """Return every word once, with the commands that say it, as Markdown."""
+    """Return every word once, with its exit code and its meaning, as Markdown."""
+    rows = [f"| **{word.text}** | {word.exit_code} | {word.means} |" for word, _ in _spoken()]
+    return "\n".join(("| word | exit | means |\n|---|--:|---|", *rows))
+
+
+def evidence_table() -> str:
+    """Return every word once, with what it rests on and the commands that say it, as Markdown."""
+    rows = [
+        f"| **{word.text}** | {word.colour} | {' '.join(speakers)} | {word.needs} |"
+        for word, speakers in _spoken()
+    ]
+    return "\n".join(("| word | colour | said by | rests on |\n|---|---|---|---|", *rows))
+
+
+def _spoken() -> list[tuple[Word, list[str]]]:
+    """Every word with its commands, the worst words first."""
     commands: dict[Word, list[str]] = {}
     for command, words in WORDS.items():
         for word in words:
             commands.setdefault(word, []).append(command)
-    rows = [
-        f"| **{word.text}** | {word.colour} | {word.exit_code} | {' '.join(speakers)} | "
-        f"{word.needs} | {word.means} |"
-        for word, speakers in sorted(
-            commands.items(), key=lambda item: list(Kind).index(item[0].kind)
-        )
-    ]
-    head = "| word | colour | exit | said by | rests on | means |\n|---|---|--:|---|---|---|"
-    return "\n".join((head, *rows))
+    return sorted(commands.items(), key=lambda item: list(Kind).index(item[0].kind))
 
 
 def put_between_marks(path: Path, mark: str, text: str) -> None:
@@ -61,4 +68,5 @@ if __name__ == "__main__":
     for place, schema in schemas():
         place.write_text(schema, "utf-8")
     put_between_marks(Path("README.md"), "words", words_table())
+    put_between_marks(Path("bench/measure/README.md"), "words", evidence_table())
     put_between_marks(Path("bench/telemetry/README.md"), "instruments", instruments_table())

@@ -44,7 +44,7 @@ from bench.measure.section import typed
 from bench.measure.statistics import Spread
 from bench.measure.verdict import WORDS, Kind, word_of, worst_code
 from bench.recipes.registry import find_recipe
-from bench.report.generated import words_table
+from bench.report.generated import evidence_table, words_table
 from bench.scenario import load
 from tests.bench.whole_run import run_of
 from tests.doubles.attributes import attributes
@@ -315,8 +315,8 @@ def test_every_word_that_can_be_printed_stands_in_the_table() -> None:
     assert printed == known, (
         "a sheet that is headed by a text of its own, or a word that no command says"
     )
-    table = words_table()
-    assert all(f"| **{text}** |" in table for text in known)
+    tables = (words_table(), evidence_table())
+    assert all(f"| **{text}** |" in table for text in known for table in tables)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,11 @@ def test_the_planner_advises_nothing_without_crashes_or_without_a_safe_option() 
     assert judge_page(page).word == "NOT KNOWN"
 
 
-def test_readme_has_the_table_that_the_code_makes() -> None:
-    text = README.read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "made"),
+    [(README, words_table), (README.parent / "bench/measure/README.md", evidence_table)],
+)
+def test_a_page_has_the_table_that_the_code_makes(page: Path, made: Callable[[], str]) -> None:
+    text = page.read_text(encoding="utf-8")
     table = text.partition("<!-- words: begin -->\n")[2].partition("\n<!-- words: end -->")[0]
-    assert table == words_table(), "run make schemas"
+    assert table == made(), "run make schemas"
