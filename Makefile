@@ -60,7 +60,7 @@ endif
 
 # lockcore as a wheel has it, in machine code (lockcore/compiled.py), for whoever looks there first: $(CORE). Where nothing
 # can be compiled it is the source.
-.venv/compiled: .venv/.dev $(wildcard lockcore/*.py lockcore/*/*.py lockcore/*/*/*.py lockcore/lua/*) bench/measure/recorder.py bench/workloads/operation.py bench/workloads/alarm.py
+.venv/compiled: .venv/.dev $(shell find lockcore -name '*.py' -o -name '*.lua') bench/measure/recorder.py bench/workloads/operation.py bench/workloads/alarm.py
 	@echo "compiling lockcore"
 	@rm -rf $@ build
 	@$(PY) -W ignore -c 'from setuptools import setup; setup()' --quiet build --build-lib $@ 2>&1 | grep pure || true

@@ -8,8 +8,8 @@
 `lockcore.otel`.
 """
 
-from lockcore.keeper import KeepAlive
-from lockcore.model import (
+from lockcore.engine.keeper import KeepAlive
+from lockcore.facts.model import (
     AttemptRecord,
     Denied,
     InstanceStatus,

@@ -1,7 +1,7 @@
 """lockcore as machine code: *its pure modules and hot paths → extension modules beside them*.
 
-mypyc does it. This file itself is not compiled. README.md, "Compiled", has the rules for the files
-that are.
+mypyc does it. This file itself is not compiled. docs/lockcore/compiled.md has the rules for the
+files that are.
 
 Rules: this happens when a wheel is built, and it takes along what the benchmark does for every
 lease. Where there is no compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs
@@ -20,33 +20,23 @@ from tempfile import TemporaryFile
 
 from setuptools.command.build_ext import build_ext
 
-MODULES = tuple(
-    f"lockcore.{name}"
-    for name in (
-        "model",
-        "arguments",
-        "quorum",
-        "claims",
-        "awaited",
-        "rounds",
-        "owed",
-        "flight",
-        "framing",
-        "pipeline",
-        "deadlines",
-        "watched",
-        "turns",
-        "handoff",
-        "membership",
-        "engine",
-        "attempt",
-        "observed",
-        "counted",
-        "shells.common.wire",
-        "shells.greenlets.fast",
-        "shells.tasks.fast",
-    )
-)
+HERE = Path(__file__).parent
+
+# What is compiled is a folder, not a list: these three, and every file that is called fast.py.
+FOLDERS = ("facts", "rounds", "engine")
+
+
+def _compiled_files() -> list[Path]:
+    files = [file for folder in FOLDERS for file in (HERE / folder).glob("*.py")]
+    files += HERE.rglob("fast.py")
+    return sorted(file for file in files if file.name != "__init__.py")
+
+
+def _name_of(file: Path) -> str:
+    return ".".join(["lockcore", *file.relative_to(HERE).with_suffix("").parts])
+
+
+MODULES = tuple(_name_of(file) for file in _compiled_files())
 LOAD = (
     "bench.measure.recorder",
     "bench.workloads.operation",

@@ -13,7 +13,7 @@
 Rules: all end in Error, carry data, and make their text in `__str__`; none holds a password.
 """
 
-from lockcore.model import Denied, Lease, Outcome, Tally
+from lockcore.facts.model import Denied, Lease, Outcome, Tally
 
 
 class LockcoreError(Exception):

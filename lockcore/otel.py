@@ -3,11 +3,12 @@
 Rules: it needs nothing but the API. Names, units and meanings are those of the bench
 (bench/telemetry/table.py). No attribute ever holds a resource's name, a key or an owner token.
 Everything is exact, but for what is said to be of observed attempts. Counters, gauges and
-histograms are read from counted.py when somebody collects. Samples are recorded where the operation
-ended, so that exemplars and spans belong to the application's own span. A slow, failed or lost
-operation has a span: each lock makes at most `SPANS` a second of each operation and outcome, so
-that no outcome uses up the spans of another. A contended acquire has a span only if the application
-asks for it: a held lock is an answer. A forked child starts with nothing, whatever the temporality.
+histograms are read from telemetry/fast.py when somebody collects. Samples are recorded where the
+operation ended, so that exemplars and spans belong to the application's own span. A slow, failed or
+lost operation has a span: each lock makes at most `SPANS` a second of each operation and outcome,
+so that no outcome uses up the spans of another. A contended acquire has a span only if the
+application asks for it: a held lock is an answer. A forked child starts with nothing, whatever the
+temporality.
 """
 
 import os
@@ -31,10 +32,10 @@ from opentelemetry.metrics import (
 )
 
 from lockcore.clock import NS_PER_S, monotonic_ns
-from lockcore.counted import BOUNDS_NS, FIRST_EVERY, TRIES, Tallied
-from lockcore.model import Denied, InstanceStatus, Lease, Outcome, Vote
-from lockcore.otel_sdk import drop_remembered, record_all
+from lockcore.facts.model import Denied, InstanceStatus, Lease, Outcome, Vote
 from lockcore.redlock import AsyncRedlock, Redlock
+from lockcore.telemetry.fast import BOUNDS_NS, FIRST_EVERY, TRIES, Tallied
+from lockcore.telemetry.sdk import drop_remembered, record_all
 
 SCOPE = "lockcore"
 

@@ -15,15 +15,15 @@ from contextlib import asynccontextmanager, contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
-from lockcore.attempt import Steps, extend_steps, release_steps
 from lockcore.clock import monotonic_ns
+from lockcore.engine.attempt import Steps, extend_steps, release_steps
+from lockcore.engine.keeper import KeepAlive
+from lockcore.engine.observed import Listener, Unraising
+from lockcore.engine.turns import Request
 from lockcore.errors import error_of
-from lockcore.keeper import KeepAlive
-from lockcore.model import Denied, InstanceStatus, Lease, OperationObserver, Outcome
-from lockcore.observed import Listener, Unraising
+from lockcore.facts.arguments import A_DAY_MS, check_lease, check_number, check_whole
+from lockcore.facts.model import Denied, InstanceStatus, Lease, OperationObserver, Outcome
 from lockcore.settings import MOST_UNOBSERVED, Settings
-from lockcore.turns import Request
 
 if TYPE_CHECKING:
     from lockcore.shells.common.target import InstanceTarget

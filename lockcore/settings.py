@@ -10,10 +10,10 @@ the value and its range.
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from lockcore.arguments import A_DAY_MS, check_number, check_prefix, check_whole
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
-from lockcore.membership import Rejoin
-from lockcore.model import Observer, Outcome
+from lockcore.facts.arguments import A_DAY_MS, check_number, check_prefix, check_whole
+from lockcore.facts.membership import Rejoin
+from lockcore.facts.model import Observer, Outcome
 
 DEFAULT_TIMEOUT_MS = 50.0
 MOST_UNOBSERVED = 1 << 30

@@ -38,7 +38,7 @@ HEAVY = (
 )
 
 # no public names of the lock
-INSIDE = ("lockcore.awaited", "lockcore.rounds", "lockcore.shells.greenlets.fast")
+INSIDE = ("lockcore.rounds.awaited", "lockcore.rounds.rounds", "lockcore.shells.greenlets.fast")
 
 
 def run(*command: str | Path, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -147,18 +147,18 @@ def test_the_compiled_load_runs_on_the_source_of_another_lockcore(unpacked, tmp_
         ignore=shutil.ignore_patterns("__pycache__", "*.so"),
     )
     code = (
-        "import sys, lockcore, lockcore.engine\n"
+        "import sys, lockcore, lockcore.engine.engine\n"
         f"sys.modules.update(dict.fromkeys({INSIDE!r}))  # planted: they cannot be "
         "imported any more\n"
         "import bench.workloads.worker as worker\n"
         "from bench.workloads import operation\n"
         "assert worker.Caller is operation.Caller\n"
-        "print(lockcore.engine.__file__, operation.__file__)\n"
+        "print(lockcore.engine.engine.__file__, operation.__file__)\n"
     )
     done = run(sys.executable, "-P", "-c", code, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{unpacked}")
     assert done.returncode == 0, done.stderr
     core, load = done.stdout.split()
-    assert core == str(tmp_path / "lockcore" / "engine.py")
+    assert core == str(tmp_path / "lockcore" / "engine" / "engine.py")
     assert load.startswith(str(unpacked))
     assert load.endswith(".so")
 

@@ -15,7 +15,7 @@ from typing import Annotated
 from bench.measure.limits import usable_cores
 from bench.measure.revision import ask_git, refusal_of
 from bench.measure.section import Amount, Count, Section, says
-from lockcore import engine
+from lockcore.engine import engine
 
 PACKAGES = (
     "lockbench",

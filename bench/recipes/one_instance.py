@@ -30,7 +30,7 @@ from bench.recipes.protocol import About, RecipeSettings
 from bench.telemetry.load_log import Extension, LineLog
 from lockcore import Lease, Outcome
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
-from lockcore.commands import COMPARE_AND_EXTEND
+from lockcore.rounds.commands import COMPARE_AND_EXTEND
 
 # The delays of `backoff`.
 FIRST_MS = 100

@@ -36,10 +36,10 @@ from bench.recipes.protocol import About, RecipeSettings, reach_of
 from bench.topology.target import connection_pool
 from lockcore import Denied, InstanceStatus, Lease, Outcome, Tally
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
-from lockcore.commands import COMPARE_AND_DELETE, Script
 from lockcore.errors import InstanceError, InstanceRefusedError
-from lockcore.membership import Hello
-from lockcore.model import Closed
+from lockcore.facts.membership import Hello
+from lockcore.facts.model import Closed
+from lockcore.rounds.commands import COMPARE_AND_DELETE, Script
 from lockcore.shells.common.handshake import shake
 from lockcore.shells.common.target import target_of
 

@@ -4,7 +4,8 @@ through redis-py*.
 Nothing stands between the load and lockcore, unless a pause was asked for; one attempt in 64 is
 observed for its per-instance reply times, more of them at low rates while telemetry is wanted. One
 after the other, an acquire takes N round trips, and as long is the window in which contenders split
-the votes. Source: the Redlock text, "The Redlock algorithm"; lockcore.quorum names the rounds.
+the votes. Source: the Redlock text, "The Redlock algorithm"; lockcore/facts/quorum.py names the
+rounds.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from bench.telemetry.load_log import AttemptLog
 from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock, Tally, Vote
 from lockcore.clock import monotonic_ns
 from lockcore.errors import InstanceError
-from lockcore.quorum import outcome_of, owned_outcome_of, quorum_of
+from lockcore.facts.quorum import outcome_of, owned_outcome_of, quorum_of
 
 OBSERVE_EVERY = 64
 

@@ -23,7 +23,7 @@ from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library
 from bench.topology.target import KEY_PREFIX
 from lockcore.errors import InstanceError
-from lockcore.membership import MEANINGS, IdentityKind
+from lockcore.facts.membership import MEANINGS, IdentityKind
 from lockcore.shells.common.handshake import shake
 from lockcore.shells.common.target import target_of
 

@@ -26,7 +26,7 @@ from bench.measure.record import LATE_VOTES, OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
-from lockcore.model import Closed, Counted
+from lockcore.facts.model import Closed, Counted
 
 
 class PackedVotes(dict[Tally, int]):

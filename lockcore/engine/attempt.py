@@ -1,7 +1,7 @@
 """What one operation does next: *(event, now, random) → send a round, wait until a time, or done*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a lease is made with
-positional arguments, and nothing here is looked up by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a lease is made
+with positional arguments, and nothing here is looked up by name.
 
 Each operation is a generator. It yields one of four requests: a `Round` ("send this, and wake me
 when it is settled"), a `Turn` ("send nothing, and wake me when it is settled"), an int ("wake me at
@@ -18,15 +18,15 @@ the Redlock text.
 from collections.abc import Generator
 from random import Random
 
-from lockcore.claims import Terms
 from lockcore.clock import NS_PER_MS
-from lockcore.commands import OWNER_TOKEN_START
-from lockcore.engine import Engine
+from lockcore.engine.engine import Engine
+from lockcore.engine.handoff import FIRST_LOOK_NS, LONGEST_LOOK_NS
+from lockcore.engine.turns import Offer, Request, Turn
 from lockcore.errors import InstanceClosedError
-from lockcore.handoff import FIRST_LOOK_NS, LONGEST_LOOK_NS
-from lockcore.model import ACQUIRED, Denied, Lease, Outcome
-from lockcore.rounds import ReleaseRound, Round, SetRound
-from lockcore.turns import Offer, Request, Turn
+from lockcore.facts.model import ACQUIRED, Denied, Lease, Outcome
+from lockcore.rounds.claims import Terms
+from lockcore.rounds.commands import OWNER_TOKEN_START
+from lockcore.rounds.rounds import ReleaseRound, Round, SetRound
 
 Steps = Generator[Request, int, "Lease | Denied"]
 

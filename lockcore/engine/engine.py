@@ -1,7 +1,7 @@
 """All instances at once: *rounds, bytes and time in → bytes and settled rounds out*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": attributes of base
-classes are not declared again, and a list stands where `any` would need a generator.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: attributes of
+base classes are not declared again, and a list stands where `any` would need a generator.
 
 Rules: a command for all voters is encoded once, appended once (`batch`), and sent once per pass of
 the loop to each voter (`flush`). A command for some instances only goes to their own queues. Both
@@ -12,34 +12,33 @@ they wake what `take_ready` returns.
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from lockcore.awaited import Asked, Awaited, Ignored, InstancePipe, SentAgain, Settled
-from lockcore.claims import Claims, Recent, Terms
 from lockcore.clock import NS_PER_MS
-from lockcore.commands import FIRST_NUMBER, Dialect, Encode, merged_release
-from lockcore.deadlines import Deadlines
+from lockcore.engine.amnesia import SWAPS, Amnesia
+from lockcore.engine.handoff import Crowd, Handoff
+from lockcore.engine.observed import Listener
+from lockcore.engine.turns import Turns
 from lockcore.errors import ProtocolError
-from lockcore.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
-from lockcore.handoff import Crowd, Handoff
-from lockcore.membership import (
-    SWAPS,
+from lockcore.facts.membership import (
     VOTING,
-    Amnesia,
     Hello,
     Membership,
     State,
     abstention_ns,
     forgotten_ns,
 )
-from lockcore.model import InstanceStatus, Lease, Outcome, Tally
-from lockcore.observed import Listener
-from lockcore.owed import Debts
-from lockcore.pipeline import Pipeline, Transmit
-from lockcore.quorum import quorum_of
-from lockcore.resp import request
-from lockcore.rounds import ExtendRound, Part, ReleaseRound, RoundEngine, SetRound, round_of
+from lockcore.facts.model import InstanceStatus, Lease, Outcome, Tally
+from lockcore.facts.quorum import quorum_of
+from lockcore.rounds.awaited import Asked, Awaited, Ignored, InstancePipe, SentAgain, Settled
+from lockcore.rounds.claims import Claims, Recent, Terms
+from lockcore.rounds.commands import FIRST_NUMBER, Dialect, Encode, merged_release
+from lockcore.rounds.deadlines import Deadlines
+from lockcore.rounds.flight import EARLY, LARGEST, SMALLEST, Flight, MergedReply
+from lockcore.rounds.owed import Debts
+from lockcore.rounds.pipeline import Pipeline, Transmit
+from lockcore.rounds.resp import request
+from lockcore.rounds.rounds import ExtendRound, Part, ReleaseRound, RoundEngine, SetRound, round_of
+from lockcore.rounds.watched import WatchedSetRound
 from lockcore.settings import Settings
-from lockcore.turns import Turns
-from lockcore.watched import WatchedSetRound
 
 VOTER_SETS_KEPT = 64
 

@@ -1,6 +1,6 @@
 r"""Who waits elsewhere for a resource: *messages of other processes, releases → who tries next*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a constant is
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, and what hot paths read has slots.
 
 A head that is refused reads the beginning of the key's value (GETRANGE). That is an owner token,
@@ -23,14 +23,14 @@ from functools import partial
 from hashlib import blake2s
 from typing import Final
 
-from lockcore.awaited import Asked, Core, InstancePipe
-from lockcore.claims import Claims, Recent
 from lockcore.clock import NS_PER_MS, NS_PER_S
-from lockcore.commands import OWNER_TOKEN_BYTES
-from lockcore.membership import Membership
-from lockcore.pipeline import Pipeline
-from lockcore.resp import bulk, request
-from lockcore.turns import Turns
+from lockcore.engine.turns import Turns
+from lockcore.facts.membership import Membership
+from lockcore.rounds.awaited import Asked, Core, InstancePipe
+from lockcore.rounds.claims import Claims, Recent
+from lockcore.rounds.commands import OWNER_TOKEN_BYTES
+from lockcore.rounds.pipeline import Pipeline
+from lockcore.rounds.resp import bulk, request
 
 # An owner token begins with so many bytes that name the process which made it.
 PROCESS_BYTES: Final = 22

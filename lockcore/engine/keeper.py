@@ -1,4 +1,7 @@
-"""A lease kept alive in the background: *a lease → a handle with the newest one, or its end*. Pure.
+"""A lease kept alive in the background: *a lease → a handle with the newest one, or its end*.
+
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: nobody adds
+attributes to a keeper from outside.
 
 Rules: whatever ends it, except `stop`, is told at once, and to its holder before anybody else: the
 lease's end, a closed Redlock, a cancelled task, a fault of our own. What a holder's callback raises
@@ -8,13 +11,13 @@ says so (`forked`).
 
 from collections.abc import Callable, Generator
 
-from lockcore.arguments import A_DAY_MS, check_lease, check_number, check_whole
-from lockcore.attempt import asked_until_ns, extend_steps, newest_of
 from lockcore.clock import NS_PER_MS
-from lockcore.engine import Engine
+from lockcore.engine.attempt import asked_until_ns, extend_steps, newest_of
+from lockcore.engine.engine import Engine
+from lockcore.engine.turns import Request
 from lockcore.errors import ForeignProcessError
-from lockcore.model import Denied, Lease, Outcome, Tally
-from lockcore.turns import Request
+from lockcore.facts.arguments import A_DAY_MS, check_lease, check_number, check_whole
+from lockcore.facts.model import Denied, Lease, Outcome, Tally
 from lockcore.unraised import is_its_own, show_unraised
 
 MOST_EXTENSIONS = 1 << 40

@@ -1,7 +1,7 @@
 """Whom a lock tells of its operations: *an observer → a listener that the shells call*.
 
-This file is compiled, so it follows the rules of README.md, "Compiled": a listener is a base class
-whose methods machine code calls directly, not by name.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a listener is a base
+class whose methods machine code calls directly, not by name.
 
 Rules: a listener is told of an operation as it ends, in the caller's own thread, greenlet or task.
 So an observer finds the context in which the operation was asked for. The shell itself tells it: a
@@ -20,14 +20,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from lockcore.model import AttemptRecord, Denied, Lease, Observer, OperationObserver, Outcome
+from lockcore.facts.model import AttemptRecord, Denied, Lease, Observer, OperationObserver, Outcome
 from lockcore.unraised import is_its_own, show_unraised
 
 
 class Listener:
     """An observer as machine code calls it.
 
-    The methods of a subclass (counted.py) need not be looked up by name.
+    The methods of a subclass (telemetry/fast.py) need not be looked up by name.
     """
 
     def __init__(self, observer: OperationObserver | Observer | None) -> None:

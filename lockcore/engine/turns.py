@@ -1,6 +1,6 @@
 """Whose turn it is among the callers of one Redlock: *waiting callers, releases → who tries next*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": `Turns` has
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `Turns` has
 dictionaries as attributes and is none itself, as machine code would look its methods up by name.
 
 Rules (README, "Turns"): the lock on the servers stays the only truth. A line only saves commands
@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from lockcore.awaited import Core, Settled
 from lockcore.clock import FAR_FUTURE_NS
-from lockcore.deadlines import Timetable
-from lockcore.model import ACQUIRED, Lease, Outcome
-from lockcore.rounds import Round
+from lockcore.facts.model import ACQUIRED, Lease, Outcome
+from lockcore.rounds.awaited import Core, Settled
+from lockcore.rounds.deadlines import Timetable
+from lockcore.rounds.rounds import Round
 
 
 def nothing(*_: object) -> None:

@@ -1,6 +1,6 @@
 """What callers pass, checked before anything is sent: *name and value → nothing, or a sentence*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a constant is
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, and `isinstance` gets a tuple, because machine code would make a union each time.
 
 Rules: a value of the wrong kind is a TypeError. A value out of range (nan and infinity are) is a
@@ -9,7 +9,7 @@ ValueError. Each names the argument, what it may be, and what it was. True is no
 
 from typing import Final
 
-from lockcore.model import Lease
+from lockcore.facts.model import Lease
 
 A_DAY_MS = 86_400_000
 

@@ -1,36 +1,29 @@
 """Which instances may vote: *hello, loss, lag, time → the state of a member*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": `VOTING` is `Final`,
-as machine code reads a constant faster than a member of an enum.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `VOTING` is
+`Final`, as machine code reads a constant faster than a member of an enum.
 
 Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have
 forgotten locks abstains until all of them have expired. That is max_ttl + drift from the moment
-when it is noticed: by another identity in the handshake, by -READONLY, and by what the server tells
-or is asked on a connection that stays. No server tells of SWAPDB, so its counter is read ahead of
-SETs, four times a second at most. The README's table says how long each policy (`rejoin`) has an
-instance abstain. Abstaining stops SETs only. An instance over its lag cap is left alone until it
-has caught up. An instance that is down is tried again with back-off.
+when it is noticed: by another identity in the handshake, or on a connection that stays
+(engine/amnesia.py). The README's table says how long each policy (`rejoin`) has an instance
+abstain. Abstaining stops SETs only. An instance over its lag cap is left alone until it has caught
+up. An instance that is down is tried again with back-off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-from lockcore.awaited import Asked, Core, InstancePipe
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
-from lockcore.resp import request
 
 Rejoin = Literal["delay", "trust-first", "trust"]
 FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
 ASK_EVERY_NS = NS_PER_S
-
-# A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of its core, where 100 ms
-# would take 10 %.
-SWAPS_EVERY_NS: Final = NS_PER_S // 4
 
 # A server whose INFO has no statistics of commands, or so many that it would cost too much to read
 # them again and again.
@@ -43,7 +36,6 @@ LONGEST_STATISTICS: Final = 1 << 15  # bytes
 SAME_START_S = 1.0
 
 SWAPPED = "databases were swapped"
-SWAPS = request(b"INFO", b"commandstats")
 MUST_EXPIRE = "locks it may have forgotten must expire first"
 
 
@@ -304,86 +296,3 @@ def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | No
         if member.hello.run_id == hello.run_id:
             return other
     return None
-
-
-# How SWAPDB is noticed. No server says that SWAPDB was called, and no client can be told: SWAPDB
-# invalidates no tracked key. But INFO counts the calls. The engine reads this count ahead of the
-# first SET that starts at `swaps_due_ns` or later, on the same connection. Redis answers in order,
-# so the reading comes before the SET's answer, and a swap that it shows voids the SET. A reading by
-# a timer would be answered behind SETs that the emptied server has granted. An idle client reads
-# nothing. A swap within SWAPS_EVERY_NS after a reading is noticed by the next reading only. The
-# reading takes a server 4 to 12 µs (redis 7.0 and 8.2; README, "max_ttl_ms").
-class Amnesia:
-    """Notices, on connections that stay, that instances have forgotten their locks.
-
-    Such a server was flushed, or was a replica for a while. It says so itself (a push between two
-    replies), or answers -READONLY. Where it tells nothing it is asked for its replication id once a
-    second. From then on it abstains for `whole_ns` (0: not at all) as after a restart, and what it
-    was asked before does not count. `recount` counts the voters anew.
-
-    Source: Redis' CLIENT TRACKING (a flush is told to every tracking client), REPLICAOF, SWAPDB and
-    INFO commandstats.
-    """
-
-    def __init__(
-        self,
-        engine: Core,
-        members: Sequence[Membership],
-        whole_ns: int,
-        recount: Callable[[], object],
-    ) -> None:
-        self._engine = engine
-        self._members = members
-        self._whole_ns = whole_ns
-        self._recount = recount
-        self.swaps_due_ns: int = 0 if whole_ns else FAR_FUTURE_NS
-
-    def noticed(self, pipe: InstancePipe, why: str) -> None:
-        """An instance may just have forgotten locks."""
-        if self._whole_ns:
-            self._members[pipe.index].forgot(why, self._whole_ns, self._engine.now_ns)
-            self._recount()
-            pipe.void_sets()
-
-    def ask(self, pipes: Sequence[InstancePipe], now_ns: int) -> None:
-        """Ask the instances that do not tell by themselves, if it is time."""
-        for pipe, member in zip(pipes, self._members, strict=True):
-            if member.ask_ns <= now_ns:
-                member.ask_ns = now_ns + ASK_EVERY_NS
-                question = Asked(now_ns, self._answered)
-                self._engine.unicast(pipe, request(b"INFO", b"replication"), question)
-
-    def counting_swaps(self, pipes: Sequence[InstancePipe], now_ns: int) -> list[InstancePipe]:
-        """The instances to send `SWAPS` now. Each reply goes to `swaps_read`.
-
-        From now on the next reading is due a while later.
-        """
-        self.swaps_due_ns = now_ns + SWAPS_EVERY_NS
-        hellos = [(pipe, self._members[pipe.index].hello) for pipe in pipes]
-        return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
-
-    def swaps_read(self, info: object, pipe: InstancePipe) -> None:
-        """An instance has said how often it has swapped databases. An error says nothing."""
-        member = self._members[pipe.index]
-        earlier = member.hello
-        if earlier is None or not isinstance(info, bytes):
-            return
-        # RESP3 says in front of the text that it is one.
-        kind_bytes = len("txt:") if earlier.tells else 0
-        pipe.set_aside(0, 0, len(b"$%d\r\n\r\n" % len(info)) + len(info) + kind_bytes)
-        member.hello = hello = replace(earlier, swaps=swaps_of(info))
-        if hello.has_swapped_since(earlier):
-            self.noticed(pipe, SWAPPED)
-
-    def _answered(self, info: object, pipe: InstancePipe) -> None:
-        """An instance has said what it knows of its replication. An error says nothing."""
-        if not isinstance(info, bytes):
-            return
-        member = self._members[pipe.index]
-        fields = fields_of(info)
-        replid = fields.get("master_replid", "")
-        if fields.get("role", "master") != "master":
-            self.noticed(pipe, "it is a replica")
-        elif member.hello is not None and replid != member.hello.replid:
-            member.hello = replace(member.hello, replid=replid)
-            self.noticed(pipe, "was a replica")

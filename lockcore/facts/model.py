@@ -1,7 +1,7 @@
 """The facts of a lock as values: *what happened → names and counts*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": the outcomes of the
-hot paths are constants, and `Lease` is a plain class with slots.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: the outcomes of
+the hot paths are constants, and `Lease` is a plain class with slots.
 
 Rules: facts are immutable. A `Lease` is a plain class with slots that is written once: it is made
 on the hot path, where a frozen dataclass costs four times as much. Times are integers in ns of

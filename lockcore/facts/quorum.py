@@ -1,7 +1,7 @@
 """Votes into outcomes: *counts of votes, N, q → the name of a round, and when it is fixed*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled"; functions of numbers
-need none of them.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md; functions of
+numbers need none of them.
 
 Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED
 (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else
@@ -9,7 +9,7 @@ SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm". The stopping rule
 README, and tested over every vote table and every arrival order.
 """
 
-from lockcore.model import Outcome
+from lockcore.facts.model import Outcome
 
 
 def quorum_of(instances: int) -> int:

@@ -1,7 +1,7 @@
 """What replies are given to: *a connection's next reply → whoever awaits it*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": what is read on hot
-paths is a base class (`Settled`, `Core`) and no Protocol, and it declares each attribute once.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: what is read on
+hot paths is a base class (`Settled`, `Core`) and no Protocol, and it declares each attribute once.
 
 Rules: a connection (pipeline.py) carries whatever is `Awaited` and knows no round. A round counts,
 and it knows its connection only as an `InstancePipe`. Each side names here what it needs of the
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from lockcore.commands import Dialect
-from lockcore.model import Counted, Outcome
+from lockcore.facts.model import Counted, Outcome
+from lockcore.rounds.commands import Dialect
 
 
 class InstancePipe(Protocol):

@@ -1,7 +1,7 @@
 """What is encoded once: *a resource and a number → its claim; a TTL → its terms*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": tables are `Final`,
-so that it costs nothing to find them.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: tables are
+`Final`, so that it costs nothing to find them.
 
 Rules: a claim is made anew each time, of parts that are there. Terms are kept, a bounded number of
 them: at its bound the table is emptied, and what is in use comes back.
@@ -10,9 +10,9 @@ them: at its bound the table is emptied, and what is in use comes back.
 import secrets
 from typing import Final, TypeVar
 
-from lockcore.arguments import check_key
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.commands import OWNER_TOKEN_BYTES, set_nx_px
+from lockcore.facts.arguments import check_key
+from lockcore.rounds.commands import OWNER_TOKEN_BYTES, set_nx_px
 from lockcore.settings import Settings
 
 # A resource of fewer bytes than this has its head ready.

@@ -1,4 +1,7 @@
-r"""The commands of the lock as bytes: *key, owner token, TTL → RESP requests*. Pure.
+r"""The commands of the lock as bytes: *key, owner token, TTL → RESP requests*.
+
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
+`Final`.
 
 Rules: a command is encoded once for all N instances. Key and owner token stand side by side in
 every command, so both are encoded once per attempt as its `claim`
@@ -14,7 +17,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Final
 
-from lockcore.resp import bulk
+from lockcore.rounds.resp import bulk
 
 # An owner token is 22 random characters (132 bits) and 15 digits of a counter.
 OWNER_TOKEN_BYTES: Final = 37
@@ -32,7 +35,7 @@ class Script:
 
 
 def _script(name: str) -> Script:
-    source = files("lockcore").joinpath("lua", name).read_bytes()
+    source = files("lockcore.rounds").joinpath("lua", name).read_bytes()
     return Script(source, sha1(source, usedforsecurity=False).hexdigest().encode())
 
 

@@ -1,6 +1,6 @@
 """Which rounds wait for whom, and until when: *rounds sent, now → the rounds to expire*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": the tables have
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: the tables have
 slots, and `Timetable` takes a function where a subclass would be looked up by name.
 
 Rules: a round's timeout counts from its own start, before its first byte was queued. What leaves
@@ -17,8 +17,8 @@ from itertools import count
 from typing import Final, Generic, TypeVar
 
 from lockcore.clock import FAR_FUTURE_NS
-from lockcore.flight import MergedReply
-from lockcore.rounds import ExtendRound, Part, Round
+from lockcore.rounds.flight import MergedReply
+from lockcore.rounds.rounds import ExtendRound, Part, Round
 
 # A round has at least its timeout, divided by this, on the wire.
 GRACE: Final = 10

@@ -1,6 +1,6 @@
 r"""A batch on its way to all voters: *the bytes of each instance's answers → rounds carried*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a constant is
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, what rounds share is a base class (`InFlight`) and no Protocol, and `Flight` has slots.
 
 Rules: a flight counts its rounds while every answer is the plainest one, a success or a refusal.
@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lockcore.awaited import Core, Ignored, InstancePipe, Settled
-from lockcore.commands import COMPARE_AND_DELETE_MANY
-from lockcore.model import RELEASED, Outcome
-from lockcore.resp import TRANSIENT, error_kind, request
+from lockcore.facts.model import RELEASED, Outcome
+from lockcore.rounds.awaited import Core, Ignored, InstancePipe, Settled
+from lockcore.rounds.commands import COMPARE_AND_DELETE_MANY
+from lockcore.rounds.resp import TRANSIENT, error_kind, request
 
 # A batch for one or two instances leaves when it has this many commands. All of those instances
 # are needed for a quorum, so they would only wait while the rest of the batch is made. With one

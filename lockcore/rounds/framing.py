@@ -1,6 +1,6 @@
 """Where a reply ends in a connection's bytes: *bytes from a reply's beginning on → its end*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": first bytes are
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: first bytes are
 numbers that are `Final`, and no slice of bytes may end before it begins.
 
 Rules: bytes are read, never changed. A reply is given to the parser (hiredis) only once it is

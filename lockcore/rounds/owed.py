@@ -1,6 +1,6 @@
 """Releases that an instance has still to get: *what it did not take, time → sent again*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a constant is
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, and what a connection counts (`OwedRelease`) has slots and no instance dictionary.
 
 Rules: a release is owed until its key is gone, that is until max_ttl + drift has passed. The time
@@ -18,10 +18,10 @@ from typing import Final
 
 from hiredis import ReplyError
 
-from lockcore.awaited import Core, InstancePipe, SentAgain
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, drift_ns
-from lockcore.commands import COMPARE_AND_DELETE, eval_of
-from lockcore.resp import error_kind
+from lockcore.rounds.awaited import Core, InstancePipe, SentAgain
+from lockcore.rounds.commands import COMPARE_AND_DELETE, eval_of
+from lockcore.rounds.resp import error_kind
 from lockcore.settings import Settings
 
 FIRST_PAUSE_NS = 50 * NS_PER_MS

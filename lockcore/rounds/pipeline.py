@@ -1,6 +1,6 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": constants are
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: constants are
 `Final`, no slice may end before it begins, and hot paths call nothing by name.
 
 Rules: Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing
@@ -18,16 +18,23 @@ from typing import Any, Final
 from hiredis import ProtocolError as HiredisProtocolError
 from hiredis import PushNotification, Reader
 
-from lockcore.awaited import Awaited, Ignored, InstancePipe
 from lockcore.clock import NS_PER_MS
-from lockcore.commands import Dialect
 from lockcore.errors import ProtocolError
-from lockcore.flight import Flight
-from lockcore.framing import LONGEST_REPLY, NOT_WHOLE, PUSH, Framing
-from lockcore.membership import Membership
-from lockcore.model import InstanceStatus
-from lockcore.resp import NOT_YET, UNEXPECTED, error_of, exact_answer, exact_line, reply_reader
-from lockcore.rounds import Part, SetRound
+from lockcore.facts.membership import Membership
+from lockcore.facts.model import InstanceStatus
+from lockcore.rounds.awaited import Awaited, Ignored, InstancePipe
+from lockcore.rounds.commands import Dialect
+from lockcore.rounds.flight import Flight
+from lockcore.rounds.framing import LONGEST_REPLY, NOT_WHOLE, PUSH, Framing
+from lockcore.rounds.resp import (
+    NOT_YET,
+    UNEXPECTED,
+    error_of,
+    exact_answer,
+    exact_line,
+    reply_reader,
+)
+from lockcore.rounds.rounds import Part, SetRound
 from lockcore.settings import LagCap
 
 # How bytes go out. It returns how many bytes are kept because the socket would not take them.

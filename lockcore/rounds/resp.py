@@ -1,4 +1,7 @@
-r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → replies*. Pure.
+r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → replies*.
+
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
+`Final`.
 
 Rules: the lock awaits single lines, and only the exact line is the answer: `+OK`, `$-1` (RESP3:
 `_`), `:1`, `:0` (`ANSWERS`), or an error. Whatever else a peer says, `#t` and `,1` or a bulk string

@@ -1,6 +1,6 @@
 """One command to all instances and its count: *reply after reply → a settled outcome*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": rounds share base
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: rounds share base
 classes, each attribute is declared in one class, and a constant is `Final`.
 
 Rules: a round counts a reply exactly once, in whatever order replies come. It is *settled* when its
@@ -15,16 +15,22 @@ from __future__ import annotations
 
 from hiredis import ReplyError
 
-from lockcore.arguments import check_lease
-from lockcore.awaited import Core, InstancePipe
-from lockcore.claims import Terms
 from lockcore.clock import FAR_FUTURE_NS
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
-from lockcore.flight import InFlight, MergedReply
-from lockcore.model import ACQUIRED, CONTENDED, GONE, RELEASED, Lease, Outcome, Tally
-from lockcore.owed import is_owed
-from lockcore.quorum import is_lost, is_owned_settled, is_settled, outcome_of, owned_outcome_of
-from lockcore.resp import error_kind
+from lockcore.facts.arguments import check_lease
+from lockcore.facts.model import ACQUIRED, CONTENDED, GONE, RELEASED, Lease, Outcome, Tally
+from lockcore.facts.quorum import (
+    is_lost,
+    is_owned_settled,
+    is_settled,
+    outcome_of,
+    owned_outcome_of,
+)
+from lockcore.rounds.awaited import Core, InstancePipe
+from lockcore.rounds.claims import Terms
+from lockcore.rounds.commands import COMPARE_AND_DELETE, COMPARE_AND_EXTEND, Dialect, eval_of
+from lockcore.rounds.flight import InFlight, MergedReply
+from lockcore.rounds.owed import is_owed
+from lockcore.rounds.resp import error_kind
 
 
 class RoundEngine(Core):

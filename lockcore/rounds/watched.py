@@ -1,7 +1,7 @@
 """A SET round that remembers each instance's times: *replies with times → an AttemptRecord*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": a watched round is a
-subclass of the round it watches, so that whoever counts it finds the same fields.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a watched round
+is a subclass of the round it watches, so that whoever counts it finds the same fields.
 
 Rules: the record is made once, when the round is closed and its caller has decided (or is gone),
 whichever comes last. Replies after the close are not in it.
@@ -9,12 +9,12 @@ whichever comes last. Replies after the close are not in it.
 
 import warnings
 
-from lockcore.awaited import InstancePipe
-from lockcore.claims import Terms
-from lockcore.model import AttemptRecord, Observer, Outcome, Vote
-from lockcore.quorum import outcome_of
-from lockcore.resp import UNEXPECTED, error_kind
-from lockcore.rounds import RoundEngine, SetRound
+from lockcore.facts.model import AttemptRecord, Observer, Outcome, Vote
+from lockcore.facts.quorum import outcome_of
+from lockcore.rounds.awaited import InstancePipe
+from lockcore.rounds.claims import Terms
+from lockcore.rounds.resp import UNEXPECTED, error_kind
+from lockcore.rounds.rounds import RoundEngine, SetRound
 from lockcore.unraised import show_unraised
 
 

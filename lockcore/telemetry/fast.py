@@ -1,6 +1,6 @@
 """An application's operations, counted: *operations → numbers, durations, a few samples*.
 
-Pure. This file is compiled, so it follows the rules of README.md, "Compiled": hot paths avoid
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: hot paths avoid
 `suppress` and `pop`, which machine code looks up by name, and `Tallied` is a `Listener`, whose
 methods are called directly.
 
@@ -18,10 +18,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
-from lockcore.attempt import newest_of
 from lockcore.clock import NS_PER_S, monotonic_ns
-from lockcore.model import ACQUIRED, CONTENDED, RELEASED, AttemptRecord, Denied, Lease, Outcome
-from lockcore.observed import Listener
+from lockcore.engine.attempt import newest_of
+from lockcore.engine.observed import Listener
+from lockcore.facts.model import (
+    ACQUIRED,
+    CONTENDED,
+    RELEASED,
+    AttemptRecord,
+    Denied,
+    Lease,
+    Outcome,
+)
 
 PER_SECOND: Final = 50
 FIRST_EVERY = 64

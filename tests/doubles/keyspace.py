@@ -9,7 +9,7 @@ knows no script.
 from collections.abc import Callable
 
 from lockcore.clock import NS_PER_MS, monotonic_ns
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
+from lockcore.rounds.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 
 Command = list[bytes]
 OK = b"+OK\r\n"

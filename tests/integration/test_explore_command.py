@@ -20,7 +20,7 @@ from bench.recipes.registry import RECIPES
 from bench.topology.child import Child
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore.clock import monotonic_ns
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
+from lockcore.rounds.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 from tests.conftest import Ended
 from tests.integration.locust_runs import ROOT, cut_short, result_in, started
 

@@ -18,7 +18,8 @@ from bench.experiments.safety_matrix.experiment import look_at_rules
 from bench.experiments.safety_matrix.leases import SKIPPED, RowSetup
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, VIOLATED
 from bench.topology.fleet import Fleet, start_fleet
-from lockcore import claims, engine
+from lockcore.engine import engine
+from lockcore.rounds import claims
 from tests.conftest import Ended as Typed
 from tests.integration.locust_runs import ROOT
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator
 from random import Random
 from typing import Any
 
-from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS
-from lockcore.turns import Offer, Turn
+from lockcore.engine.attempt import Acquisition
+from lockcore.engine.turns import Offer, Turn
 from tests.doubles.keyspace import ONE
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, submit
 

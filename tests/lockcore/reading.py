@@ -2,7 +2,7 @@
 still possible*.
 
 Written from the text alone, by counting and by trying every completion; nothing of
-`lockcore.quorum` is called. This is what the clever rules are held against.
+`lockcore.facts.quorum` is called. This is what the clever rules are held against.
 """
 
 from collections.abc import Sequence

@@ -14,21 +14,21 @@ from typing import Any
 
 from hiredis import Reader
 
-from lockcore.attempt import lease_of
-from lockcore.awaited import Ignored, SentAgain
 from lockcore.clock import NS_PER_MS
-from lockcore.commands import (
+from lockcore.engine.attempt import lease_of
+from lockcore.engine.engine import Engine
+from lockcore.facts.membership import Hello
+from lockcore.facts.model import Lease
+from lockcore.rounds.awaited import Ignored, SentAgain
+from lockcore.rounds.commands import (
     COMPARE_AND_DELETE,
     COMPARE_AND_DELETE_MANY,
     COMPARE_AND_EXTEND,
     Dialect,
 )
-from lockcore.engine import Engine
-from lockcore.flight import Flight, MergedReply
-from lockcore.membership import Hello
-from lockcore.model import Lease
-from lockcore.owed import OwedRelease
-from lockcore.rounds import ExtendRound, ReleaseRound, Round, SetRound
+from lockcore.rounds.flight import Flight, MergedReply
+from lockcore.rounds.owed import OwedRelease
+from lockcore.rounds.rounds import ExtendRound, ReleaseRound, Round, SetRound
 from lockcore.settings import Settings
 from tests.doubles.keyspace import NIL, OK, ONE, Command
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockcore import engine
+from lockcore.engine import engine
 
 COMPILED = not str(engine.__file__).endswith(".py")
 needs_source = pytest.mark.skipif(

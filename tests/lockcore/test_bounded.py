@@ -4,11 +4,12 @@ from random import Random
 
 import pytest
 
-from lockcore import claims, engine
 from lockcore.clock import NS_PER_MS
-from lockcore.deadlines import Deadlines, Timetable
+from lockcore.engine import engine
+from lockcore.engine.turns import Turn
+from lockcore.rounds import claims
+from lockcore.rounds.deadlines import Deadlines, Timetable
 from lockcore.settings import Settings
-from lockcore.turns import Turn
 from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import ScriptedFleet, name_of, settings_of
 

@@ -1,6 +1,7 @@
 """lockcore as machine code: all of its pure modules or none, and never a build that fails for
 it."""
 
+import ast
 import logging
 import os
 import subprocess
@@ -13,13 +14,44 @@ from subprocess import CalledProcessError
 import pytest
 from setuptools.dist import Distribution
 
+from lockcore import compiled
 from lockcore.compiled import MODULES, CompileCore
 from tests.lockcore.source import COMPILED, needs_compiler
 
 
+def docstring_of(name: str) -> str:
+    source = Path(compiled.__file__).parents[1] / f"{name.replace('.', '/')}.py"
+    return ast.get_docstring(ast.parse(source.read_text("utf-8"))) or ""
+
+
+def test_what_is_compiled_is_three_folders_and_the_files_called_fast() -> None:
+    folders = {name.split(".")[1] for name in MODULES if not name.endswith(".fast")}
+    assert folders == {"facts", "rounds", "engine"}
+    assert {name for name in MODULES if name.endswith(".fast")} >= {
+        "lockcore.shells.greenlets.fast",
+        "lockcore.shells.tasks.fast",
+        "lockcore.telemetry.fast",
+    }
+    assert len(MODULES) == len(set(MODULES)) > 20
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_compiled_file_says_so_and_names_a_rule_on_its_first_lines(name: str) -> None:
+    _, _, after = docstring_of(name).partition("This file is compiled, so it follows the rules of ")
+    place, _, rule = after.partition("\n\n")[0].partition(".md")
+    assert place.split() == ["docs/lockcore/compiled"]
+    assert len(rule.split()) > 3
+
+
+@pytest.mark.parametrize("name", ["lockcore.redlock", "lockcore.settings", "lockcore.otel"])
+def test_a_file_that_is_not_compiled_does_not_say_that_it_is(name: str) -> None:
+    assert name not in MODULES
+    assert "is compiled" not in docstring_of(name)
+
+
 def test_all_modules_are_compiled_or_none() -> None:
-    compiled = [not str(import_module(name).__file__).endswith(".py") for name in MODULES]
-    assert set(compiled) == {COMPILED}
+    forms = [not str(import_module(name).__file__).endswith(".py") for name in MODULES]
+    assert set(forms) == {COMPILED}
 
 
 @needs_compiler

@@ -7,7 +7,7 @@ import pytest
 
 from tests.lockcore.source import needs_source
 
-MODULES = ("clock", "model", "quorum", "redlock", "settings")
+MODULES = ("clock", "facts.model", "facts.quorum", "redlock", "settings")
 
 
 @needs_source

@@ -14,14 +14,15 @@ from bench.experiments.explore.play import Play
 from bench.experiments.explore.schedule import at_random
 from bench.experiments.explore.search import BLOCK, Hunt, hunt, numbered, setting_of
 from bench.recipes.redlock import RedlockRecipe
-from lockcore import attempt, claims, engine
 from lockcore.clock import NS_PER_S
-from lockcore.commands import Dialect
-from lockcore.engine import Engine
-from lockcore.flight import Answers, Flight
-from lockcore.model import Lease
-from lockcore.rounds import SetRound
-from lockcore.turns import Turns
+from lockcore.engine import attempt, engine
+from lockcore.engine.engine import Engine
+from lockcore.engine.turns import Turns
+from lockcore.facts.model import Lease
+from lockcore.rounds import claims
+from lockcore.rounds.commands import Dialect
+from lockcore.rounds.flight import Answers, Flight
+from lockcore.rounds.rounds import SetRound
 from tests.lockcore.scripted import rounds_kept
 
 REDLOCK = setting_of("redlock", RedlockRecipe.about)

@@ -18,10 +18,10 @@ from bench.experiments.explore.schedule import at_random
 from bench.experiments.explore.search import numbered, setting_of
 from bench.recipes.redlock import RedlockRecipe
 from lockcore.clock import NS_PER_S
-from lockcore.engine import Engine
-from lockcore.handoff import Handoff
-from lockcore.membership import Hello
-from lockcore.rounds import SetRound
+from lockcore.engine.engine import Engine
+from lockcore.engine.handoff import Handoff
+from lockcore.facts.membership import Hello
+from lockcore.rounds.rounds import SetRound
 from tests.lockcore.scripted import rounds_kept
 from tests.lockcore.source import needs_source
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lockcore.clock import NS_PER_MS
-from lockcore.model import Outcome
+from lockcore.facts.model import Outcome
 from lockcore.settings import RetryPolicy
 
 NOW_NS = 5_000 * NS_PER_MS

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from lockcore.attempt import lease_of
-from lockcore.engine import Engine
-from lockcore.membership import Hello
-from lockcore.model import Outcome
-from lockcore.rounds import SetRound
+from lockcore.engine.attempt import lease_of
+from lockcore.engine.engine import Engine
+from lockcore.facts.membership import Hello
+from lockcore.facts.model import Outcome
+from lockcore.rounds.rounds import SetRound
 from tests.doubles.keyspace import NIL, OK, ONE, ZERO
 from tests.lockcore.scripted import DELIFEQ, START_NS, settings_of
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS
-from lockcore.model import Denied, Lease, Outcome
+from lockcore.engine.attempt import Acquisition
+from lockcore.facts.model import Denied, Lease, Outcome
 from lockcore.settings import RetryPolicy
 from tests.doubles.keyspace import NIL, OK
 from tests.lockcore.by_hand import Run

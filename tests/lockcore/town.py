@@ -10,13 +10,13 @@ from typing import Any
 
 from hiredis import Reader
 
-from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS
-from lockcore.engine import Engine
-from lockcore.membership import Hello
-from lockcore.model import Lease
-from lockcore.resp import bulk
-from lockcore.rounds import SetRound
+from lockcore.engine.attempt import Acquisition
+from lockcore.engine.engine import Engine
+from lockcore.facts.membership import Hello
+from lockcore.facts.model import Lease
+from lockcore.rounds.resp import bulk
+from lockcore.rounds.rounds import SetRound
 from lockcore.settings import RetryPolicy
 from tests.doubles.keyspace import Keyspace
 from tests.lockcore.by_hand import Caller, NoChance

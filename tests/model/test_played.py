@@ -18,8 +18,8 @@ from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.search import hunt, numbered, setting_of
 from bench.recipes.redlock import RedlockRecipe
 from lockcore import Denied, Lease, Outcome, attempt, claims, engine
-from lockcore.commands import Dialect
-from lockcore.engine import Engine
+from lockcore.engine.engine import Engine
+from lockcore.rounds.commands import Dialect
 from tests.model.checker import REMOVED
 
 REDLOCK = setting_of("redlock", RedlockRecipe.about)

@@ -5,7 +5,8 @@ from itertools import islice
 
 import pytest
 
-from lockcore import claims, engine
+from lockcore.engine import engine
+from lockcore.rounds import claims
 from tests.model.checker import missing
 from tests.model.traces import TraceStep, accepted, played
 

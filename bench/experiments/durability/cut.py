@@ -37,7 +37,7 @@ from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from bench.topology.shim import IGNORED, Control, Preload
 from lockcore import AsyncRedlock, AttemptRecord, Lease, Outcome, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
-from lockcore.quorum import quorum_of
+from lockcore.facts.quorum import quorum_of
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
 TICK_S = 0.01

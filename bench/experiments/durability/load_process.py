@@ -34,8 +34,8 @@ from bench.workloads.alarm import Pacer, PreciseAlarm
 from bench.workloads.demand import Contention, due_between, offsets_ns
 from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
-from lockcore.commands import COMPARE_AND_DELETE
-from lockcore.quorum import quorum_of
+from lockcore.facts.quorum import quorum_of
+from lockcore.rounds.commands import COMPARE_AND_DELETE
 
 CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")

@@ -17,7 +17,7 @@ from bench.experiments.durability.loss_result import (
     Policy,
 )
 from bench.measure.section import Amount, Section, builtins_of
-from lockcore.quorum import quorum_of
+from lockcore.facts.quorum import quorum_of
 
 TTL_MS = 2000
 # So many cuts per group. What none of them shows happens in fewer than one of seven (95 % sure).

@@ -9,7 +9,7 @@ from bench.measure.expectation import RowWord
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
-from lockcore.quorum import quorum_of
+from lockcore.facts.quorum import quorum_of
 
 Policy = Literal["none", "no", "everysec", "always"]
 CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]

@@ -14,14 +14,14 @@ from bench.experiments.explore.network import SimulatedLink, SimulatedServer
 from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.world import Process, here
 from lockcore import Denied, Lease, Outcome, RetryPolicy
-from lockcore.attempt import Acquisition, extend_steps, release_steps
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
-from lockcore.commands import Dialect
-from lockcore.engine import Engine
-from lockcore.membership import Hello
-from lockcore.rounds import ExtendRound, SetRound
+from lockcore.engine.attempt import Acquisition, extend_steps, release_steps
+from lockcore.engine.engine import Engine
+from lockcore.engine.turns import Offer, Request, Turn
+from lockcore.facts.membership import Hello
+from lockcore.rounds.commands import Dialect
+from lockcore.rounds.rounds import ExtendRound, SetRound
 from lockcore.settings import Settings
-from lockcore.turns import Offer, Request, Turn
 
 NATIVE = Dialect("delifeq", True)
 SCRIPTS = Dialect("evalsha", False)

@@ -30,7 +30,7 @@ from bench.experiments.explore.sockets import connect
 from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here, places
 from lockcore import Denied, Lease, Outcome
 from lockcore.clock import NS_PER_MS
-from lockcore.quorum import outcome_of, quorum_of
+from lockcore.facts.quorum import outcome_of, quorum_of
 
 WAIT_MS = 2 * TTL_MS
 # A caller that was denied tries so many times more.

@@ -270,7 +270,7 @@ def take_over() -> None:
     lockcore.clock.monotonic_ns = time.monotonic_ns
     redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain
-    from lockcore.membership import Hello
+    from lockcore.facts.membership import Hello
     from lockcore.shells.common.handshake import Connected
 
     def shake(target: Any) -> Any:

@@ -30,7 +30,7 @@ from bench.recipes.redlock import RedlockRandomOrder, RedlockSequential
 from bench.topology.child import orders, say
 from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.quorum import quorum_of
+from lockcore.facts.quorum import quorum_of
 
 # There may be more contenders than cores. A reply that waits for a core must not count as lost.
 TIMEOUT_MS = 2000.0

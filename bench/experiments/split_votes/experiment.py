@@ -27,7 +27,7 @@ from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 from lockcore import Outcome, Vote
 from lockcore.clock import NS_PER_MS, monotonic_ns
-from lockcore.quorum import outcome_of, quorum_of
+from lockcore.facts.quorum import outcome_of, quorum_of
 
 CALIBRATION_ROUNDS = 2000
 BLOCK = 20  # trials

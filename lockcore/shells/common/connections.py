@@ -14,14 +14,14 @@ from typing import Any
 from weakref import WeakSet
 
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.engine import Engine
+from lockcore.engine.engine import Engine
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
-from lockcore.membership import twin_of
-from lockcore.rounds import SetRound
+from lockcore.facts.membership import twin_of
+from lockcore.rounds.rounds import SetRound
 from lockcore.settings import Settings
+from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import Connected, Shaken
 from lockcore.shells.common.target import InstanceTarget
-from lockcore.shells.common.wire import Wire
 
 # The pause between two looks whether a close is over.
 LOOK_S = 0.001

@@ -9,19 +9,19 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from lockcore.arguments import check_lease
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
+from lockcore.engine.keeper import KeepAlive, keeper_steps, over
+from lockcore.engine.observed import Listener, Unraising
+from lockcore.engine.turns import Request, Turn
 from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
-from lockcore.keeper import KeepAlive, keeper_steps, over
-from lockcore.model import Denied, Lease, Outcome
-from lockcore.observed import Listener, Unraising
-from lockcore.pipeline import await_few
-from lockcore.rounds import ExtendRound, Round, SetRound
+from lockcore.facts.arguments import check_lease
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.pipeline import await_few
+from lockcore.rounds.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.common.connections import Connections, Drain
 from lockcore.shells.common.target import InstanceTarget
 from lockcore.shells.common.vigil import PASS_NS, Vigil
-from lockcore.turns import Request, Turn
 
 T = TypeVar("T")
 FEW = 4

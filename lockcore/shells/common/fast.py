@@ -1,5 +1,8 @@
 """One connected, non-blocking socket: *bytes out in full, bytes in as they come*.
 
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `Wire` has slots, and
+the socket's methods are attributes.
+
 Rules: what the kernel does not take at once is kept in order and sent when the socket is writable
 again (`want_write` tells the driver). A broken socket is an OSError of `receive`; of a send it is
 reported through `broken`, because a send may happen in the middle of anything. One call of

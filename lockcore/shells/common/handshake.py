@@ -23,14 +23,21 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from lockcore.commands import (
+from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
+from lockcore.facts.membership import (
+    NO_IDENTITY,
+    NOT_COUNTED,
+    Hello,
+    fields_of,
+    identity_of,
+    swaps_of,
+)
+from lockcore.rounds.commands import (
     COMPARE_AND_DELETE,
     COMPARE_AND_DELETE_MANY,
     COMPARE_AND_EXTEND,
     Dialect,
 )
-from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
-from lockcore.membership import NO_IDENTITY, NOT_COUNTED, Hello, fields_of, identity_of, swaps_of
 from lockcore.shells.common.failure import CLUSTER, REPLICA, SENTINEL, failure_of, is_unexplained
 from lockcore.shells.common.peer import look
 from lockcore.shells.common.target import InstanceTarget

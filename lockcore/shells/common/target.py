@@ -20,8 +20,8 @@ from redis.exceptions import InvalidResponse, RedisError
 from redis.retry import Retry
 
 from lockcore.errors import ProtocolError
-from lockcore.framing import NOT_WHOLE, Framing
 from lockcore.mask import Mask, Transport, shown
+from lockcore.rounds.framing import NOT_WHOLE, Framing
 from lockcore.shells.common.url import address_of
 
 # So many bytes of the beginning of a conversation are kept.

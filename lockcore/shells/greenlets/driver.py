@@ -15,18 +15,18 @@ from gevent.hub import get_hub
 from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
 
-from lockcore.awaited import hand_out
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
+from lockcore.engine.turns import Request
 from lockcore.errors import CannotWaitError, InstanceClosedError
-from lockcore.model import Denied, Lease, Outcome
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.awaited import hand_out
 from lockcore.settings import Settings
 from lockcore.shells.common.connections import LOOK_S
 from lockcore.shells.common.driver import LoopDriver
+from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import Shaken, shaken
 from lockcore.shells.common.target import InstanceTarget
-from lockcore.shells.common.wire import Wire
 from lockcore.shells.greenlets.fast import Shortcut
-from lockcore.turns import Request
 
 T = TypeVar("T")
 READ = 1

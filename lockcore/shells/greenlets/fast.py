@@ -1,7 +1,7 @@
 """The hot path of greenlets: *a resource → a lease, a lease → an outcome*.
 
-This file is compiled, so it follows the rules of README.md, "Compiled": functions of other modules
-are attributes here, and no `finally` touches a variable that its `try` assigns.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md: functions of other
+modules are attributes here, and no `finally` touches a variable that its `try` assigns.
 
 Rules: an operation goes past the step generator (attempt.py) as long as nothing unusual happens.
 `inside` is True while somebody is in the middle of the engine, which nobody may enter then. The TTL
@@ -14,17 +14,17 @@ from typing import Any, cast
 import gevent
 from greenlet import getcurrent, greenlet
 
-from lockcore.arguments import NO_WAIT, check_acquire
-from lockcore.attempt import Acquisition, first_lease, give_back
-from lockcore.awaited import Settled, next_waiter
-from lockcore.claims import Terms
 from lockcore.clock import NS_PER_S, monotonic_ns
-from lockcore.engine import Engine
+from lockcore.engine.attempt import Acquisition, first_lease, give_back
+from lockcore.engine.engine import Engine
+from lockcore.engine.turns import Offer, Request
 from lockcore.errors import CannotWaitError
-from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import ReleaseRound, SetRound
+from lockcore.facts.arguments import NO_WAIT, check_acquire
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.awaited import Settled, next_waiter
+from lockcore.rounds.claims import Terms
+from lockcore.rounds.rounds import ReleaseRound, SetRound
 from lockcore.shells.common.driver import LoopDriver
-from lockcore.turns import Offer, Request
 
 Steps = Generator[Request, int, Any]
 

@@ -11,19 +11,19 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
 from typing import Self, TypeVar
 
-from lockcore.attempt import Acquisition, give_back
 from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.engine.attempt import Acquisition, give_back
+from lockcore.engine.observed import Listener
+from lockcore.engine.turns import Offer, Request
 from lockcore.errors import CannotWaitError, InstanceClosedError
-from lockcore.model import Denied, Lease, Outcome
-from lockcore.observed import Listener
+from lockcore.facts.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
 from lockcore.shells.common.connections import LOOK_S
 from lockcore.shells.common.driver import LoopDriver
+from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import Shaken, discard, shaken
 from lockcore.shells.common.target import InstanceTarget
-from lockcore.shells.common.wire import Wire
 from lockcore.shells.tasks.fast import TaskShortcut, step_all
-from lockcore.turns import Offer, Request
 
 T = TypeVar("T")
 

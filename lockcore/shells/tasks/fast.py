@@ -1,7 +1,7 @@
 """The hot path of tasks: *a resource → a round; a settled round → its task, stepped at once*.
 
-This file is compiled, so it follows the rules of README.md, "Compiled": seats are stepped without a
-call by name, and a function of another module is an attribute.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md: seats are stepped
+without a call by name, and a function of another module is an attribute.
 
 Rules: a task waits at a `Seat`, and its seat steps it straight from the I/O callback. Where a task
 of the loop is being stepped, and where a future's private parts are gone (`knows`), the seat is an
@@ -15,15 +15,15 @@ from collections.abc import Callable, Generator
 from threading import get_ident
 from typing import Any, Final, cast
 
-from lockcore.arguments import NO_WAIT, check_acquire
-from lockcore.attempt import first_lease
-from lockcore.awaited import Core, next_waiter
-from lockcore.claims import Terms
 from lockcore.clock import monotonic_ns
-from lockcore.engine import Engine
-from lockcore.model import Lease, Outcome
-from lockcore.observed import Listener
-from lockcore.rounds import ReleaseRound, SetRound
+from lockcore.engine.attempt import first_lease
+from lockcore.engine.engine import Engine
+from lockcore.engine.observed import Listener
+from lockcore.facts.arguments import NO_WAIT, check_acquire
+from lockcore.facts.model import Lease, Outcome
+from lockcore.rounds.awaited import Core, next_waiter
+from lockcore.rounds.claims import Terms
+from lockcore.rounds.rounds import ReleaseRound, SetRound
 from lockcore.shells.common.driver import LoopDriver
 
 # From Python 3.14 on a future keeps hold of every task that awaited it.

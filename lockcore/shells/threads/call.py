@@ -14,9 +14,9 @@ from threading import Lock
 from typing import Any, Protocol
 
 from lockcore.clock import monotonic_ns
+from lockcore.engine.turns import Offer, Request, Turn
 from lockcore.errors import InstanceClosedError
-from lockcore.rounds import Round
-from lockcore.turns import Offer, Request, Turn
+from lockcore.rounds.rounds import Round
 
 
 def nothing() -> None:

@@ -17,19 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from lockcore.arguments import NO_WAIT, check_acquire
-from lockcore.attempt import Acquisition, Steps, give_back, lease_of
 from lockcore.clock import monotonic_ns
+from lockcore.engine.attempt import Acquisition, Steps, give_back, lease_of
+from lockcore.engine.observed import Listener
+from lockcore.engine.turns import Request
 from lockcore.errors import CannotWaitError, InstanceClosedError
-from lockcore.model import Denied, Lease, Outcome
-from lockcore.observed import Listener
-from lockcore.rounds import Round, SetRound
+from lockcore.facts.arguments import NO_WAIT, check_acquire
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.rounds import Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.common.handshake import discard, shaken
 from lockcore.shells.common.target import InstanceTarget
 from lockcore.shells.threads.call import Call, locked, nothing, ring
 from lockcore.shells.threads.io_thread import PolledDriver
-from lockcore.turns import Request
 
 T = TypeVar("T")
 JOIN_S = 0.5

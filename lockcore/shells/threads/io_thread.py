@@ -21,9 +21,9 @@ from lockcore.errors import InstanceClosedError
 from lockcore.settings import Settings
 from lockcore.shells.common.connections import LOOK_S, Drain
 from lockcore.shells.common.driver import LoopDriver
+from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import shaken
 from lockcore.shells.common.target import InstanceTarget
-from lockcore.shells.common.wire import Wire
 from lockcore.shells.threads.call import Call
 
 LOOK_NS = int(LOOK_S * NS_PER_S)

@@ -19,7 +19,7 @@ from bench.measure.record import (
     HistoryTail,
 )
 from bench.measure.recorder import Recorder
-from lockcore.model import Outcome
+from lockcore.facts.model import Outcome
 
 WRITER = """
 import sys

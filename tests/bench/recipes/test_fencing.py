@@ -11,7 +11,7 @@ from bench.recipes.protocol import RecipeSettings
 from bench.recipes.registry import find_recipe
 from bench.topology.fleet import Fleet
 from lockcore import Lease, Outcome, Tally
-from lockcore.model import Closed
+from lockcore.facts.model import Closed
 
 pytestmark = pytest.mark.integration
 

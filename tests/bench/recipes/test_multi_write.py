@@ -12,7 +12,7 @@ from bench.recipes.several_instances import MultiWrite, MultiWriteUniqueIndex
 from bench.topology.fleet import Fleet
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
-from lockcore.model import Closed
+from lockcore.facts.model import Closed
 
 pytestmark = pytest.mark.integration
 

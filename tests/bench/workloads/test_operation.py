@@ -15,7 +15,7 @@ from bench.measure.recorder import Recorder
 from bench.workloads.operation import KEPT, Caller, OpenVotes, PackedVotes
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
-from lockcore.model import Closed, Counted
+from lockcore.facts.model import Closed, Counted
 
 ALL = Tally(granted=5)
 SOME = Tally(granted=3, undecided=2)

@@ -20,7 +20,7 @@ import pytest
 from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
 from lockcore import Outcome, RetryPolicy
 from lockcore.errors import InstanceClosedError, InstanceError, InstanceRefusedError
-from lockcore.membership import Hello
+from lockcore.facts.membership import Hello
 from lockcore.shells.common.handshake import shake
 from lockcore.shells.common.target import InstanceTarget, target_of
 from tests.doubles.instance import Instances

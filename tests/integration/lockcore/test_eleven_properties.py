@@ -28,7 +28,7 @@ from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Denied, LagCap, Lease, Outcome, Redlock
 from lockcore.clock import NS_PER_MS
-from lockcore.quorum import quorum_of
+from lockcore.facts.quorum import quorum_of
 from tests.integration.lockcore.keys import client, keys_on, values_on
 
 pytestmark = pytest.mark.integration

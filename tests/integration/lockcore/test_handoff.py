@@ -9,7 +9,7 @@ import pytest
 
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Lease, RetryPolicy
-from lockcore.handoff import Handoff
+from lockcore.engine.handoff import Handoff
 from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client

@@ -60,7 +60,7 @@ def interrupted(shell: Shell, at: int) -> Iterator[Interrupt]:
 @pytest.fixture
 def lock(connect: Connect, servers: Instances, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Connected, used once, and quick to reconnect."""
-    monkeypatch.setattr("lockcore.membership.FIRST_BACKOFF_NS", 1_000_000)
+    monkeypatch.setattr("lockcore.facts.membership.FIRST_BACKOFF_NS", 1_000_000)
     made = connect(servers.urls, max_ttl_ms=TTL_MS, instance_timeout_ms=PATIENCE_MS)
     made.release(made.acquire("warm", TTL_MS))
     return made

@@ -17,9 +17,9 @@ import pytest
 from bench.topology.fleet import HOST, Fleet, start_fleet
 from lockcore import AsyncRedlock, LagCap, Outcome, Redlock
 from lockcore import settings as lockcore_settings
+from lockcore.engine.amnesia import SWAPS_EVERY_NS
 from lockcore.errors import InstanceRefusedError
-from lockcore.membership import SWAPS_EVERY_NS
-from lockcore.shells.common.wire import READ_BYTES
+from lockcore.shells.common.fast import READ_BYTES
 from tests.doubles.instance import CLOSE, LOSE, Instances
 from tests.integration.lockcore.certificates import Certificates
 from tests.integration.lockcore.conftest import server_of
@@ -92,7 +92,7 @@ def test_an_instance_that_was_down_for_long_comes_back(
     shell: Shell, lock: Any, instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("FIRST_BACKOFF_NS", "LONGEST_BACKOFF_NS"):
-        monkeypatch.setattr(f"lockcore.membership.{name}", 1_000_000)
+        monkeypatch.setattr(f"lockcore.facts.membership.{name}", 1_000_000)
     instances[0].says["other"] = CLOSE
     before = instances[0].connections
     instances[0].drop_connections()

@@ -32,8 +32,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from bench.telemetry.table import BOUNDS, BY_NAME, SCHEMA_URL
 from lockcore import Outcome, observed
 from lockcore import otel as production
-from lockcore.counted import FIRST_EVERY
 from lockcore.otel import SPANS, instrument
+from lockcore.telemetry.fast import FIRST_EVERY
 from tests.doubles.collector import Collector
 from tests.doubles.instance import REFUSE, Instances, error
 from tests.integration.lockcore.shell import TTL_MS, Connect, Shell

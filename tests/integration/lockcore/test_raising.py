@@ -13,7 +13,7 @@ import gevent
 import pytest
 
 from lockcore import Lease, Outcome, observed
-from lockcore.observed import Unraising
+from lockcore.engine.observed import Unraising
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Shell, only
 from tests.lockcore.source import needs_source

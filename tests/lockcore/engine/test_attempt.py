@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from lockcore import attempt
-from lockcore.attempt import lease_of, release_steps
 from lockcore.clock import NS_PER_MS
-from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import SetRound
+from lockcore.engine import attempt
+from lockcore.engine.attempt import lease_of, release_steps
+from lockcore.engine.turns import Turn
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.rounds import SetRound
 from lockcore.settings import RetryPolicy
-from lockcore.turns import Turn
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, ZERO
 from tests.lockcore.by_hand import Caller, Run, acquiring
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of, token_of

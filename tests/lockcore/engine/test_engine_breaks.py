@@ -4,7 +4,7 @@ another round."""
 import pytest
 
 from lockcore.errors import ProtocolError
-from lockcore.rounds import Round, SetRound
+from lockcore.rounds.rounds import Round, SetRound
 from tests.doubles.keyspace import NIL, NOSCRIPT, OK, ONE
 from tests.lockcore.scripted import (
     EVALSHA,

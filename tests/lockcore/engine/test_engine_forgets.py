@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from lockcore.awaited import Ignored
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
-from lockcore.membership import (
+from lockcore.engine.amnesia import SWAPS_EVERY_NS
+from lockcore.facts.membership import (
     NOT_COUNTED,
-    SWAPS_EVERY_NS,
     Hello,
     IdentityKind,
     State,
@@ -21,6 +20,7 @@ from lockcore.membership import (
     swaps_of,
     twin_of,
 )
+from lockcore.rounds.awaited import Ignored
 from tests.doubles.keyspace import NIL, OK
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, name_of, settings_of
 

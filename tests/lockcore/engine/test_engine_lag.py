@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockcore.rounds import Round
+from lockcore.rounds.rounds import Round
 from lockcore.settings import LagCap
 from tests.doubles.keyspace import NIL, OK, ONE
 from tests.lockcore.scripted import ScriptedFleet, name_of, settings_of

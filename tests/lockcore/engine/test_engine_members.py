@@ -5,8 +5,8 @@ import gc
 import pytest
 
 from lockcore.clock import NS_PER_MS, drift_ns
-from lockcore.engine import Engine
-from lockcore.membership import Hello, twin_of
+from lockcore.engine.engine import Engine
+from lockcore.facts.membership import Hello, twin_of
 from tests.doubles.keyspace import OK, ONE
 from tests.lockcore.scripted import EVALSHA, TTL_MS, ScriptedFleet, name_of, settings_of, token_of
 

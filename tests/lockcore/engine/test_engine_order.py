@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from lockcore.flight import EARLY, LARGEST
-from lockcore.model import Lease
+from lockcore.facts.model import Lease
+from lockcore.rounds.flight import EARLY, LARGEST
 from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import (
     DELEX,

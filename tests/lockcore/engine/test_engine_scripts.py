@@ -1,8 +1,8 @@
 """Releases and extensions by script: merged in one call, and sent again with their source where
 they are unknown."""
 
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
-from lockcore.rounds import ReleaseRound
+from lockcore.rounds.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
+from lockcore.rounds.rounds import ReleaseRound
 from tests.doubles.keyspace import NOSCRIPT, ONE, ZERO
 from tests.lockcore.scripted import (
     DELIFEQ,

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
-from lockcore.rounds import Round, SetRound
+from lockcore.rounds.rounds import Round, SetRound
 from tests.doubles.keyspace import NIL, OK, ONE
 from tests.lockcore.scripted import ScriptedFleet, name_of, rounds_kept
 

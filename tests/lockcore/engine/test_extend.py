@@ -3,12 +3,12 @@ came in time."""
 
 import pytest
 
-from lockcore import attempt
-from lockcore.attempt import extend_steps
 from lockcore.clock import NS_PER_MS
-from lockcore.engine import Engine
-from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import ExtendRound
+from lockcore.engine import attempt
+from lockcore.engine.attempt import extend_steps
+from lockcore.engine.engine import Engine
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.rounds import ExtendRound
 from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore.by_hand import Run
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet
@@ -168,7 +168,7 @@ def test_an_extension_after_its_own_end_is_noticed(monkeypatch: pytest.MonkeyPat
 
 def test_an_extension_on_any_single_yes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "lockcore.rounds.owned_outcome_of",
+        "lockcore.rounds.rounds.owned_outcome_of",
         lambda ours, not_ours, instances, quorum: Outcome.RELEASED if ours else Outcome.GONE,
     )
     with pytest.raises(AssertionError):

@@ -8,7 +8,7 @@ from hashlib import blake2s
 import pytest
 
 from lockcore.clock import NS_PER_MS
-from lockcore.handoff import (
+from lockcore.engine.handoff import (
     FEW_CROWDS,
     FEWER_OTHERS,
     LONGEST_LOOK_NS,
@@ -25,7 +25,7 @@ from lockcore.handoff import (
     Arrivals,
     Handoff,
 )
-from lockcore.model import Lease, Outcome
+from lockcore.facts.model import Lease, Outcome
 from lockcore.settings import RetryPolicy
 from tests.lockcore.by_hand import Caller
 from tests.lockcore.scripted import START_NS, settings_of

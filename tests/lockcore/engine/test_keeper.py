@@ -5,12 +5,12 @@ import asyncio
 
 import pytest
 
-from lockcore.attempt import extend_steps
 from lockcore.clock import NS_PER_MS
+from lockcore.engine.attempt import extend_steps
+from lockcore.engine.keeper import KeepAlive, keeper_steps
 from lockcore.errors import ForeignProcessError
-from lockcore.keeper import KeepAlive, keeper_steps
-from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import ExtendRound
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.rounds import ExtendRound
 from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore.by_hand import Caller, Run
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from lockcore.attempt import Acquisition
 from lockcore.clock import NS_PER_MS
-from lockcore.model import Denied, Lease, Outcome
-from lockcore.rounds import SetRound
+from lockcore.engine.attempt import Acquisition
+from lockcore.engine.turns import Turn, Turns
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.rounds import SetRound
 from lockcore.settings import RetryPolicy
-from lockcore.turns import Turn, Turns
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE
 from tests.lockcore.by_hand import Caller, Killed, acquiring
 from tests.lockcore.interrupt import Interrupt

@@ -3,7 +3,7 @@
 import pytest
 
 from lockcore.clock import NS_PER_MS, NS_PER_S
-from lockcore.membership import Hello, Membership, Rejoin, State, abstention_ns
+from lockcore.facts.membership import Hello, Membership, Rejoin, State, abstention_ns
 
 MAX_TTL_MS = 10_000
 # max_ttl + drift of 1 % + 2 ms

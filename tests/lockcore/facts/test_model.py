@@ -8,7 +8,7 @@ import pytest
 import lockcore
 from lockcore import errors
 from lockcore.errors import AcquireError, InstanceError, LeaseGoneError, LockcoreError, error_of
-from lockcore.model import Closed, Denied, InstanceStatus, Lease, Outcome, Tally, Vote
+from lockcore.facts.model import Closed, Denied, InstanceStatus, Lease, Outcome, Tally, Vote
 from tests.doubles.keyspace import NIL, OK
 from tests.lockcore.scripted import ScriptedFleet
 

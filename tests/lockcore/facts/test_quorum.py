@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from lockcore import quorum
+from lockcore.facts import quorum
 from tests.lockcore import reading
 from tests.lockcore.reading import ABSENT, ERRORED, GRANTED, NOT_OURS, OURS, REFUSED, SILENT, VOTES
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from hiredis import ReplyError
 
-from lockcore.awaited import Ignored
-from lockcore.engine import Engine
-from lockcore.flight import Flight, MergedReply
-from lockcore.resp import UNEXPECTED
+from lockcore.engine.engine import Engine
+from lockcore.rounds.awaited import Ignored
+from lockcore.rounds.flight import Flight, MergedReply
+from lockcore.rounds.resp import UNEXPECTED
 
 EXACT: dict[bytes, object] = {b"+OK": b"OK", b"$-1": None, b"_": None, b":1": 1, b":0": 0}
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hiredis import ReplyError
 
-from lockcore.awaited import Asked
-from lockcore.resp import bulk, request
-from lockcore.rounds import Round
+from lockcore.rounds.awaited import Asked
+from lockcore.rounds.resp import bulk, request
+from lockcore.rounds.rounds import Round
 from tests.doubles.keyspace import NIL, OK, ONE, WRONGTYPE, ZERO
-from tests.lockcore.one_reply_at_a_time import PlainReader
+from tests.lockcore.rounds.one_reply_at_a_time import PlainReader
 from tests.lockcore.scripted import (
     DELIFEQ,
     EVALSHA,

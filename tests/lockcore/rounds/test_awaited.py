@@ -3,7 +3,7 @@ asks for the next."""
 
 import pytest
 
-from lockcore.awaited import Core, Settled, hand_out, next_waiter
+from lockcore.rounds.awaited import Core, Settled, hand_out, next_waiter
 from tests.lockcore.scripted import ScriptedFleet
 
 

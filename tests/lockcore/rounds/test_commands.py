@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from redis.connection import Connection
 
-from lockcore.commands import (
+from lockcore.engine.engine import Engine
+from lockcore.rounds.commands import (
     COMPARE_AND_DELETE,
     COMPARE_AND_DELETE_MANY,
     COMPARE_AND_EXTEND,
@@ -15,7 +16,6 @@ from lockcore.commands import (
     Script,
     merged_release,
 )
-from lockcore.engine import Engine
 from tests.lockcore.scripted import DELEX, DELIFEQ, EVALSHA, settings_of
 
 KEYS = ["r", "stock:42", "ключ", "a b\r\nc", "x" * 300]

@@ -10,10 +10,10 @@ import pytest
 from hiredis import PushNotification
 
 from lockcore.errors import ProtocolError
-from lockcore.framing import DEEPEST, LONGEST_MESSAGE, LONGEST_REPLY, NOT_WHOLE, Framing
-from lockcore.model import Outcome
-from lockcore.pipeline import Pipeline
-from lockcore.resp import NOT_YET, bulk, reply_reader
+from lockcore.facts.model import Outcome
+from lockcore.rounds.framing import DEEPEST, LONGEST_MESSAGE, LONGEST_REPLY, NOT_WHOLE, Framing
+from lockcore.rounds.pipeline import Pipeline
+from lockcore.rounds.resp import NOT_YET, bulk, reply_reader
 from tests.doubles.keyspace import OK, ONE
 from tests.lockcore.scripted import ScriptedFleet, name_of
 from tests.lockcore.source import needs_source

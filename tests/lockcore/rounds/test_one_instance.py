@@ -3,12 +3,12 @@ to."""
 
 import pytest
 
-from lockcore import pipeline
 from lockcore.clock import NS_PER_MS, NS_PER_S
-from lockcore.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, Dialect
 from lockcore.errors import ProtocolError
-from lockcore.resp import UNEXPECTED, error_kind
-from lockcore.rounds import ReleaseRound
+from lockcore.rounds import pipeline
+from lockcore.rounds.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, Dialect
+from lockcore.rounds.resp import UNEXPECTED, error_kind
+from lockcore.rounds.rounds import ReleaseRound
 from lockcore.settings import LagCap
 from tests.doubles.keyspace import NIL, NOSCRIPT, OK, ONE, WRONGTYPE, ZERO, Command
 from tests.lockcore.scripted import (

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockcore import owed, rounds
 from lockcore.clock import NS_PER_MS, NS_PER_S
-from lockcore.model import Lease
-from lockcore.owed import LONGEST_PAUSE_NS
-from lockcore.resp import TRANSIENT
+from lockcore.facts.model import Lease
+from lockcore.rounds import owed, rounds
+from lockcore.rounds.owed import LONGEST_PAUSE_NS
+from lockcore.rounds.resp import TRANSIENT
 from lockcore.shells.common.connections import GRACE_NS, STILL_NS, Drain
 from tests.doubles.keyspace import OK, ONE, WRONGTYPE, ZERO
 from tests.lockcore.scripted import (

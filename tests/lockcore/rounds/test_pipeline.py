@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from lockcore.errors import ProtocolError
-from lockcore.model import AttemptRecord, Outcome
-from lockcore.pipeline import MOST_UNASKED
-from lockcore.rounds import Round
+from lockcore.facts.model import AttemptRecord, Outcome
+from lockcore.rounds.pipeline import MOST_UNASKED
+from lockcore.rounds.rounds import Round
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, WRONGTYPE, ZERO
 from tests.lockcore.scripted import (
     DELEX,

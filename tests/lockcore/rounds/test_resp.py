@@ -7,7 +7,7 @@ import pytest
 from hiredis import ProtocolError, ReplyError
 from redis.connection import Connection
 
-from lockcore.resp import NOT_YET, error_kind, reply_reader, request
+from lockcore.rounds.resp import NOT_YET, error_kind, reply_reader, request
 
 REPLIES: list[tuple[bytes, Any]] = [
     (b"+OK\r\n", b"OK"),

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from lockcore import rounds
-from lockcore.rounds import SetRound
+from lockcore.rounds import rounds
+from lockcore.rounds.rounds import SetRound
 from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore import reading
 from tests.lockcore.reading import ABSENT, ERRORED, GRANTED, REFUSED, SILENT

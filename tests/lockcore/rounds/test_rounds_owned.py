@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from lockcore import rounds
-from lockcore.model import Lease, Outcome
-from lockcore.quorum import owned_outcome_of
-from lockcore.rounds import ExtendRound, ReleaseRound
+from lockcore.facts.model import Lease, Outcome
+from lockcore.facts.quorum import owned_outcome_of
+from lockcore.rounds import rounds
+from lockcore.rounds.rounds import ExtendRound, ReleaseRound
 from tests.doubles.keyspace import NIL, ONE, WRONGTYPE, ZERO
 from tests.lockcore import reading
 from tests.lockcore.reading import ERRORED, NOT_OURS, OURS

@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 
-from lockcore.attempt import lease_of
 from lockcore.clock import NS_PER_MS
-from lockcore.model import AttemptRecord, Lease, Outcome, Vote
-from lockcore.rounds import SetRound
-from lockcore.watched import WatchedSetRound
+from lockcore.engine.attempt import lease_of
+from lockcore.facts.model import AttemptRecord, Lease, Outcome, Vote
+from lockcore.rounds.rounds import SetRound
+from lockcore.rounds.watched import WatchedSetRound
 from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore.by_hand import Caller, NoChance, acquiring
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of

@@ -11,7 +11,8 @@ from threading import RLock, Thread
 import pytest
 
 from lockcore.clock import NS_PER_S, monotonic_ns
-from lockcore.counted import (
+from lockcore.facts.model import Closed, Denied, Lease, Outcome, Tally
+from lockcore.telemetry.fast import (
     ACQUIRE,
     BOUNDS_NS,
     CLASSES,
@@ -29,7 +30,6 @@ from lockcore.counted import (
     Durations,
     Tallied,
 )
-from lockcore.model import Closed, Denied, Lease, Outcome, Tally
 
 SLOW_NS = 100_000_000
 THREADS = 8

@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.view import (
 )
 
 from lockcore.otel import BOUNDS
-from lockcore.otel_sdk import MOST_ONE_BY_ONE, record_all
+from lockcore.telemetry.sdk import MOST_ONE_BY_ONE, record_all
 
 COUNTS = {1.4e-5: 3, 0.002: 1, 0.0301: 20_000, 7.0: 2, 140.0: 1}
 TOTAL = sum(value * number for value, number in COUNTS.items())

@@ -99,7 +99,7 @@ def redis_by_hand(order: ClientOrder) -> Lock:
     """The commands of Redlock by redis-py, one instance after the other."""
     redis = import_module("redis")
     clients = [redis.Redis.from_url(url) for url in order.urls]
-    source = import_module("lockcore.commands").COMPARE_AND_DELETE.source
+    source = import_module("lockcore.rounds.commands").COMPARE_AND_DELETE.source
     scripts = [client.register_script(source) for client in clients]
 
     def acquire(resource: str, ttl_ms: int, _wait_ms: int) -> str:

@@ -341,8 +341,8 @@ def _batches(order: ClientOrder) -> tuple[bytes, bytes]:
     `order`."""
     # Imported here, because the environments of peers have no lockcore.
     from lockcore import Redlock
-    from lockcore.claims import Claims
-    from lockcore.commands import FIRST_NUMBER, Dialect, set_nx_px
+    from lockcore.rounds.claims import Claims
+    from lockcore.rounds.commands import FIRST_NUMBER, Dialect, set_nx_px
     from lockcore.settings import Settings
 
     # `shell` is a way of waiting here, not a command line; S604 takes it for one.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.experiments.compare.costs import CountingRelay, Exchange
-from lockcore.resp import bulk, request
+from lockcore.rounds.resp import bulk, request
 
 SET = request(b"SET", b"k\r\nx", b"v", b"NX")
 INFO = request(b"info", b"commandstats")

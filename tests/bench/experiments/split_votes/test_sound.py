@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from bench.experiments.split_votes.judge import ending_of, rounds_of
 from bench.experiments.split_votes.plan import Attempt, CastVote
 from lockcore import Outcome, Vote
-from lockcore.quorum import outcome_of, quorum_of
+from lockcore.facts.quorum import outcome_of, quorum_of
 
 
 @dataclass

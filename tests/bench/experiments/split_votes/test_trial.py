@@ -20,7 +20,7 @@ from bench.experiments.split_votes.judge import (
 from bench.experiments.split_votes.plan import Attempt, CastVote
 from bench.measure.statistics import wilson
 from lockcore import AttemptRecord, Outcome, Tally, Vote
-from lockcore.quorum import outcome_of, quorum_of
+from lockcore.facts.quorum import outcome_of, quorum_of
 
 G = Vote.GRANTED
 R = Vote.REFUSED

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from lockcore.awaited import hand_out
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
-from lockcore.commands import Dialect
-from lockcore.membership import Hello
-from lockcore.model import Outcome
-from lockcore.rounds import SetRound
+from lockcore.engine.turns import Turn
+from lockcore.facts.membership import Hello
+from lockcore.facts.model import Outcome
+from lockcore.rounds.awaited import hand_out
+from lockcore.rounds.commands import Dialect
+from lockcore.rounds.rounds import SetRound
 from lockcore.shells.common.driver import FEW, SLACK_NS, LoopDriver
 from lockcore.shells.common.target import InstanceTarget
-from lockcore.turns import Turn
 from tests.lockcore.scripted import settings_of
 
 DIALECT = Dialect("delifeq", native_extend=True)

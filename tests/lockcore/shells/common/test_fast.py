@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from lockcore.shells.common.wire import MOST_READS, READ_BYTES, Wire
+from lockcore.shells.common.fast import MOST_READS, READ_BYTES, Wire
 from tests.integration.lockcore.certificates import Certificates, make_certificates
 
 HOST = "127.0.0.1"
@@ -202,7 +202,7 @@ def test_what_the_tls_layer_has_decrypted_is_read_in_the_same_pass(
 
     A record is larger than a read here, so that something stays decrypted.
     """
-    monkeypatch.setattr("lockcore.shells.common.wire.READ_BYTES", 1000)
+    monkeypatch.setattr("lockcore.shells.common.fast.READ_BYTES", 1000)
     sent = tls_ends.fill(bytes_, bytes_)
     assert b"".join(read_in_passes(tls_ends, bytes_)) == sent
     assert tls_ends.wire.receive() == []
@@ -212,7 +212,7 @@ def test_decrypted_bytes_that_are_left_for_the_next_pass_are_noticed(
     tls_ends: TlsEnds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls_ends.wire.pending = lambda: 0
-    monkeypatch.setattr("tests.lockcore.shells.common.test_wire.DEADLINE_S", 0.1)
+    monkeypatch.setattr("tests.lockcore.shells.common.test_fast.DEADLINE_S", 0.1)
     with pytest.raises(AssertionError, match="bytes are left"):
         test_what_the_tls_layer_has_decrypted_is_read_in_the_same_pass(tls_ends, 5000, monkeypatch)
 

@@ -10,7 +10,7 @@ import pytest
 
 from lockcore.shells.tasks import fast
 from lockcore.shells.tasks.fast import Seat, Seats, step_all
-from tests.lockcore.test_awaited import of
+from tests.lockcore.rounds.test_awaited import of
 
 NAME: ContextVar[str] = ContextVar("NAME", default="nobody")
 

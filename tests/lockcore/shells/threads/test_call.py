@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from lockcore.engine.turns import Offer
 from lockcore.errors import InstanceClosedError
-from lockcore.model import Closed, Lease, Outcome, Tally
+from lockcore.facts.model import Closed, Lease, Outcome, Tally
 from lockcore.shells.threads.call import Call, ring
-from lockcore.turns import Offer
 
 
 class Round:

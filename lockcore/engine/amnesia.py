@@ -1,0 +1,114 @@
+"""Who has forgotten its locks while its connection stayed: *pushes, answers → an abstention*.
+
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
+`Final`.
+
+Rules: an instance that may have forgotten locks abstains until all of them have expired
+(facts/membership.py). It is noticed by what the server tells by itself, by -READONLY, and by what
+it is asked: for its replication id once a second where it tells nothing, and for the number of its
+swaps ahead of SETs, four times a second at most.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from lockcore.clock import FAR_FUTURE_NS, NS_PER_S
+from lockcore.facts.membership import (
+    ASK_EVERY_NS,
+    NOT_COUNTED,
+    SWAPPED,
+    Membership,
+    fields_of,
+    swaps_of,
+)
+from lockcore.rounds.awaited import Asked, Core, InstancePipe
+from lockcore.rounds.resp import request
+
+# A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of its core, where 100 ms
+# would take 10 %.
+SWAPS_EVERY_NS: Final = NS_PER_S // 4
+SWAPS: Final = request(b"INFO", b"commandstats")
+
+
+# How SWAPDB is noticed. No server says that SWAPDB was called, and no client can be told: SWAPDB
+# invalidates no tracked key. But INFO counts the calls. The engine reads this count ahead of the
+# first SET that starts at `swaps_due_ns` or later, on the same connection. Redis answers in order,
+# so the reading comes before the SET's answer, and a swap that it shows voids the SET. A reading by
+# a timer would be answered behind SETs that the emptied server has granted. An idle client reads
+# nothing. A swap within SWAPS_EVERY_NS after a reading is noticed by the next reading only. The
+# reading takes a server 4 to 12 µs (redis 7.0 and 8.2; README, "max_ttl_ms").
+class Amnesia:
+    """Notices, on connections that stay, that instances have forgotten their locks.
+
+    Such a server was flushed, or was a replica for a while. It says so itself (a push between two
+    replies), or answers -READONLY. Where it tells nothing it is asked for its replication id once a
+    second. From then on it abstains for `whole_ns` (0: not at all) as after a restart, and what it
+    was asked before does not count. `recount` counts the voters anew.
+
+    Source: Redis' CLIENT TRACKING (a flush is told to every tracking client), REPLICAOF, SWAPDB and
+    INFO commandstats.
+    """
+
+    def __init__(
+        self,
+        engine: Core,
+        members: Sequence[Membership],
+        whole_ns: int,
+        recount: Callable[[], object],
+    ) -> None:
+        self._engine = engine
+        self._members = members
+        self._whole_ns = whole_ns
+        self._recount = recount
+        self.swaps_due_ns: int = 0 if whole_ns else FAR_FUTURE_NS
+
+    def noticed(self, pipe: InstancePipe, why: str) -> None:
+        """An instance may just have forgotten locks."""
+        if self._whole_ns:
+            self._members[pipe.index].forgot(why, self._whole_ns, self._engine.now_ns)
+            self._recount()
+            pipe.void_sets()
+
+    def ask(self, pipes: Sequence[InstancePipe], now_ns: int) -> None:
+        """Ask the instances that do not tell by themselves, if it is time."""
+        for pipe, member in zip(pipes, self._members, strict=True):
+            if member.ask_ns <= now_ns:
+                member.ask_ns = now_ns + ASK_EVERY_NS
+                question = Asked(now_ns, self._answered)
+                self._engine.unicast(pipe, request(b"INFO", b"replication"), question)
+
+    def counting_swaps(self, pipes: Sequence[InstancePipe], now_ns: int) -> list[InstancePipe]:
+        """The instances to send `SWAPS` now. Each reply goes to `swaps_read`.
+
+        From now on the next reading is due a while later.
+        """
+        self.swaps_due_ns = now_ns + SWAPS_EVERY_NS
+        hellos = [(pipe, self._members[pipe.index].hello) for pipe in pipes]
+        return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
+
+    def swaps_read(self, info: object, pipe: InstancePipe) -> None:
+        """An instance has said how often it has swapped databases. An error says nothing."""
+        member = self._members[pipe.index]
+        earlier = member.hello
+        if earlier is None or not isinstance(info, bytes):
+            return
+        # RESP3 says in front of the text that it is one.
+        kind_bytes = len("txt:") if earlier.tells else 0
+        pipe.set_aside(0, 0, len(b"$%d\r\n\r\n" % len(info)) + len(info) + kind_bytes)
+        member.hello = hello = replace(earlier, swaps=swaps_of(info))
+        if hello.has_swapped_since(earlier):
+            self.noticed(pipe, SWAPPED)
+
+    def _answered(self, info: object, pipe: InstancePipe) -> None:
+        """An instance has said what it knows of its replication. An error says nothing."""
+        if not isinstance(info, bytes):
+            return
+        member = self._members[pipe.index]
+        fields = fields_of(info)
+        replid = fields.get("master_replid", "")
+        if fields.get("role", "master") != "master":
+            self.noticed(pipe, "it is a replica")
+        elif member.hello is not None and replid != member.hello.replid:
+            member.hello = replace(member.hello, replid=replid)
+            self.noticed(pipe, "was a replica")

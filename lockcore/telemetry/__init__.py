@@ -1,0 +1,1 @@
+"""What an application's lock does, counted: *operations → numbers, durations and samples*."""
