@@ -134,7 +134,7 @@ class Core:
 # A caller that is woken settles further rounds and adds to `ready`, and they belong to the same
 # pass. A greenlet that parks asks `next_waiter` itself and switches straight to the next caller,
 # not through the hub: with the compiled hot path of greenlets that was 37,700 → 22,400 instructions
-# per cycle (README, "Compiled"). And an interrupt may come at any call: whoever was woken is
+# per cycle (docs/lockcore/compiled.md). And an interrupt may come at any call: whoever was woken is
 # counted before the call, so nobody is woken twice and nobody is forgotten.
 def next_waiter(engine: Core) -> Any:
     """The waiter that is to be woken next, and at once; None if there is none.

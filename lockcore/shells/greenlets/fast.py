@@ -30,13 +30,14 @@ Steps = Generator[Request, int, Any]
 
 
 # How a greenlet waits. A caller parks by switching straight to the next caller whose round is
-# settled, and to the hub only when there is none. The plain way is `hub.switch()`, which costs two
-# more switches per cycle. With this file compiled, and with callers that switch to each other, a
-# cycle on gevent fell from 37,700 to 22,400 instructions (N = 5, 200 callers, callgrind; README,
-# "Compiled"). Nothing here is an addition to the rules: a first attempt that is settled at once,
-# refused, or too late goes on by the steps of attempt.py, and one conformance suite shows the same
-# behaviour on both ways. A round that is settled without waiting must still yield to the loop once
-# (`gevent.sleep(0)`): a caller that tries again at once would starve the loop.
+# settled, and to the hub only when there is none. The plain way is `hub.switch()`, which costs
+# two more switches per cycle. With this file compiled, and with callers that switch to each
+# other, a cycle on gevent fell from 37,700 to 22,400 instructions (N = 5, 200 callers, callgrind;
+# docs/lockcore/compiled.md). Nothing here is an addition to the rules: a first attempt that is
+# settled at once, refused, or too late goes on by the steps of attempt.py, and one conformance
+# suite shows the same behaviour on both ways. A round that is settled without waiting must still
+# yield to the loop once (`gevent.sleep(0)`): a caller that tries again at once would starve the
+# loop.
 #
 # Machine code looks up the names of a module each time, so functions are attributes (`_current`,
 # `now`, `_switch`). `greenlet.switch` is taken without gevent's own wrapper, which costs 0.2 µs.
