@@ -17,8 +17,10 @@ from bench.experiments.explore import engine_client
 from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.search import hunt, numbered, setting_of
 from bench.recipes.redlock import RedlockRecipe
-from lockcore import Denied, Lease, Outcome, attempt, claims, engine
+from lockcore import Denied, Lease, Outcome
+from lockcore.engine import attempt, engine
 from lockcore.engine.engine import Engine
+from lockcore.rounds import claims
 from lockcore.rounds.commands import Dialect
 from tests.model.checker import REMOVED
 

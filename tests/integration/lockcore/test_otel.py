@@ -30,8 +30,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from bench.telemetry.table import BOUNDS, BY_NAME, SCHEMA_URL
-from lockcore import Outcome, observed
+from lockcore import Outcome
 from lockcore import otel as production
+from lockcore.engine import observed
 from lockcore.otel import SPANS, instrument
 from lockcore.telemetry.fast import FIRST_EVERY
 from tests.doubles.collector import Collector

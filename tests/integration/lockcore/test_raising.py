@@ -12,7 +12,8 @@ from typing import Any
 import gevent
 import pytest
 
-from lockcore import Lease, Outcome, observed
+from lockcore import Lease, Outcome
+from lockcore.engine import observed
 from lockcore.engine.observed import Unraising
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Shell, only
