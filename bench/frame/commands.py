@@ -253,7 +253,7 @@ def _refuse(sentence: str, code: int, arguments: Sequence[str]) -> int:
     if "--junit" in words[:-1]:
         from bench.frame.identity import identity_of
         from bench.frame.showing import write_text
-        from bench.report.sheet import Case, Suite, junit_xml
+        from bench.report.junit import Case, Suite, junit_xml
 
         name, mark = identity_of(_parameters(arguments))
         suite = Suite(

@@ -22,7 +22,7 @@ from bench.frame.options import BUDGET, Grouped, Read, Values, together
 from bench.hosts.joining import MORE, PORT, Address, address, await_leader, followed, require_host
 from bench.run.interrupt import Interrupts
 from bench.screen import note
-from bench.topology.child import Guard
+from bench.topology.servants import Guard
 
 if TYPE_CHECKING:
     from bench.scenario import Scenario

@@ -26,8 +26,8 @@ import click
 from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
 from bench.frame.options import Grouped, ScenarioPlace, run_options, scenario_of, scenario_options
 from bench.screen import note
-from bench.topology.child import Guard
 from bench.topology.fleet import HOST, KeptPort
+from bench.topology.servants import Guard
 
 PREFIX = "lockbench-observe-"
 # The rules in dashboards/prometheus/rules.yml record these series.

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from bench.report.figures import count, latency, percent
-from bench.run.follow import Progress
+from bench.run.follower import Progress
 from bench.screen import clean, console_on, fit
 
 PLAIN_EVERY_S = 5.0

@@ -32,7 +32,8 @@ from bench.screen import console_on, note, say, say_json
 if TYPE_CHECKING:
     from bench.measure.result import Document
     from bench.measure.run_result import RunResult
-    from bench.report.sheet import Sheet, Suite
+    from bench.report.junit import Suite
+    from bench.report.sheet import Sheet
     from bench.run.experiment import Done
 
 
@@ -51,7 +52,8 @@ def require_outputs(values: Values) -> None:
 
 def write_outputs(values: Values, sheet: Sheet, suite: Suite) -> None:
     """Write those of these files that are asked for. Raises EnvironmentNotReadyError."""
-    from bench.report.sheet import junit_xml, sheet_markdown
+    from bench.report.junit import junit_xml
+    from bench.report.sheet import sheet_markdown
 
     markdown, junit, step = _places(values)
     suite = named(suite)

@@ -27,13 +27,14 @@ from locust.runners import WorkerRunner
 from bench.errors import EnvironmentNotReadyError
 from bench.hosts.joining import LAST, MORE, NOTE_VARIABLE
 from bench.hosts.share import BUCKETS, FOLD, buckets_of, fitting, fold_here, pack_here
+from bench.measure.begun import BEGUN, read_lost
 from bench.measure.environment import slewed_ns
 from bench.measure.facts import Window
 from bench.measure.gaps import GAPS
-from bench.measure.record import BEGUN, RECORD_BYTES, read_lost
+from bench.measure.record import RECORD_BYTES
 from bench.measure.workers import NOTE_S, read_workers
 from bench.scenario import Scenario
-from bench.topology.child import Guard
+from bench.topology.servants import Guard
 from lockcore.clock import monotonic_ns
 
 CLOCK, NOTE, WANT, PIECE, TAKEN = (

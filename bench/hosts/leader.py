@@ -43,12 +43,12 @@ from bench.hosts.share import (
     unpack_here,
     write_led,
 )
+from bench.measure.begun import BEGUN, LOST
 from bench.measure.clocks import Clock, clock_file
 from bench.measure.environment import clock_name, slewed_ns
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.gaps import GAPS
-from bench.measure.record import BEGUN, LOST
 from bench.measure.section import decoded
 from bench.measure.workers import WorkerNote, note_late, write_note
 from bench.scenario import Scenario

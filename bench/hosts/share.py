@@ -24,12 +24,14 @@ import msgspec
 import numpy as np
 
 from bench.errors import UsageError
+from bench.measure.begun import LOST, read_lost
 from bench.measure.clocks import Integers, Who, worker_files
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.grown import CURE
 from bench.measure.histogram import SumsState
-from bench.measure.record import LOST, RECORD_FIELDS, TIMES, read_lost, read_pieces, sound, words_of
+from bench.measure.history import read_pieces
+from bench.measure.record import RECORD_FIELDS, TIMES, sound, words_of
 from bench.measure.result import write_whole
 from bench.measure.section import decoded
 from bench.scenario import Scenario

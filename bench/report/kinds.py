@@ -27,7 +27,8 @@ from bench.measure.earned import first_difference
 from bench.measure.result import RESULT_NAME, Document, read_result
 from bench.measure.run_result import RunResult
 from bench.measure.section import contradictions_in, typed
-from bench.report.sheet import Case, Sheet, Suite
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Sheet
 
 _COMPARE = "bench.experiments.compare"
 # Each kind: the type of its results, the module that describes them, the function that judges them

@@ -1,19 +1,13 @@
-"""A result in words: *verdict, tables, labelled sentences → a terminal or Markdown; cases → JUnit
-XML*.
+"""A result in words: *verdict, tables, labelled sentences → a terminal or Markdown*.
 
 Rules: verdict first; a cell never breaks its table; colours are never the only sign; nothing is
-computed here. In JUnit fail is a `failure`; inconclusive, invalid and violated are an `error`, so
-that no CI shows them green. What XML cannot hold is replaced. Source: rich; GitHub's Markdown
-tables; windyroad's JUnit.xsd (all of its required attributes), which Jenkins, GitLab and GitHub's
-reporters read.
+computed here. Source: rich; GitHub's Markdown tables.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
-from xml.etree import ElementTree as ET
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -329,87 +323,3 @@ def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
 
 
 # -- for CI servers --------------------------------------------------------------------------------
-
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One thing that was judged: `status` pass, fail, or anything else for an error; `text` says
-    what was seen."""
-
-    name: str
-    status: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """All cases of one command. `started_at`: UTC, ISO 8601; `properties`: what else to know;
-    `name`: which scenario or run it is, "" = none; `mark`: what its cases bear beside their names,
-    to differ from those of another run."""
-
-    command: str
-    started_at: str
-    duration_s: float
-    cases: Sequence[Case]
-    properties: Mapping[str, str]
-    name: str = ""
-    mark: str = ""
-
-
-def junit_xml(suite: Suite) -> str:
-    """Return the document."""
-    bad = [case.status for case in suite.cases if case.status != "pass"]
-    title = " ".join(filter(None, ("lockbench", suite.command, suite.name)))
-    counts = {
-        "tests": str(len(suite.cases)),
-        "failures": str(bad.count("fail")),
-        "errors": str(len(bad) - bad.count("fail")),
-        "skipped": "0",
-        "time": f"{suite.duration_s:.3f}",
-    }
-    root = ET.Element("testsuites", {"name": title, **counts})
-    node = ET.SubElement(
-        root,
-        "testsuite",
-        {
-            "package": "lockbench",
-            "id": "0",
-            "name": title,
-            "timestamp": suite.started_at[:19],
-            "hostname": "localhost",
-            **counts,
-        },
-    )
-    properties = ET.SubElement(node, "properties")
-    for name, value in suite.properties.items():
-        ET.SubElement(properties, "property", name=name, value=value)
-    classname = ".".join(filter(None, ("lockbench", suite.command, suite.name)))
-    # GitLab and others add up the times of the cases, so the first case bears that of the command.
-    time = counts["time"]
-    for case, name in zip(suite.cases, _case_names(suite), strict=True):
-        element = ET.SubElement(node, "testcase", name=name, classname=classname, time=time)
-        time = "0"
-        if case.status != "pass":
-            kind = "failure" if case.status == "fail" else "error"
-            ET.SubElement(element, kind, message=case.text, type=case.status).text = case.text
-    ET.SubElement(node, "system-out").text = "\n".join(
-        f"{case.name}: {case.text}" for case in suite.cases
-    )
-    ET.SubElement(node, "system-err")
-    ET.indent(root)
-    document = _NOT_XML.sub("\ufffd", ET.tostring(root, encoding="unicode"))
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{document}\n'
-
-
-def _case_names(suite: Suite) -> list[str]:
-    """The names of its cases, each once: readers keep one case per class and name."""
-    mark = f" ({suite.mark})" if suite.mark else ""
-    times: Counter[str] = Counter()
-    names = []
-    for case in suite.cases:
-        times[case.name] += 1
-        again = f" #{times[case.name]}" if times[case.name] > 1 else ""
-        names.append(f"{case.name}{again}{mark}")
-    return names

@@ -25,18 +25,8 @@ from bench.report.figures import (
     three_digits,
     threshold_text,
 )
-from bench.report.sheet import (
-    BAD,
-    DOUBTFUL,
-    GOOD,
-    Case,
-    KeyFigure,
-    Part,
-    Sentence,
-    Sheet,
-    Suite,
-    sheet_of,
-)
+from bench.report.junit import Case, Suite
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, KeyFigure, Part, Sentence, Sheet, sheet_of
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 

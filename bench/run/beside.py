@@ -21,7 +21,8 @@ from bench.report.summary import in_one_line
 from bench.run.conclude import RunEvidence, conclude
 from bench.run.experiment import Done, store
 from bench.run.faults import FaultTimeline
-from bench.run.follow import LOOK_S, Course, Follower, lost_workers, unreported
+from bench.run.follow import LOOK_S, Course, lost_workers, unreported
+from bench.run.follower import Follower
 from bench.run.servers import counted, open_servers
 from bench.topology.child import orders, say
 from bench.topology.probe import info_snapshot

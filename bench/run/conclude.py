@@ -31,6 +31,7 @@ from bench.hosts.workers import (
     unbounded,
 )
 from bench.measure import workers
+from bench.measure.begun import read_open, torn_lost
 from bench.measure.clocks import Who, read_clocks
 from bench.measure.environment import describe_environment
 from bench.measure.facts import NO_DUE, Due, Window
@@ -45,17 +46,11 @@ from bench.measure.gaps import (
     with_gaps,
 )
 from bench.measure.histogram import Histogram
+from bench.measure.history import history_parts, read_history
 from bench.measure.latency import COUNTED
 from bench.measure.limits import NO_LIMITS, Limits
 from bench.measure.outcomes import acquired
-from bench.measure.record import (
-    NEVER_NS,
-    Records,
-    history_parts,
-    read_history,
-    read_open,
-    torn_lost,
-)
+from bench.measure.record import NEVER_NS, Records
 from bench.measure.run_result import (
     InfoDelta,
     InstanceReport,
@@ -72,8 +67,8 @@ from bench.recipes.registry import find_recipe
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course
 from bench.run.servers import Servers
+from bench.safety.holders import Holders
 from bench.safety.judge import Circumstances, Judge, holes, without_seal
-from bench.safety.rules import Holders
 from bench.scenario import Scenario
 from bench.topology.probe import leaked_keys
 from bench.workloads.demand import due_between

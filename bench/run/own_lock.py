@@ -31,8 +31,9 @@ from bench.errors import InconclusiveError
 from bench.measure.clocks import Integers
 from bench.measure.facts import Window
 from bench.measure.fold import fold
+from bench.measure.history import History
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History, Records
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.run_result import Measured, SafetyReport
 from bench.measure.verdict import TESTED_LEAST
 from bench.run.own_process import Link, answer, forked

@@ -31,18 +31,19 @@ from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
 from bench.run.experiment import Done, exit_code, store
 from bench.run.faults import FaultTimeline
-from bench.run.follow import Follower, Show, follow
+from bench.run.follow import follow
+from bench.run.follower import Follower, Show
 from bench.run.interrupt import Interrupts
 from bench.run.kept import keep
 from bench.run.servers import Servers, counted, open_servers
 from bench.scenario import Scenario
 from bench.telemetry.run import FSYNCS, Run
 from bench.telemetry.settings import settings_of
-from bench.topology.child import Guard
 from bench.topology.faults.injection import FaultOrder
 from bench.topology.faults.kinds import injection, read_faults
 from bench.topology.fleet import Fleet
 from bench.topology.probe import InfoWatch, info_snapshot, leaked_keys
+from bench.topology.servants import Guard
 from bench.topology.target import databases_of
 from bench.workloads.launch import WORKERS_S, Load, LocustProcess, LocustSeries
 from bench.workloads.plan import Plan, Ring

@@ -17,9 +17,10 @@ from bench.recipes.registry import find_recipe
 from bench.recipes.several_instances import replicate
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
+from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.injection import FaultOrder, Need, prepared_fleet
 from bench.topology.faults.kinds import needs_of
-from bench.topology.fleet import Fleet, fdatasync_latency
+from bench.topology.fleet import Fleet
 from bench.topology.probe import (
     InfoSnapshot,
     delta,

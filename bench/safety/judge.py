@@ -17,12 +17,12 @@ from itertools import pairwise
 import numpy as np
 
 from bench.measure.clocks import Integers, Who, timelines
+from bench.measure.history import History
 from bench.measure.outcomes import acquired
 from bench.measure.record import (
     NEVER_NS,
     OUTCOME_CODES,
     RECORD_DTYPE,
-    History,
     OperationFacts,
     Records,
     ends_ns,

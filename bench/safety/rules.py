@@ -10,8 +10,7 @@ rule*.
   is settled by the resources. Pairs are (culprit or earlier row, other row).
 """
 
-import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -19,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.measure.clocks import LOST_NS, Integers, Timeline
-from bench.measure.facts import Window
 from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import LATE_VOTES, OUTCOME_CODES, Records, ends_ns
-from bench.measure.run_result import BrokenRule, Holder
+from bench.measure.run_result import BrokenRule
 
 # The releases after a lost round may take so long to arrive.
 CLEANUP_NS = 50_000_000
@@ -309,91 +307,3 @@ def tested(leases: Leases, at_earliest: Integers, at_latest: Integers) -> int:
         at_earliest, leases.returned, "right"
     )
     return int((inside > 0).sum())
-
-
-MOST_RESOURCES = 6
-MOST_LEASES = 900
-
-# All leases of a resource, by grant. The columns: granted_us, end_us, valid_until_us, work_end_us,
-# caller, fault.
-Table = Integers
-
-
-class Holders:
-    """Collects the leases that are drawn, part by part. `window`: the measured time; `faults_ns`:
-    when faults began.
-
-    Of at most `MOST_RESOURCES`: violated ones, then the hottest; at most `MOST_LEASES`: around the
-    first violation of a resource, else of another one, else the first fault, else the slowest
-    acquire."""
-
-    def __init__(self, window: Window, faults_ns: Iterable[int] = ()) -> None:
-        self._window = window
-        self._fault_ns = min(faults_ns, default=None)
-        # The slowest acquire: how long it took, and when it was due.
-        self._slowest = 0, (window.start_ns + window.stop_ns) // 2
-        self._held: list[tuple[int, Table]] = []
-
-    def add(self, records: Records, violated: Collection[int] = ()) -> None:
-        """Add all operations of some resources; `violated`: resources on which something was
-        found."""
-        resources, counts = np.unique(records["resource"][acquired(records)], return_counts=True)
-        hottest = resources[np.argsort(-counts, kind="stable")][:MOST_RESOURCES].tolist()
-        for resource in dict.fromkeys([*sorted(violated), *hottest]):
-            chosen = records[records["resource"] == resource]
-            if len(chosen):
-                self._held.append((resource, self._table(chosen)))
-        self._held.sort(key=lambda held: (_first_fault(held[1]), -len(held[1])))
-        del self._held[MOST_RESOURCES:]
-        due = records[acquired(records) & (records["intended_ns"] >= self._window.start_ns)]
-        if len(due):
-            took = due["ended_ns"] - due["intended_ns"]
-            self._slowest = max(
-                self._slowest, (int(took.max()), int(due["intended_ns"][took.argmax()]))
-            )
-
-    def section(self) -> tuple[Holder, ...]:
-        """One entry per resource, the most troubled first; times in µs from the start of the
-        measured window."""
-        most = MOST_LEASES // max(len(self._held), 1)
-        at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
-        violated_us = min((_first_fault(table) for _, table in self._held), default=math.inf)
-        elsewhere_us = (
-            (at_ns - self._window.start_ns) // 1_000 if violated_us == math.inf else violated_us
-        )
-        entries = []
-        for resource, table in self._held:
-            own_us = _first_fault(table)
-            middle = int(
-                np.searchsorted(table[:, 0], elsewhere_us if own_us == math.inf else own_us)
-            )
-            first = max(min(middle - most // 2, len(table) - most), 0)
-            shown_leases = table[first : first + most]
-            spans = (
-                ((int(shown_leases[0, 0]), int(shown_leases[:, 1].max())),)
-                if len(shown_leases)
-                else ()
-            )
-            rows = tuple(map(tuple, shown_leases.tolist()))
-            entries.append(Holder(resource=resource, leases=len(table), spans_us=spans, rows=rows))
-        return tuple(entries)
-
-    def _table(self, records: Records) -> Table:
-        # With one resource and no offset the keys of the timeline are times.
-        leases = order_leases(Operations.of(records), Timeline(int(records["resource"][0]), 0, 0))
-        work_end = leases.own("work_end_ns")
-        # Without recorded work the end of the lease stands for the end of the work.
-        work_end = np.where(work_end > 0, work_end, leases.end)
-        times = np.stack(
-            [leases.granted, leases.end, leases.own("valid_until_ns"), work_end], axis=1
-        )
-        fault = np.isin(leases.row, np.concatenate(service_faults(leases)))
-        return np.column_stack(
-            [(times - self._window.start_ns) // 1_000, leases.own("caller"), fault]
-        )
-
-
-def _first_fault(table: Table) -> float:
-    """When the first lease that overlaps another was granted, in µs; infinite when there is
-    none."""
-    return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)

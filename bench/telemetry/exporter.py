@@ -23,7 +23,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from bench.measure.facts import Window
-from bench.measure.record import NEVER_NS, HistoryTail, history_parts, read_history, sound
+from bench.measure.history import HistoryTail, history_parts, read_history
+from bench.measure.record import NEVER_NS, sound
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote, read_workers
 from bench.telemetry.load_log import Extension, LineTail, ObservedAttempt

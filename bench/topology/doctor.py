@@ -15,9 +15,10 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.environment import lockcore_form, slower_core
 from bench.measure.limits import quota_cores, usable_cores
 from bench.measure.server_facts import ServerBinary
+from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.injection import FaultOrder, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of
-from bench.topology.fleet import fdatasync_latency, start_fleet
+from bench.topology.fleet import start_fleet
 from bench.topology.probe import denied_names, settings_of
 from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library

@@ -1,17 +1,15 @@
-"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*;
-its disk's speed.
+"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*.
 
 Rules: each instance has its own folder inside one private temporary folder, listens on loopback
 only and keeps its port for the fleet's life. An instance is ready when it answers PING (NOAUTH is
 an answer, LOADING is not). The guard process owns the servers and the folder, so both end with this
 process however it ends. Closing kills: nothing here is worth saving. Source: redis.conf of Redis
-7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c); fdatasync(2).
+7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c).
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import signal
 import socket
@@ -27,9 +25,9 @@ from typing import Any, Self
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.measure.server_facts import ServerBinary, SyncLatency
-from bench.topology.child import Guard, Proxies, ServerState, Shape
+from bench.measure.server_facts import ServerBinary
 from bench.topology.probe import Info
+from bench.topology.servants import Guard, Proxies, ServerState, Shape
 from bench.topology.server import find_server
 from bench.topology.shim import Control
 from bench.topology.target import client_of, parse_targets
@@ -363,32 +361,6 @@ def require_descriptors(instances: int, clients: int = 0) -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9) -> SyncLatency:
-    """Measure at most `writes` (>= 1) appends of 100 bytes in `folder`, for about `budget_s`.
-    Raises EnvironmentNotReadyError when it cannot be written."""
-    taken_ns: list[int] = []
-    try:
-        with tempfile.TemporaryFile(prefix="lockbench-sync-", dir=folder, buffering=0) as file:
-            end_ns = time.monotonic_ns()
-            deadline_ns = end_ns + int(budget_s * 1e9)
-            while len(taken_ns) < writes and end_ns <= deadline_ns:
-                start_ns = time.monotonic_ns()
-                file.write(b"x" * 100)
-                os.fdatasync(file.fileno())
-                end_ns = time.monotonic_ns()
-                taken_ns.append(end_ns - start_ns)
-    except OSError as error:
-        raise EnvironmentNotReadyError(
-            f"fdatasync cannot be measured in {folder}: {error.strerror}; choose a "
-            "folder that can be written"
-        ) from error
-    taken_ns.sort()
-    p50_s, p99_s = (taken_ns[-(-len(taken_ns) * percent // 100) - 1] / 1e9 for percent in (50, 99))
-    return SyncLatency(
-        len(taken_ns), p50_s, p99_s if len(taken_ns) >= 100 else None, taken_ns[-1] / 1e9
-    )
 
 
 def _answers(port: int) -> bool:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from bench.errors import BenchError
 from bench.measure.verdict import Kind
-from bench.topology.child import Child, Guard
+from bench.topology.child import Child
+from bench.topology.servants import Guard
 from bench.workloads.plan import Plan
 from lockcore.mask import masked_command
 

@@ -27,8 +27,9 @@ import psutil
 
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
 from bench.hosts.joining import NOTE_VARIABLE
-from bench.topology.child import PARENT_VARIABLE, Guard
+from bench.topology.child import PARENT_VARIABLE
 from bench.topology.fleet import KeptPort
+from bench.topology.servants import Guard
 from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
 LOG_FILE = "locust.log"

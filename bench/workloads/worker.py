@@ -31,8 +31,9 @@ from locust.env import Environment
 from msgspec import structs
 
 from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.measure.begun import Begun
 from bench.measure.histogram import Histogram
-from bench.measure.record import CALLERS_PER_WORKER, Begun
+from bench.measure.record import CALLERS_PER_WORKER
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InstanceReport
 from bench.measure.workers import NOTE_S, Phase, WorkerNote, write_note

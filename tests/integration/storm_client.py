@@ -15,7 +15,7 @@ from random import Random
 
 import gevent
 
-from bench.measure.record import Begun
+from bench.measure.begun import Begun
 from bench.measure.recorder import Recorder
 from bench.topology.child import die_with_parent
 from bench.workloads.operation import Caller, PackedVotes

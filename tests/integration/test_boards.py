@@ -17,7 +17,7 @@ import pytest
 from bench.frame.observe import GRAPHS, SCRAPE_S, open_watch
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of
-from bench.run.follow import Show
+from bench.run.follower import Show
 from bench.run.interrupt import Interrupts
 from bench.run.run import Order, run_scenario
 from bench.scenario import load

@@ -23,16 +23,9 @@ import psutil
 import pytest
 
 from bench.measure.clocks import LOST_NS, Integers, read_clocks
+from bench.measure.history import History, read_history
 from bench.measure.outcomes import acquired
-from bench.measure.record import (
-    CALLERS_PER_WORKER,
-    OUTCOMES,
-    RECORD_DTYPE,
-    TIMES,
-    History,
-    Records,
-    read_history,
-)
+from bench.measure.record import CALLERS_PER_WORKER, OUTCOMES, RECORD_DTYPE, TIMES, Records
 from bench.measure.run_result import RunResult
 from bench.safety.judge import judge
 from bench.topology.server import find_server

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from bench.measure.histogram import Histogram
-from bench.measure.record import CALLERS_PER_WORKER, OUTCOME_CODES, Records, read_history
+from bench.measure.history import read_history
+from bench.measure.record import CALLERS_PER_WORKER, OUTCOME_CODES, Records
 from bench.scenario import load
 from bench.topology.fleet import Fleet
 from bench.workloads.launch import LocustProcess, LocustSeries

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.measure.history import History, history_parts, read_history
 from bench.measure.outcomes import acquired
-from bench.measure.record import History, history_parts, read_history
 from bench.measure.run_result import SafetyReport
 from bench.safety.judge import Judge, judge
 from bench.topology.fleet import start_fleet

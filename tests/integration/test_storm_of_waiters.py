@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.measure.history import history_parts, read_history
 from bench.measure.outcomes import Outcomes, count_acquires
-from bench.measure.record import Records, history_parts, read_history
+from bench.measure.record import Records
 from bench.measure.run_result import SafetyReport
 from bench.safety.judge import Judge
 from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until

@@ -26,7 +26,8 @@ from msgspec import structs
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.contest.clients.loops import ClientOrder
 from bench.experiments.contest.installed import Contestant
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, RECORD_FIELDS, History, OperationFacts
+from bench.measure.history import History
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, RECORD_FIELDS, OperationFacts
 from bench.topology.child import Child
 from bench.topology.fleet import wait_until
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns

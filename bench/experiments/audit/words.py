@@ -9,7 +9,8 @@ from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Case, Part, Sheet, Suite, made, sheet_of
+from bench.report.junit import Case, Suite
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, made, sheet_of
 
 # of audits
 UNSEEN = 0.05

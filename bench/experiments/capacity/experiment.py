@@ -38,7 +38,7 @@ from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
 from bench.report.figures import counted
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_text
-from bench.run.follow import Progress
+from bench.run.follower import Progress
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
 from bench.scenario import Scenario

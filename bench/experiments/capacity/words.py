@@ -21,7 +21,8 @@ from bench.experiments.capacity.result import (
 from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
 from bench.report.html.plot import Band, Column, Figure, Line, Mark, Spot, plot
 from bench.report.html.scale import latencies, logarithmic, number_tick
-from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Columns, Part, Sheet, made, sheet_of, table
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
 _PROBES: Columns[Probe] = (

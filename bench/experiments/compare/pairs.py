@@ -39,8 +39,8 @@ from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
-from bench.topology.child import Guard
 from bench.topology.faults.kinds import read_faults
+from bench.topology.servants import Guard
 from bench.workloads.launch import LocustSeries
 from bench.workloads.plan import Ring
 

@@ -40,7 +40,7 @@ from bench.measure.section import builtins_of, leaves
 from bench.report.kinds import read_run
 from bench.scenario import READY, Scenario
 from bench.scenario.quantity import nearest
-from bench.topology.child import Guard
+from bench.topology.servants import Guard
 
 PREFIX = "lockbench-revision-"
 # These folders are never taken from a revision: the bench is the one that runs.

@@ -12,7 +12,8 @@ from bench.measure.verdict import TESTED_LEAST
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, percent, threshold_text
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import Scale, exact, logarithmic
-from bench.report.sheet import Case, Part, Sheet, Suite, sheet_of
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Part, Sheet, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 

@@ -20,17 +20,8 @@ from bench.experiments.contest.result import (
 )
 from bench.measure.verdict import Verdict, word_of
 from bench.report.figures import INFINITE, count, counted, decimals, percent, share
-from bench.report.sheet import (
-    Case,
-    Columns,
-    Part,
-    Sentence,
-    Sheet,
-    Suite,
-    part_markdown,
-    sheet_of,
-    table,
-)
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Columns, Part, Sentence, Sheet, part_markdown, sheet_of, table
 
 # JUnit statuses, by the side of a bar
 _STATUSES = {"reached": "pass", "missed": "fail", "not known": "unknown"}

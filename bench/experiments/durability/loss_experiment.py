@@ -42,7 +42,8 @@ from bench.run.journal import Journal, open_journal
 from bench.telemetry.points import Buckets, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
-from bench.topology.fleet import fdatasync_latency, require_descriptors
+from bench.topology.disk import fdatasync_latency
+from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 from lockcore.errors import LockcoreError

@@ -15,16 +15,15 @@ from bench.experiments.durability.loss_result import (
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, counted, decimals, latency, percent
 from bench.report.html.plot import Cell, Column, Figure, Measure, Panel, panels
+from bench.report.junit import Case, Suite
 from bench.report.sheet import (
     NOT_MEASURED,
     TO_DO,
-    Case,
     Columns,
     KeyFigure,
     Part,
     Sentence,
     Sheet,
-    Suite,
     made,
     sheet_of,
     table,

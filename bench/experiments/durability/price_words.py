@@ -40,17 +40,16 @@ from bench.report.figures import MISSING, count, counted, latency, milliseconds,
 from bench.report.html.plot import Bar, Column, Figure, Measure, Panel, forest, panels
 from bench.report.html.run_page import Chapter, Page
 from bench.report.html.scale import logarithmic, number_tick
+from bench.report.junit import Case, Suite
 from bench.report.kinds import newest_result
 from bench.report.sheet import (
     NOT_MEASURED,
     TO_DO,
-    Case,
     Columns,
     KeyFigure,
     Part,
     Sentence,
     Sheet,
-    Suite,
     made,
     sheet_of,
     table,

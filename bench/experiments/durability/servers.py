@@ -25,8 +25,9 @@ import redis
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.durability.price_result import FsyncCell, FsyncFleet, Policy, server_policy
 from bench.measure.server_facts import ServerBinary, SyncLatency
-from bench.topology.child import Leash
-from bench.topology.fleet import fdatasync_latency, start_fleet
+from bench.topology.disk import fdatasync_latency
+from bench.topology.fleet import start_fleet
+from bench.topology.leash import Leash
 from bench.topology.probe import inspect, leaked_keys, require_independent
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from bench.experiments.explore.result import Broken, ExploredRow, ExploreResult, Replayed
 from bench.measure.expectation import NOT_KNOWN, ROW_WORDS
 from bench.report.figures import count
-from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Part, Sheet, made, sheet_of
 
 HEAD = ("recipe", "size", "played", "tested", "per s", "steps", "came out", "verdict")
 # The widest diagram. A terminal has 80 columns, and the times need the rest.

@@ -17,9 +17,10 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix.result import Figures, Finding, MatrixWord
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, Preconditions, row_verdict, unmet
 from bench.scenario import Fault
-from bench.topology.child import Child, Shape, orders, say
+from bench.topology.child import Child, orders, say
 from bench.topology.faults.injection import Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
+from bench.topology.servants import Shape
 from bench.topology.server import find_server
 from lockcore import Denied, Lease, Redlock
 from lockcore.clock import NS_PER_MS, monotonic_ns

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
 from bench.measure.expectation import ROW_WORDS
 from bench.report.figures import counted
-from bench.report.sheet import Case, Part, Sheet, Suite, made, sheet_of
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Part, Sheet, made, sheet_of
 
 _PARTS = {
     "schedule": "simulated schedules, until one breaks it",

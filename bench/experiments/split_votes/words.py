@@ -11,7 +11,8 @@ from bench.experiments.split_votes.result import (
 )
 from bench.measure.statistics import Interval
 from bench.report.figures import MISSING, count, decimals, milliseconds
-from bench.report.sheet import Case, Columns, Part, Sheet, Suite, made, sheet_of, table
+from bench.report.junit import Case, Suite
+from bench.report.sheet import Columns, Part, Sheet, made, sheet_of, table
 from bench.scenario.quantity import duration_text
 
 _CALIBRATION: Columns[CalibrationRow] = (

@@ -26,9 +26,10 @@ from contextlib import suppress
 from threading import Thread
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.topology.child import Leash, Shape
 from bench.topology.faults.injection import Injection, Params
 from bench.topology.fleet import Fleet
+from bench.topology.leash import Leash
+from bench.topology.servants import Shape
 
 # the servers' default
 SNAPSHOT_FILE = "dump.rdb"

@@ -19,8 +19,8 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.server_facts import ServerBinary
 from bench.scenario.keys import KeyKind
 from bench.scenario.quantity import nearest
-from bench.topology.child import Proxies
 from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.servants import Proxies
 from bench.topology.server import find_server
 from bench.topology.shim import IGNORED, Preload
 

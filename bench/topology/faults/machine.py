@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.topology.child import Leash
 from bench.topology.faults.injection import Injection
 from bench.topology.fleet import LOG_FILE, SETTLE_S, Fleet, Instance, wait_until
+from bench.topology.leash import Leash
 from bench.topology.shim import CONTROL_FILE, LIBRARY_FILE, Control
 from lockcore.clock import NS_PER_MS
 

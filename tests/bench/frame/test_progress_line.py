@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.frame.progress_line import PLAIN_EVERY_S, ProgressLine, block, progress_line
-from bench.run.follow import Progress
+from bench.run.follower import Progress
 from bench.safety.judge import LiveVerdict
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 LEAVES = """
 import sys
 from pathlib import Path
-from bench.topology.child import Guard
+from bench.topology.servants import Guard
 from bench.hosts.away import Away
 
 class Runner:

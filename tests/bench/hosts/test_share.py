@@ -23,11 +23,13 @@ from bench.hosts.share import (
     unpack,
     unpack_here,
 )
+from bench.measure.begun import Begun
 from bench.measure.clocks import Integers
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram, SumsState
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Begun, Records, read_history
+from bench.measure.history import read_history
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, TIMES, Records
 from bench.measure.recorder import Recorder
 from bench.measure.section import builtins_of, decoded
 from tests.doubles.records import MS, legal_records, scenario_of

@@ -16,7 +16,8 @@ from bench.gates.run_verdict import judge_run
 from bench.measure import environment, result, workers
 from bench.measure.facts import Window
 from bench.measure.fold import fold
-from bench.measure.record import RECORD_DTYPE, History
+from bench.measure.history import History
+from bench.measure.record import RECORD_DTYPE
 from bench.measure.result import read_result, write_result
 from bench.measure.run_result import FleetFacts, RunResult, fields_of
 from bench.measure.section import builtins_of, schema_of, typed

@@ -9,7 +9,7 @@ import pytest
 from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.histogram import Histogram
-from bench.measure.record import read_history
+from bench.measure.history import read_history
 from bench.measure.recorder import Recorder
 from tests.doubles.records import legal_records, scenario_of
 

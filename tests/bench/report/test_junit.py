@@ -11,7 +11,7 @@ import xmlschema
 from msgspec import structs
 
 from bench.gates.threshold import read_threshold
-from bench.report.sheet import Case, Suite, junit_xml
+from bench.report.junit import Case, Suite, junit_xml
 from bench.report.summary import sheet
 from bench.report.summary import suite as suite_of
 from tests.bench.report.screen import sheet_text

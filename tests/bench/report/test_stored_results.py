@@ -14,8 +14,9 @@ from msgspec import structs
 from bench.measure.result import read_result
 from bench.measure.section import builtins_of
 from bench.report.html.page import page_of, render
+from bench.report.junit import junit_xml
 from bench.report.kinds import KINDS, cases_of, kind_of, of_its_kind, told
-from bench.report.sheet import junit_xml, sheet_markdown
+from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text, stored
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"

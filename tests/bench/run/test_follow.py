@@ -16,7 +16,8 @@ from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError
 from bench.measure.workers import note_ending
 from bench.run import follow as module
 from bench.run.faults import FaultTimeline
-from bench.run.follow import Course, Follower, Progress, follow
+from bench.run.follow import Course, follow
+from bench.run.follower import Follower, Progress
 from bench.run.interrupt import Interrupts
 from bench.safety.judge import clock_step_ns
 from bench.scenario import load

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bench.errors import UsageError
-from bench.measure.record import Begun, words_of
+from bench.measure.begun import Begun
+from bench.measure.record import words_of
 from bench.measure.recorder import Recorder
 from bench.measure.workers import WorkerNote, write_note
 from bench.run import conclude as conclude_module

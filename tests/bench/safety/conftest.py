@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.measure.record import RECORD_DTYPE, History
+from bench.measure.history import History
+from bench.measure.record import RECORD_DTYPE
 from tests.doubles.records import legal_records, record_of
 
 HISTORIES = Path(__file__).parents[2] / "histories"

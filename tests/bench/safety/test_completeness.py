@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.measure.begun import Begun, read_lost, read_open
 from bench.measure.grown import CHUNK_BYTES
-from bench.measure.record import Begun, read_history, read_lost, read_open
+from bench.measure.history import read_history
 from bench.measure.recorder import Recorder
 from bench.measure.workers import WorkerNote
 from bench.safety.judge import holes

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.measure.record import RECORD_FIELDS, Begun, History, read_history, torn_lost, words_of
+from bench.measure.begun import Begun, torn_lost
+from bench.measure.history import History, read_history
+from bench.measure.record import RECORD_FIELDS, words_of
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import SafetyReport
 from bench.measure.workers import WorkerNote

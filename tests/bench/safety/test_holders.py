@@ -4,10 +4,10 @@ too many."""
 import numpy as np
 
 from bench.measure.facts import Window
-from bench.measure.record import History
+from bench.measure.history import History
 from bench.measure.section import builtins_of
+from bench.safety.holders import MOST_LEASES, MOST_RESOURCES, Holders
 from bench.safety.judge import Judge
-from bench.safety.rules import MOST_LEASES, MOST_RESOURCES, Holders
 
 MS = 1_000_000
 WINDOW = Window(1_000 * MS, 2_000 * MS)

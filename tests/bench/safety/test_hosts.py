@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bench.measure.clocks import Clock, clock_file, read_clocks
-from bench.measure.record import History, placed, read_history
+from bench.measure.history import History, placed, read_history
 from bench.measure.recorder import Recorder
 from bench.safety.judge import judge
 from tests.bench.measure.test_clocks import HOURS, MS, S, exchanges

@@ -6,7 +6,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_DTYPE, History
+from bench.measure.history import History
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_DTYPE
 from bench.safety import judge as judge_module
 from bench.safety.judge import Circumstances, Judge, judge
 from bench.safety.rules import trace_end_ns

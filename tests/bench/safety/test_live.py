@@ -4,7 +4,7 @@ not there."""
 import numpy as np
 import pytest
 
-from bench.measure.record import History
+from bench.measure.history import History
 from bench.safety import rules
 from bench.safety.judge import FEWEST_RESOURCES, MOST_FRESH, MOST_KEPT, LiveJudge, judge
 from tests.doubles.records import granted_earlier

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bench.measure.record import History
+from bench.measure.history import History
 from bench.safety.judge import Circumstances, judge
 from tests.doubles.records import granted_earlier
 

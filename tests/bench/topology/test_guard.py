@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.child import Guard
 from bench.topology.guard_process import _state
+from bench.topology.servants import Guard
 
 SLEEP = ["sleep", "600"]
 DEADLINE_S = 30.0
@@ -30,7 +30,7 @@ ENDING = (("exit",), ("raise",))
 PARENT = """
 import json, os, sys, threading
 from pathlib import Path
-from bench.topology.child import Guard
+from bench.topology.servants import Guard
 
 guards, servers = [], []
 def start():

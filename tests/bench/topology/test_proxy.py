@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.topology.child import Proxies, Shape
+from bench.topology.servants import Proxies, Shape
 
 DEADLINE_S = 30.0
 BOTH = ("to", "from")

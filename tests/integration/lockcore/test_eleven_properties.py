@@ -22,10 +22,10 @@ from bench.experiments.safety_matrix.leases import PREFIX, SKIPPED, RowSetup, co
 from bench.experiments.safety_matrix.result import Finding
 from bench.measure.expectation import NOT_KNOWN
 from bench.scenario import Fault
-from bench.topology.child import Shape
 from bench.topology.faults.injection import Injection, Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.servants import Shape
 from lockcore import Denied, LagCap, Lease, Outcome, Redlock
 from lockcore.clock import NS_PER_MS
 from lockcore.facts.quorum import quorum_of

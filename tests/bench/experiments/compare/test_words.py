@@ -18,7 +18,7 @@ from bench.experiments.compare.sides import rounds_of
 from bench.experiments.compare.words import change_text, figures, limit_of, sheet, suite
 from bench.gates.threshold import find_metric, read_thresholds
 from bench.measure.run_result import RunResult
-from bench.report.sheet import junit_xml
+from bench.report.junit import junit_xml
 from bench.run.experiment import ExperimentOrder
 from tests.bench.report.screen import sheet_text
 from tests.bench.whole_run import SAMPLE, run_of

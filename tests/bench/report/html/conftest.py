@@ -12,10 +12,11 @@ from bench.measure.environment import describe_environment
 from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, History
+from bench.measure.history import History
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.run_result import fields_of
+from bench.safety.holders import Holders
 from bench.safety.judge import Judge
-from bench.safety.rules import Holders
 from tests.bench.whole_run import SAMPLE, run_of
 from tests.doubles.records import scenario_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
-from bench.run.follow import Follower
+from bench.run.follower import Follower
 from bench.scenario import load
 
 MS = 1_000_000

@@ -1,0 +1,192 @@
+"""One look after the other at a run: *its folder → what happened since the last look, and the
+measured window*.
+
+Rules: looking only reads what the workers write anyway, so watching costs the load nothing.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from bench.hosts.share import read_led
+from bench.measure import workers
+from bench.measure.clocks import Integers
+from bench.measure.facts import Window
+from bench.measure.histogram import Histogram
+from bench.measure.history import HistoryTail
+from bench.measure.outcomes import acquired
+from bench.measure.record import OUTCOMES, sound
+from bench.safety.judge import LiveJudge, LiveVerdict
+from bench.scenario import Scenario
+from lockcore.clock import NS_PER_MS, NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One look at a run. Percentiles are None while fewer than ten samples lie beyond them."""
+
+    # starting | warm-up | measuring | draining
+    phase: str
+    elapsed_s: float
+    remaining_s: float
+    acquires_per_s: float
+    p50_s: float | None
+    p99_s: float | None
+    # since the start
+    outcomes: Mapping[str, int]
+    # instances that do not simply vote: state, and errors so far
+    troubles: Mapping[int, tuple[str, int]]
+    # the busiest worker's share of a core since its users ran
+    cpu_ratio: float | None
+    # how late the workers' schedulers ran since they began
+    lag_p99_s: float | None
+    late_starts: int
+    safety: LiveVerdict = field(default_factory=LiveVerdict)
+    # kind and target of those that are there now
+    faults: Sequence[str] = ()
+
+
+class Follower:
+    """Looks at a run's folder again and again. `live.verdict`: what the oracle knows by the last
+    look, for any thread."""
+
+    def __init__(
+        self, workdir: Path, scenario: Scenario, wait_s: float = 0.0, *, began_ns: int | None = None
+    ) -> None:
+        """Start at the beginning of the history.
+
+        `wait_s`: how long workers may take to come; `began_ns`: None: now.
+        """
+        self.workdir = workdir
+        self.scenario = scenario
+        self.wait_s = wait_s
+        self.began_ns = self._looked_ns = time.monotonic_ns() if began_ns is None else began_ns
+        self.spawned_ns: int | None = None
+        self.live = LiveJudge(scenario.ttl_ms)
+        self._tail = HistoryTail(workdir)
+        self._counts: Integers = np.zeros(len(OUTCOMES), np.int64)
+
+    @property
+    def window_ns(self) -> tuple[int, int] | None:
+        """The measured window on the monotonic clock, once every worker has spawned its users."""
+        if self.spawned_ns is None:
+            return None
+        start = self.spawned_ns + round(self.scenario.warmup_ms * NS_PER_MS)
+        return start, start + round(self.scenario.duration_ms * NS_PER_MS)
+
+    def until(self, stop_ns: int) -> Window | None:
+        """The measured window of a run that somebody else has ended; None when it had not begun."""
+        self.find_window()
+        lasted_ns = stop_ns - (self.spawned_ns or stop_ns)
+        self.scenario = replace(self.scenario, duration_ms=lasted_ns / NS_PER_MS)
+        return self.window_before(stop_ns)
+
+    def window_before(self, ended_ns: int) -> Window | None:
+        """The part of the planned window that had passed at `ended_ns`, as workers of other hosts
+        were told; None when it had not begun."""
+        if (led := read_led(self.workdir)) is not None:
+            return Window(*led.window_ns)
+        if self.window_ns is None or ended_ns <= self.window_ns[0]:
+            return None
+        return Window(self.window_ns[0], min(self.window_ns[1], ended_ns))
+
+    def find_window(self) -> tuple[int, int] | None:
+        """The measured window as of now, without waiting for the next look; any thread may ask."""
+        if (
+            self.spawned_ns is None
+            and len(notes := workers.read_workers(self.workdir)) >= self.scenario.processes
+        ):
+            self.spawned_ns = max(note.spawned_ns for note in notes)
+        return self.window_ns
+
+    def look(self, now_ns: int, faults: Sequence[str] = ()) -> Progress:
+        """Return what happened since the last look, at the monotonic time `now_ns`.
+
+        `faults`: those there are now.
+        """
+        self.find_window()
+        notes = workers.read_workers(self.workdir)
+        new = self._tail.new_records()
+        records = new[sound(new)]
+        interval_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-9)
+        self._looked_ns = now_ns
+        codes = records["outcome"] & 0xFF
+        granted = acquired(records)
+        self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
+        leases = int(granted.sum())
+        latencies = Histogram.of(
+            np.maximum(records["ended_ns"][granted] - records["intended_ns"][granted], 0)
+        )
+        # Records of workers on other hosts come when those workers have ended.
+        far = any(note.host for note in notes)
+        phase, elapsed_s, remaining_s = self._clock(now_ns)
+        return Progress(
+            phase=phase,
+            elapsed_s=elapsed_s,
+            remaining_s=remaining_s,
+            acquires_per_s=_told_per_s(notes) if far else leases / interval_s,
+            p50_s=_seconds(latencies.percentile(50)),
+            p99_s=_seconds(latencies.percentile(99)),
+            outcomes={
+                name: int(count)
+                for name, count in zip(OUTCOMES, self._counts, strict=True)
+                if count
+            },
+            troubles=_troubles(notes),
+            cpu_ratio=_busiest(notes),
+            lag_p99_s=_seconds(workers.merged(note.lag_histogram for note in notes).percentile(99)),
+            late_starts=sum(note.late_starts for note in notes),
+            safety=self.live.add(records),
+            faults=faults,
+        )
+
+    def _clock(self, now_ns: int) -> tuple[str, float, float]:
+        if self.window_ns is None:
+            return "starting", 0.0, (self.scenario.warmup_ms + self.scenario.duration_ms) / 1000
+        start, end = self.window_ns
+        if now_ns < start:
+            return "warm-up", 0.0, (end - now_ns) / NS_PER_S
+        if now_ns < end:
+            return "measuring", (now_ns - start) / NS_PER_S, (end - now_ns) / NS_PER_S
+        return "draining", (end - start) / NS_PER_S, 0.0
+
+
+def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
+    """Leases per second since their users ran, as the workers of other hosts tell it."""
+    rates = []
+    for note in notes:
+        attempts, failed = note.locust.get("acquire", (0, 0))
+        rates.append((attempts - failed) * NS_PER_S / max(note.told_ns - note.spawned_ns, NS_PER_S))
+    return sum(rates)
+
+
+def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
+    # In its first second the CPU time of a worker is no share of anything.
+    measured = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]
+    return max(
+        (note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in measured),
+        default=None,
+    )
+
+
+def _troubles(notes: Sequence[workers.WorkerNote]) -> dict[int, tuple[str, int]]:
+    """The worst state and the sum of errors of every instance over all workers, if either is worth
+    a word."""
+    troubles: dict[int, tuple[str, int]] = {}
+    for status in (status for note in notes for status in note.instances):
+        state, errors = troubles.get(status.index, ("voting", 0))
+        worst = status.state if state == "voting" else state
+        troubles[status.index] = worst, errors + sum(status.errors.values())
+    return {
+        index: trouble for index, trouble in sorted(troubles.items()) if trouble != ("voting", 0)
+    }
+
+
+def _seconds(ns: float | None) -> float | None:
+    return None if ns is None else ns / NS_PER_S
+
+
+Show = Callable[[Progress], None]

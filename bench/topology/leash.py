@@ -1,0 +1,49 @@
+"""A command that holds a change: *a command line → a change that undoes itself when we end*."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from bench.errors import EnvironmentNotReadyError
+from bench.topology.child import Child
+
+_UNDO_S = 5.0
+
+
+# The change is undone by the end of another process, never by code of ours, because `kill -9`
+# leaves us no code to run. The command holds the change while its stdin is open. The kernel closes
+# the pipe when we end, however that happens. Then the command undoes the change. `finally` would be
+# enough only for an orderly end. After any other, a rule of nft or a stopped worker would stay.
+class Leash:
+    """A command that holds a change until it is released, and undoes it then.
+
+    Made only once the change is there.
+    """
+
+    def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:
+        """Start `command`, send it `say`, and wait for a line that begins `ready`.
+
+        Raises EnvironmentNotReadyError.
+        """
+        name = command if isinstance(command, str) else command[0]
+        answer = ""
+        self._child = Child(name, command)
+        try:
+            # What the command wrote says more than how it ended.
+            with suppress(EnvironmentNotReadyError):
+                self._child.write(say)
+                answer = self._child.read_line()
+            complaints = self._child.last_words()
+            if complaints or not answer.startswith(ready):
+                texts = (*complaints, answer, "it ended without a word")
+                raise EnvironmentNotReadyError(f"{name} failed: {next(filter(None, texts))}")
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let go and wait until the command has undone its change and ended.
+
+        More than once is fine.
+        """
+        self._child.finish(_UNDO_S)
+        self._child.close()

@@ -1,0 +1,175 @@
+"""Scripts of ours that outlive a kill: *numbered requests → answers; their end → nothing left*.
+
+A servant is one of two scripts of the standard library alone: the guard owns servers and their
+folder, the proxies stand before instances. Rules: a request that Ctrl-C interrupted leaves an
+answer behind, which is dropped. Only the process that made a servant closes it; a forked child's
+copy does nothing.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from bench.errors import EnvironmentNotReadyError
+from bench.topology.child import Child
+
+_ANSWER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One server as its guard sees it: `exit_code` is None while it lives and minus the signal that
+    killed it."""
+
+    exit_code: int | None
+    stopped: bool
+
+
+class Answer(msgspec.Struct):
+    """What a servant says; `id`: of the request that it answers, 0 for its first words."""
+
+    id: int
+    folder: str = ""
+    pid: int = 0
+    states: dict[int, ServerState] = msgspec.field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+    error: str = ""
+
+
+class Servant(Child):
+    """A script that answers numbered requests; `hello`: what it said first.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, script: str, *words: str) -> None:
+        """Start `script`. Raises EnvironmentNotReadyError."""
+        path = Path(__file__).with_name(f"{script.replace(' ', '_')}.py")
+        super().__init__(script, [sys.executable, "-I", "-S", str(path), *words])
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._asked = 0
+        try:
+            self.hello = self.hear(Answer, _ANSWER_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, **request: object) -> Answer:
+        """Return the answer.
+
+        Raises EnvironmentNotReadyError when it has ended or could not do it.
+        """
+        with self._lock:
+            self._asked += 1
+            try:
+                self.tell({"id": self._asked, **request})
+                while (answer := self.hear(Answer, _ANSWER_S)).id != self._asked:
+                    pass
+            except (EnvironmentNotReadyError, ValueError) as error:
+                # ValueError: it was closed
+                what = f"the fleet is closed, or its {self.name} was killed: start it again"
+                raise EnvironmentNotReadyError(what) from error
+        if answer.error:
+            raise EnvironmentNotReadyError(
+                f"the fleet's guard could not {request['do']} a server: {answer.error}"
+            )
+        return answer
+
+    def close(self) -> None:
+        """Have it end; returns when it has. More than once is fine."""
+        if os.getpid() == self._owner:
+            self.finish(_ANSWER_S)
+            super().close()
+
+
+class Guard(Servant):
+    """Owns a private folder and the servers started in it; both end with this object's process,
+    however that ends."""
+
+    def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
+        """Start the guard with a fresh folder `prefix`… (0700) in `temp_root`.
+
+        Raises EnvironmentNotReadyError.
+        """
+        self.folder = Path(os.devnull)
+        super().__init__("guard process", str(os.getpid()), str(temp_root), prefix)
+        if wrong := self.hello.error:
+            self.close()
+            raise EnvironmentNotReadyError(
+                f"no private folder can be made in {temp_root}: {wrong}; name another "
+                "(TMPDIR, --disk)"
+            )
+        self.folder = Path(self.hello.folder)
+
+    def start(
+        self, index: int, argv: Sequence[str], folder: Path, log: Path, env: Mapping[str, str]
+    ) -> int:
+        """Start a server in `folder`, output appended to `log`, `env` on top of our environment;
+        return its pid."""
+        return self.ask(do="start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
+
+    def signal(self, index: int, number: signal.Signals) -> None:
+        """Send a signal to server `index` and its children; none if it has ended.
+
+        Does not wait for the effect.
+        """
+        self.ask(do="signal", index=index, signal=int(number))
+
+    def adopt(self, pid: int) -> None:
+        """Kill this process, too, when all ends: one that stands still does not see that its parent
+        is gone."""
+        self.ask(do="adopt", pid=pid)
+
+    def states(self) -> dict[int, ServerState]:
+        """What every started server does now."""
+        return self.ask(do="states").states
+
+    def leave_folder(self) -> None:
+        """End the guard alone: its folder stays."""
+        self.process.kill()
+        super().close()
+
+    def close(self) -> None:
+        """Kill all servers and remove the folder; returns when both are gone.
+
+        More than once is fine.
+        """
+        super().close()
+        if os.getpid() == self._owner:
+            # already gone, unless the guard was killed
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A link as it shall be: chunks of the directions `slow` ("to", "from" the instance) are due
+    after `delay_s` plus U(0, `jitter_s`); the directions `held` hand over nothing until healed;
+    `reset`: every connection ends with RST."""
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    slow: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    reset: bool = False
+
+
+class Proxies(Servant):
+    """One proxy before each of some loopback ports, in a process of their own; `ports` are
+    theirs."""
+
+    def __init__(self, ports: Sequence[int], seed: int = 0) -> None:
+        """Stand before these ports. `seed` drives the jitter. Raises EnvironmentNotReadyError."""
+        super().__init__("proxy process", str(seed), *map(str, ports))
+        self.ports = self.hello.ports
+
+    def shape(self, index: int, shape: Shape) -> None:
+        """Have the link to instance `index` be like this from now on; returns when it is."""
+        self.ask(index=index, **asdict(shape))
