@@ -72,7 +72,7 @@ def end_within(seconds: float) -> None:
 
 # A recipe that never yields keeps the hub for itself. Then no greenlet runs, no message of Locust
 # is read, and a watching greenlet would be stuck like all others. The kernel's alarm still comes,
-# because Python runs its handler between two steps of whatever runs. The prober's mark shows
+# because Python runs its handler between two steps of whatever runs. The probe's mark shows
 # whether anybody else ran. Time spent waiting for a core is left out, so that a busy machine ends
 # no healthy process.
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
@@ -85,12 +85,12 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
 
     def look(_signal: int, _frame: object) -> None:
         nonlocal seen_ns, in_vain, since_ns
-        if worker.finished:
+        if worker.is_ending:
             return
         # all time but what it waited for a core
         own_ns = monotonic_ns() - scheduled_ns()[1]
-        if worker.probed_ns != seen_ns:
-            seen_ns = worker.probed_ns
+        if worker.probe.looked_ns != seen_ns:
+            seen_ns = worker.probe.looked_ns
             in_vain = 0
             since_ns = own_ns
         else:
@@ -186,7 +186,7 @@ class LockUser(User):
             return False
         killed: bool = super().stop(force)
         if not killed and self.worker is not None:
-            self.worker.wake(self.greenlet)
+            self.worker.waits.wake(self.greenlet)
         return killed
 
     def on_stop(self) -> None:
@@ -281,7 +281,7 @@ class Member:
         """Until the run begins: how many callers run here. Locust says that it has made them a
         second later at most, be they there or not."""
         reported = 0
-        while self._waiting is worker and not worker.finished:
+        while self._waiting is worker and not worker.is_ending:
             if worker.callers != reported:
                 reported = worker.callers
                 self._runner.send_message(THERE, {"callers": reported})

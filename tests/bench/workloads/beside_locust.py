@@ -34,11 +34,13 @@ from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.section import builtins_of
 from bench.workloads import locustfile, member
 from bench.workloads.conductor import Conductor, in_order_of_users
+from bench.workloads.history import History
 from bench.workloads.launch import FAILURE_FILE
 from bench.workloads.member import LockUser
 from bench.workloads.plan import PLAN_VARIABLE
+from bench.workloads.probe import Probe
 from bench.workloads.table import FOLD, Row, acquires_of, bucket_ms, keep_fractions, releases_of
-from bench.workloads.worker import Worker, instance_report
+from bench.workloads.worker import instance_report
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_S
 
@@ -246,11 +248,10 @@ def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
             raise StopIteration
         return late_ns
 
-    prober = SimpleNamespace(
-        _naps=SimpleNamespace(wait_until=nap_until), _lags_ns=[], _look_for_gap=id
-    )
+    naps = SimpleNamespace(wait_until=nap_until)
+    prober = SimpleNamespace(_waits=SimpleNamespace(naps=naps), _lags_ns=[], _look_for_gap=id)
     with contextlib.suppress(StopIteration):
-        Worker._probe(prober)  # type: ignore[arg-type]
+        Probe._run(prober)  # type: ignore[arg-type]
     assert sorted(prober._lags_ns) == [0, 0, 0, 3 * ms, 13 * ms, 23 * ms, 33 * ms]
     # every tick is counted once
     assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]
@@ -264,10 +265,11 @@ def test_what_comes_while_records_are_counted_is_for_the_next_second() -> None:
         return range(slot, min(slot + limit, recorder.written))
 
     recorder.read = read
-    worker = SimpleNamespace(_recorder=recorder, rows=(), _folded=0)
-    for _ in islice(Worker._fold(worker), 50):  # type: ignore[arg-type]
+    row = SimpleNamespace(fold=id)
+    history = SimpleNamespace(recorder=recorder, acquires=row, releases=row, _folded=0)
+    for _ in islice(History.fold(history), 50):  # type: ignore[arg-type]
         recorder.written += FOLD
-    assert worker._folded == 5 * FOLD
+    assert history._folded == 5 * FOLD
     assert recorder.written == 10 * FOLD
 
 
@@ -305,7 +307,9 @@ def test_only_a_process_in_which_nobody_runs_ends() -> None:
     ):
         ended: list[object] = []
         worker = SimpleNamespace(
-            finished=False, probed_ns=0, plan=SimpleNamespace(scenario=SimpleNamespace(recipe="x"))
+            is_ending=False,
+            probe=SimpleNamespace(looked_ns=0),
+            plan=SimpleNamespace(scenario=SimpleNamespace(recipe="x")),
         )
         clock = [0]
         waited = [0]
@@ -317,7 +321,7 @@ def test_only_a_process_in_which_nobody_runs_ends() -> None:
             member.end_when_stuck(worker, None)  # type: ignore[arg-type]
             look = signal.getsignal(signal.SIGALRM)
             for probed_ns, passed_s, waited_s, ends in looks:
-                worker.probed_ns = probed_ns
+                worker.probe.looked_ns = probed_ns
                 clock[0] += int(passed_s * NS_PER_S)
                 waited[0] += int(waited_s * NS_PER_S)
                 look(signal.SIGALRM, None)  # type: ignore[operator,misc]

@@ -1,0 +1,128 @@
+"""What the callers of one process leave: *operations → records, votes, lost attempts, findings about
+the recipe; counts in Locust's table*.
+
+Rules: callers only append. All else happens once a second, in pieces of about 100 µs, or at the
+end. Records read once are counted once.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import gevent
+from locust.env import Environment
+
+from bench.measure.record import Begun
+from bench.measure.recorder import Recorder
+from bench.scenario import Scenario
+from bench.workloads.operation import OpenVotes, PackedVotes
+from bench.workloads.table import FOLD, Row, acquires_of, releases_of
+from bench.workloads.turns import RingPlace
+from lockcore.clock import NS_PER_MS, monotonic_ns
+
+# votes patched at a time
+PATCH = 64
+SETTLE_S = 0.002
+
+
+class History:
+    """The record of the worker number `index` in `workdir`, and its two rows of Locust's table.
+    Raises EnvironmentNotReadyError when a file cannot be made."""
+
+    def __init__(
+        self,
+        workdir: Path,
+        index: int,
+        scenario: Scenario,
+        environment: Environment,
+        turns: RingPlace | None,
+    ) -> None:
+        self._workdir = workdir
+        self._index = index
+        self._turns = turns
+        self._stats = environment.stats
+        fire = environment.events.request.fire if scenario.events == "stock" else None
+        self.acquires = Row(scenario.recipe, "acquire", acquires_of, fire)
+        self.releases = Row(scenario.recipe, "release", releases_of)
+        self.recorder = Recorder(workdir, index)
+        self.begun = Begun(workdir, index)
+        self.votes = PackedVotes()
+        self.open = OpenVotes(self.recorder.patch_votes, self.votes)
+        # what the recipe said and cannot be, by sentence
+        self.misreports: Counter[str] = Counter()
+        # operations that the end of the run cut off
+        self.cuts = 0
+        # of the records
+        self._folded = 0
+
+    # -- for callers -------------------------------------------------------------------------------
+
+    def misreport(self, sentence: str) -> None:
+        """The recipe has said what cannot be."""
+        self.misreports[sentence] += 1
+
+    def cut(self) -> None:
+        """An acquire ended with its caller."""
+        self.cuts += 1
+
+    def lost(self, resource: int, times_ns: Sequence[int]) -> None:
+        """Attempts of one acquire that lost were begun at these times."""
+        waited_ns = self._turns.waited_ns if self._turns else 0
+        self.begun.lost(resource, [time_ns - waited_ns for time_ns in times_ns])
+
+    # -- once a second -----------------------------------------------------------------------------
+
+    def patch(self) -> Iterator[None]:
+        """Patch the votes of rounds closed since, a few at a time."""
+        for _ in range(0, len(self.open), PATCH):
+            self.open.look(PATCH)
+            yield
+
+    def fold(self) -> Iterator[None]:
+        """Count what has been recorded by now, some operations at a time.
+
+        What comes while it counts is for the next second. Each pause brings new records, so a loop
+        that ran until there were none left had no end in an overload: everything that came after it
+        waited, for 8 s and more.
+        """
+        until = self.recorder.written
+        while len(records := self.recorder.read(self._folded, min(FOLD, until - self._folded))):
+            self.acquires.fold(records)
+            self.releases.fold(records)
+            self._folded += len(records)
+            yield
+
+    def report(self) -> None:
+        """Bring Locust's table up to date."""
+        self.acquires.report(self._stats)
+        self.releases.report(self._stats)
+
+    def forget(self, segments_kept: int) -> None:
+        """Remove all but the last segments of the record."""
+        segments = sorted(
+            self._workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns
+        )
+        for path in segments[:-segments_kept]:
+            path.unlink(missing_ok=True)
+            self.begun.forget()
+
+    # -- at the end --------------------------------------------------------------------------------
+
+    def settle(self, timeout_ms: float) -> None:
+        """Give the rounds still open as long as they can last, then count everything."""
+        deadline_ns = monotonic_ns() + 2 * int(timeout_ms * NS_PER_MS)
+        self.open.look(len(self.open))
+        while len(self.open) and monotonic_ns() < deadline_ns:
+            gevent.sleep(SETTLE_S)
+            self.open.look(len(self.open))
+        self.open.look(len(self.open), last=True)
+        for _ in self.fold():
+            pass
+        self.report()
+
+    def close(self) -> None:
+        """Nothing more comes. Times are brought to own time once the files are closed."""
+        self.recorder.close()
+        self.begun.close()
+        if self._turns is not None:
+            self._turns.shift(self._workdir, self._index)

@@ -1,0 +1,93 @@
+"""The generator's own health: *a look every 10 ms → how late greenlets run here, how late timers are,
+CPU, and the time in which this process did not run*.
+
+Rules: everything happens in the thread that has the hub. A process that waits for its turn of
+several is not away, and uses no CPU.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gevent
+import numpy as np
+
+from bench.errors import BenchError
+from bench.measure.histogram import Histogram
+from bench.workloads.gap_log import GapLog
+from bench.workloads.waits import Waits
+from lockcore.clock import NS_PER_MS, monotonic_ns
+
+PROBE_NS = 10 * NS_PER_MS
+
+
+class Probe:
+    """Looks from the moment it is made. `broke` is called when the disk is full."""
+
+    def __init__(
+        self, workdir: Path, index: int, waits: Waits, broke: Callable[[BenchError], None]
+    ) -> None:
+        self._waits = waits
+        self._broke = broke
+        self._gaps = GapLog(workdir, index)
+        self._lags_ns: list[int] = []
+        self.lag = Histogram()
+        self.lateness = Histogram()
+        self._cpu_s = time.process_time()
+        # when the last look was due
+        self.looked_ns = 0
+        self._task = gevent.spawn(self._run)
+
+    def _run(self) -> None:
+        """How late greenlets run here: a nap until every tenth millisecond."""
+        due_ns = monotonic_ns()
+        while True:
+            self.looked_ns = due_ns
+            due_ns += PROBE_NS
+            late_ns = self._waits.naps.wait_until(due_ns)
+            self._look_for_gap(due_ns)
+            # a stall counts for every tick that nobody looked at
+            lags_ns = list(range(late_ns, -1, -PROBE_NS)) or [0]
+            self._lags_ns += lags_ns
+            due_ns += PROBE_NS * (len(lags_ns) - 1)
+
+    def _look_for_gap(self, due_ns: int) -> None:
+        """Keep the time in which this process was away."""
+        turns = self._waits.turns
+        waited_ns = turns.waited_ns if turns else 0
+        idle = turns is not None and not turns.holding
+        try:
+            self._gaps.look(due_ns, monotonic_ns(), waited_ns, idle=idle)
+        except BenchError as error:
+            self._broke(error)
+
+    def count(self) -> None:
+        """Count the delays since the last time."""
+        for histogram, times_ns in (
+            (self.lag, self._lags_ns),
+            (self.lateness, self._waits.late_ns),
+        ):
+            count(histogram, times_ns)
+
+    def begin(self) -> None:
+        """CPU time counts from now on."""
+        self._cpu_s = time.process_time()
+
+    @property
+    def cpu_s(self) -> float:
+        """The CPU time that the load has taken so far."""
+        turns = self._waits.turns
+        waited_s = turns.waited_cpu_ns / 1e9 if turns else 0.0
+        return time.process_time() - self._cpu_s - waited_s
+
+    def close(self) -> None:
+        """The last look: a stop that nobody has looked at since is kept, too."""
+        self._task.kill()
+        self._look_for_gap(self.looked_ns + PROBE_NS)
+        self._gaps.close()
+
+
+def count(histogram: Histogram, times_ns: list[int]) -> None:
+    """Move times (ns) into a histogram."""
+    histogram.add(np.array(times_ns, np.int64))
+    times_ns.clear()
