@@ -52,6 +52,7 @@ from bench.measure.gaps import GAPS
 from bench.measure.section import decoded
 from bench.measure.workers import WorkerNote, note_late, write_note
 from bench.scenario import Scenario
+from bench.topology.child import is_alive
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 ASK_S = 0.1
@@ -240,6 +241,11 @@ class Hosts:
         """Whether nothing will be heard of it any more."""
         client = self._runner.clients.get(node)
         return client is None or client.state == STATE_MISSING
+
+    def is_dead(self, node: str) -> bool:
+        """Whether the process of a worker of this host has ended."""
+        host = self.known.get(node)
+        return host is not None and not is_alive(host.pid)
 
     def _ask_clock(self, node: str) -> None:
         self._runner.send_message(CLOCK, {"asked": monotonic_ns()}, node)

@@ -17,7 +17,8 @@ from bench.measure.facts import Window
 from bench.run.faults import FaultTimeline
 from bench.run.follower import Follower, Show
 from bench.run.interrupt import Interrupts
-from bench.workloads.launch import Load, is_alive
+from bench.topology.child import is_alive
+from bench.workloads.launch import Load
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
 # an interval short enough to follow, long enough for a p99

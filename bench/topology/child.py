@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import msgspec
+import psutil
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.section import decoded
@@ -37,6 +38,14 @@ END_S = 2.0
 PARENT_VARIABLE = "LOCKBENCH_PARENT"
 _ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
+
+
+def is_alive(pid: int) -> bool:
+    """Whether process `pid` runs (or sleeps, or is stopped)."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Child:

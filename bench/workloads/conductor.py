@@ -16,7 +16,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, zip_longest
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from gevent import getcurrent
 from gevent.event import Event
 from locust.env import Environment
 from locust.rpc.protocol import Message
-from locust.runners import STATE_INIT, STATE_MISSING, STATE_STOPPING, LocalRunner, MasterRunner
+from locust.runners import STATE_INIT, STATE_STOPPING, LocalRunner, MasterRunner
 
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.hosts.ending import Ending, Progress
@@ -34,7 +34,7 @@ from bench.measure.environment import versions
 from bench.measure.verdict import VIOLATED
 from bench.measure.workers import note_ending
 from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
-from bench.workloads.launch import WORKERS_S, error_of, is_alive, note_failure, note_of
+from bench.workloads.launch import WORKERS_S, error_of, note_failure, note_of
 from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
 from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from bench.workloads.series import series_of
@@ -61,6 +61,22 @@ def in_order_of_users(ids: Iterable[str]) -> list[str]:
     return [worker for turn in zip_longest(*hosts) for worker in turn if worker is not None]
 
 
+@dataclass(eq=False, slots=True)
+class ConductedRun:
+    """One run so far. `plan`: stays as it is, although a form may change Locust's options while the
+    run lasts; None: there is none. `there`: callers that run, by worker. `ending`, `over`: its end,
+    once that has begun, and when it is over."""
+
+    plan: Plan | None = None
+    has_begun: bool = False
+    has_failed: bool = False
+    there: dict[str, int] = field(default_factory=dict)
+    finished: set[str] = field(default_factory=set)
+    stop_ns: int = 0
+    ending: Ending | None = None
+    over: Event = field(default_factory=Event)
+
+
 class Conductor:
     """Listens for one master or local runner.
 
@@ -70,19 +86,9 @@ class Conductor:
     def __init__(self, environment: Environment, runner: LocalRunner | MasterRunner) -> None:
         self._environment = environment
         self._runner = runner
-        self._running = self._begun = self._failed = False
-        # the end of this run, once that end has begun
-        self._ending: Ending | None = None
-        # that end
-        self._over = Event()
-        # The plan of the run stays: a form may change Locust's options while the run lasts.
-        self._plan: Plan | None = None
-        self._finished: set[str] = set()
-        self._pids: dict[str, int] = {}
-        # callers that run, by worker
-        self._there: dict[str, int] = {}
+        self._run = ConductedRun()
+        self._is_running = False
         self._judge = None if planned(os.environ) else JudgeBeside()
-        self._stop_ns = 0
         # the verdict on the last run
         self.told: ToldVerdict | None = None
         events = environment.events
@@ -117,8 +123,8 @@ class Conductor:
         quit_now = runner.quit
 
         def quit_when_over() -> None:
-            if self._ending is not None:
-                self._over.wait()
+            if self._run.ending is not None:
+                self._run.over.wait()
             quit_now()
 
         def elsewhere(call: Callable[..., None]) -> Callable[..., None]:
@@ -155,24 +161,18 @@ class Conductor:
 
     def _start(self, **_: object) -> None:
         """A new run begins: workers get its plan with Locust's options."""
-        self._running = True
-        self._begun = False
-        self._failed = False
-        self._ending = None
-        self._over.clear()
-        self._finished = set()
-        self._there = {}
+        run = ConductedRun()
+        self._run = run
+        self._is_running = True
+        self.told = None
         environment = self._environment
         setattr(environment.parsed_options, PLAN, None)
-        self._plan = None
-        self._stop_ns = 0
-        self.told = None
         # the workers will say it
         with suppress(BenchError):
-            self._plan = self._make_plan(environment.parsed_options or Namespace())
-            environment.stop_timeout = environment.stop_timeout or self._plan.grace_s
+            run.plan = self._make_plan(environment.parsed_options or Namespace())
+            environment.stop_timeout = environment.stop_timeout or run.plan.grace_s
         if self._hosts is not None:
-            self._hosts.begin(self._plan.workdir if self._plan and self._plan.bind else None)
+            self._hosts.begin(run.plan.workdir if run.plan and run.plan.bind else None)
 
     def _make_plan(self, options: Namespace) -> Plan:
         """The plan of this run; workers get it with Locust's options. Raises BenchError."""
@@ -199,19 +199,20 @@ class Conductor:
 
     def _spawned(self, user_count: int, **_: object) -> None:
         """Locust has made all users. Those of a planned run begin when the last of them runs."""
-        if self._begun or self._failed or self._plan is None:
+        run = self._run
+        if run.has_begun or run.has_failed or run.plan is None:
             return
-        self._begun = True
-        if not self._plan.timed:
-            self._begin(self._plan)
+        run.has_begun = True
+        if not run.plan.timed:
+            self._begin(run.plan)
         else:
-            gevent.spawn(self._begin_when_there, self._plan, user_count)
+            gevent.spawn(self._begin_when_there, run, run.plan, user_count)
 
-    def _begin_when_there(self, plan: Plan, users: int) -> None:
+    def _begin_when_there(self, run: ConductedRun, plan: Plan, users: int) -> None:
         hosts = self._hosts
         deadline_s = time.monotonic() + THERE_S
-        while sum(self._there.values()) < users or (hosts is not None and not hosts.ready()):
-            if self._failed or self._ending is not None:
+        while sum(run.there.values()) < users or (hosts is not None and not hosts.ready()):
+            if run.has_failed or run.ending is not None:
                 return
             if time.monotonic() >= deadline_s:
                 break
@@ -250,40 +251,39 @@ class Conductor:
 
     def _finish(self, **_: object) -> None:
         """The run is to stop: take the steps of its end (ending.py)."""
-        runner = self._runner
-        plan = self._plan
-        if self._ending is not None or not isinstance(runner, MasterRunner):
+        hosts = self._hosts
+        run = self._run
+        plan = run.plan
+        if run.ending is not None or hosts is None:
             return
-        hosts, sent_away = (
-            ((), ()) if self._hosts is None else (self._hosts.known, self._hosts.sent_away)
-        )
-        ending = self._ending = Ending(sorted({*runner.clients, *hosts}.difference(sent_away)))
+        nodes = {*self._runner.clients, *hosts.known}.difference(hosts.sent_away)
+        run.ending = Ending(sorted(nodes))
         try:
             if plan is not None and plan.workdir is not None:
                 note_ending(plan.workdir)
             # else a worker that leaves now has its users spawned on the others
-            runner.update_state(STATE_STOPPING)
-            self._await_reports(runner, ending)
-            if self._hosts is not None and plan is not None:
-                self._hosts.fetch(ending, plan.scenario, plan.window_ns, self._stop_ns)
+            self._runner.update_state(STATE_STOPPING)
+            self._await_reports(run, run.ending, hosts)
+            if plan is not None:
+                hosts.fetch(run.ending, plan.scenario, plan.window_ns, run.stop_ns)
             self._end()
         finally:
-            self._over.set()
+            run.over.set()
 
-    def _await_reports(self, runner: MasterRunner, ending: Ending) -> None:
+    def _await_reports(self, run: ConductedRun, ending: Ending, hosts: Hosts) -> None:
         """Ask every worker to finish, and wait until each has sent its last report or is lost."""
         for node in ending.at(Progress.WORKING):
-            runner.send_message(FINISH, None, node)
+            self._runner.send_message(FINISH, None, node)
         grace_s = 0.0
-        if not self._failed:
-            planned_s = self._plan.grace_s if self._plan else 0.0
+        if not run.has_failed:
+            planned_s = run.plan.grace_s if run.plan else 0.0
             grace_s = self._environment.stop_timeout or planned_s
         deadline_s = time.monotonic() + grace_s + 5.0
         while True:
             for node in ending.at(Progress.WORKING):
-                if node in self._finished:
+                if node in run.finished:
                     ending.note(node, Progress.FINISHED)
-                elif self._is_gone(runner, node):
+                elif self._is_gone(hosts, node):
                     ending.note(node, Progress.LOST)
             working = ending.at(Progress.WORKING)
             if not working:
@@ -297,26 +297,22 @@ class Conductor:
                 return
             gevent.sleep(LOOK_S)
 
-    def _is_gone(self, runner: MasterRunner, node: str) -> bool:
+    def _is_gone(self, hosts: Hosts, node: str) -> bool:
         """Whether it will never finish.
 
         Locust finds that out after 4 s; of a process of this host the kernel knows.
         """
-        client = runner.clients.get(node)
-        pid = self._pids.get(node)
-        all_here = (
-            self._plan is not None and self._plan.workdir is not None and self._plan.bind is None
-        )
-        gone = client is None or client.state == STATE_MISSING
-        return gone or (all_here and pid is not None and not is_alive(pid))
+        plan = self._run.plan
+        all_here = plan is not None and plan.workdir is not None and plan.bind is None
+        return hosts.is_gone(node) or (all_here and hosts.is_dead(node))
 
     def _note_here(self, msg: Message, **_: object) -> None:
         """A worker has come, or begins its part of the run."""
         node = msg.node_id
-        self._pids[node] = msg.data["pid"]
-        if self._hosts is None or not self._running:
+        plan = self._run.plan
+        if self._hosts is None or not self._is_running:
             return
-        if self._plan and self._plan.timed and node not in self._plan.fleet:
+        if plan and plan.timed and node not in plan.fleet:
             if self._hosts.send_away(node, f"{msg.data['host']} (pid {msg.data['pid']})"):
                 logger.warning("%s came when the run had begun, and is sent away", msg.data["host"])
             return
@@ -330,43 +326,43 @@ class Conductor:
             self._fail(Message(FAILED, note_of(error), node))
 
     def _note_there(self, msg: Message, **_: object) -> None:
-        self._there[msg.node_id] = msg.data["callers"]
+        self._run.there[msg.node_id] = msg.data["callers"]
 
     def _note_finished(self, msg: Message, **_: object) -> None:
-        if msg.node_id in self._finished:
+        if msg.node_id in self._run.finished:
             return
-        self._finished.add(msg.node_id)
+        self._run.finished.add(msg.node_id)
         if isinstance(self._runner, LocalRunner):
             self._end()
 
     def _note_stop(self, **_: object) -> None:
-        self._stop_ns = self._stop_ns or monotonic_ns()
+        self._run.stop_ns = self._run.stop_ns or monotonic_ns()
 
     def _end(self) -> None:
         """All there is of the run is here."""
         judge = self._judge
         self._judge = None
-        self._running = False
+        self._is_running = False
         if judge is None:
             return
-        if self._failed:
+        if self._run.has_failed:
             judge.close()
         elif self._environment.web_ui is not None:
-            gevent.spawn(self._conclude, judge, self._plan, self._stop_ns)
+            gevent.spawn(self._conclude, judge, self._run)
         else:
             # Judging may take longer than Locust's end may.
             end_within(JUDGE_S + END_S)
-            self._conclude(judge, self._plan, self._stop_ns)
+            self._conclude(judge, self._run)
             end_within(END_S)
 
-    def _conclude(self, judge: JudgeBeside, plan: Plan | None, stop_ns: int) -> None:
-        """The verdict on the run of `plan`; the page shows it unless the next one has begun."""
-        verdict = judge.judge(stop_ns)
+    def _conclude(self, judge: JudgeBeside, run: ConductedRun) -> None:
+        """The verdict on a run; the page shows it unless the next one has begun."""
+        verdict = judge.judge(run.stop_ns)
         if verdict.exit_code == VIOLATED.exit_code:
             self._environment.process_exit_code = VIOLATED.exit_code
         if self._environment.web_ui is not None:
             _tell(verdict)
-        if self._plan is plan:
+        if self._run is run:
             self.told = verdict
 
     def _quit(self, **_: object) -> None:
@@ -378,9 +374,9 @@ class Conductor:
 
     def _fail(self, msg: Message, **_: object) -> None:
         """Somebody cannot go on: the run ends with one sentence."""
-        if self._failed:
+        if self._run.has_failed:
             return
-        self._failed = True
+        self._run.has_failed = True
         environment = self._environment
         error = error_of(**msg.data)
         environment.process_exit_code = error.exit_code

@@ -1,5 +1,5 @@
-"""What the callers of one process leave: *operations → records, votes, lost attempts, findings about
-the recipe; counts in Locust's table*.
+"""What the callers of one process leave: *operations → records, votes, lost attempts, what the
+recipe said and cannot be; counts in Locust's table*.
 
 Rules: callers only append. All else happens once a second, in pieces of about 100 µs, or at the
 end. Records read once are counted once.
@@ -12,7 +12,7 @@ from pathlib import Path
 import gevent
 from locust.env import Environment
 
-from bench.measure.record import Begun
+from bench.measure.begun import Begun
 from bench.measure.recorder import Recorder
 from bench.scenario import Scenario
 from bench.workloads.operation import OpenVotes, PackedVotes
@@ -25,7 +25,7 @@ PATCH = 64
 SETTLE_S = 0.002
 
 
-class History:
+class WorkerHistory:
     """The record of the worker number `index` in `workdir`, and its two rows of Locust's table.
     Raises EnvironmentNotReadyError when a file cannot be made."""
 

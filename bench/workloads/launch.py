@@ -23,8 +23,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
 from bench.errors import BenchError, EnvironmentNotReadyError, InconclusiveError, UsageError
 from bench.hosts.joining import NOTE_VARIABLE
 from bench.topology.child import PARENT_VARIABLE
@@ -52,14 +50,6 @@ _GROUP_ENDS_S = 3.0
 _ERRORS = {
     kind.exit_code: kind for kind in (UsageError, EnvironmentNotReadyError, InconclusiveError)
 }
-
-
-def is_alive(pid: int) -> bool:
-    """Whether process `pid` runs (or sleeps, or is stopped)."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def command_line(plan: Plan) -> list[str]:

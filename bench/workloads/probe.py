@@ -1,5 +1,5 @@
-"""The generator's own health: *a look every 10 ms → how late greenlets run here, how late timers are,
-CPU, and the time in which this process did not run*.
+"""The generator's own health: *a look every 10 ms → how late greenlets run here, how late timers
+are, CPU, and the time in which this process did not run*.
 
 Rules: everything happens in the thread that has the hub. A process that waits for its turn of
 several is not away, and uses no CPU.
@@ -21,7 +21,7 @@ from lockcore.clock import NS_PER_MS, monotonic_ns
 PROBE_NS = 10 * NS_PER_MS
 
 
-class Probe:
+class GeneratorProbe:
     """Looks from the moment it is made. `broke` is called when the disk is full."""
 
     def __init__(

@@ -36,10 +36,10 @@ from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
 from bench.telemetry.settings import is_wanted
 from bench.workloads.demand import ALONE, Contention, Seat
-from bench.workloads.history import History
+from bench.workloads.history import WorkerHistory
 from bench.workloads.operation import Caller
 from bench.workloads.plan import Plan
-from bench.workloads.probe import Probe, count
+from bench.workloads.probe import GeneratorProbe, count
 from bench.workloads.raised import Raised
 from bench.workloads.waits import Waits
 from lockcore import InstanceStatus
@@ -82,8 +82,8 @@ class Worker:
         self.broke = broke
         self.raised = Raised()
         self.waits = Waits(scenario, plan.ring)
-        self.history = History(workdir, index, scenario, environment, self.waits.turns)
-        self.probe = Probe(workdir, index, self.waits, broke)
+        self.history = WorkerHistory(workdir, index, scenario, environment, self.waits.turns)
+        self.probe = GeneratorProbe(workdir, index, self.waits, broke)
         self._workdir = workdir
         self._contention = Contention(
             scenario.skew,
@@ -275,7 +275,7 @@ class Worker:
 
     # The note has a greenlet of its own, so it never waits for the catching up of `_housekeep`. A
     # loop that did both wrote its note after it had caught up, and in an overload that took 8 s and
-    # more (`History.fold`). Then nobody heard of the load when it mattered most. A thread writes
+    # more (`WorkerHistory.fold`). Then nobody heard of the load when it mattered most. A thread writes
     # the file, as the system calls would stop every caller for 0.3 ms.
     def _report(self) -> None:
         """Write a note every `NOTE_S`, however far the housekeeping is behind."""

@@ -19,8 +19,8 @@ import psutil
 from redis import Redis
 
 from bench.measure.section import schema_of
+from bench.topology.child import is_alive
 from bench.topology.fleet import Fleet
-from bench.workloads.launch import is_alive
 
 ROOT = Path(__file__).parents[2]
 CALM = ("--instance-timeout", "2500ms", "--think", "fixed:10ms")

@@ -18,8 +18,8 @@ import pytest
 from bench.experiments.capacity.result import CapacityResult
 from bench.measure.run_result import RunResult
 from bench.run.kept import judge_kept
+from bench.topology.child import is_alive
 from bench.topology.fleet import Fleet
-from bench.workloads.launch import is_alive
 from tests.integration.locust_runs import (
     CALM,
     ROOT,

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from bench.measure.run_result import RunResult
+from bench.topology.child import is_alive
 from bench.topology.fleet import Fleet
-from bench.workloads.launch import is_alive
 from tests.integration.locust_runs import (
     CALM,
     ROOT,

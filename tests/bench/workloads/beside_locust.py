@@ -34,11 +34,11 @@ from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.section import builtins_of
 from bench.workloads import locustfile, member
 from bench.workloads.conductor import Conductor, in_order_of_users
-from bench.workloads.history import History
+from bench.workloads.history import WorkerHistory
 from bench.workloads.launch import FAILURE_FILE
 from bench.workloads.member import LockUser
 from bench.workloads.plan import PLAN_VARIABLE
-from bench.workloads.probe import Probe
+from bench.workloads.probe import GeneratorProbe
 from bench.workloads.table import FOLD, Row, acquires_of, bucket_ms, keep_fractions, releases_of
 from bench.workloads.worker import instance_report
 from lockcore import InstanceStatus
@@ -214,8 +214,11 @@ def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
     master = unbound_master()
     environment = SimpleNamespace(events=Events(), stop_timeout=60.0, parsed_options=None)
     conductor = Conductor(environment, master)  # type: ignore[arg-type]
-    plan = SimpleNamespace(workdir=Path(), grace_s=60.0, bind=None)
-    conductor._plan = plan  # type: ignore[assignment]
+    plan = SimpleNamespace(workdir=Path(), grace_s=60.0, bind=None, timed=False)
+    conductor._run.plan = plan  # type: ignore[assignment]
+    conductor._is_running = True
+    hosts = conductor._hosts
+    assert hosts is not None
     pids = {"killed": ended_process(), "well": os.getpid()}
     for name, pid in pids.items():
         master.clients[name] = WorkerNode(name, STATE_RUNNING)
@@ -224,11 +227,11 @@ def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:
                 node_id=name, data={"pid": pid, "host": "", "clock": "", "about": versions()}
             )
         )
-    assert [conductor._is_gone(master, name) for name in pids] == [True, False]
+    assert [conductor._is_gone(hosts, name) for name in pids] == [True, False]
     # by itself, workers may be on other hosts, where pids mean nothing
-    conductor._plan.workdir = None
-    assert not any(conductor._is_gone(master, name) for name in pids)
-    assert conductor._is_gone(master, "one that has left")
+    plan.workdir = None
+    assert not any(conductor._is_gone(hosts, name) for name in pids)
+    assert conductor._is_gone(hosts, "one that has left")
 
 
 def test_every_field_of_a_status_is_told() -> None:
@@ -251,7 +254,7 @@ def test_a_stall_counts_as_all_the_ticks_that_nobody_looked_at() -> None:
     naps = SimpleNamespace(wait_until=nap_until)
     prober = SimpleNamespace(_waits=SimpleNamespace(naps=naps), _lags_ns=[], _look_for_gap=id)
     with contextlib.suppress(StopIteration):
-        Probe._run(prober)  # type: ignore[arg-type]
+        GeneratorProbe._run(prober)  # type: ignore[arg-type]
     assert sorted(prober._lags_ns) == [0, 0, 0, 3 * ms, 13 * ms, 23 * ms, 33 * ms]
     # every tick is counted once
     assert [at - due_ns[0] for at in due_ns] == [0, 10 * ms, 50 * ms, 60 * ms, 70 * ms]
@@ -267,7 +270,7 @@ def test_what_comes_while_records_are_counted_is_for_the_next_second() -> None:
     recorder.read = read
     row = SimpleNamespace(fold=id)
     history = SimpleNamespace(recorder=recorder, acquires=row, releases=row, _folded=0)
-    for _ in islice(History.fold(history), 50):  # type: ignore[arg-type]
+    for _ in islice(WorkerHistory.fold(history), 50):  # type: ignore[arg-type]
         recorder.written += FOLD
     assert history._folded == 5 * FOLD
     assert recorder.written == 10 * FOLD

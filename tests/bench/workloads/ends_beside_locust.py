@@ -163,7 +163,7 @@ class Scene:
 
     @property
     def progress(self) -> dict[str, Progress | None]:
-        ending = self.conductor._ending
+        ending = self.conductor._run.ending
         assert ending is not None
         return {name: ending.progress(name) for name in self.workers}
 
@@ -187,7 +187,7 @@ class Scene:
                 assert phases[worker.place] == "stopped"
         assert not list(self.folder.glob("arriving-*"))
         assert is_ending(self.folder)
-        assert self.conductor._over.is_set()
+        assert self.conductor._run.over.is_set()
 
 
 LOOK = Hosts._look
@@ -216,9 +216,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         plan = Plan(
             "7f3a", ("redis://a",), "x:", SCENARIO, folder / "leader", timed=True, bind=bind
         )
-        conductor._plan = plan
-        conductor._running = True
-        conductor._stop_ns = ORIGIN_NS + 10**9
+        conductor._run.plan = plan
+        conductor._is_running = True
+        conductor._run.stop_ns = ORIGIN_NS + 10**9
         hosts = conductor._hosts
         assert hosts is not None
         hosts.begin(plan.workdir)
@@ -376,7 +376,7 @@ def test_whoever_wants_locust_to_quit_waits_for_an_end_that_has_begun(make: Make
     # the greenlet that reads messages goes on
     master.greenlet.spawn(master.quit).join(1)
     gevent.sleep(0.01)
-    assert (master.quits, conductor._over.is_set()) == (1, False)
+    assert (master.quits, conductor._run.over.is_set()) == (1, False)
     slow.answer = answers  # type: ignore[method-assign]
     while held:
         answers(*held.popleft())
