@@ -8,15 +8,19 @@ written by then. Whoever sends the plans learns of each end. Source: locust.runn
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 import gevent
 from locust.runners import LocalRunner, MasterRunner
 
-from bench.workloads.launch import OVER, SERIES_VARIABLE
+from bench.errors import EnvironmentNotReadyError
+from bench.workloads.launch import OVER, SERIES_VARIABLE, note_failure
 from bench.workloads.plan import PLAN_VARIABLE, in_memory, plan_from
 
 READY_LOOK_S = 0.01
+# how long load processes may take to be ready for the next run
+READY_S = 30.0
 
 
 class Series:
@@ -32,7 +36,8 @@ class Series:
     # The order is the protocol. `stop` returns when the test has ended, so all of a run is written
     # when `OVER` is sent. Only then may the sender read the run's folder and send the next plan.
     # Locust starts a test on the workers that have reported ready. So this waits for all of them:
-    # else a run would begin with fewer processes than its plan has.
+    # else a run would begin with fewer processes than its plan has. One that died between two runs
+    # never reports, so the wait has an end.
     def go_on(self) -> None:
         """End the test that runs, say so, and start the next when its plan comes; Locust ends when
         none will."""
@@ -46,9 +51,23 @@ class Series:
         plan = plan_from(text, "the next plan")
         self._keep(text)
         if isinstance(runner, MasterRunner):
+            deadline_s = time.monotonic() + READY_S
             while len(runner.clients.ready) < plan.scenario.processes:
+                if time.monotonic() > deadline_s:
+                    self._give_up(runner, plan.scenario.processes)
+                    return
                 gevent.sleep(READY_LOOK_S)
         runner.start(plan.scenario.users, plan.scenario.users)
+
+    def _give_up(self, runner: MasterRunner, processes: int) -> None:
+        """End Locust, because a load process of the last run has not come back."""
+        error = EnvironmentNotReadyError(
+            f"only {len(runner.clients.ready)} of {processes} load processes were ready for the "
+            f"next run within {READY_S:.0f} s; see who ends or stops them, and start anew"
+        )
+        note_failure(error)
+        runner.environment.process_exit_code = error.exit_code
+        runner.quit()
 
     def _keep(self, text: bytes) -> None:
         """Put the plan where that of the first run stood."""

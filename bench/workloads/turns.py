@@ -2,8 +2,8 @@
 
 Rules: a turn is handed over when every caller stands between two operations, so none spans a pause.
 Own time stands still while a process waits: what it recorded is shifted at its end (`shift`), and
-reads as if it had run without a pause. Who ends leaves the ring. Who dies in its turn leaves the
-others waiting, until their parent ends them. Source: pipe(7), fifo(7).
+reads as if it had run without a pause. Who ends leaves the ring, and who has died is passed over.
+Who dies in its own turn leaves the others waiting, until their parents end them. Source: pipe(7), fifo(7).
 """
 
 import os
@@ -135,15 +135,16 @@ class RingPlace:
             self._pass_on(to=self._ring.place + 1)
 
     def _pass_on(self, to: int) -> None:
-        """Give the turn to the first from there on who has not gone."""
+        """Give the turn to the first from there on who is there."""
         places = self._ring.places
         for place in (number % places for number in range(to, to + places)):
+            # Nobody reads the pipe of a process that has died: then it cannot be opened.
             if not self._file("gone", place).exists():
                 with suppress(OSError):
                     pipe = os.open(self._file("turn", place), os.O_WRONLY | os.O_NONBLOCK)
                     os.write(pipe, b"!")
                     os.close(pipe)
-                return
+                    return
 
     def free(self) -> None:
         """Let every caller go on, for good: the run is to end."""

@@ -275,8 +275,8 @@ class Worker:
 
     # The note has a greenlet of its own, so it never waits for the catching up of `_housekeep`. A
     # loop that did both wrote its note after it had caught up, and in an overload that took 8 s and
-    # more (`WorkerHistory.fold`). Then nobody heard of the load when it mattered most. A thread writes
-    # the file, as the system calls would stop every caller for 0.3 ms.
+    # more (`WorkerHistory.fold`). Then nobody heard of the load when it mattered most. A thread
+    # writes the file, as the system calls would stop every caller for 0.3 ms.
     def _report(self) -> None:
         """Write a note every `NOTE_S`, however far the housekeeping is behind."""
         notes = 0
