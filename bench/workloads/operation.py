@@ -109,6 +109,7 @@ LAST_NS: Final = 1 << 62
 NO_ROUND: Final = Closed(Tally())
 MOST_ATTEMPTS: Final = 1 << 31
 RELEASED: Final = Outcome.RELEASED
+UNREACHABLE: Final = Outcome.UNREACHABLE
 # of a release
 ANSWERS: Final = (Outcome.RELEASED, Outcome.GONE, Outcome.UNREACHABLE)
 # of an acquire
@@ -158,7 +159,8 @@ class Caller:
     Set afterwards: `misreport` takes a sentence on what the recipe said and cannot be. `held` has
     the ids of the leases that callers of this process hold. `believes_grant`: the acquire ends with
     the reading of the recipe, which holds its caller up after that, by order (a pause
-    "after-grant").
+    "after-grant"). `pause_ns`: so long after its start an acquire that failed at once for want of
+    instances may be followed by another.
     """
 
     acquire: Callable[..., object]
@@ -196,6 +198,7 @@ class Caller:
         self.misreport: Callable[[str], None] = ignore
         self.held: set[int] = set()
         self.believes_grant = False
+        self.pause_ns = 0
         # the lease in hand, as it was read when its acquire returned
         self._returned_ns = 0
         self._attempt_ns = 0
@@ -401,12 +404,11 @@ class Caller:
     def _denied(
         self, answer: object, resource: int, intended_ns: int, start_ns: int, ended_ns: int
     ) -> None:
-        """What is left of an operation whose acquire did not succeed. It takes a turn of the hub,
-        ours and no part of the acquire: one that fails at once has taken none, and its caller would
-        come back so fast that nobody else runs."""
-        gevent.sleep(0)
-        self.keep(monotonic_ns() - ended_ns)
+        """What is left of an operation whose acquire did not succeed."""
         fault = fault_of_denial(answer, start_ns, ended_ns)
+        self._pause(
+            bool(fault) or cast("Denied", answer).outcome is UNREACHABLE, start_ns, ended_ns
+        )
         if fault:
             self.misreport(fault)
             return self._failed(resource, intended_ns, start_ns, ended_ns)
@@ -438,6 +440,21 @@ class Caller:
         if denied.tally.undecided and denied.round is not None:
             self.pending((slot, denied.round))
         return None
+
+    # An acquire that fails at once has not waited for anything. Its caller takes a pass of the hub
+    # then, or nobody else would run. Without a quorum of instances every acquire fails at once, and
+    # one pass is not enough: all callers come back thousands of times a second, keep the core busy
+    # and fill the record. So each rests until `pause_ns` after the start of its acquire, as long as
+    # a retry would wait. The rest is ours, and no part of the acquire.
+    def _pause(self, is_down: bool, start_ns: int, ended_ns: int) -> None:
+        due_ns = start_ns + self.pause_ns
+        if is_down and due_ns > ended_ns:
+            self.rest_until(due_ns)
+            # how late the rest ended is counted with all rests
+            self.keep(due_ns - ended_ns)
+        else:
+            gevent.sleep(0)
+            self.keep(monotonic_ns() - ended_ns)
 
     def _failed(self, resource: int, intended_ns: int, start_ns: int, ended_ns: int) -> None:
         """Record an acquire of which the recipe said what cannot be: one that failed, and of which

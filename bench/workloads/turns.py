@@ -3,7 +3,8 @@
 Rules: a turn is handed over when every caller stands between two operations, so none spans a pause.
 Own time stands still while a process waits: what it recorded is shifted at its end (`shift`), and
 reads as if it had run without a pause. Who ends leaves the ring, and who has died is passed over.
-Who dies in its own turn leaves the others waiting, until their parents end them. Source: pipe(7), fifo(7).
+Who dies in its own turn leaves the others waiting, until their parents end them. Source: pipe(7),
+fifo(7).
 """
 
 import os

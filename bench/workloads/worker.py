@@ -43,7 +43,7 @@ from bench.workloads.probe import GeneratorProbe, count
 from bench.workloads.raised import Raised
 from bench.workloads.waits import Waits
 from lockcore import InstanceStatus
-from lockcore.clock import monotonic_ns
+from lockcore.clock import NS_PER_MS, monotonic_ns
 
 # notes from one encoding of the scheduler lag to the next
 ENCODE_EVERY = 5
@@ -190,6 +190,8 @@ class Worker:
         )
         caller.misreport = history.misreport
         caller.held = self._held
+        if not scenario.rate_per_s:
+            caller.pause_ns = int(scenario.retry.window_ms * NS_PER_MS)
         caller.believes_grant = any(pause.point == "after-grant" for pause in scenario.pause)
         return caller
 

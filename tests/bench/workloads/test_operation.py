@@ -253,6 +253,28 @@ def test_the_turn_of_the_hub_after_a_failure_is_no_part_of_the_acquire(
     assert record["ended_ns"] <= turned_ns - 20_000_000 < record["ended_ns"] + kept_ns
 
 
+@pytest.mark.parametrize(
+    ("outcome", "took_ns", "rests"),
+    [
+        (Outcome.UNREACHABLE, 0, True),
+        (Outcome.UNREACHABLE, 5_000_000, False),
+        (Outcome.CONTENDED, 0, False),
+    ],
+)
+def test_a_caller_rests_after_an_acquire_that_failed_at_once_for_want_of_instances(
+    outcome: Outcome, took_ns: int, rests: bool
+) -> None:
+    """Else an outage keeps a core busy."""
+    rested_ns: list[int] = []
+    scene = Scene(lambda: Denied("r2", outcome, Tally(0, 0, 0, 0, 3), 1, 0, 11, 12))
+    caller = Caller(**{**scene.setup(), "rest_until": rested_ns.append})
+    caller.pause_ns = 5_000_000
+    now_ns = monotonic_ns()
+    caller._denied(caller.acquire("r2", 1, 1), 2, now_ns, now_ns, now_ns + took_ns)
+    assert rested_ns == [now_ns + 5_000_000] * rests
+    assert len(scene.records) == len(scene.kept) == 1
+
+
 @pytest.mark.parametrize("outcome", [Outcome.GONE, Outcome.UNREACHABLE])
 def test_a_release_that_did_not_find_the_lock_ours_counts_as_failed(outcome: Outcome) -> None:
     scene = Scene(lease, lambda: outcome)
