@@ -41,6 +41,19 @@ def address(text: str) -> Address:
     return match[1].strip("[]"), int(match[2] or PORT)
 
 
+def own_address(host: str, port: int) -> str:
+    """The address of this host by which it reaches another; "" when that is not known.
+
+    Nothing is sent.
+    """
+    with suppress(OSError):
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(where)
+            return str(probe.getsockname()[0])
+    return ""
+
+
 def require_free(host: str, port: int) -> None:
     """Raise EnvironmentNotReadyError where workers cannot be awaited; `host` "*" is every address
     of this host."""

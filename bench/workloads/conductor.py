@@ -34,8 +34,9 @@ from bench.measure.environment import versions
 from bench.measure.verdict import VIOLATED
 from bench.measure.workers import note_ending
 from bench.workloads.beside import JUDGE_S, JudgeBeside, ToldVerdict
+from bench.workloads.ends import end_within
 from bench.workloads.launch import WORKERS_S, error_of, note_failure, note_of
-from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE, end_within
+from bench.workloads.member import BEGIN, FAILED, FINISH, FINISHED, HERE, THERE
 from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from bench.workloads.series import series_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns

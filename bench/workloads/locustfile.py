@@ -28,8 +28,9 @@ from bench.errors import BenchError
 from bench.measure.verdict import Kind
 from bench.topology.child import PARENT_VARIABLE, die_with_parent
 from bench.workloads.conductor import Conductor
+from bench.workloads.ends import interrupt_main_only
 from bench.workloads.launch import note_failure
-from bench.workloads.member import LockUser, Member, interrupt_main_only
+from bench.workloads.member import LockUser, Member
 from bench.workloads.plan import add_options, become, is_wanted, plan_of, words_of
 from bench.workloads.table import keep_fractions
 

@@ -8,19 +8,14 @@ or on Ctrl-C or SIGTERM of the worker itself, whichever comes first. Source: loc
 (WorkerRunner), locust.main (shutdown).
 """
 
-import logging
 import os
-import signal
 import socket
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from typing import ClassVar
 
 import gevent
-from gevent import get_hub
 from gevent.event import Event
 from locust import User, constant, task
 from locust.env import Environment
@@ -28,117 +23,22 @@ from locust.rpc.protocol import Message
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, LocalRunner, WorkerRunner
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
-from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
+from bench.errors import BenchError, UsageError
 from bench.hosts.away import Away
-from bench.measure.environment import clock_name, scheduled_ns, versions
+from bench.hosts.joining import own_address
+from bench.measure.environment import clock_name, versions
 from bench.workloads.demand import ALONE, Seat
-from bench.workloads.launch import note_failure, note_of
+from bench.workloads.ends import end_when_stuck, end_within
+from bench.workloads.launch import note_of
 from bench.workloads.operation import Caller
 from bench.workloads.plan import Plan, plan_of, planned
 from bench.workloads.worker import Worker
-from lockcore.clock import NS_PER_S, monotonic_ns
-
-logger = logging.getLogger(__name__)
-
-
-def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
-    """Install the handler in this process.
-
-    While `is_starting()`, when Locust catches nothing, it exits with 130.
-    """
-    numbers = count(1)
-
-    def interrupted() -> None:
-        number = next(numbers)
-        if number == 1:
-            error = SystemExit(130) if is_starting() else KeyboardInterrupt()
-            get_hub().handle_system_error(type(error), error)
-        elif number == 2:
-            logger.warning(
-                "giving the locks back; Ctrl-C again leaves them until their TTL has passed"
-            )
-        else:
-            os._exit(130)
-
-    gevent.signal_handler(signal.SIGINT, interrupted)
-
-
-def end_within(seconds: float) -> None:
-    """Have the kernel end this process (SIGALRM) if it still lives after so many seconds, whatever
-    it waits for."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(max(1, int(seconds)))
-
-
-# A recipe that never yields keeps the hub for itself. Then no greenlet runs, no message of Locust
-# is read, and a watching greenlet would be stuck like all others. The kernel's alarm still comes,
-# because Python runs its handler between two steps of whatever runs. The probe's mark shows
-# whether anybody else ran. Time spent waiting for a core is left out, so that a busy machine ends
-# no healthy process.
-def end_when_stuck(worker: Worker, leader: int | None) -> None:
-    """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks
-    in vain this process ends with a sentence, and the process `leader` is to end, too. Time in
-    which it waited for a core does not count."""
-    seen_ns = -1
-    in_vain = 0
-    since_ns = 0
-
-    def look(_signal: int, _frame: object) -> None:
-        nonlocal seen_ns, in_vain, since_ns
-        if worker.is_ending:
-            return
-        # all time but what it waited for a core
-        own_ns = monotonic_ns() - scheduled_ns()[1]
-        if worker.probe.looked_ns != seen_ns:
-            seen_ns = worker.probe.looked_ns
-            in_vain = 0
-            since_ns = own_ns
-        else:
-            in_vain += 1
-        if in_vain >= 2 and own_ns - since_ns >= OWN_TIME_NS:
-            _end_stuck(worker.plan.scenario.recipe, leader)
-        signal.alarm(LOOK_S)
-
-    signal.signal(signal.SIGALRM, look)
-    signal.alarm(LOOK_S)
-
-
-def _end_stuck(recipe: str, leader: int | None) -> None:
-    error = EnvironmentNotReadyError(
-        f"the recipe {recipe} has let no other caller run for {2 * LOOK_S} s; an acquire "
-        "or a release must wait for "
-        "something by gevent"
-    )
-    # whoever was interrupted may be in the middle of a print
-    os.write(2, f"lockbench: {error}\n".encode())
-    note_failure(error)
-    if leader is not None:
-        os.kill(leader, signal.SIGTERM)
-    os._exit(error.exit_code)
-
 
 HERE, THERE, BEGIN, FINISH, FINISHED, FAILED = (
     f"lockbench-{word}" for word in ("here", "there", "begin", "finish", "finished", "failed")
 )
-# A hub that had a core for so long let nobody else run.
-OWN_TIME_NS = NS_PER_S // 2
 THERE_LOOK_S = 0.01
-# two looks are over before a master misses the heartbeats
-LOOK_S = 1
 _AFTER_GRACE_S = 15.0
-
-
-def own_address(host: str, port: int) -> str:
-    """The address of this host by which it reaches another; "" when that is not known.
-
-    Nothing is sent.
-    """
-    with suppress(OSError):
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(where)
-            return str(probe.getsockname()[0])
-    return ""
 
 
 class LockUser(User):

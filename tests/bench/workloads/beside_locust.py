@@ -32,7 +32,7 @@ from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 from bench.measure.environment import versions
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.section import builtins_of
-from bench.workloads import locustfile, member
+from bench.workloads import ends, locustfile
 from bench.workloads.conductor import Conductor, in_order_of_users
 from bench.workloads.history import WorkerHistory
 from bench.workloads.launch import FAILURE_FILE
@@ -317,18 +317,18 @@ def test_only_a_process_in_which_nobody_runs_ends() -> None:
         clock = [0]
         waited = [0]
         with (
-            mock.patch.object(member, "_end_stuck", lambda *told, ended=ended: ended.append(told)),
-            mock.patch.object(member, "monotonic_ns", lambda clock=clock: clock[0]),
-            mock.patch.object(member, "scheduled_ns", lambda waited=waited: (0, waited[0])),
+            mock.patch.object(ends, "_end_stuck", lambda *told, ended=ended: ended.append(told)),
+            mock.patch.object(ends, "monotonic_ns", lambda clock=clock: clock[0]),
+            mock.patch.object(ends, "scheduled_ns", lambda waited=waited: (0, waited[0])),
         ):
-            member.end_when_stuck(worker, None)  # type: ignore[arg-type]
+            ends.end_when_stuck(worker, None)  # type: ignore[arg-type]
             look = signal.getsignal(signal.SIGALRM)
-            for probed_ns, passed_s, waited_s, ends in looks:
+            for probed_ns, passed_s, waited_s, sentences in looks:
                 worker.probe.looked_ns = probed_ns
                 clock[0] += int(passed_s * NS_PER_S)
                 waited[0] += int(waited_s * NS_PER_S)
                 look(signal.SIGALRM, None)  # type: ignore[operator,misc]
-                assert len(ended) == ends, (looks, probed_ns)
+                assert len(ended) == sentences, (looks, probed_ns)
     signal.alarm(0)
 
 
