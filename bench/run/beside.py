@@ -5,7 +5,6 @@ Rules: Locust decides how long a run lasts, and tells it; what is judged then, a
 every other run. Whoever leaves without a word gets no result.
 """
 
-import datetime
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from bench.report.html.page import write_report
 from bench.report.kinds import told
 from bench.report.summary import in_one_line
 from bench.run.conclude import RunEvidence, conclude
-from bench.run.experiment import Done, store
+from bench.run.experiment import Done, now_text, store
 from bench.run.faults import FaultTimeline
 from bench.run.follow import LOOK_S, Course, lost_workers, unreported
 from bench.run.follower import Follower
@@ -53,7 +52,7 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
     """
     # The plan's text names its targets without passwords, so the real ones are put back.
     scenario = replace(plan.scenario, targets=plan.targets)
-    started = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    started = now_text()
     with open_servers(scenario, server=None, allow_missing=False) as servers:
         before = info_snapshot(servers.urls)
         say(READY)

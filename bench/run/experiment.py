@@ -77,6 +77,11 @@ def exit_code(verdict: Verdict, *, interrupted: bool) -> int:
     return EXIT_INTERRUPTED if interrupted else int(verdict.exit_code or 0)
 
 
+def now_text() -> str:
+    """The time of day in UTC, to the second."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 class Experiment(Interrupts):
     """An experiment while it is made; entered, it takes the signals.
 
@@ -88,7 +93,7 @@ class Experiment(Interrupts):
         self.cut = False
         self._order = order
         self._began_s = time.monotonic()
-        self._started_at = datetime.datetime.now(datetime.UTC)
+        self._started_at = now_text()
 
     @property
     def is_over(self) -> bool:
@@ -119,7 +124,7 @@ class Experiment(Interrupts):
             "id": self._order.run_id,
             "command": tuple(self._order.command),
             "seed": seed,
-            "started_at": f"{self._started_at:%Y-%m-%dT%H:%M:%SZ}",
+            "started_at": self._started_at,
             "duration_s": time.monotonic() - self._began_s,
             "interrupted": interrupted,
             "environment": describe_environment(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from bench.hosts.share import read_led
 from bench.measure import workers
@@ -17,6 +18,7 @@ from bench.measure.clocks import Integers
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram
 from bench.measure.history import HistoryTail
+from bench.measure.latency import Latency
 from bench.measure.outcomes import acquired
 from bench.measure.record import OUTCOMES, sound
 from bench.safety.judge import LiveJudge, LiveVerdict
@@ -117,9 +119,8 @@ class Follower:
         granted = acquired(records)
         self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
         leases = int(granted.sum())
-        latencies = Histogram.of(
-            np.maximum(records["ended_ns"][granted] - records["intended_ns"][granted], 0)
-        )
+        took_ns = records["ended_ns"][granted] - records["intended_ns"][granted]
+        latency = Latency.of(Histogram.of(np.maximum(took_ns, 0)))
         # Records of workers on other hosts come when those workers have ended.
         far = any(note.host for note in notes)
         phase, elapsed_s, remaining_s = self._clock(now_ns)
@@ -128,16 +129,20 @@ class Follower:
             elapsed_s=elapsed_s,
             remaining_s=remaining_s,
             acquires_per_s=_told_per_s(notes) if far else leases / interval_s,
-            p50_s=_seconds(latencies.percentile(50)),
-            p99_s=_seconds(latencies.percentile(99)),
+            p50_s=latency.p50,
+            p99_s=latency.p99,
             outcomes={
                 name: int(count)
                 for name, count in zip(OUTCOMES, self._counts, strict=True)
                 if count
             },
-            troubles=_troubles(notes),
+            troubles={
+                instance.index: (instance.state, sum(instance.errors.values()))
+                for instance in workers.instances(notes)
+                if not instance.is_well
+            },
             cpu_ratio=_busiest(notes),
-            lag_p99_s=_seconds(workers.merged(note.lag_histogram for note in notes).percentile(99)),
+            lag_p99_s=Latency.of(workers.merged(note.lag_histogram for note in notes)).p99,
             late_starts=sum(note.late_starts for note in notes),
             safety=self.live.add(records),
             faults=faults,
@@ -166,27 +171,7 @@ def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
     # In its first second the CPU time of a worker is no share of anything.
     measured = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]
-    return max(
-        (note.cpu_s * NS_PER_S / (note.told_ns - note.spawned_ns) for note in measured),
-        default=None,
-    )
-
-
-def _troubles(notes: Sequence[workers.WorkerNote]) -> dict[int, tuple[str, int]]:
-    """The worst state and the sum of errors of every instance over all workers, if either is worth
-    a word."""
-    troubles: dict[int, tuple[str, int]] = {}
-    for status in (status for note in notes for status in note.instances):
-        state, errors = troubles.get(status.index, ("voting", 0))
-        worst = status.state if state == "voting" else state
-        troubles[status.index] = worst, errors + sum(status.errors.values())
-    return {
-        index: trouble for index, trouble in sorted(troubles.items()) if trouble != ("voting", 0)
-    }
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else ns / NS_PER_S
+    return workers.cpu_ratio([structs.replace(note, stopped_ns=note.told_ns) for note in measured])
 
 
 Show = Callable[[Progress], None]

@@ -8,7 +8,6 @@ troubles become a warning of the result, and only what is wrong before the load 
 run.
 """
 
-import datetime
 import os
 import tempfile
 import time
@@ -29,7 +28,7 @@ from bench.measure.limits import limits_between, quota_cores, read_counters
 from bench.measure.run_result import RunResult, SafetyReport
 from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
-from bench.run.experiment import Done, exit_code, store
+from bench.run.experiment import Done, exit_code, now_text, store
 from bench.run.faults import FaultTimeline
 from bench.run.follow import follow
 from bench.run.follower import Follower, Show
@@ -118,7 +117,7 @@ def run_on(
     if order.bind:
         require_free(*order.bind)
     scenario = order.scenario
-    started = _now_text()
+    started = now_text()
     planned = Run.of(scenario, order.run_id, scenario.processes, order.name, started)
     run = planned.on_servers(servers.facts, databases_of(servers.load_urls))
     with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:
@@ -173,11 +172,6 @@ def _ended(
         verdict=structs.replace(result.verdict, exit_code=code),
     )
     return Done(result, None, code) if order.folder is None else store(result, order.folder, code)
-
-
-def _now_text() -> str:
-    """The time of day in UTC, to the second."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _begun(plan: Plan, environ: Mapping[str, str], series: LocustSeries | None) -> Load:
