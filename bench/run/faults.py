@@ -70,6 +70,7 @@ class FaultTimeline:
         self._allow_skipped = allow_skipped
         self._span: Span | None = None
         self._stopping = threading.Event()
+        self._shown_ns = 0
         self.faults = faults
         for fault in self.faults:
             if (refusal := fault.refusal()) is None:
@@ -149,6 +150,20 @@ class FaultTimeline:
         """Kind and target of the faults that are there now."""
         there = (fault.order for fault in self.faults if fault.begun_ns and not fault.ended_ns)
         return [f"{order.kind} {order.target}" for order in there]
+
+    def shown(self) -> list[tuple[str, str, bool]]:
+        """Kind, target and whether it has been in force since the last time this was asked: a short
+        one shows, too."""
+        since_ns = self._shown_ns
+        self._shown_ns = time.monotonic_ns()
+        return [
+            (
+                fault.order.kind,
+                fault.order.target,
+                bool(fault.begun_ns and (fault.ended_ns or since_ns) >= since_ns),
+            )
+            for fault in self.faults
+        ]
 
     def _lead(self) -> None:
         while (span := self._window()) is None:

@@ -10,9 +10,8 @@ run.
 
 import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from bench.gates.threshold import read_thresholds
 from bench.hosts.joining import require_free
 from bench.measure.environment import environment_warnings
 from bench.measure.limits import limits_between, quota_cores, read_counters
-from bench.measure.run_result import RunResult, SafetyReport
+from bench.measure.run_result import RunResult
 from bench.measure.workers import read_workers
 from bench.run.conclude import RunEvidence, conclude, key_names
 from bench.run.experiment import Done, exit_code, now_text, store
@@ -123,7 +122,8 @@ def run_on(
     with Guard(Path(tempfile.gettempdir()), "lockbench-run-") as guard:
         follower = Follower(guard.folder, scenario, WORKERS_S if order.bind else 0.0)
         timeline = _timeline(order, servers.fleet, follower)
-        with closing(RunTelemetry(run, servers, follower, timeline, environ)) as telemetry:
+        telemetry = telemetry_of(run, servers, follower, timeline, environ)
+        with closing(telemetry) if telemetry else nullcontext():
             plan = _plan(order, servers, guard.folder)
             info_before = info_snapshot(servers.urls)
             keys_before = servers.key_counts()
@@ -154,7 +154,9 @@ def run_on(
             result = conclude(
                 evidence, run_id=order.run_id, command=order.command, started_at=started
             )
-            troubles = telemetry.finish(result.safety, hurried=course.interrupted)
+            troubles = list[str]()
+            if telemetry is not None:
+                troubles = telemetry.finish(result.safety, hurried=course.interrupted)
             done = _ended(result, order, troubles, interrupts)
             return _kept(done, evidence) if order.keep_history else done
 
@@ -225,76 +227,30 @@ def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTim
     return FaultTimeline(faults, follower.find_window, allow_skipped=order.allow_skipped)
 
 
-class RunTelemetry:
-    """What a run exports, if `environ` asks for anything, until it is to `finish` with the
-    result."""
+def telemetry_of(
+    run: Run,
+    servers: Servers,
+    follower: Follower,
+    timeline: FaultTimeline,
+    environ: Mapping[str, str],
+) -> "Exporter | None":
+    """What exports the run from now on, if `environ` asks for anything. Raises BenchError when that
+    cannot be had."""
+    settings = settings_of(environ)
+    if settings is None:
+        return None
+    from bench.telemetry import exporter
 
-    def __init__(
-        self,
-        run: Run,
-        servers: Servers,
-        follower: Follower,
-        timeline: FaultTimeline,
-        environ: Mapping[str, str],
-    ) -> None:
-        """Look at the run from now on. Raises BenchError when that cannot be had."""
-        self._export: tuple[Exporter, InfoWatch] | None = None
-        self._timeline = timeline
-        self._follower = follower
-        self._asked_ns = 0
-        if settings := settings_of(environ):
-            from bench.telemetry import exporter
-
-            watch = InfoWatch(servers.urls, partial(_syncs, servers.fleet))
-            export = exporter.Exporter(
-                settings,
-                run,
-                follower.workdir,
-                infos=lambda: watch.infos,
-                faults=self._faults,
-                judged=self._judged,
-            )
-            self._export = export, watch
-            watch.start()
-            export.start()
-
-    def finish(self, safety: SafetyReport, *, hurried: bool) -> list[str]:
-        """Export what the run came to; return warnings.
-
-        `hurried`: somebody waits, so a collector gets little time.
-        """
-        if self._export is None:
-            return []
-        (exporter, watch) = self._export
-        self._export = None
-        watch.stop()
-        return exporter.finish(safety, 1.0) if hurried else exporter.finish(safety)
-
-    def close(self) -> None:
-        """Without a result nothing more is exported."""
-        if self._export is not None:
-            exporter, watch = self._export
-            watch.stop()
-            exporter.abort()
-
-    def _judged(self) -> tuple[int, Mapping[str, int]]:
-        """How many leases were judged by now, and the violations by kind."""
-        verdict = self._follower.live.verdict
-        return verdict.leases, verdict.counts
-
-    def _faults(self) -> Sequence[tuple[str, str, bool]]:
-        """Kind, target and whether it has been in force since the last time this was asked: a short
-        one shows, too."""
-        asked_ns = self._asked_ns
-        self._asked_ns = time.monotonic_ns()
-        return [
-            (
-                fault.order.kind,
-                fault.order.target,
-                bool(fault.begun_ns and (fault.ended_ns or asked_ns) >= asked_ns),
-            )
-            for fault in self._timeline.faults
-        ]
+    export = exporter.Exporter(
+        settings,
+        run,
+        follower.workdir,
+        watch=InfoWatch(servers.urls, partial(_syncs, servers.fleet)),
+        faults=timeline.shown,
+        judged=lambda: (follower.live.verdict.leases, follower.live.verdict.counts),
+    )
+    export.start()
+    return export
 
 
 def _syncs(fleet: Fleet | None, index: int) -> Mapping[str, int]:

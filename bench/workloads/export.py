@@ -63,7 +63,8 @@ def main() -> int:
     if order is None or settings is None:
         return 0
     try:
-        watch = InfoWatch(order.targets)
+        # one of them is enough to ask the servers
+        watch = InfoWatch(order.targets) if order.worker == 0 else None
         facts = inspect(order.targets, allow_missing=True)
         run = order.run.on_servers(
             facts, databases_of(order.targets), f"-{order.worker}-{os.getppid()}"
@@ -72,17 +73,13 @@ def main() -> int:
         if settings.page is not None:
             host, port = settings.page
             settings = replace(settings, page=(host, port + order.worker if port else 0))
-        exporter = Exporter(settings, run, order.folder, infos=lambda: watch.infos)
+        exporter = Exporter(settings, run, order.folder, watch=watch)
     except BenchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     exporter.start()
-    # one of them is enough to ask the servers
-    if order.worker == 0:
-        watch.start()
     # there is none: its end is the run's
     next(orders(str), None)
-    watch.stop()
     sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
     return 0
 

@@ -49,6 +49,21 @@ def exporter_of(folder: Path, run: Run = RUN, **sources: Any) -> Exporter:
     return Exporter(settings, run, folder, **sources)
 
 
+class ScriptedWatch:
+    """The second of three servers answers, each time it is asked with the next of `answers`."""
+
+    def __init__(self, answers: list[dict[str, Any]]) -> None:
+        self._answers = answers
+
+    @property
+    def infos(self) -> list[dict[str, Any] | None]:
+        return [None, self._answers.pop(0), None]
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 def write(recorder: Recorder, number: int, votes: int = CLOSED) -> list[int]:
     now = time.monotonic_ns() - 100 * MS
     return [
@@ -239,14 +254,17 @@ def test_a_folder_that_cannot_be_read_is_a_warning_and_nothing_else(
     assert warning.startswith("telemetry stopped: ")
 
 
-def test_who_is_given_up_says_nothing_afterwards(tmp_path: Path, collector: Collector) -> None:
+def test_who_is_given_up_says_nothing_afterwards(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """OpenTelemetry's exporters log why they failed, seconds later: onto the screen, were nobody
     listening."""
     collector.free.clear()
     exporter = exporter_of(tmp_path)
     exporter.start()
     assert collector.asked.wait(DEADLINE_S)
-    exporter.finish(within_s=0.05)
+    monkeypatch.setattr("bench.telemetry.exporter.HURRIED_S", 0.05)
+    exporter.finish(hurried=True)
     logger = logging.getLogger("opentelemetry")
     assert not logger.propagate
     assert exporter._otlp is not None
@@ -273,12 +291,12 @@ def test_faults_violations_and_info_are_what_the_sources_say(
     tmp_path: Path, collector: Collector
 ) -> None:
     before = {"aof_current_size": 70, "expired_keys": 100, "used_cpu_sys": 20.5}
-    answers = iter([before, {"aof_current_size": 77, "expired_keys": 105, "used_cpu_sys": 22.0}])
+    after = {"aof_current_size": 77, "expired_keys": 105, "used_cpu_sys": 22.0}
     exporter = exporter_of(
         tmp_path,
         faults=lambda: [("stop", "instance:1", True)],
         judged=lambda: (7, {"service_fault": 2}),
-        infos=lambda: [None, next(answers), None],
+        watch=ScriptedWatch([before, after]),
     )
     exporter._look(time.monotonic_ns())
     exporter.finish()
