@@ -356,8 +356,8 @@ class InfoDelta:
         return count if isinstance(count, int) else None
 
 
-class InstanceReport(Section, frozen=True, kw_only=True):
-    """One instance as all load processes together saw it, beside what it says itself."""
+class InstanceSeen(Section, frozen=True, kw_only=True):
+    """One instance as a load process sees it."""
 
     index: Annotated[Count, says("position in the list of targets")]
     address: Annotated[str, says("host:port or socket path, without secrets")]
@@ -383,6 +383,16 @@ class InstanceReport(Section, frozen=True, kw_only=True):
     errors: Annotated[dict[str, Count], says("errors by kind")] = msgspec.field(
         default_factory=dict
     )
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it voted to the end without an error."""
+        return self.state == "voting" and not self.errors
+
+
+class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
+    """One instance as all load processes together saw it, beside what it says itself."""
+
     reply_s: Annotated[Latency | None, says("reply times of sampled attempts")] = None
     cpu_us_per_command: Annotated[
         Amount | None, says("CPU of the server ÷ commands it processed")
@@ -396,11 +406,6 @@ class InstanceReport(Section, frozen=True, kw_only=True):
     other_keys: Annotated[
         Count | None, says("keys left under other names, on servers of ours; null: not counted")
     ] = None
-
-    @property
-    def is_well(self) -> bool:
-        """Whether it voted to the end without an error."""
-        return self.state == "voting" and not self.errors
 
 
 class LoadWorker(Section, frozen=True, kw_only=True):

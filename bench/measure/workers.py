@@ -21,12 +21,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from bench.measure.facts import mean_of
 from bench.measure.histogram import Histogram
 from bench.measure.latency import PERCENTILES, Latency
-from bench.measure.run_result import GeneratorHealth, GeneratorWord, InstanceReport
+from bench.measure.run_result import (
+    GeneratorHealth,
+    GeneratorWord,
+    InstanceReport,
+    InstanceSeen,
+    fields_of,
+)
 from bench.measure.section import Section, decoded, says
 from bench.scenario import Scenario
 from lockcore.clock import NS_PER_MS
@@ -51,8 +56,39 @@ NOTE_S = 1.0
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
 
 
-class WorkerNote(Section, frozen=True, kw_only=True):
-    """What one load process says of itself; histograms are encoded, "" = not yet."""
+class WorkNote(Section, frozen=True, kw_only=True):
+    """What one load process has done so far; histograms are encoded, "" = not yet."""
+
+    cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
+    lag_histogram: Annotated[str, says("how late greenlets run")] = ""
+    lateness_histogram: Annotated[str, says("how late the timer ended waits")] = ""
+    kept_ns: Annotated[float, says("for how long it kept callers from their next operations")] = 0
+    late_starts: Annotated[int, says("operations that the timer began late")] = 0
+    queued_starts: Annotated[int, says("operations due while no caller was free")] = 0
+    started_starts: Annotated[int, says("operations of the schedule that were begun")] = 0
+    scheduled_starts: Annotated[int, says("operations that the schedule wanted")] = 0
+    cut: Annotated[int, says("operations that the end of the run cut off")] = 0
+    recorded: Annotated[int, says("operations in its history")] = 0
+    holding: Annotated[int, says("callers at work under a lock")] = 0
+    idle: Annotated[int, says("callers that wait for an arrival, or think")] = 0
+    instances: Annotated[tuple[InstanceSeen, ...], says("the instances as it sees them")] = ()
+    figures: Annotated[dict[str, int], says("what the recipe counted of itself")] = msgspec.field(
+        default_factory=dict
+    )
+    reply_histograms: Annotated[tuple[str, ...], says("reply times by instance")] = ()
+    errors: Annotated[dict[str, int], says("exceptions of the users by text")] = msgspec.field(
+        default_factory=dict
+    )
+    misreports: Annotated[
+        dict[str, int], says("what the recipe reported and cannot be, by sentence")
+    ] = msgspec.field(default_factory=dict)
+    locust: Annotated[
+        dict[str, tuple[int, int]], says("requests and failures by row of Locust's table")
+    ] = msgspec.field(default_factory=dict)
+
+
+class WorkerNote(WorkNote, frozen=True, kw_only=True):
+    """What one load process says of itself: who it is, when it says this, and what it has done."""
 
     worker: Annotated[int, says("its index")]
     pid: Annotated[int, says("of its process")]
@@ -67,33 +103,7 @@ class WorkerNote(Section, frozen=True, kw_only=True):
     spawned_ns: Annotated[int, says("monotonic, when its users ran; 0: not yet")] = 0
     stopped_ns: Annotated[int, says("monotonic, when they had ended; 0: not yet")] = 0
     told_ns: Annotated[int, says("monotonic, when it said this")] = 0
-    cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
-    lag_histogram: Annotated[str, says("how late greenlets run")] = ""
-    lateness_histogram: Annotated[str, says("how late the timer ended waits")] = ""
-    kept_ns: Annotated[float, says("for how long it kept callers from their next operations")] = 0
-    late_starts: Annotated[int, says("operations that the timer began late")] = 0
-    queued_starts: Annotated[int, says("operations due while no caller was free")] = 0
-    started_starts: Annotated[int, says("operations of the schedule that were begun")] = 0
-    scheduled_starts: Annotated[int, says("operations that the schedule wanted")] = 0
-    cut: Annotated[int, says("operations that the end of the run cut off")] = 0
-    recorded: Annotated[int, says("operations in its history")] = 0
     callers: Annotated[int, says("users it has")] = 0
-    holding: Annotated[int, says("callers at work under a lock")] = 0
-    idle: Annotated[int, says("callers that wait for an arrival, or think")] = 0
-    instances: Annotated[tuple[InstanceReport, ...], says("the instances as it sees them")] = ()
-    figures: Annotated[dict[str, int], says("what the recipe counted of itself")] = msgspec.field(
-        default_factory=dict
-    )
-    reply_histograms: Annotated[tuple[str, ...], says("reply times by instance")] = ()
-    errors: Annotated[dict[str, int], says("exceptions of the users by text")] = msgspec.field(
-        default_factory=dict
-    )
-    misreports: Annotated[
-        dict[str, int], says("what the recipe reported and cannot be, by sentence")
-    ] = msgspec.field(default_factory=dict)
-    locust: Annotated[
-        dict[str, tuple[int, int]], says("requests and failures by row of Locust's table")
-    ] = msgspec.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -180,13 +190,14 @@ def instances(notes: Sequence[WorkerNote]) -> list[InstanceReport]:
     reports = []
     for index in range(max((len(note.instances) for note in notes), default=0)):
         statuses = [note.instances[index] for note in notes if len(note.instances) > index]
-        together = replace(
-            max(statuses, key=lambda status: STATES.index(status.state)),
+        worst = max(statuses, key=lambda status: STATES.index(status.state))
+        facts = {
+            **fields_of(worst),
             **{name: sum(getattr(status, name) for status in statuses) for name in _ADDED},
-            errors=added(status.errors for status in statuses),
-            reply_s=Latency.of(times[index] if index < len(times) else Histogram()),
-        )
-        reports.append(together)
+            "errors": added(status.errors for status in statuses),
+        }
+        reply_s = Latency.of(times[index] if index < len(times) else Histogram())
+        reports.append(InstanceReport(**facts, reply_s=reply_s))
     return reports
 
 

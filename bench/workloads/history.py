@@ -52,6 +52,8 @@ class WorkerHistory:
         self.misreports: Counter[str] = Counter()
         # operations that the end of the run cut off
         self.cuts = 0
+        # the ids of the leases that callers hold
+        self.held: set[int] = set()
         # of the records
         self._folded = 0
 

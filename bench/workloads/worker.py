@@ -30,7 +30,7 @@ from msgspec import structs
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.measure.histogram import Histogram
 from bench.measure.record import CALLERS_PER_WORKER
-from bench.measure.run_result import InstanceReport
+from bench.measure.run_result import InstanceSeen
 from bench.measure.workers import NOTE_S, Phase, WorkerNote, write_note
 from bench.recipes.protocol import Recipe
 from bench.recipes.registry import find_recipe
@@ -98,8 +98,6 @@ class Worker:
         self.callers = 0
         # the numbers of those that have left
         self._left: list[int] = []
-        # the ids of the leases that callers hold
-        self._held: set[int] = set()
         self._origin_ns = 0
         self._ending = Event()
         self._tasks = [gevent.spawn(self._housekeep), gevent.spawn(self._report)]
@@ -189,7 +187,7 @@ class Worker:
             keep=waits.keep,
         )
         caller.misreport = history.misreport
-        caller.held = self._held
+        caller.held = history.held
         if not scenario.rate_per_s:
             caller.pause_ns = int(scenario.retry.window_ms * NS_PER_MS)
         caller.believes_grant = any(pause.point == "after-grant" for pause in scenario.pause)
@@ -349,9 +347,9 @@ class Worker:
         )
 
 
-def instance_report(status: InstanceStatus) -> InstanceReport:
+def instance_report(status: InstanceStatus) -> InstanceSeen:
     """One instance as this process sees it."""
-    return InstanceReport(
+    return InstanceSeen(
         **{**{name: getattr(status, name) for name in _SEEN}, "errors": dict(status.errors)}
     )
 
