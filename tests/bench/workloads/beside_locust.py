@@ -4,6 +4,7 @@ patches its process."""
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 from dataclasses import asdict, replace
 from itertools import islice
@@ -32,12 +33,13 @@ from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 from bench.measure.environment import versions
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
 from bench.measure.section import builtins_of
-from bench.workloads import ends, locustfile
+from bench.scenario import load
+from bench.workloads import ends, locustfile, series
 from bench.workloads.conductor import Conductor, in_order_of_users
 from bench.workloads.history import WorkerHistory
 from bench.workloads.launch import FAILURE_FILE
 from bench.workloads.member import LockUser
-from bench.workloads.plan import PLAN_VARIABLE
+from bench.workloads.plan import PLAN_VARIABLE, Plan
 from bench.workloads.probe import GeneratorProbe
 from bench.workloads.table import FOLD, Row, acquires_of, bucket_ms, keep_fractions, releases_of
 from bench.workloads.worker import instance_report
@@ -208,6 +210,28 @@ def test_workers_that_have_not_come_are_counted_and_those_that_have_are_named(
     sentence = "1 of 2 workers came within 300 s (atlas); start"
     assert sentence in (tmp_path / FAILURE_FILE).read_text("utf-8")
     assert [sentence in why for why in dismissed] == [True], "those that came learn why they end"
+
+
+def test_a_series_ends_when_a_load_process_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLAN_VARIABLE, "led by lockbench run")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(series, "READY_S", 0.05)
+    master = unbound_master()
+    master.environment = SimpleNamespace(process_exit_code=None)
+    calls: list[str] = []
+    master.stop = lambda: calls.append("stop")  # type: ignore[method-assign]
+    master.quit = lambda: calls.append("quit")  # type: ignore[method-assign]
+    master.clients["atlas_0f"] = WorkerNode("atlas_0f")
+    scenario = load(options={"processes": "2", "targets": ["redis://127.0.0.1:1"]})
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(Plan("7f3a", scenario.targets, "lockbench:7f3a:", scenario).text + b"\n")
+        series.Series(theirs, master).go_on()
+    assert calls == ["stop", "quit"]
+    assert master.environment.process_exit_code == 3
+    assert "only 1 of 2 load processes were ready" in (tmp_path / FAILURE_FILE).read_text("utf-8")
 
 
 def test_a_worker_whose_process_is_gone_is_not_waited_for() -> None:

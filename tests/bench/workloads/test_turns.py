@@ -107,6 +107,15 @@ def test_who_stays_longer_goes_on_alone(tmp_path: Path) -> None:
     run_all(loads(tmp_path, 3), [40, 160, 40])
 
 
+def test_a_member_that_has_died_is_passed_over(tmp_path: Path) -> None:
+    """A killed process leaves its pipe, and no word that it has gone."""
+    some = [Load(Ring(tmp_path, place, 3)) for place in (0, 2)]
+    os.mkfifo(tmp_path / "turn-1")
+    (tmp_path / "ready-1").touch()
+    run_all(some, [100, 100])
+    assert all(one.spans for one in some)
+
+
 def test_whoever_waits_is_let_go_when_the_run_is_to_end(tmp_path: Path) -> None:
     # the other never comes
     lonely = Load(Ring(tmp_path, 0, 2))
