@@ -155,7 +155,7 @@ class Exporter:
                     self._offer(self._judged())
 
     def _look(self, now_ns: int, *, last: bool = False) -> None:
-        traces = self._otlp is not None and self._settings.traces
+        traces = self._otlp is not None and bool(self._settings.traces)
         infos = self._watch.infos if self._watch is not None else ()
         spans = self._looks.look(now_ns, infos, traces=traces, last=last)
         if self._otlp is not None:

@@ -253,17 +253,18 @@ class Conductor:
     def _finish(self, **_: object) -> None:
         """The run is to stop: take the steps of its end (ending.py)."""
         hosts = self._hosts
+        runner = self._runner
         run = self._run
         plan = run.plan
-        if run.ending is not None or hosts is None:
+        if run.ending is not None or hosts is None or not isinstance(runner, MasterRunner):
             return
-        nodes = {*self._runner.clients, *hosts.known}.difference(hosts.sent_away)
+        nodes = {*runner.clients, *hosts.known}.difference(hosts.sent_away)
         run.ending = Ending(sorted(nodes))
         try:
             if plan is not None and plan.workdir is not None:
                 note_ending(plan.workdir)
             # else a worker that leaves now has its users spawned on the others
-            self._runner.update_state(STATE_STOPPING)
+            runner.update_state(STATE_STOPPING)
             self._await_reports(run, run.ending, hosts)
             if plan is not None:
                 hosts.fetch(run.ending, plan.scenario, plan.window_ns, run.stop_ns)

@@ -202,7 +202,7 @@ class Worker:
     @property
     def is_ending(self) -> bool:
         """Whether all users have ended."""
-        return self._ending.is_set()
+        return bool(self._ending.is_set())
 
     def begin(self, end: Callable[[], None], origin_ns: int, part: int, parts: int) -> None:
         """All users run: the schedule starts at `origin_ns` (monotonic), of which this worker is

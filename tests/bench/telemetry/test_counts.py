@@ -10,7 +10,7 @@ from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
 from bench.measure.section import builtins_of
-from bench.telemetry.exporter import ALL_TIME
+from bench.telemetry.looks import ALL_TIME
 from bench.telemetry.points import point
 from bench.telemetry.run import OperationCounts
 from tests.doubles.records import scenario_of
