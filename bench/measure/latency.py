@@ -204,14 +204,6 @@ def handoffs(records: Records, window: Window) -> Integers:
     return np.concatenate(times_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class SlowEvent:
-    """One kind of event that servers noted as slow, on all instances."""
-
-    seconds: Annotated[Count, says("of each instance, in which it was noted")]
-    max_ms: Annotated[Count, says("the longest")]
-
-
 def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
     """The section `latency_s`."""
     acquired = histograms["acquire"]

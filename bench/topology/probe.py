@@ -1,10 +1,7 @@
-"""Questions to running instances: *URLs → facts, counters, slow events, leaked keys; why one stays
-silent*.
+"""Questions to running instances: *URLs → facts, counters, leaked keys; why one stays silent*.
 
 Rules: all instances are asked in parallel, each step within its own time-out. What an ACL forbids
-(INFO, CONFIG, COMMAND) becomes None and a warning. An event shorter than the server's
-`latency-monitor-threshold` is not noted, and with 0 none is: then the answer is None, never
-"nothing happened". Source: Redis 7.0 and Valkey 9.1.
+(INFO, CONFIG, COMMAND) becomes None and a warning. Source: Redis 7.0 and Valkey 9.1.
 """
 
 import contextlib
@@ -23,7 +20,6 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.measure.latency import SlowEvent
 from bench.measure.run_result import InfoDelta
 from bench.measure.server_facts import InstanceFacts
 from bench.topology.hazards import SETTINGS, Hazard, hazards_of, persistence_of
@@ -407,48 +403,3 @@ class InfoWatch:
                 self.infos = [
                     info and {**info, **self._also(index)} for index, info in enumerate(infos)
                 ]
-
-
-class LatencyMonitor:
-    """What some servers themselves notice as slow, from now on. `own`: they are ours, so what was
-    before is forgotten; on others only what is younger than this first look counts."""
-
-    def __init__(self, urls: Sequence[str], *, own: bool) -> None:
-        def begin(client: redis.Redis, _target: InstanceTarget) -> int | None:
-            """The server's clock (s), or None when it watches nothing."""
-            name = "latency-monitor-threshold"
-            if not int(client.config_get(name).get(name) or 0):
-                return None
-            if own:
-                _command(client, "LATENCY", "RESET")
-                return -1
-            return int(client.time()[0])
-
-        self._urls = urls
-        self._since_s = _ask(urls, begin, lambda *_silence: None)
-
-    def events(self) -> dict[str, SlowEvent] | None:
-        """What was noted since then, by event; None when a server does not watch or does not
-        say."""
-
-        def noted(
-            client: redis.Redis, _target: InstanceTarget
-        ) -> dict[str, list[tuple[int, int]]] | None:
-            names = [row[0].decode() for row in _command(client, "LATENCY", "LATEST")]
-            return {name: _command(client, "LATENCY", "HISTORY", name) for name in names}
-
-        durations_ms: dict[str, list[int]] = {}
-        for since_s, rows in zip(
-            self._since_s, _ask(self._urls, noted, lambda *_silence: None), strict=True
-        ):
-            if since_s is None or rows is None:
-                return None
-            for name, history in rows.items():
-                durations_ms.setdefault(name, []).extend(
-                    ms for at_s, ms in history if at_s > since_s
-                )
-        return {
-            name: SlowEvent(len(samples_ms), max(samples_ms))
-            for name, samples_ms in durations_ms.items()
-            if samples_ms
-        }

@@ -77,8 +77,6 @@ def load(
         "waitaof": None,
         "rate_per_s": rate,
         "fsyncs": fsyncs,
-        "latency_events": {},
-        "rewrite_fsyncs_per_s": None,
         "elapsed_s": 1.0,
         "server_cpu_s": 0.1,
         "aof_delayed_fsync": 0,
@@ -92,7 +90,6 @@ def visit(
     instances: int = 1,
     shape: tuple[int, int] = (1, 1),
     ms: float = 2.0,
-    rewrite: str = "off",
     disk_s: float | None = 0.0001,
     hold: str = "0",
     **more: Any,
@@ -105,7 +102,6 @@ def visit(
         "clients": shape[0],
         "pipeline": shape[1],
         "injected_ms": 0.0 if policy == "none" else ms,
-        "rewrite": rewrite,
         "hold": hold,
     }
     due = int(0.8 * granted)

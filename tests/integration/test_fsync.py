@@ -17,10 +17,7 @@ import redis
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.durability import price_experiment as experiment
 from bench.experiments.durability.price_experiment import (
-    fill,
     load_process,
-    rewrite_now,
-    waitaof_truth,
 )
 from bench.experiments.durability.price_plan import LoadOrder, Phase
 from bench.experiments.durability.price_result import (
@@ -28,8 +25,6 @@ from bench.experiments.durability.price_result import (
     FsyncResult,
     PhaseFigures,
     Policy,
-    Rewrite,
-    WaitaofCounts,
 )
 from bench.experiments.durability.servers import (
     OwnServers,
@@ -40,7 +35,6 @@ from bench.experiments.durability.servers import (
 from bench.measure.server_facts import ServerBinary
 from bench.run.journal import JOURNAL_NAME
 from bench.topology.fleet import Fleet, start_fleet
-from bench.topology.probe import LatencyMonitor
 from bench.topology.server import find_server, found_servers
 from bench.topology.shim import Control
 from tests.conftest import Ended
@@ -51,16 +45,13 @@ WAIT_S = 60.0
 ONE = ["--clients", "1", "--pipeline", "1", "--repeats", "6", "--duration", "200ms"]
 
 
-def cell_of(
-    policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0, rewrite: Rewrite = "off"
-) -> FsyncCell:
+def cell_of(policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0) -> FsyncCell:
     return FsyncCell(
         policy=policy,
         instances=1,
         clients=1,
         pipeline=pipeline,
         injected_ms=injected_ms,
-        rewrite=rewrite,
     )
 
 
@@ -205,7 +196,7 @@ def test_a_server_that_could_not_be_asked_is_named_with_its_value(
     }
 
 
-# -- WAITAOF, rewrites, what servers notice --------------------------------------------------------
+# -- WAITAOF, faults of servers --------------------------------------------------------------------
 
 
 def with_waitaof() -> ServerBinary:
@@ -229,23 +220,6 @@ def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> N
     assert figures.waitaof.unconfirmed == figures.waitaof.asked > 0
 
 
-def test_a_confirmation_is_compared_with_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = cell_of("always")
-    with OwnServers(with_waitaof(), None).serving(cell) as ground:
-        assert waitaof_truth(ground, "lockbench:test:") == WaitaofCounts(probes=2)
-        for control in ground.controls:
-            monkeypatch.setattr(type(control), "synced", lambda _self, _path: Forgetful())
-        assert waitaof_truth(ground, "lockbench:test:") == WaitaofCounts(probes=2, untrue=2), (
-            "the planted fault"
-        )
-
-
-class Forgetful:
-    """A ledger in which nothing is durable."""
-
-    durable_bytes = 0
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_readmes_reproducers_run(number: int) -> None:
     text = (Path(experiment.__file__).parent / "README.md").read_text("utf-8")
@@ -261,32 +235,3 @@ def test_servers_without_the_shim_are_refused(monkeypatch: pytest.MonkeyPatch) -
         OwnServers(find_server(), None).serving(cell_of("no")),
     ):
         pass
-
-
-def test_a_rewrite_under_no_appendfsync_on_rewrite_makes_hardly_an_fsync() -> None:
-    cell = cell_of("always", rewrite="on-no-sync")
-    with OwnServers(find_server(), None).serving(cell) as ground:
-        fill(ground.urls, "lockbench:test:")
-        fsyncs_per_s = rewrite_now(ground, WAIT_S)
-        with redis.Redis.from_url(ground.urls[0]) as client:
-            assert client.config_get("no-appendfsync-on-rewrite") == {
-                "no-appendfsync-on-rewrite": "yes"
-            }
-    assert fsyncs_per_s is not None
-
-
-def test_the_servers_own_complaints_are_heard() -> None:
-    cell = cell_of("always", injected_ms=8.0)
-    with (
-        OwnServers(find_server(), None).serving(cell) as ground,
-        redis.Redis.from_url(ground.urls[0]) as client,
-    ):
-        monitor = LatencyMonitor(ground.urls, own=ground.own)
-        client.set("lockbench:test:", "x")
-        events = monitor.events()
-        assert events is not None
-        assert events["aof-fsync-always"].max_ms >= 8
-        client.config_set("latency-monitor-threshold", 0)
-        assert LatencyMonitor(ground.urls, own=True).events() is None, (
-            "who does not watch has not seen nothing"
-        )

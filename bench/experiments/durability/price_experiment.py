@@ -11,7 +11,7 @@ as do the leases they are divided by.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import redis
@@ -29,7 +29,6 @@ from bench.experiments.durability.price_judge import (
 from bench.experiments.durability.price_plan import (
     OPEN_SHARE,
     OPEN_TIMES,
-    WAITAOF_MS,
     Block,
     FsyncPlan,
     LoadOrder,
@@ -44,7 +43,6 @@ from bench.experiments.durability.price_result import (
     LoadSeen,
     PhaseFigures,
     VisitSeen,
-    WaitaofCounts,
     known_sum,
 )
 from bench.experiments.durability.price_words import beside
@@ -56,18 +54,10 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_t
 from bench.run.journal import Journal, open_journal
 from bench.topology.child import Child
 from bench.topology.fleet import require_descriptors
-from bench.topology.probe import InfoSnapshot, LatencyMonitor, delta, info_snapshot
-from bench.topology.target import client_of, parse_targets
+from bench.topology.probe import InfoSnapshot, delta, info_snapshot
 
-# A rewrite starts when this share of the measured window is over.
-REWRITE_AT = 0.3
-LONGEST_REWRITE_S = 30.0
-WAITAOF_PROBES = 2
 # The load process answers within this time, beyond what a phase itself takes.
 PATIENCE_S = 60.0
-_TIMEOUT_S = 20.0
-_LOOK_S = 0.002
-_FILL = "for i = 1, 200000 do redis.call('set', ARGV[1] .. i, string.rep('x', 100)) end return 1"
 # If so many more blocks granted nothing than granted something, something else is wrong.
 MOST_BARREN = 3
 
@@ -227,9 +217,6 @@ def measure_block(
     Raises NothingGrantedError, RedisError, EnvironmentNotReadyError: something ended.
     """
     cell = block[0]
-    if cell.rewrite != "off" and servers.own:
-        fill(servers.urls, key_prefix)
-    truth = waitaof_truth(servers, key_prefix) if cell.policy == "waitaof" else WaitaofCounts()
     maxima_of: dict[FsyncCell, list[LoadSeen]] = {cell: [] for cell in block}
     with load_process(LoadOrder(servers.urls, key_prefix, cell, plan.seed)) as child:
         for number in range(plan.repeats):
@@ -246,8 +233,6 @@ def measure_block(
         }
     pieces = []
     for cell, maxima in maxima_of.items():
-        if (waited := maxima[0].waitaof) is not None:
-            maxima[0] = structs.replace(maxima[0], waitaof=WaitaofCounts.sum_of([waited, truth]))
         for number, most in enumerate(maxima):
             loads: dict[LoadName, LoadSeen] = (
                 {"max": most} if number else {"max": most, "80%": open_loads[cell]}
@@ -275,14 +260,9 @@ def _loaded(
 ) -> LoadSeen:
     seconds = plan.seconds_of(cell) * (OPEN_TIMES if rate_per_s else 1)
     servers.become(cell.policy)
-    monitor = LatencyMonitor(servers.urls, own=servers.own)
     before = info_snapshot(servers.urls)
     syncs = servers.syncs
     child.tell(Phase(plan.warmup_s, seconds, rate_per_s))
-    rewrite_fsyncs_per_s = None
-    if cell.rewrite != "off":
-        time.sleep(plan.warmup_s + REWRITE_AT * seconds)
-        rewrite_fsyncs_per_s = rewrite_now(servers, (1 - REWRITE_AT) * seconds)
     figures = child.hear(PhaseFigures, plan.warmup_s + seconds + PATIENCE_S)
     after = info_snapshot(servers.urls)
     fsyncs = servers.syncs_since(syncs)
@@ -291,8 +271,6 @@ def _loaded(
         **structs.asdict(figures),
         rate_per_s=rate_per_s,
         fsyncs=fsyncs,
-        latency_events=monitor.events(),
-        rewrite_fsyncs_per_s=rewrite_fsyncs_per_s,
         elapsed_s=max(one.elapsed_s for one in did),
         server_cpu_s=known_sum(one.cpu_s for one in did),
         aof_delayed_fsync=known_sum(one.delayed_fsyncs for one in did),
@@ -325,72 +303,3 @@ def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -
                 "why, and measure again"
             )
     return deltas
-
-
-def fill(urls: Sequence[str], key_prefix: str) -> None:
-    """Give each server 200,000 keys of 100 bytes, so that a rewrite takes a while.
-
-    For servers of our own.
-    """
-    for target in parse_targets(urls):
-        with client_of(target, _TIMEOUT_S) as client:
-            client.eval(_FILL, 0, f"{key_prefix}filler:")
-
-
-def rewrite_now(servers: CellServers, load_s: float) -> float | None:
-    """Rewrite on all servers at once: the fsyncs/s meanwhile, of the load that lasts for `load_s`
-    more; None: not ended in time, or not counted. Raises RedisError."""
-
-    def rewrites(client: redis.Redis) -> bool:
-        state = client.info("persistence")
-        return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
-
-    with ExitStack() as stack:
-        clients = [
-            stack.enter_context(client_of(target, _TIMEOUT_S))
-            for target in parse_targets(servers.urls)
-        ]
-        before = servers.syncs
-        begun_s = time.monotonic()
-        running = clients
-        fsyncs = None
-        seen_s = 0.0
-        for client in clients:
-            client.bgrewriteaof()
-        while running and time.monotonic() < begun_s + LONGEST_REWRITE_S:
-            running = [client for client in running if rewrites(client)]
-            if (took_s := time.monotonic() - begun_s) <= load_s:
-                fsyncs = servers.syncs_since(before)
-                seen_s = took_s
-            # No server reports the moment when a rewrite has ended, so we look.
-            time.sleep(_LOOK_S)
-        return None if running or fsyncs is None else fsyncs / seen_s
-
-
-def waitaof_truth(servers: CellServers, key_prefix: str) -> WaitaofCounts:
-    """Single tries that the first server confirmed, and how many of those were untrue; none without
-    a shim.
-
-    Once WAITAOF has counted the local fsync, the shim's ledger must hold every byte the file had
-    when the SET was answered. Redis 7.4 (repaired later) and Valkey 9.1.2 say so too early under
-    everysec (redis/redis#13793).
-    """
-    probes = untrue = 0
-    if not servers.controls:
-        return WaitaofCounts()
-    control = servers.controls[0]
-    folder = servers.folders[0]
-    with client_of(parse_targets(servers.urls)[0], _TIMEOUT_S) as client:
-        for number in range(WAITAOF_PROBES):
-            key = f"{key_prefix}truth:{number}"
-            client.set(key, "held", px=10_000)
-            sizes = {path: path.stat().st_size for path in folder.glob("appendonlydir/*.incr.aof")}
-            if client.waitaof(1, 0, WAITAOF_MS)[0] >= 1:
-                probes += 1
-                untrue += any(
-                    control.synced(path).durable_bytes < sizes[path]
-                    for path in sizes
-                    if path.exists()
-                )
-            client.delete(key)
-    return WaitaofCounts(probes=probes, untrue=untrue)

@@ -9,8 +9,7 @@ each judged*. Pure.
 - Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a
   queue or of a late load, or a quarter of the visits was left out. On a disk that syncs for nearly
   nothing `always` cannot be slower, so that is not judged there.
-- Nobody contends, so nothing may be refused, unless a release failed before it. What WAITAOF
-  confirmed and the shim's ledger denies is a fault of the server, not ours.
+- Nobody contends, so nothing may be refused, unless a release failed before it.
 """
 
 import math
@@ -24,7 +23,6 @@ from msgspec.structs import asdict, astuple, replace
 from bench.experiments.durability.price_plan import TAKING_TURNS
 from bench.experiments.durability.price_result import (
     POLICIES,
-    REWRITES,
     AlwaysCost,
     DiskFigures,
     FsyncCell,
@@ -41,7 +39,7 @@ from bench.experiments.durability.price_result import (
 )
 from bench.measure.expectation import conclude_rows
 from bench.measure.histogram import Histogram
-from bench.measure.latency import Latency, SlowEvent
+from bench.measure.latency import Latency
 from bench.measure.statistics import Shift, Spread, paired_shift
 from bench.measure.verdict import Evidence, Verdict
 from bench.measure.workers import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
@@ -56,7 +54,6 @@ CONFIDENCE = 0.95
 # The time of two fsyncs ÷ a whole cycle of the fastest policy. Below this, noise may hide what
 # `always` costs.
 CHEAP_SYNC = 1.0
-SYNCED_SHARE = 0.5
 BEHIND_SHARE = 0.01
 # So many standard deviations of the number of arrivals, which is a Poisson count.
 BEHIND_SIGMAS = 2.0
@@ -85,14 +82,14 @@ def _rank(cell: FsyncCell) -> tuple[float, ...]:
         parse_delay(cell.hold).ms,
         cell.injected_ms,
     )
-    return *shape, REWRITES.index(cell.rewrite), POLICIES.index(cell.policy)
+    return *shape, POLICIES.index(cell.policy)
 
 
 def find_rows(
     rows: Iterable[FsyncRow], load: LoadName = "max", /, **values: object
 ) -> list[FsyncRow]:
-    """The rows of one load whose cells have these values, rewrites off unless asked for."""
-    values = {"rewrite": "off", "load": load, **values}
+    """The rows of one load whose cells have these values."""
+    values = {"load": load, **values}
     return [
         row for row in rows if all(getattr(row, name) == value for name, value in values.items())
     ]
@@ -132,8 +129,6 @@ def _row(cell: FsyncCell, name: LoadName, visits: Sequence[VisitSeen]) -> FsyncR
             loads, lambda load: _over(load.server_cpu_s, load.leases / 1e6)
         ),
         aof_delayed_fsync=known_sum(load.aof_delayed_fsync for load in loads),
-        latency_events=_events(loads),
-        rewrite_fsyncs_per_s=_per(loads, lambda load: load.rewrite_fsyncs_per_s),
         leases=sum(load.leases for load in loads),
         denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
         release_failures=sum(load.release_failures for load in loads),
@@ -166,21 +161,6 @@ def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | N
 
 def _over(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
-
-
-def _events(loads: Loads) -> dict[str, SlowEvent] | None:
-    """Per event: seconds in which it was noted, longest, over all repeats; None when the servers do
-    not watch."""
-    events: dict[str, SlowEvent] = {}
-    for load in loads:
-        if load.latency_events is None:
-            return None
-        for name, one in load.latency_events.items():
-            old = events.get(name, SlowEvent(seconds=0, max_ms=0))
-            events[name] = SlowEvent(
-                seconds=old.seconds + one.seconds, max_ms=max(old.max_ms, one.max_ms)
-            )
-    return events
 
 
 def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
@@ -268,7 +248,7 @@ def findings_of(rows: Rows) -> list[FsyncFinding]:
             replace(one, verdict="not known") if one.verdict == "not shown" else one
             for one in costs
         ]
-    return [*orders, *costs, *_rewrites(rows), *_waitaof(rows), *_refusals(rows)]
+    return [*orders, *costs, *_waitaof(rows), *_refusals(rows)]
 
 
 def judge_fsync(
@@ -353,29 +333,11 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
         yield FsyncFinding("always-slowest", where, text, verdict)
 
 
-def _rewrites(rows: Rows) -> Iterator[FsyncFinding]:
-    for without in find_rows(rows, rewrite="on-no-sync", policy="always"):
-        for synced in find_rows(rows, rewrite="on", policy="always", **like(without)):
-            if without.rewrite_fsyncs_per_s is None or synced.rewrite_fsyncs_per_s is None:
-                continue
-            few = without.rewrite_fsyncs_per_s.median
-            many = synced.rewrite_fsyncs_per_s.median
-            where = f"N={synced.instances} always {synced.shape}, {synced.disk}"
-            under = (
-                f"{few:,.0f}/s under no-appendfsync-on-rewrite yes: acknowledged, and not on "
-                "the disk"
-            )
-            place = f"N={synced.instances}, always, {synced.load_text}, {synced.disk}"
-            text = f"{place}: {many:,.0f} fsyncs/s while the AOF is rewritten, {under}"
-            verdict: Word = "as expected" if few < SYNCED_SHARE * many else "not shown"
-            yield FsyncFinding("rewrite-no-sync", where, text, verdict)
-
-
 def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
     counts = [row.waitaof for row in rows if row.waitaof]
     if not counts:
         return
-    replies, confirmed, unconfirmed, probes, untrue = astuple(WaitaofCounts.sum_of(counts))
+    replies, confirmed, unconfirmed = astuple(WaitaofCounts.sum_of(counts))
     text = (
         f"WAITAOF: {replies:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} "
         "without: not votes"
@@ -384,19 +346,6 @@ def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
         "as expected" if confirmed and replies == confirmed + unconfirmed else "not shown"
     )
     yield FsyncFinding("waitaof-counts", "all", text, verdict)
-    if probes:
-        text = (
-            f"WAITAOF under everysec: {probes} locks confirmed one by one, on the disk "
-            f"{probes - untrue}"
-        )
-        if untrue:
-            text += (
-                "; this server confirms too early, so its rate here buys nothing "
-                "(redis/redis#13793)"
-            )
-        yield FsyncFinding(
-            "waitaof-truth", "all", text, "server fault" if untrue else "as expected"
-        )
 
 
 def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
@@ -412,6 +361,4 @@ def warnings_of(rows: Rows, findings: Sequence[FsyncFinding]) -> Iterator[str]:
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"
-    yield from (
-        finding.text for finding in findings if finding.verdict in ("not judged", "server fault")
-    )
+    yield from (finding.text for finding in findings if finding.verdict == "not judged")

@@ -12,14 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.experiments.durability.price_result import (
-    POLICIES,
-    REWRITES,
-    FsyncCell,
-    FsyncTimes,
-    Policy,
-    Rewrite,
-)
+from bench.experiments.durability.price_result import POLICIES, FsyncCell, FsyncTimes, Policy
 
 # The open loop offers this share of the maximum that was measured.
 OPEN_SHARE = 0.8
@@ -87,7 +80,7 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
         for cell in Random(f"{self.seed} fsync").sample(self.cells, len(self.cells)):
             alone = "" if cell.policy in TAKING_TURNS else cell.policy
             place = places.setdefault((cell.instances, cell.clients, cell.pipeline, cell.hold), {})
-            place.setdefault((alone, cell.injected_ms, cell.rewrite), []).append(cell)
+            place.setdefault((alone, cell.injected_ms), []).append(cell)
         return [tuple(block) for place in places.values() for block in place.values()]
 
     def seconds_of(self, cell: FsyncCell) -> float:
@@ -107,36 +100,28 @@ def product_cells(
     instances: Sequence[int],
     shapes: Sequence[CallerShape],
     injected_ms: Sequence[float],
-    rewrites: Sequence[Rewrite] = ("off",),
 ) -> list[FsyncCell]:
-    """All combinations that make sense: without an append-only file there is no fsync to delay and
-    no rewrite."""
-    cells = []
-    for policy, count, shape in itertools.product(policies, instances, shapes):
-        clients, pipeline, hold = shape
-        delays_ms = injected_ms
-        of_policy = rewrites
-        if policy == "none":
-            delays_ms = [0.0]
-            of_policy = REWRITES[:1]
-        for delay_ms, rewrite in itertools.product(delays_ms, of_policy):
-            cell = FsyncCell(
-                policy=policy,
-                instances=count,
-                clients=clients,
-                pipeline=pipeline,
-                injected_ms=delay_ms,
-                rewrite=rewrite,
-                hold=hold,
-            )
-            cells.append(cell)
-    return cells
+    """All combinations that make sense: without an append-only file there is no fsync to delay."""
+    return [
+        FsyncCell(
+            policy=policy,
+            instances=count,
+            clients=clients,
+            pipeline=pipeline,
+            injected_ms=delay_ms,
+            hold=hold,
+        )
+        for policy, count, (clients, pipeline, hold) in itertools.product(
+            policies, instances, shapes
+        )
+        for delay_ms in (injected_ms if policy != "none" else (0.0,))
+    ]
 
 
 def full_cells(cores: int) -> list[FsyncCell]:
     """All that so many cores can drive: one caller, 16 that hold their locks for 5 ms and 64 that
     hold them for 50, on four disks; five servers on two cores under the last of these only.
-    Rewrites and WAITAOF on one slow disk."""
+    WAITAOF on one slow disk."""
     counts = driven(cores)
     delays_ms = (0.0, 0.5, 2.0, 10.0)
     cells = product_cells(PLAIN, counts, [ONE], delays_ms)
@@ -144,16 +129,15 @@ def full_cells(cores: int) -> list[FsyncCell]:
         cells += product_cells(PLAIN, of_it, [shape], delays_ms) + product_cells(
             ["waitaof"], of_it, [shape], SLOW_MS
         )
-    return cells + product_cells(TAKING_TURNS, (1, 3), [SOME], SLOW_MS, REWRITES[1:])
+    return cells
 
 
 def quick_cells(cores: int) -> list[FsyncCell]:
     """A glance that so many cores can drive: one caller without and with a slow disk, callers that
-    hold their locks (else the load process is the limit), rewrites where they matter most."""
+    hold their locks (else the load process is the limit)."""
     return [
         *product_cells(PLAIN, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),
-        *product_cells(["always"], (1,), [SOME], SLOW_MS, REWRITES[1:]),
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from bench.experiments.durability.loss_result import Restart
-from bench.measure.latency import Latency, SlowEvent
+from bench.measure.latency import Latency
 from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, says
 from bench.measure.server_facts import InstanceFacts, ServerBinary, SyncLatency
@@ -14,13 +14,11 @@ from bench.measure.statistics import Spread
 
 # Each of the first four does more for durability than the one before.
 Policy = Literal["none", "no", "everysec", "always", "waitaof"]
-Rewrite = Literal["off", "on", "on-no-sync"]
 # 50% in results of before 2026-11-23 only
 LoadName = Literal["max", "50%", "80%"]
-Word = Literal["as expected", "not shown", "not known", "violated", "not judged", "server fault"]
+Word = Literal["as expected", "not shown", "not known", "violated", "not judged"]
 Number = TypeVar("Number", int, float)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
 
 
 class Setup(Section, frozen=True, kw_only=True):
@@ -72,9 +70,6 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
         says("appendfsync; none: no append-only file; waitaof: everysec, WAITAOF is awaited"),
     ]
     instances: Annotated[Count, says("N")]
-    rewrite: Annotated[
-        Rewrite, says("BGREWRITEAOF in the middle; on-no-sync: under no-appendfsync-on-rewrite yes")
-    ]
 
     @property
     def connections(self) -> int:
@@ -82,8 +77,7 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
         return self.callers if self.policy == "waitaof" else self.clients
 
     def __str__(self) -> str:
-        rewrite = "" if self.rewrite == "off" else f", rewrite {self.rewrite}"
-        return f"N={self.instances}, {self.policy}, {self.load_text}, {self.disk}{rewrite}"
+        return f"N={self.instances}, {self.policy}, {self.load_text}, {self.disk}"
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
@@ -104,10 +98,6 @@ class WaitaofCounts(Section, frozen=True, kw_only=True):
     asked: Annotated[Count, says("replies")] = 0
     confirmed: Annotated[Count, says("those that count the local fsync")] = 0
     unconfirmed: Annotated[Count, says("those that do not: no vote")] = 0
-    probes: Annotated[Count, says("single tries that were confirmed")] = 0
-    untrue: Annotated[
-        Count, says("those of them that were not on the disk, by the shim's ledger")
-    ] = 0
 
     @classmethod
     def sum_of(cls, parts: Iterable[Self]) -> Self:
@@ -146,12 +136,6 @@ class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
 
     rate_per_s: Annotated[Amount | None, says("asked for; null in closed loop")]
     fsyncs: Annotated[Count | None, says("of all instances")]
-    latency_events: Annotated[
-        dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")
-    ]
-    rewrite_fsyncs_per_s: Annotated[
-        Amount | None, says("while the files were rewritten; null: not, or not counted")
-    ]
     elapsed_s: Annotated[Amount, says("between the two looks at the servers")]
     server_cpu_s: Annotated[Amount | None, says("CPU of all instances")]
     aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted")]
@@ -212,12 +196,6 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     locks_per_fsync: Annotated[Spread | None, says("leases ÷ fsyncs of one instance")]
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
     aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted, all repeats")]
-    latency_events: Annotated[
-        dict[str, SlowEvent] | None, says("by event; null when the servers do not watch")
-    ]
-    rewrite_fsyncs_per_s: Annotated[
-        Spread | None, says("of all instances and their children meanwhile")
-    ]
     leases: Annotated[Count, says("granted in all, with warm-up and drain")]
     denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
     release_failures: Annotated[Count, says("releases that did not end as RELEASED")]

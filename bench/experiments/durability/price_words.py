@@ -60,7 +60,6 @@ CARRY_OVER = (
     "the policies does, and the row "
     "whose latency is nearest to that of your own disk (lockbench doctor measures it)"
 )
-_REWRITTEN = {"off": "", "on": ", rewrite", "on-no-sync": ", unsynced"}
 TERMS = {
     "appendfsync": "when Redis syncs its append-only file to the disk: never "
     "by itself (no), once a "
@@ -72,8 +71,6 @@ TERMS = {
     "clients abstain": "clients do not count the votes of a restarted server before "
     "the longest TTL is over",
     "disk": "raw: as it is; +2 ms: every fsync was made to take 2 ms longer, as cloud volumes do",
-    "rewrite": "Redis rewrites its append-only file meanwhile; unsynced: under "
-    "no-appendfsync-on-rewrite yes",
 }
 # An fdatasync of a file in memory takes less than this.
 MEMORY_S = 5e-6
@@ -161,7 +158,7 @@ def suite(result: FsyncResult) -> Suite:
     cases = [
         Case(f"{finding.name}: {finding.cell}", ROW_WORDS[finding.verdict].status, finding.text)
         for finding in result.findings
-        # Findings that were not judged are left out, and so are faults of the server.
+        # Findings that were not judged are left out.
         if finding.verdict in ROW_WORDS
     ]
     return Suite("fsync", result.started_at, result.duration_s, cases, {"id": result.id})
@@ -198,7 +195,7 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
 
 
 def _disk(row: FsyncRow) -> str:
-    return ("none" if row.policy == "none" else row.disk) + _REWRITTEN[row.rewrite]
+    return "none" if row.policy == "none" else row.disk
 
 
 def _hold(setup: Setup) -> str:
@@ -296,9 +293,7 @@ def _measured(result: FsyncResult) -> Part:
         "; – : too few samples, or the load fell behind or started late; ≥: the load process "
         "was the limit"
     )
-    return table(
-        "Measured", about, _ROWS, pairs, (2, 3, 4), terms=_terms("disk", "rewrite", "appendfsync")
-    )
+    return table("Measured", about, _ROWS, pairs, (2, 3, 4), terms=_terms("disk", "appendfsync"))
 
 
 def _terms(*names: str) -> dict[str, str]:

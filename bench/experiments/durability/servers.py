@@ -34,7 +34,7 @@ from bench.topology.target import client_of, parse_targets
 from lockcore.clock import NS_PER_MS
 from lockcore.shells.common.target import InstanceTarget
 
-_CONFIG = ("--latency-monitor-threshold", "1", "--auto-aof-rewrite-percentage", "0")
+_CONFIG = ("--auto-aof-rewrite-percentage", "0")
 # So many connections are allowed beyond those of the load.
 _MAXCLIENTS = 100
 _POLICY = "appendfsync"
@@ -90,8 +90,6 @@ class OwnServers:
         Raises EnvironmentNotReadyError.
         """
         config = [*_CONFIG, "--maxclients", str(cell.connections + _MAXCLIENTS)]
-        if cell.rewrite == "on-no-sync":
-            config += ["--no-appendfsync-on-rewrite", "yes"]
         shim = Preload()
         with start_fleet(
             cell.instances,

@@ -116,7 +116,10 @@ DROPPED = {
     ".metrics[].detectable_ratio",
     *(f".rows[].generator.{name}" for name in ("cpu_ratio", "littles_law_ratio", "lateness_p99_s")),
     ".rows[].busiest_server_ratio",
+    ".rows[].rewrite",
+    ".rows[].rewrite_fsyncs_per_s",
     ".rows[].rewrite_took_s",
+    ".rows[].latency_events",
     ".rows[].p99_s",
     *(
         f".planner.options[].crash.{name}"

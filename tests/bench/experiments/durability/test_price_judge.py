@@ -79,10 +79,9 @@ def test_fsyncs_are_per_instance_and_locks_are_those_of_the_same_time() -> None:
 
 
 def test_what_cannot_be_counted_is_null_not_zero() -> None:
-    row = find_rows(rows_of([visit("always", fsyncs=None, latency_events=None, disk_s=None)]))[0]
+    row = find_rows(rows_of([visit("always", fsyncs=None, disk_s=None)]))[0]
     assert row.fsyncs_per_s is None
     assert row.locks_per_fsync is None
-    assert row.latency_events is None
     assert row.disk_fdatasync_s is None
 
 
@@ -238,28 +237,6 @@ def test_a_refusal_after_a_failed_release_is_explained() -> None:
         verdicts([visit("always", denied={"contended": 1}, release_failures=1)])["no-refusal"]
         == AS_EXPECTED
     )
-
-
-@pytest.mark.parametrize("fsyncs, verdict", [(4, AS_EXPECTED), (90, NOT_SHOWN)])
-def test_a_rewrite_that_is_to_stop_fsyncs_must_be_seen_to(fsyncs: int, verdict: str) -> None:
-    visits = [visit("always", rewrite="on"), visit("always", rewrite="on-no-sync")]
-    for one, count in zip(visits, (100, fsyncs), strict=True):
-        for each in one["loads"].values():
-            each["rewrite_fsyncs_per_s"] = 2.0 * count
-    assert verdicts(visits)["rewrite-no-sync"] == verdict
-
-
-@pytest.mark.parametrize("untrue, verdict", [(0, AS_EXPECTED), (2, "server fault")])
-def test_a_confirmation_that_the_ledger_denies_is_the_servers_fault(
-    untrue: int, verdict: str
-) -> None:
-    counts = {"asked": 5, "confirmed": 5, "unconfirmed": 0, "probes": 2, "untrue": untrue}
-    visits = [visit("waitaof", waitaof=counts)]
-    found = findings_of(rows_of(visits))
-    assert (
-        next(finding for finding in found if finding.name == "waitaof-truth")["verdict"] == verdict
-    )
-    assert judged(visits) == ("AS EXPECTED", 0)
 
 
 def test_waitaof_counts_must_add_up() -> None:

@@ -83,7 +83,7 @@ def test_a_rate_the_generator_limited_is_a_lower_bound() -> None:
 
 
 def test_fsyncs_nobody_could_count_are_a_dash() -> None:
-    text = text_of(result(visit("always", 4321, fsyncs=None, latency_events=None)))
+    text = text_of(result(visit("always", 4321, fsyncs=None)))
     row = next(line for line in text.splitlines() if "4,321–4,321" in line and "always" in line)
     assert row.rstrip().endswith("–")
 
