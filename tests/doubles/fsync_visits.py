@@ -74,7 +74,6 @@ def load(
         "wanted_ratio": cpu,
         "littles_law_ratio": littles_law_ratio,
         "lateness_p99_ns": lateness_p99_ns,
-        "waitaof": None,
         "rate_per_s": rate,
         "fsyncs": fsyncs,
         "elapsed_s": 1.0,

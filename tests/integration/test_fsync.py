@@ -216,8 +216,6 @@ def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> N
         assert keys(fleet) == 0, "what was not granted is cleaned up"
     assert figures.leases == 0
     assert figures.denied == {"unreachable": 2}
-    assert figures.waitaof is not None
-    assert figures.waitaof.unconfirmed == figures.waitaof.asked > 0
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -24,7 +24,7 @@ from gevent import monkey
 from redis import Redis
 
 from bench.experiments.durability.price_plan import TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
-from bench.experiments.durability.price_result import PhaseFigures, WaitaofCounts
+from bench.experiments.durability.price_result import PhaseFigures
 from bench.measure.environment import scheduled_ns
 from bench.measure.histogram import Histogram
 from bench.scenario.quantity import parse_delay, parse_skew
@@ -72,12 +72,9 @@ def plain_lock(order: LoadOrder) -> Acquire:
 
 
 class WaitAofLock:
-    """One caller's quorum, a connection to each instance.
+    """One caller's quorum, a connection to each instance."""
 
-    `counts`: WAITAOF replies asked, confirmed, unconfirmed.
-    """
-
-    def __init__(self, order: LoadOrder, counts: Counter[str]) -> None:
+    def __init__(self, order: LoadOrder) -> None:
         """Connect. Raises RedisError when an instance cannot take part."""
         self._servers = [client_of(target, CONNECT_S) for target in parse_targets(order.urls)]
         for server in self._servers:
@@ -85,7 +82,6 @@ class WaitAofLock:
         self._asked: list[gevent.Greenlet | None] = [None] * len(self._servers)
         self._quorum = quorum_of(len(self._servers))
         self._prefix = order.key_prefix
-        self._counts = counts
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
         """See Acquire. What got no lease is cleaned up."""
@@ -108,10 +104,7 @@ class WaitAofLock:
         commands.set(key, token, nx=True, px=TTL_MS)
         commands.waitaof(1, 0, WAITAOF_MS)
         was_set, synced = commands.execute()
-        durable = bool(synced[0] >= 1)
-        self._counts["asked"] += 1
-        self._counts["confirmed" if durable else "unconfirmed"] += 1
-        return bool(was_set) and durable
+        return bool(was_set) and bool(synced[0] >= 1)
 
     def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
         """Whether a quorum said yes, once it did or all have answered.
@@ -185,12 +178,11 @@ class Callers:
     def __init__(self, order: LoadOrder) -> None:
         cell = order.cell
         self._seed = order.seed
-        self._waited: Counter[str] | None = Counter() if cell.policy == "waitaof" else None
         resources = [f"r{caller}" for caller in range(cell.callers)]
-        if self._waited is None:
-            locks = [plain_lock(order) for _ in range(cell.clients)] * cell.pipeline
+        if cell.policy == "waitaof":
+            locks = [WaitAofLock(order).acquire for _ in resources]
         else:
-            locks = [WaitAofLock(order, self._waited).acquire for _ in resources]
+            locks = [plain_lock(order) for _ in range(cell.clients)] * cell.pipeline
         work = Contention(
             parse_skew("own"), len(resources), parse_delay(cell.hold), NO_DELAY, order.seed
         )
@@ -211,8 +203,6 @@ class Callers:
             pacer = Pacer(PreciseAlarm().wait_until, arrivals, origin_ns, start_ns, stop_ns)
             due = due_between(phase.rate_per_s, "poisson", self._seed, start_ns, stop_ns)
         tally = PhaseTally((origin_ns + start_ns, origin_ns + stop_ns), pacer)
-        if self._waited is not None:
-            self._waited.clear()
         before_ns = *scheduled_ns(), monotonic_ns()
         gevent.joinall(
             [gevent.spawn(tally.call, *caller) for caller in self._callers], raise_error=True
@@ -241,7 +231,6 @@ class Callers:
             wanted_ratio=(ran_ns + waited_ns) / took_ns,
             littles_law_ratio=littles_law_ratio,
             lateness_p99_ns=lateness_p99_ns,
-            waitaof=None if self._waited is None else WaitaofCounts(**self._waited),
         )
 
 

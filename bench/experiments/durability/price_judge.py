@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, isfinite
 
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import asdict, replace
 
 from bench.experiments.durability.price_plan import TAKING_TURNS
 from bench.experiments.durability.price_result import (
@@ -33,7 +33,6 @@ from bench.experiments.durability.price_result import (
     LoadSeen,
     VisitRate,
     VisitSeen,
-    WaitaofCounts,
     Word,
     known_sum,
 )
@@ -132,9 +131,6 @@ def _row(cell: FsyncCell, name: LoadName, visits: Sequence[VisitSeen]) -> FsyncR
         leases=sum(load.leases for load in loads),
         denied=dict(sum((Counter(load.denied) for load in loads), Counter())),
         release_failures=sum(load.release_failures for load in loads),
-        waitaof=WaitaofCounts.sum_of(load.waitaof for load in loads if load.waitaof)
-        if loads[0].waitaof
-        else None,
         disk_fdatasync_s=disk_of(
             DiskFigures(p50=one.p50_s, p99=one.p99_s, max=one.max_s) for one in disks if one
         ),
@@ -248,7 +244,7 @@ def findings_of(rows: Rows) -> list[FsyncFinding]:
             replace(one, verdict="not known") if one.verdict == "not shown" else one
             for one in costs
         ]
-    return [*orders, *costs, *_waitaof(rows), *_refusals(rows)]
+    return [*orders, *costs, *_refusals(rows)]
 
 
 def judge_fsync(
@@ -331,21 +327,6 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
             verdict = "not judged"
             text = f"{text}: this disk syncs for nearly nothing"
         yield FsyncFinding("always-slowest", where, text, verdict)
-
-
-def _waitaof(rows: Rows) -> Iterator[FsyncFinding]:
-    counts = [row.waitaof for row in rows if row.waitaof]
-    if not counts:
-        return
-    replies, confirmed, unconfirmed = astuple(WaitaofCounts.sum_of(counts))
-    text = (
-        f"WAITAOF: {replies:,} replies, {confirmed:,} with the local fsync, {unconfirmed:,} "
-        "without: not votes"
-    )
-    verdict: Word = (
-        "as expected" if confirmed and replies == confirmed + unconfirmed else "not shown"
-    )
-    yield FsyncFinding("waitaof-counts", "all", text, verdict)
 
 
 def _refusals(rows: Rows) -> Iterator[FsyncFinding]:

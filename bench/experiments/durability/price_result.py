@@ -3,7 +3,7 @@ findings, the planner's page*. A figure of repeats is a `Spread`; null = not kno
 applicable."""
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from bench.experiments.durability.loss_result import Restart
 from bench.measure.latency import Latency
@@ -92,22 +92,6 @@ def server_policy(policy: Policy) -> str:
     return "everysec" if policy == "waitaof" else policy
 
 
-class WaitaofCounts(Section, frozen=True, kw_only=True):
-    """Replies of WAITAOF."""
-
-    asked: Annotated[Count, says("replies")] = 0
-    confirmed: Annotated[Count, says("those that count the local fsync")] = 0
-    unconfirmed: Annotated[Count, says("those that do not: no vote")] = 0
-
-    @classmethod
-    def sum_of(cls, parts: Iterable[Self]) -> Self:
-        """Add them up."""
-        counts = list(parts)
-        return cls(
-            **{name: sum(getattr(one, name) for one in counts) for name in cls.__struct_fields__}
-        )
-
-
 class PhaseFigures(Section, frozen=True, kw_only=True):
     """What came of a load, as its process counted it."""
 
@@ -127,7 +111,6 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
     ]
     littles_law_ratio: Annotated[Amount | None, says("callers at work ÷ callers; closed loop")]
     lateness_p99_ns: Annotated[Count | None, says("what the timer added to starts; open loop")]
-    waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
@@ -199,7 +182,6 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     leases: Annotated[Count, says("granted in all, with warm-up and drain")]
     denied: Annotated[dict[str, Count], says("acquires without a lease, by outcome")]
     release_failures: Annotated[Count, says("releases that did not end as RELEASED")]
-    waitaof: Annotated[WaitaofCounts | None, says("null for other policies")]
     disk_fdatasync_s: Annotated[
         DiskFigures | None, says("the disk of the servers; null = not known")
     ]

@@ -120,6 +120,7 @@ DROPPED = {
     ".rows[].rewrite_fsyncs_per_s",
     ".rows[].rewrite_took_s",
     ".rows[].latency_events",
+    ".rows[].waitaof",
     ".rows[].p99_s",
     *(
         f".planner.options[].crash.{name}"

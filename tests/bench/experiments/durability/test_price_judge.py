@@ -239,13 +239,6 @@ def test_a_refusal_after_a_failed_release_is_explained() -> None:
     )
 
 
-def test_waitaof_counts_must_add_up() -> None:
-    whole = visit("waitaof", waitaof={"asked": 5, "confirmed": 4, "unconfirmed": 1})
-    torn = visit("waitaof", waitaof={"asked": 5, "confirmed": 4})
-    assert verdicts([whole])["waitaof-counts"] == AS_EXPECTED
-    assert verdicts([torn])["waitaof-counts"] == NOT_SHOWN
-
-
 # -- what is not known -----------------------------------------------------------------------------
 
 
