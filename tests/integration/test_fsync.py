@@ -16,6 +16,7 @@ import redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.durability import price_experiment as experiment
+from bench.experiments.durability.policies import Policy
 from bench.experiments.durability.price_experiment import (
     load_process,
 )
@@ -24,7 +25,6 @@ from bench.experiments.durability.price_result import (
     FsyncCell,
     FsyncResult,
     PhaseFigures,
-    Policy,
 )
 from bench.experiments.durability.servers import (
     OwnServers,
@@ -229,7 +229,7 @@ def test_the_readmes_reproducers_run(number: int) -> None:
 def test_servers_without_the_shim_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Control, "loaded_in", lambda _self, _pid: False)
     with (
-        pytest.raises(EnvironmentNotReadyError, match="fsyncs cannot be counted"),
+        pytest.raises(EnvironmentNotReadyError, match="fsyncs cannot be counted or cut"),
         OwnServers(find_server(), None).serving(cell_of("no")),
     ):
         pass

@@ -18,8 +18,9 @@ import pytest
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.durability.cut import NO_REWRITE, append_only_files, keys_in
-from bench.experiments.durability.loss_result import POLICIES
+from bench.experiments.durability.cut import append_only_files, keys_in
+from bench.experiments.durability.policies import AOF_POLICIES
+from bench.experiments.durability.servers import NO_REWRITE
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.shim import LIBRARY_FILE, Control, shim_library
 from lockcore.clock import NS_PER_S, monotonic_ns
@@ -111,7 +112,7 @@ def load(fleet: Fleet, load_s: float) -> set[str]:
 
 
 def test_the_shim_loses_what_ext4_loses() -> None:
-    found = [compare(policy) for policy in POLICIES[1:]]
+    found = [compare(policy) for policy in AOF_POLICIES[1:]]
     assert [one.policy for one in found] == list(PATTERNS)
     assert [reason for one in found for reason in differences(one)] == []
 

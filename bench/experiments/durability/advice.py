@@ -1,27 +1,17 @@
 """What to choose: *the options of a planner's page → the answer, its key figures, its alternatives,
 in words*. Pure.
 
-A way is a policy, how a crashed server comes back, and what clients do then. It is safe if it was
-crashed at every N tried and no lock was granted twice. Of the safe ways the page names first the
-cheapest durable one that needs nothing from clients. Every number in a sentence stands in the page.
+A way is safe if it was crashed at every N tried and no lock was granted twice. Of the safe ways the
+page names first the cheapest durable one that needs nothing from clients. Every number in a
+sentence stands in the page.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from bench.experiments.durability.loss_result import Restart
-from bench.experiments.durability.price_result import (
-    POLICIES,
-    AlwaysCost,
-    LossesSeen,
-    PlannerPage,
-    Policy,
-)
+from bench.experiments.durability.loss_result import Losses
+from bench.experiments.durability.policies import POLICIES, Way
+from bench.experiments.durability.price_result import AlwaysCost, PlannerPage
 
-# Fewer crashes give no bound that is worth a sentence.
-LEAST_CUTS = 6
 # A lease counts as over when its TTL and the drift have passed.
 DRIFT_FACTOR = 1.01
 DRIFT_S = 0.002
@@ -30,134 +20,61 @@ UNIT_TIMEOUT_S = 90
 RATIO = "everysec's acquires/s ÷ always's"
 NOTHING_YET = "nothing is recommended yet: run lockbench crash --quick, then lockbench planner"
 NOTHING_SAFE = "nothing that was crashed is safe: every policy led to double grants"
+Ways = dict[Way, Losses]
 
 
-class Way(NamedTuple):
-    """A policy, how a crashed server comes back, and whether clients let it abstain."""
-
-    policy: Policy
-    restart: Restart
-    abstention: bool
-
-    @property
-    def waits(self) -> bool:
-        """Whether nobody trusts a restarted server before the longest TTL is over."""
-        return self.abstention or self.restart == "delayed"
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """What the crashes of a way came to, at every N."""
-
-    way: Way
-    losses: Sequence[LossesSeen]
-
-    @property
-    def cuts(self) -> int:
-        """All crashes."""
-        return sum(one.cuts for one in self.losses)
-
-    @property
-    def double_grants(self) -> int:
-        """Locks granted twice."""
-        return sum(one.double_grants for one in self.losses)
-
-    @property
-    def asked(self) -> int:
-        """Locks that a second client asked for."""
-        return sum(one.asked for one in self.losses)
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether each N was crashed and none granted a lock twice."""
-        return all(one.is_safe for one in self.losses)
-
-    @property
-    def longest_wait_s(self) -> float:
-        """Longest time without new locks."""
-        return max(one.unavailable_s.max for one in self.losses)
-
-    @property
-    def bound(self) -> str:
-        """What is 95 % sure when nothing was granted twice (rule of three); "" of too few
-        crashes."""
-        if self.double_grants or self.cuts < LEAST_CUTS:
-            return ""
-        return f"95 % sure: fewer than 1 crash in {self.cuts // 3:,}"
-
-    @property
-    def evidence(self) -> str:
-        """How many locks were granted twice, with the bound."""
-        text = (
-            f"{self.double_grants:,} of {self.asked:,} locks granted twice in {self.cuts:,} crashes"
-        )
-        return f"{text} ({self.bound})" if self.bound else text
-
-
-def tried_ways(page: PlannerPage) -> list[Tried]:
-    """Return every way that was crashed, by policy, then by how the server comes back."""
-    losses: dict[Way, list[LossesSeen]] = {}
+def tried_ways(page: PlannerPage) -> Ways:
+    """Return every way that was crashed, with what that came to at every N."""
+    losses: dict[Way, list[Losses]] = {}
     for option in page.options:
-        if option.crash and option.restart:
-            way = Way(option.policy, option.restart, option.abstention)
-            losses.setdefault(way, []).append(option.crash)
-    ordered = sorted(
-        losses,
-        key=lambda way: (POLICIES.index(way.policy), way.restart == "delayed", way.abstention),
-    )
-    return [Tried(way, losses[way]) for way in ordered]
+        if option.crash and option.way:
+            losses.setdefault(option.way, []).append(option.crash)
+    return {way: Losses.of_all(parts) for way, parts in losses.items()}
 
 
-def recommended(page: PlannerPage) -> Tried | None:
+def recommended(ways: Ways) -> Way | None:
     """Return the way to name first: delayed if that is safe, else clients that abstain, else one
     that never waits."""
-    safe = [tried for tried in tried_ways(page) if tried.is_safe]
-    delayed = [tried for tried in safe if tried.way.restart == "delayed"]
-    abstaining = [tried for tried in safe if tried.way.abstention]
-    at_once = [tried for tried in safe if not tried.way.waits]
-    for group, policy in ((delayed, "everysec"), (abstaining, "everysec"), (at_once, "always")):
-        if group:
-            return next((tried for tried in group if tried.way.policy == policy), group[-1])
-    return None
+
+    def rank(way: Way) -> tuple[bool, bool, bool, int]:
+        wanted = "everysec" if way.waits else "always"
+        costs = -POLICIES.index(way.policy)
+        return way.restart != "delayed", not way.abstention, way.policy != wanted, costs
+
+    return min((way for way, losses in ways.items() if losses.is_safe), key=rank, default=None)
 
 
 def answer(page: PlannerPage) -> str:
     """Return what to set, in one sentence."""
-    best = recommended(page)
+    ways = tried_ways(page)
+    best = recommended(ways)
     if best is None:
-        return NOTHING_SAFE if tried_ways(page) else NOTHING_YET
-    return f"{_setting(best.way.policy)}, {_coming_back(best.way)}"
+        return NOTHING_SAFE if ways else NOTHING_YET
+    setting = "no append-only file" if best.policy == "none" else f"appendfsync {best.policy}"
+    back = "a crashed server may start again at once"
+    if best.restart == "delayed":
+        back = "start a crashed server only when your longest TTL is over"
+    elif best.abstention:
+        back = "clients that let a restarted server abstain for your longest TTL"
+    return f"{setting}, and {back}"
 
 
-def _setting(policy: Policy) -> str:
-    return "no append-only file" if policy == "none" else f"appendfsync {policy}"
-
-
-def _coming_back(way: Way) -> str:
-    if way.restart == "delayed":
-        return "and start a crashed server only when your longest TTL is over"
-    if way.abstention:
-        return "and clients that let a restarted server abstain for your longest TTL"
-    return "and a crashed server may start again at once"
-
-
-def wait_s(page: PlannerPage, tried: Tried) -> float:
+def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
     """Return how long (s) a crash may leave everybody without new locks: with the user's longest
     TTL if it is named."""
-    if not tried.way.waits or page.ttl_ms is None or page.longest_ttl_ms is None:
-        return tried.longest_wait_s
-    return page.longest_ttl_ms / 1000 + _beyond_s(tried, page.ttl_ms)
+    longest_s = losses.unavailable_s.max
+    if not way.waits or page.ttl_ms is None or page.longest_ttl_ms is None:
+        return longest_s
+    return page.longest_ttl_ms / 1000 + max(0.0, longest_s - page.ttl_ms / 1000)
 
 
-def wait_text(page: PlannerPage, tried: Tried, ttl_name: str = "your longest TTL plus ") -> str:
+def wait_text(
+    page: PlannerPage, way: Way, losses: Losses, ttl_name: str = "your longest TTL plus "
+) -> str:
     """Return the same in words. A way that waits out the TTL grows with it."""
-    if tried.way.waits and page.ttl_ms is not None and page.longest_ttl_ms is None:
-        return f"{ttl_name}{_beyond_s(tried, page.ttl_ms):.1f} s"
-    return f"{wait_s(page, tried):.1f} s"
-
-
-def _beyond_s(tried: Tried, ttl_ms: float) -> float:
-    return max(0.0, tried.longest_wait_s - ttl_ms / 1000)
+    if way.waits and page.ttl_ms is not None and page.longest_ttl_ms is None:
+        return f"{ttl_name}{max(0.0, losses.unavailable_s.max - page.ttl_ms / 1000):.1f} s"
+    return f"{wait_s(page, way, losses):.1f} s"
 
 
 def seconds_text(milliseconds: float) -> str:
@@ -168,20 +85,17 @@ def seconds_text(milliseconds: float) -> str:
 def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
     """Return the three figures of the answer: name, value, bound."""
     figures = []
-    if best := recommended(page):
-        figures.append(
-            (
-                "granted twice",
-                f"0 of {best.asked:,} locks",
-                best.bound or f"in {best.cuts:,} crashes",
-            )
-        )
-        measured = f", measured at a TTL of {seconds_text(page.ttl_ms)}" if page.ttl_ms else ""
+    ways = tried_ways(page)
+    if best := recommended(ways):
+        losses = ways[best]
+        bound = losses.bound or f"in {losses.cuts:,} crashes"
+        figures.append(("granted twice", f"0 of {losses.asked:,} locks", bound))
         when = "after a crash of most servers"
-        when += (
-            f"; your TTL {seconds_text(page.longest_ttl_ms)}" if page.longest_ttl_ms else measured
-        )
-        figures.append(("no new locks", f"at most {wait_text(page, best)}", when))
+        if page.longest_ttl_ms:
+            when += f"; your TTL {seconds_text(page.longest_ttl_ms)}"
+        elif page.ttl_ms:
+            when += f", measured at a TTL of {seconds_text(page.ttl_ms)}"
+        figures.append(("no new locks", f"at most {wait_text(page, best, losses)}", when))
     return [*figures, ("always costs", *_price_of_always(page))]
 
 
@@ -192,67 +106,61 @@ def _price_of_always(page: PlannerPage) -> tuple[str, str]:
     if page.always_here is None:
         return str(page.always_costs), RATIO
     place = f"{RATIO}, {place_text(page.always_here)}"
-    if page.always_costs.least == page.always_costs.most:
-        return page.always_here.price, place
-    return page.always_here.price, f"{place}; over all loads {page.always_costs}"
+    if page.always_costs.least != page.always_costs.most:
+        place += f"; over all loads {page.always_costs}"
+    return page.always_here.price, place
 
 
 def choices(page: PlannerPage) -> list[tuple[str, str]]:
     """Return the ways that are safe, each with its bound, its price and who has work with it; then
     "why not none?"."""
-    ways = {tried.way: tried for tried in tried_ways(page)}
-    best = recommended(page)
+    ways = tried_ways(page)
+    best = recommended(ways)
     if best is None:
         return []
-    lines = [("choose", _choice(page, best))]
-    policy = best.way.policy if best.way.waits else "everysec"
+    lines = [("choose", _choice(page, best, ways[best]))]
+    policy = best.policy if best.waits else "everysec"
     others = (Way(policy, "at-once", abstention=True), Way("always", "at-once", abstention=False))
-    for way in others:
-        tried = ways.get(way)
-        if tried and tried.is_safe and tried is not best:
-            lines.append(("or", _choice(page, tried)))
-    if answered := _why_not_none(page, ways):
+    lines += [
+        ("or", _choice(page, way, ways[way]))
+        for way in others
+        if way != best and way in ways and ways[way].is_safe
+    ]
+    if answered := _why_not_none(ways):
         lines.append(("why not none?", answered))
     return lines
 
 
-def _choice(page: PlannerPage, tried: Tried) -> str:
-    way = tried.way
-    waits = wait_text(page, tried)
+def _choice(page: PlannerPage, way: Way, losses: Losses) -> str:
     if way.restart == "delayed":
-        how = (
-            f"{way.policy}, delayed restart: {_delay(page)}. Work for operations, none for clients"
-        )
+        how = f"delayed restart: {_delay(page)}. Work for operations, none for clients"
     elif way.abstention:
         how = (
-            f"{way.policy}, restarted at once, and clients abstain: lockcore does this "
-            "by itself if every client names "
-            "your longest TTL as max_ttl_ms. No work for operations"
+            "restarted at once, and clients abstain: lockcore does this by itself if every client "
+            "names your longest TTL as max_ttl_ms. No work for operations"
         )
     else:
-        how = f"{way.policy}, restarted at once: no work for anybody"
-    price = f"No new locks for at most {waits} after a crash of most servers"
+        how = "restarted at once: no work for anybody"
+    price = f"No new locks for at most {wait_text(page, way, losses)} after a crash of most servers"
     if way.policy == "always":
         costs = page.always_costs
         price += (
             f". Always costs {costs}, {RATIO}" if costs else ". What always costs is not known here"
         )
-    return f"{how}. {tried.evidence}. {price}."
+    return f"{way.policy}, {how}. {losses.evidence}. {price}."
 
 
 def _delay(page: PlannerPage) -> str:
     """How operations delay a restart."""
-    if page.longest_ttl_ms is None:
-        return (
-            "its unit waits before each start (systemd: ExecStartPre=/bin/sleep <longest TTL "
-            "plus 1 %, plus 1 s>)"
-        )
-    delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
-    more = ", with a longer TimeoutStartSec" if delay_s >= UNIT_TIMEOUT_S else ""
-    return f"its unit waits before each start (systemd: ExecStartPre=/bin/sleep {delay_s}{more})"
+    sleep = "<longest TTL plus 1 %, plus 1 s>"
+    if page.longest_ttl_ms is not None:
+        delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
+        more = ", with a longer TimeoutStartSec" if delay_s >= UNIT_TIMEOUT_S else ""
+        sleep = f"{delay_s}{more}"
+    return f"its unit waits before each start (systemd: ExecStartPre=/bin/sleep {sleep})"
 
 
-def _why_not_none(page: PlannerPage, ways: dict[Way, Tried]) -> str:
+def _why_not_none(ways: Ways) -> str:
     """A delayed restart is safe without a file, too, as long as every restart is delayed."""
     delayed = ways.get(Way("none", "delayed", abstention=False))
     at_once = ways.get(Way("none", "at-once", abstention=False))
@@ -267,9 +175,9 @@ def _why_not_none(page: PlannerPage, ways: dict[Way, Tried]) -> str:
     if everysec and everysec.asked:
         text += (
             " With everysec it forgets the last second at a power cut "
-            f"({everysec.double_grants:,} of {everysec.asked:,})"
+            f"({everysec.double_grants:,} of {everysec.asked:,}), and nothing when only the "
+            "process dies, unless an fsync is running."
         )
-        text += ", and nothing when only the process dies, unless an fsync is running."
     return text
 
 

@@ -296,8 +296,9 @@ def planner(**values: Any) -> int:
     """
     from bench.experiments.durability.loss_result import CrashResult
     from bench.experiments.durability.planner import apart, judge_page, machine_text, plan_page
+    from bench.experiments.durability.planner_words import planner_page, planner_sheet
     from bench.experiments.durability.price_result import FsyncResult
-    from bench.experiments.durability.price_words import planner_page, planner_sheet, suite
+    from bench.experiments.durability.price_words import suite
     from bench.frame.showing import require_outputs, write_outputs
     from bench.measure.environment import describe_environment
     from bench.measure.section import builtins_of

@@ -31,15 +31,16 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.durability.loss_judge import AskedAgain, CutFacts, Ledger, Loss
 from bench.experiments.durability.loss_plan import TTL_MS, load_range_s
 from bench.experiments.durability.loss_result import Crash
+from bench.experiments.durability.policies import AofPolicy
+from bench.experiments.durability.servers import shimmed_fleet
 from bench.measure.server_facts import ServerBinary
 from bench.topology.faults.machine import cut_power
-from bench.topology.fleet import HOST, Fleet, KeptPort, start_fleet
-from bench.topology.shim import IGNORED, Control, Preload
+from bench.topology.fleet import HOST, Fleet, KeptPort
+from bench.topology.shim import Control
 from lockcore import AsyncRedlock, AttemptRecord, Lease, Outcome, Vote
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 from lockcore.facts.quorum import quorum_of
 
-NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
 TICK_S = 0.01
 # The most acquires of one fleet under way at once. A slow disk must not pile them up.
 MOST_OUTSTANDING = 200
@@ -64,10 +65,10 @@ class CrashPlace:
         self._server = server
         self._started = ExitStack()
         self._fleet: Fleet | None = None
-        self._controls: Mapping[int, Control] = {}
+        self._controls: Sequence[Control] = ()
         self._dead: list[KeptPort] = []
 
-    def open(self, instances: int, policy: str) -> None:
+    def open(self, instances: int, policy: AofPolicy) -> None:
         """Have `instances` servers with this AOF policy.
 
         Raises BenchError: they do not start, or take the shim.
@@ -78,27 +79,13 @@ class CrashPlace:
         ):
             return
         self.close()
-        shim = Preload()
-        self._fleet = self._started.enter_context(
-            start_fleet(
-                instances,
-                policy,
-                server=self._server,
-                environment=shim.environment,
-                config=NO_REWRITE,
-            )
+        self._fleet, self._controls = self._started.enter_context(
+            shimmed_fleet(instances, policy, self._server)
         )
         self._dead = [KeptPort() for _ in range(instances)]
         for port in self._dead:
             self._started.callback(port.release)
-        self._controls = shim.controls
-        for instance in self._fleet.instances:
-            control = shim.controls[instance.index]
-            if not control.loaded_in(instance.pid):
-                self.close()
-                raise EnvironmentNotReadyError(
-                    f"crashes need the fault shim in their servers: {IGNORED}"
-                )
+        for control in self._controls:
             control.words.note_writes = 1
 
     def close(self) -> None:
@@ -121,7 +108,7 @@ class CrashPlace:
 
     def slow_syncs(self, delay_s: float) -> None:
         """Let every sync of every instance take so much longer from now on."""
-        for control in self._controls.values():
+        for control in self._controls:
             control.words.sync_delay_ns = round(delay_s * NS_PER_S)
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:

@@ -9,13 +9,11 @@ from msgspec import Meta
 
 from bench.experiments.durability.loss_result import (
     KINDS,
-    POLICIES,
-    RESTARTS,
     AtLeastOne,
     Crash,
     CrashKind,
-    Policy,
 )
+from bench.experiments.durability.policies import AOF_POLICIES, RESTARTS, AofPolicy
 from bench.measure.section import Amount, Section, builtins_of
 from lockcore.facts.quorum import quorum_of
 
@@ -35,7 +33,7 @@ AFTER_S = 2.4
 _MAIN = {
     ("none", "kill"),
     ("everysec", "kill"),
-    *((policy, "power-cut") for policy in POLICIES[1:]),
+    *((policy, "power-cut") for policy in AOF_POLICIES[1:]),
 }
 
 
@@ -85,7 +83,7 @@ def seconds_of(crash: Crash) -> float:
     return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
 
 
-def is_possible(policy: Policy, kind: CrashKind) -> bool:
+def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
     """Whether there is such a crash: without a file every end is a kill; where the kernel syncs no
     fsync is slow."""
     if policy == "none":
@@ -99,7 +97,7 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
-        for policy in POLICIES
+        for policy in AOF_POLICIES
         for kind in KINDS
         if is_possible(policy, kind)
         for crashed in sorted({1, quorum_of(count), count})

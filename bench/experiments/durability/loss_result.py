@@ -1,23 +1,23 @@
 """What `lockbench crash` stores: *groups of cuts, cells by margin and abstention*. A lock counts
 once, whatever number of instances lost it."""
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self, get_args
 
 from msgspec import Meta
 
+from bench.experiments.durability.policies import AofPolicy, Restart, disk_name
 from bench.measure.expectation import RowWord
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
 from lockcore.facts.quorum import quorum_of
 
-Policy = Literal["none", "no", "everysec", "always"]
 CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]
-Restart = Literal["at-once", "delayed"]
 Expected = Literal["none", "some", "nearly-all", "none-unless-in-flight"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
 KINDS: tuple[CrashKind, ...] = get_args(CrashKind)
-RESTARTS: tuple[Restart, ...] = get_args(Restart)
+# Fewer crashes give no bound that is worth a sentence.
+LEAST_CUTS = 6
 AtLeastOne = Annotated[int, Meta(ge=1)]
 
 
@@ -46,7 +46,7 @@ class Crash(Section, frozen=True):
     """One group of cuts."""
 
     instances: Annotated[AtLeastOne, says("N")]
-    policy: Annotated[Policy, says("appendfsync; none = no append-only file")]
+    policy: Annotated[AofPolicy, says("appendfsync; none = no append-only file")]
     kind: Annotated[
         CrashKind,
         says("how they ended; slow: fsyncs take 1.5 s, always 0.2; torn: some of the tail kept"),
@@ -142,6 +142,73 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
         return f"{self.key}, margin {self.margin}{', abstaining' if self.abstention else ''}"
 
 
+class Most(Section, frozen=True, kw_only=True):
+    """Of some crashes."""
+
+    max: Annotated[Amount, says("the most")]
+
+
+class Losses(Section, frozen=True, kw_only=True):
+    """Worst of the groups of cuts; power cuts where there were any."""
+
+    cuts: Annotated[Count, says("crashes made")]
+    lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash")]
+    double_grants: Annotated[
+        Count, says("of the asked ones, granted while the first lease was valid")
+    ]
+    asked: Annotated[Count, says("locks a second client asked for while somebody held them")] = 0
+    unavailable_s: Annotated[Most, says("without new locks")]
+
+    @classmethod
+    def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
+        """What some rows came to. The rows of one group share its cuts, which count once; `groups`
+        know what was lost of all margins together."""
+        cuts = {row.key: row.cuts for row in rows}
+        whole = [group for group in groups if group.key in cuts] or rows
+        return cls(
+            cuts=sum(cuts.values()),
+            lost_per_cut=Most(max=max(group.lost_per_cut.max or 0 for group in whole)),
+            double_grants=sum(row.double_grants for row in rows),
+            asked=sum(row.asked for row in rows),
+            unavailable_s=Most(max=max(row.unavailable_s.max or 0.0 for row in rows)),
+        )
+
+    @classmethod
+    def of_all(cls, parts: Sequence["Losses"]) -> Self:
+        """What several came to together."""
+        return cls(
+            cuts=sum(one.cuts for one in parts),
+            lost_per_cut=Most(max=max(one.lost_per_cut.max for one in parts)),
+            double_grants=sum(one.double_grants for one in parts),
+            asked=sum(one.asked for one in parts),
+            unavailable_s=Most(max=max(one.unavailable_s.max for one in parts)),
+        )
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether cuts were made and none led to a double grant."""
+        return self.cuts > 0 and not self.double_grants
+
+    @property
+    def twice(self) -> str:
+        """How many locks were granted twice, in words."""
+        return f"{self.double_grants:,} of {self.asked:,} locks granted twice"
+
+    @property
+    def bound(self) -> str:
+        """What is 95 % sure when nothing was granted twice (rule of three); "" of too few
+        crashes."""
+        if self.double_grants or self.cuts < LEAST_CUTS:
+            return ""
+        return f"95 % sure: fewer than 1 crash in {self.cuts // 3:,}"
+
+    @property
+    def evidence(self) -> str:
+        """How many locks were granted twice, with the bound."""
+        bound = f" ({self.bound})" if self.bound else ""
+        return f"{self.twice} in {self.cuts:,} crashes{bound}"
+
+
 class CrashConditions(Section, frozen=True, kw_only=True):
     """What was asked for."""
 
@@ -157,8 +224,8 @@ class CrashConditions(Section, frozen=True, kw_only=True):
 
     @property
     def disk(self) -> str:
-        """As `lockbench fsync` says it."""
-        return f"+{self.latency_ms:g} ms" if self.latency_ms else "raw disk"
+        """The disk of the servers, in words."""
+        return disk_name(self.latency_ms)
 
 
 class CrashResult(Document, frozen=True, kw_only=True):

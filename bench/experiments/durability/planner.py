@@ -11,12 +11,14 @@ an interval are quoted, never a bound. What the page advises is in `advice.py`.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from bench.errors import UsageError
 from bench.experiments.durability.advice import answer, choices, place_text, seconds_text
-from bench.experiments.durability.loss_result import RESTARTS, CrashGroup, CrashResult, CrashRow
+from bench.experiments.durability.loss_result import CrashResult, CrashRow, Losses
+from bench.experiments.durability.policies import POLICIES, RESTARTS, Policy
 from bench.experiments.durability.price_judge import (
     always_costs,
     disk_of,
@@ -26,16 +28,13 @@ from bench.experiments.durability.price_judge import (
     rate_interval,
 )
 from bench.experiments.durability.price_result import (
-    POLICIES,
     AlwaysCost,
     CostRange,
+    FsyncConditions,
     FsyncResult,
     FsyncRow,
-    LossesSeen,
-    Most,
     Option,
     PlannerPage,
-    Policy,
     Setup,
 )
 from bench.measure import verdict as words
@@ -66,17 +65,14 @@ def plan_page(
     """
     reference = _reference(rows)
     costs = always_costs(rows)
-    known_costs = sorted((cost for cost in costs if cost.is_known), key=lambda cost: cost.ratio)
+    known_costs = [cost for cost in costs if cost.is_known]
     options = tuple(_options(rows, crash, reference))
     shown = _most_complete(options)
     here = (cost for cost in known_costs if (cost.setup, cost.instances) == (reference, shown))
-    cost_range = None
-    if known_costs:
-        cost_range = CostRange(least=known_costs[0], most=known_costs[-1])
     page = PlannerPage(
         reference=reference,
         options=options,
-        always_costs=cost_range,
+        always_costs=CostRange.of(known_costs) if known_costs else None,
         always_here=next(here, None),
         shown_instances=shown,
         longest_ttl_ms=longest_ttl_ms,
@@ -102,27 +98,29 @@ def _most_complete(options: Sequence[Option]) -> int | None:
     return max(counts, key=lambda count: (whole[count], count), default=None)
 
 
-def earned(result: FsyncResult) -> FsyncResult:
-    """Return a stored `result` with the costs, findings, page and verdict that its rows earn. What
-    its page says of crashes is left out: it came from another result, which has to be there to be
-    believed (`words.beside`)."""
-    rows = result.rows
-    conditions = result.conditions
-    findings = findings_of(result.rows)
+def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dict[str, Any]:
+    """Return the sections of a result that follow from its rows: costs, findings, page,
+    verdict."""
+    findings = findings_of(rows)
     verdict = judge_fsync(
         findings,
         rows,
         planned=conditions.visits_planned,
         done=conditions.visits_done,
-        interrupted=result.interrupted,
+        interrupted=interrupted,
     )
-    return replace(
-        result,
-        costs=tuple(always_costs(rows)),
-        findings=tuple(findings),
-        planner=plan_page(rows, None),
-        verdict=verdict,
-    )
+    return {
+        "costs": tuple(always_costs(rows)),
+        "findings": tuple(findings),
+        "planner": plan_page(rows, None),
+        "verdict": verdict,
+    }
+
+
+def earned(result: FsyncResult) -> FsyncResult:
+    """Return a stored `result` with what its rows earn. What its page says of crashes is left out:
+    it came from another result, which has to be there to be believed (`price_words.beside`)."""
+    return replace(result, **judged(result.rows, result.conditions, interrupted=result.interrupted))
 
 
 def apart(speed: FsyncResult, losses: CrashResult) -> str:
@@ -306,54 +304,43 @@ def _reference(rows: Rows) -> Setup | None:
 def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> Iterator[Option]:
     """By N, policy and way of coming back; that is None where no crash was made."""
     cells = crash.rows if crash else ()
-    pairs = {(row.instances, row.policy) for row in rows} | {
-        (cell.instances, cell.policy) for cell in cells
-    }
+    pairs = {(one.instances, one.policy) for one in (*rows, *cells)}
     for instances, policy in sorted(pairs, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
-        cell_values: dict[str, object] = {"instances": instances, "policy": policy}
-        if reference is not None:
-            cell_values |= asdict(reference) | ({"injected_ms": 0.0} if policy == "none" else {})
-        fastest = next(iter(find_rows(rows, **cell_values)), None)
-        loaded = next(iter(find_rows(rows, "80%", **cell_values)), None)
+        option = _speed(rows, instances, policy, reference)
         crashed: dict[tuple[int, bool], list[CrashRow]] = {}
         for cell in cells:
             if (cell.instances, cell.policy) == (instances, policy):
                 crashed.setdefault((RESTARTS.index(cell.restart), cell.abstention), []).append(cell)
-        option = _uncrashed(instances, policy, fastest, loaded)
         if crash is None or not crashed:
             yield option
             continue
-        for key in sorted(crashed):
+        for (restart, abstention), ends in sorted(crashed.items()):
+            # The worst end is a power cut. Only `none` has none.
+            power_cuts = [cell for cell in ends if cell.kind in POWER_CUTS]
             yield replace(
                 option,
-                restart=RESTARTS[key[0]],
-                abstention=key[1],
-                crash=_losses(crashed[key], crash.groups),
+                restart=RESTARTS[restart],
+                abstention=abstention,
+                crash=Losses.of(power_cuts or ends, crash.groups),
             )
 
 
-def _uncrashed(
-    instances: int, policy: Policy, fastest: FsyncRow | None, loaded: FsyncRow | None
-) -> Option:
-    """The speed of an option. `fastest`: its row at the maximum; `loaded`: its row at 80 %."""
-    option = Option(
-        instances=instances,
-        policy=policy,
-        restart=None,
-        acquired_per_s=None,
-        generator_bound=None,
-        p99_s=None,
-        sustained=None,
-        crash=None,
-    )
-    if fastest is not None:
+def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) -> Option:
+    """An option with its speed under the reference load: the maximum, and p99 at 80 % of it."""
+    load: dict[str, object] = {"instances": instances, "policy": policy}
+    if reference is not None:
+        load |= asdict(reference)
+    if policy == "none":
+        load["injected_ms"] = 0.0
+    option = Option(instances=instances, policy=policy)
+    for fastest in find_rows(rows, **load)[:1]:
         option = replace(
             option,
             acquired_per_s=fastest.acquired_per_s,
             rate_interval=rate_interval(fastest),
             generator_bound=fastest.generator.bound,
         )
-    if loaded is not None:
+    for loaded in find_rows(rows, "80%", **load)[:1]:
         is_shown = loaded.sustained and not loaded.generator.reason
         option = replace(
             option,
@@ -361,18 +348,3 @@ def _uncrashed(
             sustained=loaded.sustained,
         )
     return option
-
-
-def _losses(cells: Sequence[CrashRow], groups: Sequence[CrashGroup]) -> LossesSeen:
-    """The worst of some cells: margins share their cuts, which count once; `groups` know the losses
-    of all margins."""
-    cells = [cell for cell in cells if cell.kind in POWER_CUTS] or cells
-    cuts = {cell.key: cell.cuts for cell in cells}
-    whole = [group for group in groups if group.key in cuts] or cells
-    return LossesSeen(
-        cuts=sum(cuts.values()),
-        lost_per_cut=Most(max=max(group.lost_per_cut.max or 0 for group in whole)),
-        double_grants=sum(cell.double_grants for cell in cells),
-        asked=sum(cell.asked for cell in cells),
-        unavailable_s=Most(max=max(cell.unavailable_s.max or 0.0 for cell in cells)),
-    )

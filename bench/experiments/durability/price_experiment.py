@@ -18,14 +18,8 @@ import redis
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.durability.planner import plan_page
-from bench.experiments.durability.price_judge import (
-    always_costs,
-    findings_of,
-    judge_fsync,
-    rows_of,
-    warnings_of,
-)
+from bench.experiments.durability.planner import judged
+from bench.experiments.durability.price_judge import rows_of, warnings_of
 from bench.experiments.durability.price_plan import (
     OPEN_SHARE,
     OPEN_TIMES,
@@ -168,27 +162,20 @@ class _Visits:
     def result(self, experiment: Experiment) -> FsyncResult:
         """Everything measured so far."""
         rows = rows_of(self._journal.pieces)
-        done = len(self._journal.pieces)
         plan = self._plan
-        findings = findings_of(rows)
-        fleet = self._servers.fleet
-        planned = plan.repeats * sum(map(len, self._blocks))
+        conditions = FsyncConditions(
+            **{name: getattr(plan, name) for name in FsyncTimes.__struct_fields__},
+            visits_planned=plan.repeats * sum(map(len, self._blocks)),
+            visits_done=len(self._journal.pieces),
+        )
+        judgement = judged(rows, conditions, interrupted=experiment.is_over)
         return FsyncResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.is_over),
-            fleet=fleet,
-            conditions=FsyncConditions(
-                **{name: getattr(plan, name) for name in FsyncTimes.__struct_fields__},
-                visits_planned=planned,
-                visits_done=done,
-            ),
+            **judgement,
+            fleet=self._servers.fleet,
+            conditions=conditions,
             rows=tuple(rows),
-            costs=tuple(always_costs(rows)),
-            findings=tuple(findings),
-            planner=plan_page(rows, None),
-            warnings=(*self._limits(), *warnings_of(rows, findings)),
-            verdict=judge_fsync(
-                findings, rows, planned=planned, done=done, interrupted=experiment.is_over
-            ),
+            warnings=(*self._limits(), *warnings_of(rows, judgement["findings"])),
         )
 
     def _limits(self) -> Iterator[str]:

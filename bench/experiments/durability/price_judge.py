@@ -20,9 +20,9 @@ from math import inf, isfinite
 
 from msgspec.structs import asdict, replace
 
+from bench.experiments.durability.policies import POLICIES
 from bench.experiments.durability.price_plan import TAKING_TURNS
 from bench.experiments.durability.price_result import (
-    POLICIES,
     AlwaysCost,
     DiskFigures,
     FsyncCell,

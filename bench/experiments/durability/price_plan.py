@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.experiments.durability.price_result import POLICIES, FsyncCell, FsyncTimes, Policy
+from bench.experiments.durability.policies import AOF_POLICIES, POLICIES, Policy
+from bench.experiments.durability.price_result import FsyncCell, FsyncTimes
 
 # The open loop offers this share of the maximum that was measured.
 OPEN_SHARE = 0.8
@@ -32,9 +33,8 @@ TIMEOUT_MS = TTL_MS / 4
 WAITAOF_MS = 2000
 # WAITAOF answers once a second, and then it answers all callers at once.
 WAITAOF_LEAST_S = 2.2
-PLAIN: tuple[Policy, ...] = ("none", "no", "everysec", "always")
 # CONFIG SET appendfsync
-TAKING_TURNS = PLAIN[1:]
+TAKING_TURNS = AOF_POLICIES[1:]
 ONE: CallerShape = (1, 1, "0")
 SOME: CallerShape = (16, 1, "fixed:5ms")
 # The hold is drawn, because otherwise all callers come back together.
@@ -124,9 +124,9 @@ def full_cells(cores: int) -> list[FsyncCell]:
     WAITAOF on one slow disk."""
     counts = driven(cores)
     delays_ms = (0.0, 0.5, 2.0, 10.0)
-    cells = product_cells(PLAIN, counts, [ONE], delays_ms)
+    cells = product_cells(AOF_POLICIES, counts, [ONE], delays_ms)
     for of_it, shape in ((counts, SOME), ((1, 3, 5), MANY)):
-        cells += product_cells(PLAIN, of_it, [shape], delays_ms) + product_cells(
+        cells += product_cells(AOF_POLICIES, of_it, [shape], delays_ms) + product_cells(
             ["waitaof"], of_it, [shape], SLOW_MS
         )
     return cells
@@ -136,7 +136,7 @@ def quick_cells(cores: int) -> list[FsyncCell]:
     """A glance that so many cores can drive: one caller without and with a slow disk, callers that
     hold their locks (else the load process is the limit)."""
     return [
-        *product_cells(PLAIN, (1,), [ONE], (0.0, 2.0)),
+        *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),
     ]
 

@@ -3,22 +3,20 @@ findings, the planner's page*. A figure of repeats is a `Spread`; null = not kno
 applicable."""
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal, Self, TypeVar
 
-from bench.experiments.durability.loss_result import Restart
+from bench.experiments.durability.loss_result import Losses
+from bench.experiments.durability.policies import Policy, Restart, Way, disk_name
 from bench.measure.latency import Latency
 from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, says
 from bench.measure.server_facts import InstanceFacts, ServerBinary, SyncLatency
 from bench.measure.statistics import Spread
 
-# Each of the first four does more for durability than the one before.
-Policy = Literal["none", "no", "everysec", "always", "waitaof"]
 # 50% in results of before 2026-11-23 only
 LoadName = Literal["max", "50%", "80%"]
 Word = Literal["as expected", "not shown", "not known", "violated", "not judged"]
 Number = TypeVar("Number", int, float)
-POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 class Setup(Section, frozen=True, kw_only=True):
@@ -59,7 +57,7 @@ class Setup(Section, frozen=True, kw_only=True):
     @property
     def disk(self) -> str:
         """The disk as it is, or what is added to it."""
-        return f"+{self.injected_ms:g} ms" if self.injected_ms else "raw disk"
+        return disk_name(self.injected_ms)
 
 
 class FsyncCell(Setup, frozen=True, kw_only=True):
@@ -85,11 +83,6 @@ def known_sum(values: Iterable[Number | None]) -> Number | None:
     items = list(values)
     numbers = [value for value in items if value is not None]
     return sum(numbers[1:], numbers[0]) if numbers and len(numbers) == len(items) else None
-
-
-def server_policy(policy: Policy) -> str:
-    """The durability the servers run with."""
-    return "everysec" if policy == "waitaof" else policy
 
 
 class PhaseFigures(Section, frozen=True, kw_only=True):
@@ -222,23 +215,24 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
     def interval(self) -> str:
         """In words, a dash where there is none."""
         return (
-            f"{_times(self.low)}–{_times(self.high)}"
+            f"{_digits(self.low)}–{_digits(self.high)}"
             if self.low is not None and self.high is not None
             else "–"
         )
 
     @property
+    def times(self) -> str:
+        """The ratio alone."""
+        return f"{_digits(self.ratio)}×"
+
+    @property
     def price(self) -> str:
-        """The ratio with its interval, in words; results of before 2026-11-23 have none."""
-        if self.low is None:
-            return f"{_times(self.ratio)}× (no interval)"
-        return (
-            f"{f'{_times(self.ratio)}×' if self.low > 1 else 'nothing measurable'} "
-            f"({self.interval})"
-        )
+        """The ratio with its interval, in words."""
+        is_sure = self.low is not None and self.low > 1
+        return f"{self.times if is_sure else 'nothing measurable'} ({self.interval})"
 
 
-def _times(ratio: float) -> str:
+def _digits(ratio: float) -> str:
     """Three digits: 1.25, 2.5, 12."""
     digits = 1 if ratio < 9.95 else 0
     if ratio < 1.995:
@@ -255,48 +249,32 @@ class FsyncFinding(Section, frozen=True):
     verdict: Annotated[Word, says("what it comes to")]
 
 
-class Most(Section, frozen=True, kw_only=True):
-    """Of some crashes."""
-
-    max: Annotated[Amount, says("the most")]
-
-
-class LossesSeen(Section, frozen=True, kw_only=True):
-    """Worst of the groups of cuts; power cuts where there were any."""
-
-    cuts: Annotated[Count, says("crashes made")]
-    lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash")]
-    double_grants: Annotated[
-        Count, says("of the asked ones, granted while the first lease was valid")
-    ]
-    asked: Annotated[Count, says("locks a second client asked for while somebody held them")] = 0
-    unavailable_s: Annotated[Most, says("without new locks")]
-
-    @property
-    def is_safe(self) -> bool:
-        """Whether cuts were made and none led to a double grant."""
-        return self.cuts > 0 and not self.double_grants
-
-
 class Option(Section, frozen=True, kw_only=True):
     """N × policy × how a crashed instance comes back, and what clients do then."""
 
     instances: Annotated[Count, says("N")]
     policy: Annotated[Policy, says("of the servers")]
-    restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")]
+    restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")] = (
+        None
+    )
     abstention: Annotated[
         bool, says("clients let a restarted instance abstain for the longest TTL")
     ] = False
-    acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")]
-    generator_bound: Annotated[bool | None, says("limited by the load process")]
+    acquired_per_s: Annotated[Spread | None, says("maximum at the reference load")] = None
+    generator_bound: Annotated[bool | None, says("limited by the load process")] = None
     p99_s: Annotated[
         Amount | None, says("acquire at 80 % of it; null when that was a queue, or late")
-    ]
-    sustained: Annotated[bool | None, says("of that open load")]
-    crash: Annotated[LossesSeen | None, says("what a crash loses")]
+    ] = None
+    sustained: Annotated[bool | None, says("of that open load")] = None
+    crash: Annotated[Losses | None, says("what a crash loses")] = None
     rate_interval: Annotated[
         tuple[Amount, Amount] | None, says("of acquired_per_s, 95 %; null: too few visits")
     ] = None
+
+    @property
+    def way(self) -> Way | None:
+        """Its policy with the way of coming back; None where no crash was made."""
+        return Way(self.policy, self.restart, self.abstention) if self.restart else None
 
 
 class CostRange(Section, frozen=True, kw_only=True):
@@ -304,6 +282,12 @@ class CostRange(Section, frozen=True, kw_only=True):
 
     least: Annotated[AlwaysCost, says("where always costs least")]
     most: Annotated[AlwaysCost, says("where it costs most")]
+
+    @classmethod
+    def of(cls, costs: Iterable[AlwaysCost]) -> Self:
+        """The least and the most of these, at least one."""
+        ordered = sorted(costs, key=lambda cost: cost.ratio)
+        return cls(least=ordered[0], most=ordered[-1])
 
     def __str__(self) -> str:
         least = self.least.price

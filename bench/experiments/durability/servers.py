@@ -1,4 +1,5 @@
-"""What a cell of `lockbench fsync` is measured on: *cell → servers with that policy on that disk*.
+"""Whose servers are measured and crashed: *policy, N, disk → servers under the fault shim; a cell
+of `lockbench fsync` → servers with its policy*.
 
     our own     a fresh fleet per block, the shim in every server: it counts fsyncs, and adds
                 latency to them
@@ -23,18 +24,18 @@ from pathlib import Path
 import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.experiments.durability.price_result import FsyncCell, FsyncFleet, Policy, server_policy
+from bench.experiments.durability.policies import AofPolicy, Policy, server_policy
+from bench.experiments.durability.price_result import FsyncCell, FsyncFleet
 from bench.measure.server_facts import ServerBinary, SyncLatency
-from bench.topology.disk import fdatasync_latency
-from bench.topology.fleet import start_fleet
-from bench.topology.leash import Leash
+from bench.topology.child import Leash
+from bench.topology.fleet import Fleet, fdatasync_latency, start_fleet
 from bench.topology.probe import inspect, leaked_keys, require_independent
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
 from lockcore.clock import NS_PER_MS
 from lockcore.shells.common.target import InstanceTarget
 
-_CONFIG = ("--auto-aof-rewrite-percentage", "0")
+NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
 # So many connections are allowed beyond those of the load.
 _MAXCLIENTS = 100
 _POLICY = "appendfsync"
@@ -46,15 +47,13 @@ _READY = "holding"
 
 @dataclass(frozen=True, slots=True)
 class CellServers:
-    """Servers that stand. `controls`: the shim of each, `folders`: its files, both empty where
-    there is no shim; `become` gives them another policy."""
+    """Servers that stand. `controls`: the shim of each, none on the user's; `become` gives them
+    another policy."""
 
     urls: tuple[str, ...]
-    own: bool
     disk: SyncLatency | None
     become: Callable[[Policy], None]
-    controls: tuple[Control, ...] = ()
-    folders: tuple[Path, ...] = ()
+    controls: Sequence[Control] = ()
 
     @property
     def syncs(self) -> int | None:
@@ -64,6 +63,34 @@ class CellServers:
     def syncs_since(self, before: int | None) -> int | None:
         """How many more there are than `before`."""
         return None if before is None or self.syncs is None else self.syncs - before
+
+
+@contextmanager
+def shimmed_fleet(
+    instances: int,
+    policy: AofPolicy,
+    server: ServerBinary,
+    disk: Path | None = None,
+    config: Sequence[str] = (),
+) -> Iterator[tuple[Fleet, list[Control]]]:
+    """A fleet under the fault shim that never rewrites its files, and the shim of each instance.
+
+    Raises EnvironmentNotReadyError: they do not start, or do not take the shim.
+    """
+    shim = Preload()
+    with start_fleet(
+        instances,
+        policy,
+        server=server,
+        base_folder=disk,
+        config=(*NO_REWRITE, *config),
+        environment=shim.environment,
+    ) as fleet:
+        controls = [shim.controls[instance.index] for instance in fleet.instances]
+        for control, instance in zip(controls, fleet.instances, strict=True):
+            if not control.loaded_in(instance.pid):
+                raise EnvironmentNotReadyError(f"fsyncs cannot be counted or cut: {IGNORED}")
+        yield fleet, controls
 
 
 class OwnServers:
@@ -89,26 +116,14 @@ class OwnServers:
 
         Raises EnvironmentNotReadyError.
         """
-        config = [*_CONFIG, "--maxclients", str(cell.connections + _MAXCLIENTS)]
-        shim = Preload()
-        with start_fleet(
-            cell.instances,
-            server_policy(cell.policy),
-            server=self.server,
-            base_folder=self._disk,
-            config=config,
-            environment=shim.environment,
-        ) as fleet:
-            controls = tuple(shim.controls[instance.index] for instance in fleet.instances)
-            for control, instance in zip(controls, fleet.instances, strict=True):
-                if not control.loaded_in(instance.pid):
-                    raise EnvironmentNotReadyError(f"fsyncs cannot be counted: {IGNORED}")
+        config = ("--maxclients", str(cell.connections + _MAXCLIENTS))
+        policy = server_policy(cell.policy)
+        with shimmed_fleet(cell.instances, policy, self.server, self._disk, config) as standing:
+            fleet, controls = standing
+            for control in controls:
                 control.words.sync_delay_ns = int(cell.injected_ms * NS_PER_MS)
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
-            folders = tuple(instance.folder for instance in fleet.instances)
-            yield CellServers(
-                fleet.urls, True, disk, partial(set_policy, fleet.urls), controls, folders
-            )
+            yield CellServers(fleet.urls, disk, partial(set_policy, fleet.urls), controls)
 
     def close(self) -> str:
         """Nothing to do: nothing is borrowed."""
@@ -162,7 +177,7 @@ class UserServers:
         """The first of the servers. Of `keys` is unlinked what a cut load has left."""
         become = partial(set_policy, self.urls if self._before else ())
         try:
-            yield CellServers(self.urls[: cell.instances], False, None, become)
+            yield CellServers(self.urls[: cell.instances], None, become)
         finally:
             leaked_keys(self.urls, keys)
 

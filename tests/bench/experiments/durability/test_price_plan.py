@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from bench.experiments.durability.policies import AOF_POLICIES
 from bench.experiments.durability.price_plan import (
     MANY,
     FsyncPlan,
@@ -13,7 +14,7 @@ from bench.experiments.durability.price_plan import (
     product_cells,
     quick_cells,
 )
-from bench.experiments.durability.price_result import POLICIES, FsyncCell
+from bench.experiments.durability.price_result import FsyncCell
 from bench.experiments.durability.servers import without_waitaof
 
 
@@ -76,7 +77,7 @@ def test_the_quick_matrix_has_the_extremes_and_the_planners_instances() -> None:
         "or the load is the limit"
     )
     for instances in (1, 3, 5):
-        assert {cell.policy for cell in cells if cell.instances == instances} == set(POLICIES[:4])
+        assert {cell.policy for cell in cells if cell.instances == instances} == set(AOF_POLICIES)
 
 
 def test_the_quick_matrix_is_planned_for_less_than_five_minutes() -> None:

@@ -9,16 +9,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from bench.experiments.durability.planner import plan_page
-from bench.experiments.durability.price_judge import always_costs, disk_of, findings_of, judge_fsync
-from bench.experiments.durability.price_result import DiskFigures, FsyncResult
-from bench.experiments.durability.price_words import (
+from bench.experiments.durability.planner_words import (
     choice_figure,
     disk_text,
     planner_page,
     planner_sheet,
-    sheet,
-    suite,
 )
+from bench.experiments.durability.price_judge import always_costs, disk_of, findings_of, judge_fsync
+from bench.experiments.durability.price_result import DiskFigures, FsyncResult
+from bench.experiments.durability.price_words import sheet, suite
 from bench.measure.section import typed
 from bench.report.html.page import render
 from bench.report.sheet import DOUBTFUL, GOOD

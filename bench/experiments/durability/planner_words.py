@@ -1,0 +1,240 @@
+"""What `lockbench planner` says: *the planner's page of a result → its answer, its tables, its
+picture*. `lockbench fsync` shows a part of it. Tables fit 80 columns; what was not measured, or has
+no interval, is an en dash."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from bench.experiments.durability.advice import choices, key_figures, tried_ways, wait_s, wait_text
+from bench.experiments.durability.loss_result import Losses
+from bench.experiments.durability.planner import judge_page
+from bench.experiments.durability.policies import Restart, terms
+from bench.experiments.durability.price_result import (
+    AlwaysCost,
+    DiskFigures,
+    FsyncResult,
+    Option,
+    PlannerPage,
+    Setup,
+)
+from bench.measure.server_facts import servers_text
+from bench.measure.statistics import Spread
+from bench.measure.verdict import word_of
+from bench.report.figures import MISSING, count, latency, milliseconds, percent
+from bench.report.html.plot import Column, Figure, Measure, Panel, panels
+from bench.report.html.run_page import Chapter, Page
+from bench.report.sheet import (
+    NOT_MEASURED,
+    TO_DO,
+    Columns,
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    table,
+)
+
+CARRY_OVER = (
+    "absolute rates do not carry over to another machine, disk or client; the order of the "
+    "policies does, and the row whose latency is nearest to that of your own disk (lockbench "
+    "doctor measures it)"
+)
+# An fdatasync of a file in memory takes less than this.
+MEMORY_S = 5e-6
+_WAYS: dict[tuple[Restart, bool], tuple[str, str]] = {
+    ("delayed", False): ("delayed", "Restart delayed past the longest TTL"),
+    ("at-once", True): ("at once, clients abstain", "Restarted at once, clients abstain"),
+    ("at-once", False): ("at once", "Restarted at once, clients trust it"),
+}
+
+
+def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
+    """Return the planner's page alone, its advice first.
+
+    `sources`: which results it was made of.
+    """
+    page = result.planner
+    verdict = judge_page(page)
+    word = word_of("planner", verdict)
+    scenario = result.conditions.scenario
+    lines = (
+        *(Sentence("because", reason) for reason in verdict.reasons),
+        *advice_lines(page),
+        *(Sentence("made of", source) for source in sources),
+        *([Sentence("scenario", scenario)] if scenario else []),
+    )
+    return Sheet(
+        word.text,
+        word.colour,
+        page.advice[0],
+        f"{servers_of(result)} · p99 from the intended start",
+        (options(page), prices(result)),
+        tuple(dict.fromkeys(lines)),
+        keys=tuple(KeyFigure(*figure) for figure in key_figures(page)),
+    )
+
+
+def planner_page(result: FsyncResult, sources: Sequence[str] = (), repeat: str = "") -> Page:
+    """Return the page of the planner: the answer, price against loss, what to do, the tables."""
+    sheet = planner_sheet(result, sources)
+    drawn = choice_figure(result.planner)
+    pictures = (Chapter("Price against loss", (drawn,)),) if drawn else ()
+    tables = (Chapter(part.name, (), (part,), "sheet") for part in sheet.parts)
+    title = f"{sheet.verdict} · planner · {result.started_at[:16].replace('T', ' ')}"
+    return Page(title, sheet, (*pictures, *tables), repeat)
+
+
+def servers_of(result: FsyncResult) -> str:
+    """Which servers were measured."""
+    if server := result.fleet.server:
+        return f"{server.name} {server.version}"
+    instances = result.fleet.instances or ()
+    names = servers_text(instances)
+    return f"{len(instances)} of your servers" + (f" ({names})" if names else "")
+
+
+def disk_text(disk: DiskFigures | None) -> str:
+    """What the disk is like, and what that means."""
+    if disk is None:
+        return "not known: fdatasync can only be measured where the files of the servers lie"
+    like = "this is memory, no disk; " if disk.p50 < MEMORY_S else ""
+    cloud = "cloud volumes take 0.5–10 ms, which the added latencies imitate"
+    return f"fdatasync p50 {latency(disk.p50)}, p99 {latency(disk.p99)}; {like}{cloud}"
+
+
+def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
+    """What to do, and what nothing is known of, doubts before them; then how to read the
+    figures."""
+    yield from (Sentence("warning", text) for text in page.warnings)
+    advice = choices(page) or [("next", page.advice[0])]
+    yield from (Sentence(label, text, "", TO_DO) for label, text in advice)
+    yield from (Sentence("not measured", text, "", NOT_MEASURED) for text in page.unmeasured)
+    yield Sentence("disk", disk_text(page.disk_fdatasync_s))
+    yield Sentence("carries over", CARRY_OVER)
+    if page.ttl_ms:
+        text = (
+            "held by somebody and forgotten by a crash, the most of one power cut, at "
+            f"{count(page.crash_locks_per_s)} locks/s; expect as many times more as your rate "
+            "is higher"
+        )
+        yield Sentence("locks lost", text)
+
+
+def rate_text(rate: Spread | None, *, bound: bool | None) -> str:
+    """A rate; with ≥ where the load process was the limit."""
+    if rate is None:
+        return MISSING
+    return ("≥" if bound else "") + count(round(rate.median))
+
+
+def hold_text(setup: Setup) -> str:
+    """How long each caller holds a lock."""
+    return "–" if setup.hold == "0" else setup.hold.removeprefix("fixed:").replace("exp:", "≈")
+
+
+def _of_crash(shown: Callable[[Losses], str]) -> Callable[[Option], str]:
+    """A column that shows an option's losses, where it was crashed."""
+    return lambda option: shown(option.crash) if option.crash else MISSING
+
+
+_COSTS: Columns[AlwaysCost] = (
+    ("N", lambda cost: str(cost.instances)),
+    ("callers", lambda cost: count(cost.callers)),
+    ("hold", hold_text),
+    ("disk", lambda cost: cost.disk),
+    ("always costs", lambda cost: cost.times if cost.is_known else MISSING),
+    ("95 % sure", lambda cost: cost.interval if cost.is_known else MISSING),
+    ("pairs", lambda cost: str(cost.pairs)),
+)
+_OPTIONS: Columns[Option] = (
+    ("N", lambda one: str(one.instances)),
+    ("policy", lambda one: one.policy),
+    ("restart", lambda one: _WAYS[one.restart, one.abstention][0] if one.restart else MISSING),
+    ("locks\n/s", lambda one: rate_text(one.acquired_per_s, bound=one.generator_bound)),
+    ("p99\nms", lambda one: milliseconds(one.p99_s)),
+    ("locks\nlost", _of_crash(lambda losses: count(losses.lost_per_cut.max))),
+    (
+        "granted\ntwice",
+        _of_crash(lambda losses: f"{losses.double_grants:,} of {losses.asked:,}"),
+    ),
+    ("cuts", _of_crash(lambda losses: count(losses.cuts))),
+    ("no new\nlocks s", _of_crash(lambda losses: f"{losses.unavailable_s.max:.1f}")),
+)
+
+
+def prices(result: FsyncResult) -> Part:
+    """What always costs, of every load."""
+    about = "everysec's locks/s ÷ always's, in turns on the same servers; pairs: turns compared"
+    if not all(cost.is_known for cost in result.costs):
+        about += "; – : no interval, or the load process was the limit"
+    words = terms("disk", "appendfsync")
+    return table("What always costs", about, _COSTS, result.costs, (2, 3), terms=words)
+
+
+def options(page: PlannerPage) -> Part:
+    """Price and loss of each N, policy and way of coming back."""
+    load = page.reference
+    at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
+    about = f"{at}losses: the worst power cut (none: any end)"
+    words = terms("appendfsync", "restart", "clients abstain", "granted twice")
+    return table(
+        "Price and loss of each choice", about, _OPTIONS, page.options, (1, 2), terms=words
+    )
+
+
+def choice_figure(page: PlannerPage) -> Figure | None:
+    """Price against loss: of each way the share of locks granted twice, the wait after a crash, the
+    speed."""
+    shown = [
+        (one, one.crash)
+        for one in page.options
+        if one.instances == page.shown_instances and one.crash and one.restart
+    ]
+    if not shown:
+        return None
+    ways = tried_ways(page)
+    safe = sum(losses.is_safe for losses in ways.values())
+    title = (
+        f"{safe} of {len(ways)} ways granted no lock twice: they cost waiting after a crash, "
+        "or speed"
+    )
+    load = page.reference
+    speed = f"speed with {load.load_text}, disk {load.disk}" if load else "speed not known"
+    about = f"N={page.shown_instances}; after power cuts (none: any end); {speed}"
+    heads = [
+        Panel("granted twice", "% of locks"),
+        Panel("no new locks", "s, at most"),
+        Panel("speed", "acquires/s"),
+    ]
+    groups = []
+    rows = []
+    for key, (_, heading) in _WAYS.items():
+        of_way = [
+            (one.policy, _choice_measures(page, one, losses))
+            for one, losses in shown
+            if (one.restart, one.abstention) == key
+        ]
+        if of_way:
+            groups.append((heading, of_way))
+            rows += [
+                [policy, *key, page.shown_instances, *(measure.value for measure in measures)]
+                for policy, measures in of_way
+            ]
+    names = ("policy", "restart", "abstention", "instances", "granted_twice")
+    columns = [Column(name, "text") for name in (*names, "unavailable_s", "per_s")]
+    return panels("choices", title, about, heads=heads, groups=groups, columns=columns, rows=rows)
+
+
+def _choice_measures(page: PlannerPage, one: Option, losses: Losses) -> list[Measure]:
+    """Of one way at one N: the share of locks granted twice, the wait after a crash, the speed."""
+    assert one.way is not None
+    twice = losses.double_grants / losses.asked if losses.asked else 0.0
+    shown = Measure(twice, "none", "good", "no lock granted twice")
+    if losses.double_grants:
+        shown = Measure(twice, percent(twice, 0), "bad", "locks granted twice")
+    waited = wait_text(page, one.way, losses, "TTL+").removesuffix(" s")
+    speed = one.acquired_per_s.median if one.acquired_per_s else None
+    return [
+        shown,
+        Measure(wait_s(page, one.way, losses), waited, "c3", "time without new locks"),
+        Measure(speed, rate_text(one.acquired_per_s, bound=one.generator_bound), "c1", "speed"),
+    ]

@@ -1,0 +1,53 @@
+"""What prices, losses and the planner's page have in common: *policies, ways to come back, disks →
+their names and what they mean*. Pure.
+
+A way is a policy, how a crashed server comes back, and what clients do then.
+"""
+
+from typing import Literal, NamedTuple, get_args
+
+# Each policy does more for durability than the one before.
+AofPolicy = Literal["none", "no", "everysec", "always"]
+Policy = Literal[AofPolicy, "waitaof"]
+Restart = Literal["at-once", "delayed"]
+AOF_POLICIES: tuple[AofPolicy, ...] = get_args(AofPolicy)
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+RESTARTS: tuple[Restart, ...] = get_args(Restart)
+TERMS = {
+    "appendfsync": "when Redis syncs its append-only file to the disk: never by itself (no), once "
+    "a second (everysec), before each reply (always); none: there is no such file",
+    "granted twice": "a second client got a lock while the lease of the first was valid",
+    "restart": "at once: the server starts again as soon as it has ended; delayed: only when the "
+    "longest TTL is over",
+    "clients abstain": "clients do not count the votes of a restarted server before the longest "
+    "TTL is over",
+    "disk": "raw: as it is; +2 ms: every fsync was made to take 2 ms longer, as cloud volumes do",
+}
+
+
+def terms(*names: str) -> dict[str, str]:
+    """What these words of a table mean."""
+    return {name: TERMS[name] for name in names}
+
+
+def disk_name(added_ms: float) -> str:
+    """The disk as it is, or what is added to each of its fsyncs."""
+    return f"+{added_ms:g} ms" if added_ms else "raw disk"
+
+
+def server_policy(policy: Policy) -> AofPolicy:
+    """The policy that servers run with."""
+    return "everysec" if policy == "waitaof" else policy
+
+
+class Way(NamedTuple):
+    """A policy, how a crashed server comes back, and whether clients let it abstain."""
+
+    policy: Policy
+    restart: Restart
+    abstention: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether nobody trusts a restarted server before the longest TTL is over."""
+        return self.abstention or self.restart == "delayed"
