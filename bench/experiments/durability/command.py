@@ -1,5 +1,5 @@
-"""`lockbench fsync` and `lockbench planner`: *options → what each fsync policy costs, and that
-beside what it loses*.
+"""`lockbench fsync`, `lockbench crash` and `lockbench planner`: *options → what each fsync policy
+costs; what each loses in a crash; both on one page, and what to choose*.
 
 Rules: what is wrong in the options is refused before anything starts; how long it will take is said
 first; progress goes to stderr, stdout holds the tables, or with --json the result and nothing else.
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.frame.experiment import Several, carry_out, experiment_options
@@ -32,8 +31,10 @@ from bench.scenario import Scenario, load
 from bench.scenario.quantity import delay_text, parse_duration, parse_target
 
 if TYPE_CHECKING:
+    from bench.experiments.durability.loss_plan import CrashPlan
+    from bench.experiments.durability.policies import Policy
     from bench.experiments.durability.price_plan import FsyncPlan
-    from bench.experiments.durability.price_result import FsyncCell, Policy
+    from bench.experiments.durability.price_result import FsyncCell
     from bench.report.kinds import Found
 
 # Fewer pairs give no interval of 95 % (Wilcoxon).
@@ -43,54 +44,52 @@ SECONDS = 0.5
 SCENARIO_SECONDS = 2.0
 WARMUP_SHARE = 0.3
 SEED = 1
-_LISTS = ("policies", "instances", "clients", "pipeline", "latency", "repeats", "seconds")
-
-# The shortest load.
-LEAST_S = 0.2
-MOST_S = 600.0
-MOST_DELAY_MS = 1000.0
 MOST_CALLERS = 65_536
-# The shortest TTL that somebody can plan.
-LEAST_TTL_MS = 1.0
-MOST_TTL_MS = 86_400_000.0
-_CALLERS = Several(click.IntRange(1, MOST_CALLERS))
+CRASHED_INSTANCES = (1, 3, 5)
+LOCKS_PER_S = 240
 _POLICIES: tuple[Policy, ...] = ("none", "no", "everysec", "always", "waitaof")
-_EACH = Several(click.Choice(_POLICIES))
+_KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
+_SHAPE = ("instances", "clients", "pipeline", "latency")
+
+
+def _duration(least: str, most: str) -> Read:
+    """A duration (ms) between these; raw: nothing is added to a disk."""
+    least_ms = parse_duration(least)
+    most_ms = parse_duration(most)
+
+    def read(text: str) -> float:
+        ms = 0.0 if text == "raw" else parse_duration(text)
+        if not least_ms <= ms <= most_ms:
+            raise ValueError(f"{text} is not between {least} and {most}")
+        return ms
+
+    return Read("duration", read)
+
+
+_CALLERS = Several(click.IntRange(1, MOST_CALLERS))
 _TAKES = (
     "Servers are started on loopback and stopped. --quick takes less than five minutes, all "
     "of it less than 35."
 )
-_COUNTS = Several(click.IntRange(1, 15))
 _OFTEN = f"turns of each policy  [{REPEATS}; quick, scenario {QUICK_REPEATS}]"
 _LONG = f"per load  [{SECONDS:g}s; of a scenario {SCENARIO_SECONDS:g}s]"
 _CALLING = "callers, each with a connection to every instance  [1,16]"
-_URL = Read("URL", parse_target)
 _HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms"
-
-
-def _delay(text: str) -> float:
-    delay_ms = 0.0 if text == "raw" else parse_duration(text)
-    if delay_ms > MOST_DELAY_MS:
-        raise ValueError(f"{text} is too slow for a disk: at most {MOST_DELAY_MS:g}ms")
-    return delay_ms
-
-
-def _load_s(text: str) -> float:
-    seconds = parse_duration(text) / 1000
-    if not LEAST_S <= seconds <= MOST_S:
-        raise ValueError(f"{text} is not between {LEAST_S:g}s and {MOST_S:g}s")
-    return seconds
 
 
 @click.command(cls=Grouped, epilog=_TAKES)
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option(
-    "--fsync", "policies", metavar="P,…", type=_EACH, help=f"{', '.join(_POLICIES)}  [all]"
+    "--fsync",
+    "policies",
+    metavar="P,…",
+    type=Several(click.Choice(_POLICIES)),
+    help=f"{', '.join(_POLICIES)}  [all]",
 )
 @click.option(
     "--instances",
     metavar="N,…",
-    type=_COUNTS,
+    type=Several(click.IntRange(1, 15)),
     help="how many servers  [1,3; with --target: all of them]",
 )
 @click.option("--users", "--clients", "clients", metavar="C,…", type=_CALLERS, help=_CALLING)
@@ -100,19 +99,19 @@ def _load_s(text: str) -> float:
 @click.option(
     "--latency",
     metavar="TIME,…",
-    type=Several(_delay),
+    type=Several(_duration("0", "1s")),
     help="added to every fsync; raw = none  [raw,2ms]",
 )
 @click.option("--repeats", metavar="R", type=click.IntRange(1, 100), help=_OFTEN)
 @click.option(
-    "--duration", "seconds", metavar="DURATION", type=Read("duration", _load_s), help=_LONG
+    "--duration", "load_ms", metavar="DURATION", type=_duration("200ms", "10m"), help=_LONG
 )
 @click.option("--quick", is_flag=True, help=_HELD)
 @click.option(
     "--target",
     "targets",
     metavar="URL",
-    type=_URL,
+    type=Read("URL", parse_target),
     multiple=True,
     help="your own server (repeatable)",
 )
@@ -135,51 +134,58 @@ def fsync(**values: Any) -> int:
     from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
     from bench.topology.server import find_server
 
-    if not values["targets"] and not values["server"] and not values["disk"]:
+    disk = values["disk"]
+    if not values["targets"] and not values["server"] and not disk:
         values["targets"] = environment_targets(quiet=values["quiet"])
     if values["scenario"] and not values["targets"]:
         values["targets"] = load(values["scenario"]).targets
-    if values["allow_config"] and not values["targets"]:
+    targets = values["targets"]
+    if values["allow_config"] and not targets:
         raise UsageError(
             "option --allow-config is for servers that are not ours: name them with --target"
         )
     plan = fsync_plan_of(values)
-    disk = values["disk"]
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")
 
     def servers() -> FsyncServers:
-        if targets := values["targets"]:
-            return UserServers(
-                targets, {cell.policy for cell in plan.cells}, allow_config=values["allow_config"]
-            )
-        return OwnServers(find_server(values["server"]), disk)
+        if not targets:
+            return OwnServers(find_server(values["server"]), disk)
+        policies = {cell.policy for cell in plan.cells}
+        return UserServers(targets, policies, allow_config=values["allow_config"])
 
     return carry_out("fsync", plan, values, partial(run_fsync, open_servers=servers))
 
 
 def fsync_plan_of(values: Values) -> FsyncPlan:
     """Return the matrix the options ask for. Raises UsageError."""
-    from bench.experiments.durability.price_plan import FsyncPlan
+    from bench.experiments.durability.price_plan import FsyncPlan, driven, full_cells, quick_cells
 
     quick = values["quick"]
     path = values["scenario"]
     scenario = load(path) if path else None
-    seconds = values["seconds"] or (SCENARIO_SECONDS if path else SECONDS)
+    seconds = SCENARIO_SECONDS if path else SECONDS
+    if values["load_ms"]:
+        seconds = values["load_ms"] / 1000
     if scenario and scenario.hold.ms > seconds * 1000:
         raise UsageError(
             f"{path}: a lock is held longer than a load of {seconds:g} s takes: longer --duration"
         )
-    is_usual = not scenario and not any(values[name] for name in ("targets", *_LISTS[1:5]))
-    if is_usual:
-        cells, about = _usual_cells(values)
+    policies = values["policies"] or _POLICIES
+    about = ""
+    if scenario or any(values[name] for name in ("targets", *_SHAPE)):
+        cells = _product(values, policies, scenario)
     else:
-        cells = _product(values, scenario)
-        about = ""
+        cores = len(os.sched_getaffinity(0))
+        cells = (quick_cells if quick else full_cells)(cores)
+        if 5 not in driven(cores):
+            but = "" if quick else " but for callers that hold their locks for 50 ms"
+            about = f"{cores} cores do not drive five servers to their maximum: N=5 is not measured"
+            about += but
     if scenario:
         about = _taken(path, scenario)
     return FsyncPlan(
-        cells=cells,
+        cells=tuple(cell for cell in cells if cell.policy in policies),
         repeats=values["repeats"] or (QUICK_REPEATS if quick or path else REPEATS),
         warmup_s=WARMUP_SHARE * seconds,
         seconds=seconds,
@@ -189,85 +195,146 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
     )
 
 
-def _usual_cells(values: Values) -> tuple[tuple[FsyncCell, ...], str]:
-    """What this machine can drive, and what is missing for that, in a sentence."""
-    from bench.experiments.durability.price_plan import driven, full_cells, quick_cells
-
-    quick = values["quick"]
-    policies = values["policies"] or _POLICIES
-    cores = len(os.sched_getaffinity(0))
-    cells = tuple(
-        cell for cell in (quick_cells if quick else full_cells)(cores) if cell.policy in policies
-    )
-    but = "" if quick else " but for callers that hold their locks for 50 ms"
-    lacking = f"{cores} cores do not drive five servers to their maximum: N=5 is not measured{but}"
-    return cells, "" if 5 in driven(cores) else lacking
-
-
 def _taken(path: Path, scenario: Scenario) -> str:
-    rate = (
-        ""
-        if scenario.rate_per_s is None
-        else f", its rate of {scenario.rate_per_s:g}/s (the maximum is looked for)"
-    )
+    rate = ""
+    if scenario.rate_per_s is not None:
+        rate = f", its rate of {scenario.rate_per_s:g}/s (the maximum is looked for)"
     return (
         f"of {path.name} are taken users {scenario.users}, processes {scenario.processes}, hold "
-        f"{delay_text(scenario.hold)} and the servers; not its resources (each caller "
-        "has its own, so nobody "
-        f"contends), TTL, think time and faults{rate}"
+        f"{delay_text(scenario.hold)} and the servers; not its resources (each caller has its own, "
+        f"so nobody contends), TTL, think time and faults{rate}"
     )
 
 
-def _product(values: Values, scenario: Scenario | None) -> tuple[FsyncCell, ...]:
+def _product(
+    values: Values, policies: tuple[Policy, ...], scenario: Scenario | None
+) -> list[FsyncCell]:
     from bench.experiments.durability.price_plan import product_cells
 
     targets = values["targets"]
-    (instances, clients, pipeline, delays) = (values[name] or () for name in _LISTS[1:5])
+    instances, clients, pipeline, latency = (values[name] for name in _SHAPE)
     if targets and (values["server"] or values["disk"]):
         raise UsageError(
             "options --server and --disk are for servers of our own: with --target leave them out"
         )
-    if targets and any(delays):
+    if targets and any(latency or ()):
         raise UsageError(
             "on servers that are not ours no fsync latency is added: leave --latency out"
         )
-    if targets and max(instances, default=0) > len(targets):
+    if targets and max(instances or (0,)) > len(targets):
         raise UsageError(
             f"option --instances: {max(instances)} is more than the {len(targets)} that "
             "--target names"
         )
-    hold = delay_text(scenario.hold) if scenario else "0"
+    usual_counts = (1,) if values["quick"] else (1, 3)
+    usual_clients = (1, 16)
+    usual_pipeline = (1,)
+    usual_ms = (0.0, 2.0)
+    hold = "0"
+    if scenario:
+        hold = delay_text(scenario.hold)
+        usual_counts = (scenario.instances,)
+        if not clients and not pipeline:
+            usual_clients = (scenario.processes,)
+            usual_pipeline = (max(1, round(scenario.users / scenario.processes)),)
+    if targets:
+        usual_counts = (len(targets),)
+    if targets or scenario:
+        usual_ms = (0.0,)
     shapes = [
-        (count, callers, hold) for count in clients or (1, 16) for callers in pipeline or (1,)
+        (count, callers, hold)
+        for count in clients or usual_clients
+        for callers in pipeline or usual_pipeline
     ]
-    if scenario is not None and not clients and not pipeline:
-        shapes = [(scenario.processes, max(1, round(scenario.users / scenario.processes)), hold)]
     if max(count * callers for count, callers, _ in shapes) > MOST_CALLERS:
         raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
-    counts = instances or _usual_counts(values, scenario)
-    usual = (0.0,) if targets or scenario else (0.0, 2.0)
-    return tuple(product_cells(values["policies"] or _POLICIES, counts, shapes, delays or usual))
+    return product_cells(policies, instances or usual_counts, shapes, latency or usual_ms)
 
 
-def _usual_counts(values: Values, scenario: Scenario | None) -> tuple[int, ...]:
-    """The Ns that are measured when the options name none."""
-    if values["targets"]:
-        return (len(values["targets"]),)
-    if scenario:
-        return (scenario.instances,)
-    return (1,) if values["quick"] else (1, 3)
+@click.command(
+    cls=Grouped,
+    epilog="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two "
+    "cores.",
+)
+@click.option(
+    "--instances",
+    metavar="N,…",
+    type=Several(click.IntRange(1, 9)),
+    help="fleets of so many servers  [1,3,5]",
+)
+@click.option(
+    "--fsync",
+    "policies",
+    metavar="P,…",
+    type=Several(click.Choice(_POLICIES[:4])),
+    help=f"only these: {', '.join(_POLICIES[:4])}",
+)
+@click.option(
+    "--kind",
+    "kinds",
+    metavar="K,…",
+    type=Several(click.Choice(_KINDS)),
+    help=f"only these: {', '.join(_KINDS)}",
+)
+@click.option(
+    "--repeats",
+    "--cuts",
+    "cuts",
+    metavar="C",
+    type=click.IntRange(1, 10_000),
+    help="cuts per cell  [20]",
+)
+@click.option(
+    "--rate",
+    metavar="L",
+    type=click.IntRange(20, 5000),
+    default=LOCKS_PER_S,
+    help=f"locks/s per fleet  [{LOCKS_PER_S}]",
+)
+@click.option(
+    "--latency",
+    "latency_ms",
+    metavar="TIME",
+    # With more an acquire under `always` takes longer than its instance time-out allows.
+    type=_duration("0", "200ms"),
+    default="raw",
+    help="added to every fsync  [raw]",
+)
+@click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
+@experiment_options("crash", seed=SEED)
+def crash(**values: Any) -> int:
+    """What is lost at a crash, by AOF policy, kind of crash, restart and vote margin; who then gets
+    a lock twice.
+
+    \b
+    kinds      clean SHUTDOWN, kill -9, kill -9 while fsync is slow, power cut,
+               power cut with a torn tail
+    restart    at once (trusted, or abstaining by the client), or delayed past
+               the longest TTL
+
+    A matrix that was cut goes on in its folder (--out). Exit code 5: what must be safe lost a lock
+    or granted it twice; 4: an expected loss did not show.
+    """
+    from bench.experiments.durability.loss_experiment import run_crash
+
+    return carry_out("crash", crash_plan_of(values), values, run_crash)
 
 
-def _ttl_ms(text: str) -> float:
-    ttl_ms = parse_duration(text)
-    if not LEAST_TTL_MS <= ttl_ms <= MOST_TTL_MS:
-        raise ValueError(
-            f"{text} is not between {LEAST_TTL_MS:g}ms and {MOST_TTL_MS / 3_600_000:g}h"
-        )
-    return ttl_ms
+def crash_plan_of(values: Values) -> CrashPlan:
+    """Return what the options ask for. Raises UsageError."""
+    from bench.experiments.durability.loss_plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
-
-_TTL = Read("duration", _ttl_ms)
+    quick = values["quick"]
+    policies = values["policies"] or _POLICIES
+    kinds = values["kinds"] or _KINDS
+    instances = sorted(values["instances"] or CRASHED_INSTANCES)
+    every = (quick_crashes if quick else full_crashes)(instances)
+    crashes = tuple(one for one in every if one.policy in policies and one.kind in kinds)
+    if not crashes:
+        more = "; leave --quick out for more of them" if quick else ""
+        raise UsageError(f"no crash has one of these policies and one of these kinds{more}")
+    cuts = values["cuts"] or CUTS
+    return CrashPlan(crashes, cuts, values["rate"], values["seed"], quick, values["latency_ms"])
 
 
 @click.command(cls=Grouped)
@@ -277,7 +344,7 @@ _TTL = Read("duration", _ttl_ms)
     "--ttl",
     "ttl_ms",
     metavar="DURATION",
-    type=Read("duration", _ttl_ms),
+    type=_duration("1ms", "24h"),
     help="your longest TTL: what a wait costs",
 )
 @click.option("--html", metavar="FILE", type=PLACE, help="write the page with its pictures, too")
@@ -294,6 +361,8 @@ def planner(**values: Any) -> int:
     say AS EXPECTED, and must be of one machine and one server. Exit code 4: nothing can be
     recommended yet.
     """
+    from msgspec.structs import replace
+
     from bench.experiments.durability.loss_result import CrashResult
     from bench.experiments.durability.planner import apart, judge_page, machine_text, plan_page
     from bench.experiments.durability.planner_words import planner_page, planner_sheet
@@ -320,7 +389,7 @@ def planner(**values: Any) -> int:
             "(--costs, --crash)"
         )
     page = plan_page(result.rows, crash, values["ttl_ms"])
-    result = msgspec.structs.replace(result, planner=page)
+    result = replace(result, planner=page)
     named = (("fsync", result), ("crash", crash))
     sources = [f"{name} {one.id} of {one.started_at}" for name, one in named if one]
     sources.append(machine_text(result.environment, describe_environment()))
@@ -331,10 +400,8 @@ def planner(**values: Any) -> int:
         print_sheet(sheet, console_on())
     write_outputs(values, sheet, suite(result))
     if values["html"]:
-        write_page(
-            planner_page(result, sources, shlex.join(["lockbench", *masked_command(sys.argv[1:])])),
-            values["html"],
-        )
+        repeat = shlex.join(["lockbench", *masked_command(sys.argv[1:])])
+        write_page(planner_page(result, sources, repeat), values["html"])
     return int(judge_page(page).exit_code or 0)
 
 
