@@ -10,7 +10,7 @@ import math
 
 from bench.experiments.durability.loss_result import Losses
 from bench.experiments.durability.policies import POLICIES, Way
-from bench.experiments.durability.price_result import AlwaysCost, PlannerPage
+from bench.experiments.durability.price_result import PlannerPage
 
 # A lease counts as over when its TTL and the drift have passed.
 DRIFT_FACTOR = 1.01
@@ -105,7 +105,7 @@ def _price_of_always(page: PlannerPage) -> tuple[str, str]:
         return "not known", "no pair of loads to compare"
     if page.always_here is None:
         return str(page.always_costs), RATIO
-    place = f"{RATIO}, {place_text(page.always_here)}"
+    place = f"{RATIO}, {page.always_here.place}"
     if page.always_costs.least != page.always_costs.most:
         place += f"; over all loads {page.always_costs}"
     return page.always_here.price, place
@@ -179,8 +179,3 @@ def _why_not_none(ways: Ways) -> str:
             "process dies, unless an fsync is running."
         )
     return text
-
-
-def place_text(cost: AlwaysCost) -> str:
-    """Return where a price was measured."""
-    return f"N={cost.instances}, {cost.load_text}, {cost.disk}"

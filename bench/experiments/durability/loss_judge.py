@@ -254,13 +254,10 @@ def judge_double_grants(row: CrashRow) -> Judged:
     if not row.asked:
         return NOT_KNOWN, "no lock was asked for while it was valid"
     doubled = row.double_grants
-    apart = row.fsync_in_flight.cuts
     if expected == "none-unless-in-flight":
-        if apart == row.cuts:
+        if row.fsync_in_flight.cuts == row.cuts:
             return NOT_KNOWN, "a sync was in flight in every cut"
-        # Older rows do not say how many locks were granted twice in cuts with a sync in flight.
-        older = row.double_grants if apart and row.verdict != VIOLATED else 0
-        doubled -= older if row.double_grants_apart is None else row.double_grants_apart
+        doubled -= row.double_grants_apart
     if expected in ("none", "none-unless-in-flight"):
         message = f"{doubled} locks were granted a second time while they were valid"
         return (VIOLATED, message) if doubled else (AS_EXPECTED, None)

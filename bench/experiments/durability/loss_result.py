@@ -111,9 +111,7 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
         MedianAndMax, says("acknowledgement of the oldest lost lock → its instance's end")
     ]
     fsync_in_flight: Annotated[SyncInFlight, says("cuts with a sync in flight")]
-    unexplained: Annotated[
-        Count | None, says("locks lost without a sync that explains it; null: older")
-    ] = None
+    unexplained: Annotated[Count, says("locks lost without a sync that explains it")]
     expected_loss: Annotated[Expected, says("what the policy promises")]
     verdict: Annotated[RowWord, says("what it came to")]
     reason: Annotated[str | None, says("why, unless as expected")]
@@ -129,8 +127,8 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
     asked: Annotated[Count, says("locks the second client asked for while they were valid")]
     double_grants: Annotated[Count, says("of those: granted to it while the first lease was valid")]
     double_grants_apart: Annotated[
-        Count | None, says("of those granted twice: in cuts with a sync in flight; null: older")
-    ] = None
+        Count, says("of those granted twice: in cuts with a sync in flight")
+    ]
     cuts_with_double_grants: Annotated[Count, says("cuts with any")]
     unavailable_s: Annotated[
         MedianAndMax, says("end of the instances → the second client's next grant of a free lock")

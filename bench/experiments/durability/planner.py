@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from bench.errors import UsageError
-from bench.experiments.durability.advice import answer, choices, place_text, seconds_text
+from bench.experiments.durability.advice import answer, choices, seconds_text
 from bench.experiments.durability.loss_result import CrashResult, CrashRow, Losses
 from bench.experiments.durability.policies import POLICIES, RESTARTS, Policy
 from bench.experiments.durability.price_judge import (
@@ -228,7 +228,7 @@ def _unmeasured(
         ),
     ):
         if unknown:
-            yield f"what always costs with {'; '.join(map(place_text, unknown))}: {why}"
+            yield f"what always costs with {'; '.join(cost.place for cost in unknown)}: {why}"
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:

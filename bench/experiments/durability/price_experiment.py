@@ -131,9 +131,9 @@ class _Visits:
         for number, block in enumerate(missing, 1 + len(self._blocks) - len(missing)):
             pace = (time.monotonic() - begun_s) / done_s if done_s else 1.0
             policies = "/".join(cell.policy for cell in block)
-            named = str(block[0]).replace(block[0].policy, policies, 1)
             left = left_text(pace * (total_s - done_s))
-            self._show(f"block {number} of {len(self._blocks)}, about {left}: {named}")
+            what = f"{policies}, {block[0].place}"
+            self._show(f"block {number} of {len(self._blocks)}, about {left}: {what}")
             for piece in self._visited(block):
                 if (piece.repeat, piece.cell) not in measured:
                     self._journal.add(piece)

@@ -16,6 +16,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 from math import inf, isfinite
 
 from msgspec.structs import asdict, replace
@@ -284,20 +285,16 @@ def _evidence(tested: str, rows: Rows) -> Evidence:
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
     """Policies that do more must not be faster than those that do less, by more than noise: else
     noise was measured."""
-    for dear in find_rows(rows):
-        for policy in (
-            TAKING_TURNS[: TAKING_TURNS.index(dear.policy)] if dear.policy in TAKING_TURNS else ()
-        ):
-            for cheap in find_rows(rows, policy=policy, **like(dear)):
+    for less, more in combinations(TAKING_TURNS, 2):
+        for dear in find_rows(rows, policy=more):
+            for cheap in find_rows(rows, policy=less, **like(dear)):
                 if times_as_fast(cheap, dear).high < math.log(1 - NOISE):
-                    where = f"N={dear.instances} {dear.shape}, {dear.disk}"
-                    text = f"N={dear.instances}, {dear.load_text}, {dear.disk}: "
-                    text += f"{policy} {cheap.rate:,.0f}/s, {dear.policy} {dear.rate:,.0f}/s"
-                    text += (
-                        ": an order that cannot be, so the machine's noise is larger than "
-                        "what the policies cost"
+                    rates = f"{less} {cheap.rate:,.0f}/s, {more} {dear.rate:,.0f}/s"
+                    text = (
+                        f"{dear.place}: {rates}: an order that cannot be, so the machine's noise "
+                        "is larger than what the policies cost"
                     )
-                    yield FsyncFinding("order", where, text, "not known")
+                    yield FsyncFinding("order", dear.place, text, "not known")
 
 
 def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
@@ -307,9 +304,8 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
             continue
         fastest = max(row.rate for row in others)
         least = min(others, key=lambda row: row.rate)
-        where = f"N={slow.instances}, 1 caller, {slow.disk}"
         text = (
-            f"{where}: always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the "
+            f"{slow.place}: always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the "
             "next slowest)"
         )
         times = times_as_fast(least, slow)
@@ -326,7 +322,7 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
         if verdict != "as expected" and for_nothing:
             verdict = "not judged"
             text = f"{text}: this disk syncs for nearly nothing"
-        yield FsyncFinding("always-slowest", where, text, verdict)
+        yield FsyncFinding("always-slowest", slow.place, text, verdict)
 
 
 def _refusals(rows: Rows) -> Iterator[FsyncFinding]:

@@ -38,15 +38,8 @@ class Setup(Section, frozen=True, kw_only=True):
         return self.clients * self.pipeline
 
     @property
-    def shape(self) -> str:
-        """As findings name their cells: connections × callers of each, and how long those hold a
-        lock."""
-        held = "" if self.hold == "0" else f", {self.hold.removeprefix('fixed:')}"
-        return f"{self.clients}×{self.pipeline}{held}"
-
-    @property
     def load_text(self) -> str:
-        """The same in words: `64 callers on 16 connections, hold 5ms`."""
+        """In words: `64 callers on 16 connections, hold 5ms`."""
         count = "1 caller" if self.callers == 1 else f"{self.callers:,} callers"
         shared = ""
         if self.pipeline > 1:
@@ -74,8 +67,13 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
         """To each instance: WAITAOF blocks one, so there each caller has its own."""
         return self.callers if self.policy == "waitaof" else self.clients
 
+    @property
+    def place(self) -> str:
+        """Where it is, without its policy."""
+        return f"N={self.instances}, {self.load_text}, {self.disk}"
+
     def __str__(self) -> str:
-        return f"N={self.instances}, {self.policy}, {self.load_text}, {self.disk}"
+        return f"{self.policy}, {self.place}"
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
@@ -205,6 +203,11 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
     low: Annotated[Amount | None, says("of its 95 % interval; null: too few pairs")] = None
     high: Annotated[Amount | None, says("of its 95 % interval; null as low")] = None
     pairs: Annotated[Count, says("of visits that it is made of")] = 0
+
+    @property
+    def place(self) -> str:
+        """Where it was measured."""
+        return f"N={self.instances}, {self.load_text}, {self.disk}"
 
     @property
     def is_known(self) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from bench.errors import UsageError
-from bench.experiments.durability.advice import place_text
 from bench.experiments.durability.loss_result import CrashResult
 from bench.experiments.durability.planner import apart, plan_page
 from bench.experiments.durability.planner_words import (
@@ -84,8 +83,8 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
 def _keys(page: PlannerPage) -> Iterator[KeyFigure]:
     """The least and the most that always costs, and the disk."""
     if costs := page.always_costs:
-        yield KeyFigure("least", costs.least.price, place_text(costs.least))
-        yield KeyFigure("most", costs.most.price, place_text(costs.most))
+        yield KeyFigure("least", costs.least.price, costs.least.place)
+        yield KeyFigure("most", costs.most.price, costs.most.place)
     if disk := page.disk_fdatasync_s:
         bound = f"p99 {latency(disk.p99)}"
         yield KeyFigure("fsync of this disk", f"p50 {latency(disk.p50)}", bound)
@@ -160,7 +159,7 @@ def figures(result: FsyncResult) -> list[Figure]:
         return []
     bars = [
         Bar(
-            place_text(cost),
+            cost.place,
             cost.ratio,
             cost.low,
             cost.high,
