@@ -15,6 +15,7 @@ from bench.experiments.durability.policies import AOF_POLICIES, terms
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, counted, decimals, latency, percent
 from bench.report.html.plot import Column, Figure, Measure, Panel, panels
+from bench.report.junit import Case, Suite
 from bench.report.sheet import (
     NOT_MEASURED,
     TO_DO,

@@ -27,8 +27,9 @@ from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.experiments.durability.policies import AofPolicy, Policy, server_policy
 from bench.experiments.durability.price_result import FsyncCell, FsyncFleet
 from bench.measure.server_facts import ServerBinary, SyncLatency
-from bench.topology.child import Leash
-from bench.topology.fleet import Fleet, fdatasync_latency, start_fleet
+from bench.topology.disk import fdatasync_latency
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.leash import Leash
 from bench.topology.probe import inspect, leaked_keys, require_independent
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
