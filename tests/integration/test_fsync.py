@@ -15,7 +15,6 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.durability import price_experiment as experiment
 from bench.experiments.durability.policies import Policy
 from bench.experiments.durability.price_experiment import (
     load_process,
@@ -219,8 +218,8 @@ def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_readmes_reproducers_run(number: int) -> None:
-    text = (Path(experiment.__file__).parent / "README.md").read_text("utf-8")
+def test_the_notebooks_programs_show_the_faults_of_servers(number: int) -> None:
+    text = (Path(__file__).parents[2] / "docs/lab/durability.md").read_text("utf-8")
     program = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[number]
     out = subprocess.check_output([sys.executable, "-c", program, with_waitaof().path], text=True)
     assert ("bytes written" if number == 0 else "locks acknowledged while rewriting") in out
