@@ -226,21 +226,21 @@ def _product(
             f"option --instances: {max(instances)} is more than the {len(targets)} that "
             "--target names"
         )
-    usual_counts = (1,) if values["quick"] else (1, 3)
-    usual_clients = (1, 16)
-    usual_pipeline = (1,)
-    usual_ms = (0.0, 2.0)
+    usual_counts = [1] if values["quick"] else [1, 3]
+    usual_clients = [1, 16]
+    usual_pipeline = [1]
+    usual_ms = [0.0, 2.0]
     hold = "0"
     if scenario:
         hold = delay_text(scenario.hold)
-        usual_counts = (scenario.instances,)
+        usual_counts = [scenario.instances]
         if not clients and not pipeline:
-            usual_clients = (scenario.processes,)
-            usual_pipeline = (max(1, round(scenario.users / scenario.processes)),)
+            usual_clients = [scenario.processes]
+            usual_pipeline = [max(1, round(scenario.users / scenario.processes))]
     if targets:
-        usual_counts = (len(targets),)
+        usual_counts = [len(targets)]
     if targets or scenario:
-        usual_ms = (0.0,)
+        usual_ms = [0.0]
     shapes = [
         (count, callers, hold)
         for count in clients or usual_clients

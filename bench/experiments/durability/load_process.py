@@ -179,6 +179,7 @@ class Callers:
         cell = order.cell
         self._seed = order.seed
         resources = [f"r{caller}" for caller in range(cell.callers)]
+        locks: list[Acquire]
         if cell.policy == "waitaof":
             locks = [WaitAofLock(order).acquire for _ in resources]
         else:

@@ -101,9 +101,10 @@ def _headline(groups: Sequence[CrashGroup]) -> str:
         back = f"up to the last {decimals(window_s)} s of locks" if window_s else "no lock"
         phrases.append(f"everysec lost {back} at a power cut")
     if groups and not phrases:
-        cuts = sum(row.cuts for row in groups)
+        lost = sum(row.lost_total for row in groups)
         at_stake = sum(row.at_stake for row in groups)
-        phrases.append(f"{_locks(groups)} lost of {at_stake:,}, in {counted(cuts, 'crash')}")
+        cuts = sum(row.cuts for row in groups)
+        phrases.append(f"{lost:,} of {at_stake:,} locks lost in {cuts:,} crashes")
     return ", ".join(phrases) or "nothing finished"
 
 

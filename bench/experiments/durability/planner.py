@@ -304,7 +304,8 @@ def _reference(rows: Rows) -> Setup | None:
 def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> Iterator[Option]:
     """By N, policy and way of coming back; that is None where no crash was made."""
     cells = crash.rows if crash else ()
-    pairs = {(one.instances, one.policy) for one in (*rows, *cells)}
+    pairs = {(row.instances, row.policy) for row in rows}
+    pairs |= {(cell.instances, cell.policy) for cell in cells}
     for instances, policy in sorted(pairs, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
         option = _speed(rows, instances, policy, reference)
         crashed: dict[tuple[int, bool], list[CrashRow]] = {}

@@ -271,7 +271,7 @@ def without_waitaof(name: str | None, version: str | None) -> str | None:
     return None if has_waitaof else f"{name} {version} has no WAITAOF (7.2 and later have)"
 
 
-def _listed(policies: set[str] | set[str | None]) -> str:
+def _listed(policies: Iterable[str | None]) -> str:
     return ", ".join(sorted(policy or "a policy they do not tell" for policy in policies))
 
 

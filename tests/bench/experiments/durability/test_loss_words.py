@@ -66,12 +66,16 @@ def test_the_verdict_and_the_three_findings_come_first() -> None:
         "0.61 s of locks at a power cut"
     )
     assert sheet(FINE).keys == (
-        ("always", "no acknowledged lock lost", "20 crashes; 95 % sure: fewer than 1 in 6"),
+        (
+            "always",
+            "no acknowledged lock lost, 0 of 1,600 locks granted twice",
+            "20 crashes; 95 % sure: fewer than 1 crash in 6",
+        ),
         ("everysec", "at most 240 locks lost", "of one power cut, at 240 locks/s"),
         (
             "delayed restart",
             "0 of 800 locks granted twice",
-            "20 crashes; 95 % sure: fewer than 1 in 6",
+            "20 crashes; 95 % sure: fewer than 1 crash in 6",
         ),
     )
 
@@ -85,16 +89,17 @@ def test_what_is_lost_what_is_kept_and_who_got_a_lock_twice() -> None:
     text = " ".join(lines)
     assert "in 20 of 40 crashes, which lost up to 14 locks" in text
     assert (
-        "always 0 locks lost, 0 of 1,600 locks granted twice in 20 crashes; 95 % sure: "
-        "fewer than 1 in 6" in text
+        "always no acknowledged lock lost, 0 of 1,600 locks granted twice (20 crashes; 95 % sure: "
+        "fewer than 1 crash in 6)" in text
     )
-    assert "400 of 400 locks granted twice" in text
+    assert "trusted at once: 400 of 400 locks granted twice (20 crashes)" in text
 
 
 def test_what_is_wrong_is_said_first_and_marked_in_its_row() -> None:
     bad = result(cuts(Crash(3, "always", "power-cut", 1, "at-once"), 2, 1))
     lines = printed(bad, 120).splitlines()
     assert lines[0].startswith("VIOLATED   always lost 80 locks")
+    assert not any("95 % sure" in line for line in lines), "a bound beside a loss says nothing"
     assert any(
         line.startswith("because") and "acknowledged locks were lost in 20 cuts" in line
         for line in lines
@@ -141,7 +146,7 @@ def test_the_first_screen_of_the_page_answers() -> None:
     places = (
         "AS EXPECTED",
         "always lost no acknowledged lock",
-        "95 % sure: fewer than 1 in 6",
+        "95 % sure: fewer than 1 crash in 6",
         'data-figure="lost"',
         "What to do",
         "lockbench planner",
