@@ -7,13 +7,14 @@ library, is imported when it is asked for.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from lockcore.clock import monotonic_ns
 from lockcore.engine.attempt import Steps, extend_steps, release_steps
@@ -22,8 +23,23 @@ from lockcore.engine.observed import Listener, Unraising
 from lockcore.engine.turns import Request
 from lockcore.errors import error_of
 from lockcore.facts.arguments import A_DAY_MS, check_lease, check_number, check_whole
-from lockcore.facts.model import Denied, InstanceStatus, Lease, OperationObserver, Outcome
-from lockcore.settings import MOST_UNOBSERVED, Settings
+from lockcore.facts.membership import Rejoin
+from lockcore.facts.model import (
+    Denied,
+    InstanceStatus,
+    Lease,
+    Observer,
+    OperationObserver,
+    Outcome,
+)
+from lockcore.settings import (
+    DEFAULT_LAG_CAP,
+    DEFAULT_RETRY,
+    MOST_UNOBSERVED,
+    LagCap,
+    RetryPolicy,
+    Settings,
+)
 
 if TYPE_CHECKING:
     from lockcore.shells.common.target import InstanceTarget
@@ -32,6 +48,7 @@ if TYPE_CHECKING:
     from lockcore.shells.threads.driver import ThreadDriver
 
 D = TypeVar("D", bound="GreenletDriver | ThreadDriver | AsyncDriver")
+F = TypeVar("F")
 Shell = Literal["auto", "gevent", "threads"]
 
 
@@ -72,6 +89,11 @@ def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:
     )
 
 
+def _as_it_is(function: F) -> F:
+    """The function itself."""
+    return function
+
+
 def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
     """The lease, or raises the error of why there is none.
 
@@ -83,38 +105,24 @@ def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
 
 
 # How a dropped Redlock is noticed. Its loop, or its thread, keeps a driver alive for ever, so
-# somebody has to notice that nobody uses the driver any more. To watch the Redlock alone is not
-# enough: in `acquire = Redlock.connect(urls).try_acquire` the method is the driver's own, and goes
-# on without the Redlock. So the two methods that a Redlock hands out are watched, too. Each has to
-# be an object that only the Redlock and its users have. A lease is not watched: without its Redlock
-# nobody can give it back. The garbage collector calls all of this, in any thread and in the middle
-# of anything. So nothing is done here: the loop is asked to close the driver.
-class _Users:
-    """Whatever can still use a driver.
-
-    When the last of it is gone, the driver is closed, and a ResourceWarning says so.
-    """
-
-    def __init__(self, driver: GreenletDriver | ThreadDriver | AsyncDriver, *users: object) -> None:
-        self._driver = driver
-        self._users = [weakref.finalize(user, self._ended) for user in users]
-        for user in self._users:
-            user.atexit = False
-
-    def _ended(self) -> None:
-        engine = self._driver.engine
-        if any(user.alive for user in self._users) or engine.retired or engine.foreign:
-            return
-        self._driver.close_soon()
-        where = ", ".join(target.address for target in self._driver.targets)
-        # The collector has called this, so no line of the user's is to blame (`stacklevel`).
-        warnings.warn(
-            f"a Redlock on {where} was dropped without close(), and is closed now; its leases last "
-            "until their TTL ends. Call close() when you are done with it, or connect it in a "
-            "`with` (`async with`) statement",
-            ResourceWarning,
-            stacklevel=1,
-        )
+# somebody has to notice that nobody uses the driver any more. A method keeps its Redlock, a lease
+# does not: without its Redlock nobody can give it back. The garbage collector calls this, in any
+# thread and in the middle of anything. So nothing is done here: the loop is asked to close the
+# driver.
+def _dropped(driver: GreenletDriver | ThreadDriver | AsyncDriver) -> None:
+    """Have a driver closed that nobody can use any more, and warn of it."""
+    if driver.engine.retired or driver.engine.foreign:
+        return
+    driver.close_soon()
+    where = ", ".join(target.address for target in driver.targets)
+    # The collector has called this, so no line of the user's is to blame (`stacklevel`).
+    warnings.warn(
+        f"a Redlock on {where} was dropped without close(), and is closed now; its leases last "
+        "until their TTL ends. Call close() when you are done with it, or connect it in a `with` "
+        "(`async with`) statement",
+        ResourceWarning,
+        stacklevel=1,
+    )
 
 
 class _AnyRedlock(Generic[D]):
@@ -122,6 +130,7 @@ class _AnyRedlock(Generic[D]):
 
     def __init__(self, driver: D) -> None:
         self._driver = driver
+        weakref.finalize(self, _dropped, driver).atexit = False
 
     def keep_alive(
         self,
@@ -215,26 +224,39 @@ class _AnyRedlock(Generic[D]):
 class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     """A lock over N independent instances, for greenlets or threads. Made by `connect`; callers may
     share it.
-
-    `try_acquire(resource, ttl_ms, wait_ms=0)`: acquire as a value, a `Lease`, or a `Denied` with
-    its outcome. `try_release(lease)`: RELEASED, GONE (it was no longer ours) or UNREACHABLE (too
-    few answered).
     """
 
     def __init__(self, driver: GreenletDriver | ThreadDriver) -> None:
         super().__init__(driver)
-        # These are methods of the driver itself, so that there is no wrapper on the hot path.
-        self.try_acquire, self.try_release = driver.methods()
-        _Users(driver, self, self.try_acquire, self.try_release)
+        # The hot path asks for nothing but these.
+        self._try_acquire = driver.try_acquire
+        self._try_release = driver.try_release
 
     @classmethod
-    def connect(cls, urls: Sequence[str], *, shell: Shell = "auto", **settings: Any) -> Redlock:
+    def connect(
+        cls,
+        urls: Sequence[str],
+        *,
+        shell: Shell = "auto",
+        key_prefix: str = "",
+        max_ttl_ms: int = 10_000,
+        instance_timeout_ms: float | None = None,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        drift_factor: float = 0.01,
+        rejoin: Rejoin = "delay",
+        observer: Observer | None = None,
+        observe_every: int = 1,
+        connect_timeout_s: float = 1.0,
+        merge_releases: bool = True,
+        lag_cap: LagCap = DEFAULT_LAG_CAP,
+    ) -> Self:
         """Connect to every instance of `urls` (redis://, rediss://, unix://), at least a quorum of
         which must answer.
 
-        `settings`: the fields of `lockcore.Settings`. `shell`: how callers wait; `auto` is gevent
-        in a monkey-patched process, else threads. Raises ValueError or TypeError for a bad setting
-        or URL, InstanceError when an instance must not take part or too few can be reached.
+        `shell`: how callers wait; `auto` is gevent in a monkey-patched process, else threads. The
+        other arguments are the fields of `lockcore.Settings`. Raises ValueError or TypeError for a
+        bad setting or URL, InstanceError when an instance must not take part or too few can be
+        reached.
 
         >>> Redlock.connect("redis://127.0.0.1")
         Traceback (most recent call last):
@@ -243,8 +265,32 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         Traceback (most recent call last):
         ValueError: instance_timeout_ms must be 0.1 … 2500, not 5000
         """
-        checked = Settings(**settings)
-        return cls(_driver_of(shell).connect(_targets_of(urls, checked), checked))
+        settings = Settings(
+            key_prefix=key_prefix,
+            max_ttl_ms=max_ttl_ms,
+            instance_timeout_ms=instance_timeout_ms,
+            retry=retry,
+            drift_factor=drift_factor,
+            rejoin=rejoin,
+            observer=observer,
+            observe_every=observe_every,
+            connect_timeout_s=connect_timeout_s,
+            merge_releases=merge_releases,
+            lag_cap=lag_cap,
+        )
+        return cls(_driver_of(shell).connect(_targets_of(urls, settings), settings))
+
+    def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
+        """Lock `resource` as `acquire` does. The value is a `Lease`, or a `Denied` (false in a
+        boolean test) with its outcome: CONTENDED, SPLIT_VOTE, UNREACHABLE or TOO_LATE.
+        """
+        return self._try_acquire(resource, ttl_ms, wait_ms)
+
+    def try_release(self, lease: Lease) -> Outcome:
+        """Give the lease back. The value is RELEASED, GONE (it was no longer ours) or UNREACHABLE
+        (too few answered).
+        """
+        return self._try_release(lease)
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
         """Lock `resource` for `ttl_ms` (1 … max_ttl_ms), and try again for up to `wait_ms`.
@@ -313,6 +359,12 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         self.close()
 
 
+# A coroutine around a coroutine costs 6,000 instructions a cycle. So the two hot methods are
+# ordinary functions that return the driver's coroutine. `inspect.iscoroutinefunction`, and with it
+# autospec, is told that they are awaited; before Python 3.12 there is no way to say so.
+_known_as_coroutine = getattr(inspect, "markcoroutinefunction", _as_it_is)
+
+
 class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
     """A lock over N independent instances, for tasks of one event loop (asyncio's own or uvloop).
 
@@ -320,19 +372,52 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
     the same.
     """
 
-    def __init__(self, driver: AsyncDriver) -> None:
-        super().__init__(driver)
-        self.try_acquire = driver.try_acquire
-        self.try_release = driver.try_release
-        _Users(driver, self, self.try_acquire, self.try_release)
-
     @classmethod
-    async def connect(cls, urls: Sequence[str], **settings: Any) -> AsyncRedlock:
+    async def connect(
+        cls,
+        urls: Sequence[str],
+        *,
+        key_prefix: str = "",
+        max_ttl_ms: int = 10_000,
+        instance_timeout_ms: float | None = None,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        drift_factor: float = 0.01,
+        rejoin: Rejoin = "delay",
+        observer: Observer | None = None,
+        observe_every: int = 1,
+        connect_timeout_s: float = 1.0,
+        merge_releases: bool = True,
+        lag_cap: LagCap = DEFAULT_LAG_CAP,
+    ) -> Self:
         """See `Redlock.connect`."""
         from lockcore.shells.tasks.driver import AsyncDriver
 
-        checked = Settings(**settings)
-        return cls(await AsyncDriver.connect(_targets_of(urls, checked), checked))
+        settings = Settings(
+            key_prefix=key_prefix,
+            max_ttl_ms=max_ttl_ms,
+            instance_timeout_ms=instance_timeout_ms,
+            retry=retry,
+            drift_factor=drift_factor,
+            rejoin=rejoin,
+            observer=observer,
+            observe_every=observe_every,
+            connect_timeout_s=connect_timeout_s,
+            merge_releases=merge_releases,
+            lag_cap=lag_cap,
+        )
+        return cls(await AsyncDriver.connect(_targets_of(urls, settings), settings))
+
+    @_known_as_coroutine
+    def try_acquire(
+        self, resource: str, ttl_ms: int, wait_ms: float = 0
+    ) -> Coroutine[Any, Any, Lease | Denied]:
+        """See `Redlock.try_acquire`."""
+        return self._driver.try_acquire(resource, ttl_ms, wait_ms)
+
+    @_known_as_coroutine
+    def try_release(self, lease: Lease) -> Coroutine[Any, Any, Outcome]:
+        """See `Redlock.try_release`."""
+        return self._driver.try_release(lease)
 
     async def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
         """See `Redlock.acquire`. A task that is cancelled while it waits leaves nothing behind."""

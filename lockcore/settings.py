@@ -7,7 +7,7 @@ Rules: every number carries its unit in its name. A value out of range is a Valu
 the value and its range.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
@@ -123,6 +123,10 @@ class LagCap:
         check_number("lag_cap.age_ms", self.age_ms, 0.1, A_DAY_MS)
 
 
+DEFAULT_RETRY = RetryPolicy()
+DEFAULT_LAG_CAP = LagCap()
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a Redlock is told when it connects.
@@ -142,14 +146,14 @@ class Settings:
     key_prefix: str = ""
     max_ttl_ms: int = 10_000
     instance_timeout_ms: float | None = None
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = DEFAULT_RETRY
     drift_factor: float = 0.01
     rejoin: Rejoin = "delay"
     observer: Observer | None = None
     observe_every: int = 1
     connect_timeout_s: float = 1.0
     merge_releases: bool = True
-    lag_cap: LagCap = field(default_factory=LagCap)
+    lag_cap: LagCap = DEFAULT_LAG_CAP
 
     def __post_init__(self) -> None:
         check_whole("max_ttl_ms", self.max_ttl_ms, 1, A_DAY_MS)

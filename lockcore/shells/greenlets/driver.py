@@ -18,7 +18,7 @@ from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not ge
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
 from lockcore.engine.turns import Request
 from lockcore.errors import CannotWaitError, InstanceClosedError
-from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.facts.model import Outcome
 from lockcore.rounds.awaited import hand_out
 from lockcore.settings import Settings
 from lockcore.shells.common.connections import LOOK_S
@@ -137,10 +137,6 @@ class GreenletDriver(LoopDriver):
         super().close_now()
         self._timer.stop()
         self._idle.stop()
-
-    def methods(self) -> tuple[Callable[..., Lease | Denied], Callable[..., Outcome]]:
-        """New method objects of `try_acquire` and `try_release`, which nobody else has."""
-        return self._shortcut.try_acquire, self._shortcut.try_release
 
     # -- hooks of LoopDriver -----------------------------------------------------------------------
 

@@ -189,10 +189,6 @@ class ThreadDriver(PolledDriver):
         """See LoopDriver.close_soon."""
         self._post(partial(self._close, 0))
 
-    def methods(self) -> tuple[Callable[..., Lease | Denied], Callable[..., Outcome]]:
-        """New method objects of `try_acquire` and `try_release`, which nobody else has."""
-        return self.try_acquire, self.try_release
-
     def check_caller(self) -> None:
         """Raises CannotWaitError unless the current thread may wait here.
 
