@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from lockcore.mask import Mask
+    from lockcore.bench import Mask
 
 
 # Of files that we write in UTF-8: a file's name may hold bytes that are none. Python keeps them as
@@ -32,7 +32,7 @@ def secrets() -> Mask:
     """What is secret in this process: it learns every URL that is read, and is asked before
     anything is said."""
     # Imported here, because the command line must start without loading the lock.
-    from lockcore.mask import Mask
+    from lockcore.bench import Mask
 
     return Mask()
 

@@ -70,7 +70,7 @@ def measured(
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
     from bench.telemetry.receiver import require_receivers
-    from lockcore.mask import masked_command
+    from lockcore.bench import masked_command
 
     require_receivers(os.environ)
     run_id = secrets.token_hex(4)

@@ -15,7 +15,7 @@ from typing import Annotated
 from bench.measure.limits import usable_cores
 from bench.measure.revision import ask_git, refusal_of
 from bench.measure.section import Amount, Count, Section, says
-from lockcore.engine import engine
+from lockcore.bench import IS_COMPILED
 
 PACKAGES = (
     "lockbench",
@@ -168,7 +168,7 @@ def versions() -> str:
 
 
 def _core() -> str:
-    return "source" if str(engine.__file__).endswith(".py") else "compiled"
+    return "compiled" if IS_COMPILED else "source"
 
 
 def _git(*arguments: str) -> str | None:

@@ -22,8 +22,8 @@ from redis.exceptions import RedisError
 from bench.recipes.plain import PlainInstance
 from bench.recipes.protocol import Recipe, RecipeSettings
 from lockcore import Denied, InstanceStatus, Lease, Outcome
+from lockcore.bench import Script
 from lockcore.clock import monotonic_ns
-from lockcore.rounds.commands import Script
 
 # The key of the counter, below the run's prefix. All resources share it.
 COUNTER = "fencing-tokens"

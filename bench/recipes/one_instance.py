@@ -29,8 +29,8 @@ from bench.recipes.plain import (
 from bench.recipes.protocol import About, RecipeSettings
 from bench.telemetry.load_log import Extension, LineLog
 from lockcore import Lease, Outcome
+from lockcore.bench import COMPARE_AND_EXTEND
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
-from lockcore.rounds.commands import COMPARE_AND_EXTEND
 
 # The delays of `backoff`.
 FIRST_MS = 100

@@ -35,13 +35,16 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.recipes.protocol import About, RecipeSettings, reach_of
 from bench.topology.target import connection_pool
 from lockcore import Denied, InstanceStatus, Lease, Outcome, Tally
+from lockcore.bench import (
+    COMPARE_AND_DELETE,
+    Closed,
+    Hello,
+    InstanceError,
+    InstanceRefusedError,
+    Script,
+)
+from lockcore.bench.sockets import shake, target_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
-from lockcore.errors import InstanceError, InstanceRefusedError
-from lockcore.facts.membership import Hello
-from lockcore.facts.model import Closed
-from lockcore.rounds.commands import COMPARE_AND_DELETE, Script
-from lockcore.shells.common.handshake import shake
-from lockcore.shells.common.target import target_of
 
 # A prime number, so that every kind of command is observed.
 OBSERVE_EVERY = 61

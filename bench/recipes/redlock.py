@@ -21,9 +21,8 @@ from bench.recipes.plain import DEFINITE, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, Acquire, Reach, RecipeSettings, Release, pass_by, reach_of
 from bench.telemetry.load_log import AttemptLog
 from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock, Tally, Vote
+from lockcore.bench import InstanceError, outcome_of, owned_outcome_of, quorum_of
 from lockcore.clock import monotonic_ns
-from lockcore.errors import InstanceError
-from lockcore.facts.quorum import outcome_of, owned_outcome_of, quorum_of
 
 OBSERVE_EVERY = 64
 

@@ -29,8 +29,8 @@ from bench.recipes.plain import DEFINITE, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, RecipeSettings
 from bench.topology.target import client_of, parse_targets
 from lockcore import Lease, Outcome, Tally
+from lockcore.bench.sockets import failure_of
 from lockcore.clock import monotonic_ns
-from lockcore.shells.common.failure import failure_of
 
 
 class MultiWrite(PlainRecipe):

@@ -56,7 +56,7 @@ def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
     """What to do about a file of `urls` with passwords that other users may read; "" for
     nothing."""
     # Imported here, because the command line must start without loading the lock.
-    from lockcore.mask import secrets_of
+    from lockcore.bench import secrets_of
 
     text = environ.get(TARGETS_FILE, "").strip()
     if not text or not any(secrets_of(url) for url in urls):

@@ -30,7 +30,7 @@ from bench.scenario.quantity import (
     says,
     toml_value,
 )
-from lockcore.mask import shown
+from lockcore.bench import shown
 
 # These scenarios are shipped with the package, so they are at hand anywhere.
 READY = Path(__file__).parents[1] / "scenarios"

@@ -204,7 +204,7 @@ def parse_target(raw: object) -> str:
     Raises ValueError with one sentence, without secrets, if lockcore cannot use it.
     """
     # Imported here: redis-py takes long to load, and most scenarios name no target.
-    from lockcore.shells.common.target import target_of
+    from lockcore.bench.sockets import target_of
 
     secrets().learn(raw)
     target_of(str(raw), 1.0, "")

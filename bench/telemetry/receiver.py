@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from bench.errors import UsageError
 from bench.telemetry.settings import GRPC, Endpoint, Environ, endpoints_of
-from lockcore.shells.common.peer import TLS_RECORDS, client_hello
+from lockcore.bench.sockets import TLS_RECORDS, client_hello
 
 # for all receivers together
 LOOK_S = 1.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from bench.errors import UsageError
-from lockcore.mask import shown
+from lockcore.bench import shown
 
 HTTP = "http/protobuf"
 GRPC = "grpc"

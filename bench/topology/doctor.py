@@ -23,10 +23,8 @@ from bench.topology.probe import denied_names, settings_of
 from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library
 from bench.topology.target import KEY_PREFIX
-from lockcore.errors import InstanceError
-from lockcore.facts.membership import MEANINGS, IdentityKind
-from lockcore.shells.common.handshake import shake
-from lockcore.shells.common.target import target_of
+from lockcore.bench import MEANINGS, IdentityKind, InstanceError
+from lockcore.bench.sockets import shake, target_of
 
 _UNREAL_S = 300e-6
 # a fifth of the usual instance timeout

@@ -24,12 +24,17 @@ from bench.measure.run_result import InfoDelta
 from bench.measure.server_facts import InstanceFacts
 from bench.topology.hazards import SETTINGS, Hazard, hazards_of, persistence_of
 from bench.topology.target import KEY_PREFIX, client_of, parse_targets
+from lockcore.bench import InstanceError
+from lockcore.bench.sockets import (
+    PATIENCE_S,
+    SENTINEL,
+    InstanceTarget,
+    dialect_of,
+    failure_of,
+    look,
+    shake,
+)
 from lockcore.clock import NS_PER_S
-from lockcore.errors import InstanceError
-from lockcore.shells.common.failure import SENTINEL, failure_of
-from lockcore.shells.common.handshake import dialect_of, shake
-from lockcore.shells.common.peer import PATIENCE_S, look
-from lockcore.shells.common.target import InstanceTarget
 
 _AOF_COUNTERS = ("aof_delayed_fsync", "aof_rewrites")
 _AOF_NOW = (

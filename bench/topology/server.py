@@ -23,8 +23,7 @@ from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.server_facts import ServerBinary
-from lockcore.shells.common.handshake import dialect_of
-from lockcore.shells.common.target import target_of
+from lockcore.bench.sockets import dialect_of, target_of
 
 SETTING = "LOCKBENCH_SERVER"
 _ON_PATH = ("redis-server", "valkey-server")

@@ -14,7 +14,7 @@ from redis.connection import ConnectionPool, SSLConnection
 from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from bench.errors import UsageError, secrets
-from lockcore.shells.common.target import InstanceTarget, target_of
+from lockcore.bench.sockets import InstanceTarget, target_of
 
 # the prefix of all keys and channels
 KEY_PREFIX = "lockbench:"

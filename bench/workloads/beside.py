@@ -19,7 +19,7 @@ from bench.measure.verdict import Kind
 from bench.topology.child import Child
 from bench.topology.servants import Guard
 from bench.workloads.plan import Plan
-from lockcore.mask import masked_command
+from lockcore.bench import masked_command
 
 READY_S = 20.0
 JUDGE_S = 120.0

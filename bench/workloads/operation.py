@@ -25,8 +25,8 @@ import gevent
 from bench.measure.record import LATE_VOTES, OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from lockcore import Denied, Lease, Outcome, Tally
+from lockcore.bench import Closed, Counted
 from lockcore.clock import monotonic_ns
-from lockcore.facts.model import Closed, Counted
 
 
 class PackedVotes(dict[Tally, int]):

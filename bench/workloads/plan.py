@@ -28,8 +28,8 @@ from bench.recipes.registry import find_recipe
 from bench.scenario import KEYS, Scenario, ScenarioKey, load
 from bench.scenario.environment import TARGETS, split_targets, targets_of
 from lockcore import RetryPolicy
+from lockcore.bench import is_secretive
 from lockcore.clock import NS_PER_MS
-from lockcore.mask import is_secretive
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
 # with it plain `locust` is led by `lockbench run`

@@ -374,7 +374,7 @@ def planner(**values: Any) -> int:
     from bench.report.html.page import write_page
     from bench.report.sheet import print_sheet
     from bench.screen import console_on, say_json
-    from lockcore.mask import masked_command
+    from lockcore.bench import masked_command
 
     require_outputs(values)
     result = _named_or_newest(values["speed"], "fsync", FsyncResult)

@@ -38,8 +38,8 @@ from bench.topology.faults.machine import cut_power
 from bench.topology.fleet import HOST, Fleet, KeptPort
 from bench.topology.shim import Control
 from lockcore import AsyncRedlock, AttemptRecord, Lease, Outcome, Vote
+from lockcore.bench import quorum_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
-from lockcore.facts.quorum import quorum_of
 
 TICK_S = 0.01
 # The most acquires of one fleet under way at once. A slow disk must not pile them up.

@@ -33,9 +33,8 @@ from bench.topology.target import client_of, parse_targets
 from bench.workloads.alarm import Pacer, PreciseAlarm
 from bench.workloads.demand import Contention, due_between, offsets_ns
 from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
+from lockcore.bench import COMPARE_AND_DELETE, quorum_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
-from lockcore.facts.quorum import quorum_of
-from lockcore.rounds.commands import COMPARE_AND_DELETE
 
 CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")

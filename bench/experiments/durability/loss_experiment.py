@@ -45,8 +45,8 @@ from bench.telemetry.settings import is_wanted
 from bench.topology.disk import fdatasync_latency
 from bench.topology.fleet import require_descriptors
 from bench.topology.server import find_server
+from lockcore.bench import LockcoreError
 from lockcore.clock import NS_PER_S
-from lockcore.errors import LockcoreError
 
 # So many fleets of DEPTH instances per core are at work at once.
 FLEETS_PER_CORE = 7

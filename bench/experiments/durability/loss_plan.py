@@ -15,7 +15,7 @@ from bench.experiments.durability.loss_result import (
 )
 from bench.experiments.durability.policies import AOF_POLICIES, RESTARTS, AofPolicy
 from bench.measure.section import Amount, Section, builtins_of
-from lockcore.facts.quorum import quorum_of
+from lockcore.bench import quorum_of
 
 TTL_MS = 2000
 # So many cuts per group. What none of them shows happens in fewer than one of seven (95 % sure).

@@ -11,7 +11,7 @@ from bench.measure.expectation import RowWord
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
-from lockcore.facts.quorum import quorum_of
+from lockcore.bench import quorum_of
 
 CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]
 Expected = Literal["none", "some", "nearly-all", "none-unless-in-flight"]

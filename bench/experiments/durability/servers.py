@@ -33,8 +33,8 @@ from bench.topology.leash import Leash
 from bench.topology.probe import inspect, leaked_keys, require_independent
 from bench.topology.shim import IGNORED, Control, Preload
 from bench.topology.target import client_of, parse_targets
+from lockcore.bench.sockets import InstanceTarget
 from lockcore.clock import NS_PER_MS
-from lockcore.shells.common.target import InstanceTarget
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
 # So many connections are allowed beyond those of the load.

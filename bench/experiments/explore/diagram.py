@@ -13,8 +13,8 @@ from itertools import groupby
 from bench.experiments.explore.result import Step
 from bench.experiments.explore.schedule import LATENCY_NS
 from bench.experiments.explore.world import START_NS, Event
+from lockcore.bench import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
-from lockcore.rounds.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND
 
 _NAMES = {
     COMPARE_AND_DELETE: "del if",

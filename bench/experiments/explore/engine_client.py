@@ -13,15 +13,21 @@ from typing import Any, TypeVar
 from bench.experiments.explore.network import SimulatedLink, SimulatedServer
 from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.world import Process, here
-from lockcore import Denied, Lease, Outcome, RetryPolicy
+from lockcore import Denied, Lease, Outcome, RetryPolicy, Settings
+from lockcore.bench import (
+    Acquisition,
+    Dialect,
+    Engine,
+    ExtendRound,
+    Hello,
+    Offer,
+    Request,
+    SetRound,
+    Turn,
+    extend_steps,
+    release_steps,
+)
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
-from lockcore.engine.attempt import Acquisition, extend_steps, release_steps
-from lockcore.engine.engine import Engine
-from lockcore.engine.turns import Offer, Request, Turn
-from lockcore.facts.membership import Hello
-from lockcore.rounds.commands import Dialect
-from lockcore.rounds.rounds import ExtendRound, SetRound
-from lockcore.settings import Settings
 
 NATIVE = Dialect("delifeq", True)
 SCRIPTS = Dialect("evalsha", False)

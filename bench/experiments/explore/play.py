@@ -29,8 +29,8 @@ from bench.experiments.explore.schedule import (
 from bench.experiments.explore.sockets import connect
 from bench.experiments.explore.world import START_NS, Actor, Event, Process, World, here, places
 from lockcore import Denied, Lease, Outcome
+from lockcore.bench import outcome_of, quorum_of
 from lockcore.clock import NS_PER_MS
-from lockcore.facts.quorum import outcome_of, quorum_of
 
 WAIT_MS = 2 * TTL_MS
 # A caller that was denied tries so many times more.

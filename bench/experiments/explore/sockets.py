@@ -270,8 +270,8 @@ def take_over() -> None:
     lockcore.clock.monotonic_ns = time.monotonic_ns
     redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain
-    from lockcore.facts.membership import Hello
-    from lockcore.shells.common.handshake import Connected
+    from lockcore.bench import Hello
+    from lockcore.bench.sockets import Connected
 
     def shake(target: Any) -> Any:
         index = int(target.address.rpartition(":")[2]) - PORT

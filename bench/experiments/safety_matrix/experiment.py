@@ -37,7 +37,7 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.scenario.quantity import require_known
 from bench.topology.child import Child
 from bench.topology.server import find_server
-from lockcore.errors import LockcoreError
+from lockcore.bench import LockcoreError
 
 # An exception of these types ends a look, and then the look says nothing.
 BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)

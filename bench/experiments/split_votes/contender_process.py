@@ -29,8 +29,8 @@ from bench.recipes.protocol import RecipeSettings
 from bench.recipes.redlock import RedlockRandomOrder, RedlockSequential
 from bench.topology.child import orders, say
 from lockcore import AttemptRecord, Denied, LagCap, Lease, Outcome, Redlock, RetryPolicy, Vote
+from lockcore.bench import quorum_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from lockcore.facts.quorum import quorum_of
 
 # There may be more contenders than cores. A reply that waits for a core must not count as lost.
 TIMEOUT_MS = 2000.0

@@ -26,8 +26,8 @@ from bench.run.servers import Servers, ask
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
 from lockcore import Outcome, Vote
+from lockcore.bench import outcome_of, quorum_of
 from lockcore.clock import NS_PER_MS, monotonic_ns
-from lockcore.facts.quorum import outcome_of, quorum_of
 
 CALIBRATION_ROUNDS = 2000
 BLOCK = 20  # trials

@@ -44,8 +44,7 @@ from bench.measure.verdict import (
     Verdict,
     conclude,
 )
-from lockcore.facts.model import Outcome, Vote
-from lockcore.facts.quorum import quorum_of
+from lockcore.bench import Outcome, Vote, quorum_of
 
 # In so many rounds a rate is off by 0.05 by chance less than 2 times in 1,000.
 LEAST_ROUNDS = 1000

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Struct
 
 from bench.measure.section import Amount, Count, Section, says
-from lockcore.facts.model import Outcome, Vote
+from lockcore.bench import Outcome, Vote
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000

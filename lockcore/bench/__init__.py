@@ -1,0 +1,63 @@
+"""The door for the bench: *what judges and loads locks → the pure parts of lockcore it builds on*.
+
+Rules: the bench imports `lockcore`, `lockcore.clock`, this module and `sockets` beside it, and
+nothing else of lockcore (checked by `make lint`). So the rings may change behind the door. Nothing
+here touches a socket, so that the bench's judges stay pure. Applications need none of it.
+"""
+
+from lockcore.engine import engine as _engine
+from lockcore.engine.attempt import Acquisition, extend_steps, release_steps
+from lockcore.engine.engine import Engine
+from lockcore.engine.turns import Offer, Request, Turn
+from lockcore.errors import InstanceError, InstanceRefusedError, LockcoreError
+from lockcore.facts.membership import MEANINGS, Hello, IdentityKind
+from lockcore.facts.model import Closed, Counted, Outcome, Vote
+from lockcore.facts.quorum import outcome_of, owned_outcome_of, quorum_of
+from lockcore.mask import Mask, is_secretive, masked_command, secrets_of, shown
+from lockcore.rounds.commands import (
+    COMPARE_AND_DELETE,
+    COMPARE_AND_DELETE_MANY,
+    COMPARE_AND_EXTEND,
+    Dialect,
+    Script,
+)
+from lockcore.rounds.rounds import ExtendRound, SetRound
+
+# True where lockcore runs as machine code.
+IS_COMPILED = not str(_engine.__file__).endswith(".py")
+
+__all__ = [
+    "COMPARE_AND_DELETE",
+    "COMPARE_AND_DELETE_MANY",
+    "COMPARE_AND_EXTEND",
+    "IS_COMPILED",
+    "MEANINGS",
+    "Acquisition",
+    "Closed",
+    "Counted",
+    "Dialect",
+    "Engine",
+    "ExtendRound",
+    "Hello",
+    "IdentityKind",
+    "InstanceError",
+    "InstanceRefusedError",
+    "LockcoreError",
+    "Mask",
+    "Offer",
+    "Outcome",
+    "Request",
+    "Script",
+    "SetRound",
+    "Turn",
+    "Vote",
+    "extend_steps",
+    "is_secretive",
+    "masked_command",
+    "outcome_of",
+    "owned_outcome_of",
+    "quorum_of",
+    "release_steps",
+    "secrets_of",
+    "shown",
+]
