@@ -154,7 +154,7 @@ class _AnyRedlock(Generic[D]):
     @property
     def instances(self) -> tuple[InstanceStatus, ...]:
         """Every instance as this client sees it now."""
-        return self._driver.engine.status()
+        return self._driver.engine.members.status()
 
     @property
     def handoffs(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from lockcore.facts.model import Counted, Outcome
+from lockcore.facts.quorum import quorum_of
 from lockcore.rounds.commands import Dialect
 
 
@@ -116,14 +117,22 @@ class Core:
     been woken. `retired`: no attempt is begun any more.
     """
 
-    ready: list[Settled]
-    woken: int
-    now_ns: int
-    instances: int
-    quorum: int
-    voters: tuple[Any, ...]
-    retired: bool
-    followed: bool
+    def __init__(self, instances: int) -> None:
+        self.instances = instances
+        self.quorum = quorum_of(instances)
+        self.voters: tuple[Any, ...] = ()
+        self.ready: list[Settled] = []
+        self.woken = 0
+        self.now_ns = 0
+        self.retired = False
+        self.followed = False
+
+    def take_ready(self) -> list[Settled]:
+        """The rounds and turns that were settled since the last call."""
+        ready = self.ready
+        self.ready = []
+        self.woken = 0
+        return ready
 
     def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
         """Queue a command for one instance."""

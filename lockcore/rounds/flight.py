@@ -21,18 +21,6 @@ from lockcore.rounds.awaited import Core, Ignored, InstancePipe, Settled
 from lockcore.rounds.commands import COMPARE_AND_DELETE_MANY
 from lockcore.rounds.resp import TRANSIENT, error_kind, request
 
-# A batch for one or two instances leaves when it has this many commands. All of those instances
-# are needed for a quorum, so they would only wait while the rest of the batch is made. With one
-# instance and 64 callers the rate rose from 158,000 to 269,000 cycles/s, with two from 112,000 to
-# 132,000. With three and more the servers have enough to do: it fell from 138,000 to 131,000.
-# At 12 commands one instance costs a fifth more CPU; at 48 nothing is gained (README, "Tried").
-EARLY: Final = 32  # commands
-
-# A batch for three or more instances leaves when it has this many commands. From 128 to 2,048 it
-# costs the same within 5 %. Without a limit the first of 5,000 commands waits 50 ms until the last
-# one is made, and has a tenth of its timeout left: 12,439 acquires of one run were UNREACHABLE.
-LARGEST: Final = 512  # commands
-
 # A batch of fewer rounds than this is counted round by round. There a flight costs more than it
 # saves.
 SMALLEST: Final = 4  # rounds

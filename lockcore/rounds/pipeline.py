@@ -58,8 +58,8 @@ MOST_KINDS: Final = 32
 MOST_UNASKED: Final = 256
 
 
-def nothing(message: object, index: int) -> None:
-    """Do nothing with a message: nobody reads what others publish."""
+def nothing(*_: object) -> None:
+    """Do nothing: nobody has asked to hear of it."""
 
 
 class Pipeline:
@@ -110,15 +110,13 @@ class Pipeline:
         "writes",
     )
 
-    def __init__(
-        self, index: int, address: str, cap: LagCap, forgot: Callable[[InstancePipe, str], None]
-    ) -> None:
+    def __init__(self, index: int, address: str, cap: LagCap) -> None:
         self.index = index
         self.address = address
         self.most_awaited = cap.operations
         self.most_kept = cap.bytes
         self.lag_ns = int(cap.age_ms * NS_PER_MS)
-        self.forgot = forgot
+        self.forgot: Callable[[InstancePipe, str], object] = nothing
         self.heard: Callable[[object, int], object] = nothing
         self.message_head = b""
         self.dialect = Dialect("evalsha", native_extend=False)

@@ -36,12 +36,15 @@ from lockcore.rounds.resp import error_kind
 class RoundEngine(Core):
     """The engine as its rounds see it.
 
-    `given_back` is the number of attempts whose release was asked for. `unanimous` is the tally of
-    a round that every instance granted: it is made once, because it is the usual one.
+    `unreleased` is the number of attempts that were sent and whose release was not asked for.
+    `unanimous` is the tally of a round that every instance granted: it is made once, because it is
+    the usual one.
     """
 
-    unanimous: Tally
-    given_back: int
+    def __init__(self, instances: int) -> None:
+        super().__init__(instances)
+        self.unreleased = 0
+        self.unanimous = Tally(granted=instances)
 
     def clean_up(self, round_: SetRound) -> None:
         """Release a lost or abandoned attempt everywhere it was sent."""
@@ -241,7 +244,7 @@ class SetRound(Counting):
         """Release, once, whatever this attempt may hold on the instances that were sent its SET."""
         if not self.cleaned:
             self.cleaned = True
-            self.engine.given_back += 1
+            self.engine.unreleased -= 1
             self.undecided = -abs(self.undecided)
             self.engine.clean_up(self)
 

@@ -139,11 +139,11 @@ class ScriptedFleet:
             return self.backlog[index]
 
         hello = Hello(run_id or f"run-{index}", uptime_s, "scripted 1", client_id)
-        self.engine.attach(index, hello, dialect or self.dialect, transmit, self.now_ns)
+        self.engine.members.attach(index, hello, dialect or self.dialect, transmit, self.now_ns)
 
     def detach(self, index: int, reason: str = "connection reset") -> None:
         """The connection of an instance ended."""
-        self.engine.detach(index, reason, self.now_ns)
+        self.engine.members.detach(index, reason, self.now_ns)
 
     def reply(self, index: int, *replies: bytes) -> None:
         """The next replies of instance `index` come in, in one piece."""
@@ -265,7 +265,7 @@ class ScriptedFleet:
     def is_empty(self) -> bool:
         """Nothing is awaited and nothing remembered: whatever was asked has been answered or given
         up."""
-        status = self.engine.status()
+        status = self.engine.members.status()
         return self.engine.is_idle and not any(one.pending or one.owed_releases for one in status)
 
 

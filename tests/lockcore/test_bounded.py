@@ -47,7 +47,7 @@ def test_the_terms_kept_are_bounded_and_those_forgotten_are_made_again() -> None
     fleet = ScriptedFleet(1)
     for ttl_ms in range(3, 3_003):
         fleet.engine.terms(ttl_ms)
-    assert 0 < len(fleet.engine._claims._terms_of) <= claims.TERMS_KEPT
+    assert 0 < len(fleet.engine.claims._terms_of) <= claims.TERMS_KEPT
     assert fleet.engine.terms(3).ttl_ms == 3
 
 

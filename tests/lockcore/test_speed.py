@@ -33,7 +33,9 @@ def engine_of(**settings: Any) -> Engine:
         [f"host:{index}" for index in range(INSTANCES)], settings_of(**settings), lambda: None
     )
     for index in range(INSTANCES):
-        engine.attach(index, Hello(f"run {index}", 1, "none", 0), DELIFEQ, lambda data: 0, START_NS)
+        engine.members.attach(
+            index, Hello(f"run {index}", 1, "none", 0), DELIFEQ, lambda data: 0, START_NS
+        )
     return engine
 
 

@@ -91,7 +91,7 @@ class House:
             return 0
 
         hello = Hello(f"run-{index}", 1_000_000, "by hand 1", 0, hears=hears)
-        self.engine.attach(index, hello, DELIFEQ, transmit, self.now_ns)
+        self.engine.members.attach(index, hello, DELIFEQ, transmit, self.now_ns)
 
     def _execute(self, index: int, command: list[bytes]) -> bytes:
         town = self.town

@@ -115,7 +115,9 @@ class EngineClient:
     @property
     def is_calm(self) -> bool:
         """Nothing is owed, awaited or to be connected."""
-        return self.engine.is_idle and None not in self._links and not any(self.engine.debts)
+        return (
+            self.engine.is_idle and None not in self._links and not any(self.engine.members.debts)
+        )
 
     # -- what a shell does -------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class EngineClient:
     def _flush(self) -> None:
         engine = self.engine
         now_ns = self._world.now_ns
-        if engine.dirty:
+        if engine.outbox.dirty:
             engine.flush(now_ns)
         self._arm()
 
@@ -156,10 +158,10 @@ class EngineClient:
     def _tick(self) -> None:
         self._ticks_ns = FAR_FUTURE_NS
         self._plan(self.engine.tick(self._world.now_ns))
-        due = self.engine.due_connects(self._world.now_ns)
+        due = self.engine.members.due_connects(self._world.now_ns)
         for index in due:
             self._connect(index)
-        if due or self.engine.dirty:
+        if due or self.engine.outbox.dirty:
             self._flush()
         if self.engine.ready:
             self._wake()
@@ -175,21 +177,23 @@ class EngineClient:
         server = self._servers[index]
         now_ns = self._world.now_ns
         if server.down or server.stopped:
-            self.engine.detach(index, "nobody answers", now_ns)
+            self.engine.members.detach(index, "nobody answers", now_ns)
             return
         self._links[index] = link = SimulatedLink(
             self._process, server, self._heard, self._broken, self._broken
         )
         hello = _hello(index, server.runs, link.id)
-        self.engine.attach(index, hello, SCRIPTS if server.is_old else NATIVE, link.send, now_ns)
+        self.engine.members.attach(
+            index, hello, SCRIPTS if server.is_old else NATIVE, link.send, now_ns
+        )
 
     def _broken(self, link: SimulatedLink) -> None:
         index = link.server.index
         if self._links[index] is link:
             self._links[index] = None
             link.close()
-            self.engine.detach(index, "broken", self._world.now_ns)
-            self._arm(self.engine.members[index].next_ns)
+            self.engine.members.detach(index, "broken", self._world.now_ns)
+            self._arm(self.engine.members.states[index].next_ns)
             self._world.later(0, self._wake)
 
     def _heard(self, link: SimulatedLink, data: bytes) -> None:

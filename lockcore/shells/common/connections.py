@@ -135,7 +135,7 @@ class Connections:
         engine = self.engine
         now_ns = monotonic_ns()
         if isinstance(result, Connected):
-            twin = twin_of(engine.members, index, result.hello)
+            twin = twin_of(engine.members.states, index, result.hello)
             if twin is None:
                 wire = Wire(
                     result.sock,
@@ -144,18 +144,18 @@ class Connections:
                 )
                 self.wires[index] = wire
                 self._watch(index, wire)
-                engine.attach(index, result.hello, result.dialect, wire.transmit, now_ns)
+                engine.members.attach(index, result.hello, result.dialect, wire.transmit, now_ns)
                 return None
             result.sock.close()
             same = f"it is the same server as {self.targets[twin].address}; each may vote once"
             result = InstanceRefusedError(self.targets[index].address, same)
         refused = isinstance(result, InstanceRefusedError)
-        engine.detach(index, result.detail or result.reason, now_ns, refused=refused)
+        engine.members.detach(index, result.detail or result.reason, now_ns, refused=refused)
         return result if isinstance(result, InstanceRefusedError) else None
 
     def connect_due(self, now_ns: int) -> None:
         """Connect to every instance that is due."""
-        for index in self.engine.due_connects(now_ns):
+        for index in self.engine.members.due_connects(now_ns):
             self._connect_later(index)
 
     def broken(self, index: int, error: Exception) -> None:
@@ -167,7 +167,7 @@ class Connections:
         self.wires[index] = None
         wire.close(hard=True)
         now_ns = monotonic_ns()
-        self.engine.detach(index, str(error) or type(error).__name__, now_ns)
+        self.engine.members.detach(index, str(error) or type(error).__name__, now_ns)
         # It is tried again, even if nobody asks for anything.
         self.arm(now_ns)
         self._wake_later()
@@ -181,7 +181,7 @@ class Connections:
                 self._unwatch(index)
                 self.wires[index] = None
                 wire.close()
-                self.engine.detach(index, "closed", monotonic_ns())
+                self.engine.members.detach(index, "closed", monotonic_ns())
 
 
 class Drain:
@@ -207,7 +207,7 @@ class Drain:
         engine = self._engine
         if now_ns >= self.deadline_ns:
             return True
-        held = engine.asked - engine.given_back
+        held = engine.unreleased
         since_ns = now_ns - self._looked_ns
         self._looked_ns = now_ns
         if not engine.is_idle or self._driver.calls or self._owes(now_ns) or held != self._held:
@@ -219,8 +219,8 @@ class Drain:
 
     def _owes(self, now_ns: int) -> bool:
         """True if what is owed may still go out. Each instance is tried once."""
-        owed = [index for index, debts in enumerate(self._engine.debts) if debts]
-        members = self._engine.members
+        owed = [index for index, debts in enumerate(self._engine.members.debts) if debts]
+        members = self._engine.members.states
         for index in owed:
             if index not in self._tried:
                 self._tried.add(index)

@@ -138,7 +138,7 @@ class LoopDriver(Connections):
             self._waking = False
             if self.engine.ready:
                 self._wake_later()
-            if self.engine.dirty and not self._flush_due:
+            if self.engine.outbox.dirty and not self._flush_due:
                 self._want_flush()
 
     def _wake_later(self) -> None:
@@ -147,11 +147,12 @@ class LoopDriver(Connections):
 
     def _want_flush(self) -> None:
         engine = self.engine
-        if engine.queued == engine.early:
+        queued = engine.outbox.queued
+        if queued == engine.outbox.early:
             self.flush()
         elif self._flush_due or self._waking:
             return
-        elif engine.queued <= FEW and await_few(engine.voters, FEW) and not engine.followed:
+        elif queued <= FEW and await_few(engine.voters, FEW) and not engine.followed:
             # Little is in flight, so it leaves at once and not at the end of the pass.
             self.flush()
         else:
@@ -233,7 +234,7 @@ class LoopDriver(Connections):
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
                 self.readable(index)
-        for index in self.engine.silent(now_ns):
+        for index in self.engine.members.silent(now_ns):
             self.broken(index, TimeoutError("it was asked and answered nothing for too long"))
         try:
             self.engine.tick(now_ns)

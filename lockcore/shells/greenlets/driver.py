@@ -69,7 +69,7 @@ class GreenletDriver(LoopDriver):
         self._idle.stop()
         for index in range(len(self._readers)):
             self._unwatch(index)
-            self.engine.detach(index, "forked", monotonic_ns())
+            self.engine.members.detach(index, "forked", monotonic_ns())
         self.engine.turns.end()
         for round_ in self.engine.ready:
             # What the parent has been granted is not granted twice.

@@ -117,7 +117,7 @@ class PolledDriver(LoopDriver):
             inbox.popleft()()
         self._run_timers(monotonic_ns())
         engine = self.engine
-        while engine.dirty or engine.ready:
+        while engine.outbox.dirty or engine.ready:
             if engine.followed:
                 self.wake()
             self.flush()

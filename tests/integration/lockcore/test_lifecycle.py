@@ -284,7 +284,7 @@ def test_who_is_refused_while_it_closes_gave_nothing_back(
     for job in waiting:
         with pytest.raises(InstanceClosedError):
             job.result()
-    assert engine.asked - engine.given_back == 1
+    assert engine.unreleased == 1
 
 
 @pytest.mark.parametrize("settled", [False, True])

@@ -74,7 +74,7 @@ def test_a_connection_that_breaks_while_owed_releases_are_sent_keeps_owing_them(
     fleet.breaks = {0}
     fleet.attach(0)
     assert not fleet.engine.pipes[0].is_open
-    assert fleet.engine.status()[0].owed_releases == owed
+    assert fleet.engine.members.status()[0].owed_releases == owed
     check_all_is_well(fleet, [])
     assert [kind for kind, _ in fleet.order(0)] == ["set"] * owed + ["release"] * owed + ["set"]
 
@@ -87,8 +87,8 @@ def test_a_connection_that_breaks_while_its_replies_are_read_forgets_the_rest() 
     fleet.at_once = True
     fleet.breaks = {0}
     fleet.reply(0, NOSCRIPT, ONE, ONE)
-    assert fleet.engine.status()[0].pending == 0
-    assert fleet.engine.status()[0].owed_releases == 3
+    assert fleet.engine.members.status()[0].pending == 0
+    assert fleet.engine.members.status()[0].owed_releases == 3
     check_all_is_well(fleet, rounds)
 
 
@@ -140,7 +140,7 @@ def test_what_was_queued_for_a_broken_connection_does_not_leave_on_the_next_one(
     fleet.flush()
     assert fleet.kinds(0).count("set") == 1
     assert fleet.about(0, release.won) == ["set", "release"]
-    assert fleet.engine.status()[0].pending == len(fleet.unanswered[0])
+    assert fleet.engine.members.status()[0].pending == len(fleet.unanswered[0])
 
 
 # -- replies that cannot be ------------------------------------------------------------------------
@@ -155,4 +155,4 @@ def test_a_reply_nobody_asked_for_is_an_error(data: bytes, company: int) -> None
     fleet.flush()
     with pytest.raises(ProtocolError, match="host:7001 sent a reply nobody asked for"):
         fleet.engine.received(1, OK * company + data, fleet.now_ns)
-    assert fleet.engine.status()[1].pending == 0
+    assert fleet.engine.members.status()[1].pending == 0

@@ -50,7 +50,7 @@ def fleet_of(instances: int = 3, rejoin: str = "trust-first", **settings: object
 
 
 def states(fleet: ScriptedFleet) -> list[str]:
-    return [member.state.value for member in fleet.engine.members]
+    return [member.state.value for member in fleet.engine.members.states]
 
 
 def told(fleet: ScriptedFleet, index: int, data: bytes) -> None:
@@ -72,7 +72,7 @@ def test_an_instance_that_was_flushed_abstains_like_a_restarted_one(
     told(fleet, 0, FLUSHED)
     assert states(fleet) == [state, "voting", "voting"]
     if state == "abstaining":
-        assert "flushed" in fleet.engine.status()[0].reason
+        assert "flushed" in fleet.engine.members.status()[0].reason
         assert fleet.engine.next_tick_ns(fleet.now_ns) == fleet.now_ns + WHOLE_NS
         fleet.tick(WHOLE_NS / NS_PER_MS)
         assert states(fleet) == ["voting"] * 3
@@ -116,7 +116,7 @@ def test_flushes_told_in_the_middle_of_replies_and_in_pieces_keep_every_reply_in
         for piece in (data[:cut], data[cut:]):
             fleet.engine.received(0, piece, fleet.now_ns)
         assert [round_.tally.granted for round_ in asked] == [1, 1, 1, 0, 0, 0]
-        assert fleet.engine.status()[0].pending == 0
+        assert fleet.engine.members.status()[0].pending == 0
 
 
 @pytest.mark.parametrize("nil", [NIL, RESP3_NIL], ids=["RESP2", "RESP3"])
@@ -148,7 +148,7 @@ def test_the_first_readonly_is_a_changed_run_id() -> None:
     round_ = fleet.ask()
     fleet.reply(0, READONLY)
     assert states(fleet) == ["abstaining", "voting", "voting"]
-    assert "replica" in fleet.engine.status()[0].reason
+    assert "replica" in fleet.engine.members.status()[0].reason
     fleet.reply(1, OK)
     fleet.reply(2, OK)
     assert name_of(round_) == "acquired"
@@ -169,7 +169,7 @@ def test_what_comes_behind_a_readonly_is_not_counted(answer: bytes) -> None:
 
 def asked_fleet() -> ScriptedFleet:
     fleet = fleet_of()
-    for member in fleet.engine.members:
+    for member in fleet.engine.members.states:
         assert member.hello is not None
         member.joined(replace(member.hello, tells=False, replid="a" * 40), 0, fleet.now_ns)
     return fleet
@@ -216,7 +216,7 @@ LOOK = [b"INFO", b"commandstats"]
 def counting_fleet(swaps: int = 4) -> ScriptedFleet:
     """Three instances that count their swaps, and that said so a second ago."""
     fleet = fleet_of()
-    for member in fleet.engine.members:
+    for member in fleet.engine.members.states:
         assert member.hello is not None
         member.hello = replace(member.hello, swaps=swaps)
     fleet.after(1000)
@@ -249,7 +249,7 @@ def test_a_swap_voids_the_first_sets_that_are_sent_after_it(rounds: int) -> None
         fleet.reply(index, stats(5), *[OK] * rounds)
     fleet.reply(2, stats(4), *[OK] * rounds)
     assert states(fleet) == ["abstaining", "abstaining", "voting"]
-    assert "databases were swapped" in fleet.engine.status()[0].reason
+    assert "databases were swapped" in fleet.engine.members.status()[0].reason
     assert {name_of(round_) for round_ in asked} == {"unreachable"}
     fleet.drain()
     assert fleet.is_empty()
@@ -283,7 +283,7 @@ class Deaf:
 def test_a_watched_set_may_be_the_one_that_the_count_of_swaps_is_read_ahead_of(rounds: int) -> None:
     """The reading ends the batch before it. That batch is told of its own watched rounds only."""
     fleet = fleet_of(observer=Deaf(), observe_every=1)
-    for member in fleet.engine.members:
+    for member in fleet.engine.members.states:
         assert member.hello is not None
         member.hello = replace(member.hello, swaps=0)
     fleet.ask("the reading before")
@@ -303,7 +303,7 @@ def test_a_reading_of_swaps_is_no_part_of_what_locks_cost(tells: bool) -> None:
     counted = counting_fleet()
     plain = fleet_of()
     plain.after(1000)
-    for member in counted.engine.members:
+    for member in counted.engine.members.states:
         assert member.hello is not None
         member.hello = replace(member.hello, tells=tells)
     text = stats(4)
@@ -315,8 +315,8 @@ def test_a_reading_of_swaps_is_no_part_of_what_locks_cost(tells: bool) -> None:
     counted.reply(0, reply if tells else text, OK)
     plain.ask()
     plain.reply(0, OK)
-    one = counted.engine.status()[0]
-    other = plain.engine.status()[0]
+    one = counted.engine.members.status()[0]
+    other = plain.engine.members.status()[0]
     assert counted.sent[0][0] == LOOK
     assert (one.commands, one.bytes_sent, one.bytes_received) == (
         other.commands,
@@ -503,6 +503,6 @@ def test_a_wall_clock_that_is_set_moves_no_start() -> None:
 def test_process_numbers_of_two_machines_make_no_twins() -> None:
     fleet = fleet_of(2)
     kvrocks = Hello("process 1", 10, "kvrocks", 1, identity=IdentityKind.PROCESS, started_s=5.0)
-    fleet.engine.members[0].hello = kvrocks
-    assert fleet.engine.members[0].state is State.VOTING
-    assert twin_of(fleet.engine.members, 1, kvrocks) is None
+    fleet.engine.members.states[0].hello = kvrocks
+    assert fleet.engine.members.states[0].state is State.VOTING
+    assert twin_of(fleet.engine.members.states, 1, kvrocks) is None

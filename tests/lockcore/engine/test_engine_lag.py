@@ -22,7 +22,7 @@ def capped(**cap: float) -> ScriptedFleet:
 
 
 def states(fleet: ScriptedFleet) -> list[str]:
-    return [status.state for status in fleet.engine.status()]
+    return [status.state for status in fleet.engine.members.status()]
 
 
 def ask_much(fleet: ScriptedFleet, operations: int) -> None:
@@ -39,7 +39,7 @@ def test_an_instance_whose_oldest_command_is_too_old_lags_and_one_at_the_cap_doe
     assert states(fleet) == ["voting"] * 3
     fleet.tick(0.000001)
     assert states(fleet) == ["voting", "voting", "lagging"]
-    assert fleet.engine.status()[SLOW].reason == "1 commands not answered for 50 ms"
+    assert fleet.engine.members.status()[SLOW].reason == "1 commands not answered for 50 ms"
 
 
 def lagging() -> ScriptedFleet:
@@ -80,7 +80,7 @@ def test_it_votes_again_as_soon_as_it_has_answered_everything() -> None:
     assert fleet.about(SLOW, lost) == []
     fleet.reply(SLOW, OK)
     assert states(fleet) == ["voting"] * 3
-    assert fleet.engine.status()[SLOW].reason == ""
+    assert fleet.engine.members.status()[SLOW].reason == ""
     assert len(fleet.ask("next").voters) == 3
 
 
@@ -154,5 +154,5 @@ def test_who_is_over_the_cap_is_left_out_by_the_very_flush_that_finds_it(
     assert states(fleet) == ["voting"] * 3
     fleet.backlog[SLOW] = 1_001
     ask_much(fleet, 1)
-    assert fleet.engine.status()[SLOW].reason == reason
+    assert fleet.engine.members.status()[SLOW].reason == reason
     assert [pipe.index for pipe in fleet.ask("next").voters] == [0, 1]

@@ -14,11 +14,11 @@ WHOLE_MS = TTL_MS + drift_ns(TTL_MS, 0.01) / NS_PER_MS
 
 
 def states(fleet: ScriptedFleet) -> list[str]:
-    return [status.state for status in fleet.engine.status()]
+    return [status.state for status in fleet.engine.members.status()]
 
 
 def owed(fleet: ScriptedFleet) -> list[int]:
-    return [status.owed_releases for status in fleet.engine.status()]
+    return [status.owed_releases for status in fleet.engine.members.status()]
 
 
 def test_an_engine_that_nobody_has_any_more_is_freed() -> None:
@@ -70,7 +70,7 @@ def test_a_restarted_instance_abstains_for_the_whole_max_ttl_and_drift(rejoin: s
     fleet.detach(0)
     fleet.attach(0, "restarted", uptime_s=1_000_000)
     assert states(fleet) == ["abstaining", "voting", "voting"]
-    assert "restarted" in fleet.engine.status()[0].reason
+    assert "restarted" in fleet.engine.members.status()[0].reason
     assert fleet.engine.next_tick_ns(fleet.now_ns) == fleet.now_ns + WHOLE_MS * NS_PER_MS
     fleet.after(WHOLE_MS)
     fleet.now_ns -= 1
@@ -80,7 +80,7 @@ def test_a_restarted_instance_abstains_for_the_whole_max_ttl_and_drift(rejoin: s
     fleet.now_ns += 1
     fleet.tick()
     assert states(fleet)[0] == "voting"
-    assert fleet.engine.status()[0].reason == ""
+    assert fleet.engine.members.status()[0].reason == ""
     assert len(fleet.ask("b").voters) == 3
 
 
@@ -197,8 +197,8 @@ def test_the_old_connection_is_killed_before_anything_else_goes_over_the_new_one
     assert fleet.sent[0][1] == [b"CLIENT", b"KILL", b"ID", b"40"]
     assert fleet.kinds(0) == ["set", "other", "release", "set"]
     fleet.reply(0, b"-ERR No such client\r\n", ONE, OK)
-    assert fleet.engine.status()[0].pending == 0
-    assert fleet.engine.status()[0].errors == {}
+    assert fleet.engine.members.status()[0].pending == 0
+    assert fleet.engine.members.status()[0].errors == {}
 
 
 @pytest.mark.parametrize("why", ["restarted", "its id is not known"])
@@ -224,11 +224,11 @@ def test_a_lost_instance_is_tried_again_after_pauses_that_double_to_two_seconds(
         next_ns = fleet.engine.next_tick_ns(fleet.now_ns)
         pauses.append((next_ns - fleet.now_ns) / NS_PER_MS)
         fleet.now_ns = next_ns - 1
-        assert fleet.engine.due_connects(fleet.now_ns) == []
+        assert fleet.engine.members.due_connects(fleet.now_ns) == []
         fleet.now_ns += 1
-        assert fleet.engine.due_connects(fleet.now_ns) == [0]
+        assert fleet.engine.members.due_connects(fleet.now_ns) == [0]
         # asked for once, until attach or detach answers
-        assert fleet.engine.due_connects(fleet.now_ns) == []
+        assert fleet.engine.members.due_connects(fleet.now_ns) == []
     assert pauses == [50, 100, 200, 400, 800, 1600, 2000, 2000, 2000]
     fleet.attach(0)
     fleet.detach(0)
@@ -238,22 +238,22 @@ def test_a_lost_instance_is_tried_again_after_pauses_that_double_to_two_seconds(
 def test_an_instance_that_never_came_up_is_tried_at_once() -> None:
     fleet = ScriptedFleet(3, connect=False)
     fleet.attach(1)
-    assert fleet.engine.due_connects(fleet.now_ns) == [0, 2]
+    assert fleet.engine.members.due_connects(fleet.now_ns) == [0, 2]
     assert states(fleet) == ["down", "voting", "down"]
-    assert fleet.engine.status()[0].reason == "not connected yet"
+    assert fleet.engine.members.status()[0].reason == "not connected yet"
 
 
 def test_a_refused_instance_says_why_and_is_tried_again(fleet: ScriptedFleet) -> None:
     fleet.detach(1)
-    fleet.engine.detach(1, "it is a replica", fleet.now_ns, refused=True)
-    status = fleet.engine.status()[1]
+    fleet.engine.members.detach(1, "it is a replica", fleet.now_ns, refused=True)
+    status = fleet.engine.members.status()[1]
     assert (status.state, status.reason) == ("refused", "it is a replica")
     fleet.after(3_000)
-    assert fleet.engine.due_connects(fleet.now_ns) == [1]
+    assert fleet.engine.members.due_connects(fleet.now_ns) == [1]
 
 
 def test_the_same_server_twice_is_found_by_its_run_id(fleet: ScriptedFleet) -> None:
-    members = fleet.engine.members
+    members = fleet.engine.members.states
     twin = Hello("run-2", 10, "scripted 1", 1)
     assert twin_of(members, 0, twin) == 2
     assert twin_of(members, 2, twin) is None
@@ -270,7 +270,7 @@ def test_the_status_shows_an_instance_as_it_stands() -> None:
     fleet.reply(0, OK)
     fleet.detach(1)
     fleet.attach(1)
-    first, second, _ = fleet.engine.status()
+    first, second, _ = fleet.engine.members.status()
     assert (first.index, first.address, first.state, first.reason) == (0, "host:7000", "voting", "")
     assert (first.run_id, first.server, first.release_command) == ("run-0", "scripted 1", "evalsha")
     assert (first.commands, first.writes, first.reads, first.bytes_received) == (1, 1, 1, len(OK))

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from lockcore.engine.outbox import EARLY, LARGEST
 from lockcore.facts.model import Lease
-from lockcore.rounds.flight import EARLY, LARGEST
 from tests.doubles.keyspace import OK
 from tests.lockcore.scripted import (
     DELEX,
@@ -25,8 +25,10 @@ def test_a_batch_leaves_in_one_write_per_instance(fleet: ScriptedFleet) -> None:
     fleet.flush()
     assert [len(writes) for writes in fleet.writes] == [1, 1, 1]
     assert fleet.writes[0] == fleet.writes[1] == fleet.writes[2]
-    assert [status.commands for status in fleet.engine.status()] == [10, 10, 10]
-    assert [status.bytes_sent for status in fleet.engine.status()] == [len(fleet.writes[0][0])] * 3
+    assert [status.commands for status in fleet.engine.members.status()] == [10, 10, 10]
+    assert [status.bytes_sent for status in fleet.engine.members.status()] == [
+        len(fleet.writes[0][0])
+    ] * 3
 
 
 def test_a_flush_is_wanted_once_per_batch(fleet: ScriptedFleet) -> None:
@@ -51,7 +53,7 @@ def test_the_first_commands_of_a_large_batch_leave_while_the_others_are_made(
         fleet.begin(f"r{number}")
         if fleet.wanted > before:
             wanted_at.append(number)
-        if fleet.engine.queued == fleet.engine.early:
+        if fleet.engine.outbox.queued == fleet.engine.outbox.early:
             fleet.flush()
     assert wanted_at == [1, most, most + 1, 2 * most, 2 * most + 1]
     assert len(fleet.writes[0]) == 2
@@ -62,10 +64,10 @@ def test_an_engine_is_idle_when_nothing_is_queued_and_nothing_awaited() -> None:
     seen = [fleet.engine.is_idle]
     fleet.begin("a")
     fleet.begin("b")
-    assert fleet.engine.queued == 2
+    assert fleet.engine.outbox.queued == 2
     seen.append(fleet.engine.is_idle)
     fleet.flush()
-    assert fleet.engine.queued == 0
+    assert fleet.engine.outbox.queued == 0
     seen.append(fleet.engine.is_idle)
     fleet.reply(0, OK, OK)
     seen.append(fleet.engine.is_idle)
@@ -120,7 +122,7 @@ def test_whatever_is_mixed_every_connection_keeps_the_order_of_submission(seed: 
             fleet.flush()
     fleet.flush()
     assert [fleet.order(index) for index in range(instances)] == expected
-    assert [status.commands for status in fleet.engine.status()] == [
+    assert [status.commands for status in fleet.engine.members.status()] == [
         len(commands) for commands in fleet.sent
     ]
 

@@ -36,7 +36,7 @@ def test_releases_of_one_turn_are_merged_into_one_script() -> None:
     for index in range(3):
         fleet.reply(index, b"*5\r\n:1\r\n:0\r\n:1\r\n:0\r\n:1\r\n")
     assert [name_of(round_) for round_ in rounds] == ["released", "gone"] * 2 + ["released"]
-    assert [status.commands for status in fleet.engine.status()] == [6, 6, 6]
+    assert [status.commands for status in fleet.engine.members.status()] == [6, 6, 6]
 
 
 def test_a_single_release_is_not_merged() -> None:

@@ -112,7 +112,11 @@ def test_a_timeout_is_counted_on_the_instances_that_did_not_answer(fleet: Script
     fleet.reply(0, OK)
     fleet.reply(1, NIL)
     fleet.tick(50)
-    assert [dict(status.errors) for status in fleet.engine.status()] == [{}, {}, {"TIMEOUT": 1}]
+    assert [dict(status.errors) for status in fleet.engine.members.status()] == [
+        {},
+        {},
+        {"TIMEOUT": 1},
+    ]
 
 
 @pytest.mark.parametrize("company", [0, 1, 5])
@@ -142,7 +146,7 @@ def test_answers_that_come_after_the_timeout_leave_nothing_behind_either(
     fleet.tick(60)
     assert fleet.is_empty()
     assert rounds_kept(fleet.engine) == []
-    late = [status.late_replies for status in fleet.engine.status()]
+    late = [status.late_replies for status in fleet.engine.members.status()]
     assert late == [len(rounds)] * 3
 
 
@@ -154,7 +158,7 @@ def test_late_answers_to_releases_and_extensions_are_counted(fleet: ScriptedFlee
     fleet.tick(60)
     fleet.reply(0, OK, ONE)
     fleet.reply(1, OK)
-    assert [status.late_replies for status in fleet.engine.status()] == [2, 1, 0]
+    assert [status.late_replies for status in fleet.engine.members.status()] == [2, 1, 0]
 
 
 @pytest.mark.parametrize("company", [0, 2])

@@ -515,7 +515,7 @@ def test_a_value_that_is_no_owner_token_costs_what_a_held_lock_costs(value: byte
     for server in town.servers:
         server.put(b"shop:stock", value)
     waiting = town.houses[0].asks(wait_ms=60_000)
-    received = town.houses[0].engine.status()[0].bytes_received
+    received = town.houses[0].engine.members.status()[0].bytes_received
     town.commands.clear()
     for _ in range(300):
         town.run(after_ms=10)
@@ -523,7 +523,7 @@ def test_a_value_that_is_no_owner_token_costs_what_a_held_lock_costs(value: byte
     looks = 3_000 // 190
     instances = 3
     assert town.commands["SET"] <= (0 if value else looks * (SOON_FREE + 1) * instances)
-    assert town.houses[0].engine.status()[0].bytes_received - received < 10_000
+    assert town.houses[0].engine.members.status()[0].bytes_received - received < 10_000
     for server in town.servers:
         server.drop(b"shop:stock")
     for _ in range(100):

@@ -16,7 +16,7 @@ def settled(waiter: object) -> Settled:
 
 def of(*waiters: object) -> Core:
     """An engine for which something is ready that each of them waits for."""
-    engine = Core()
+    engine = Core(1)
     engine.ready = list(map(settled, waiters))
     engine.woken = 0
     return engine

@@ -227,7 +227,7 @@ def test_while_a_long_message_comes_nothing_of_it_is_kept_and_silence_is_noticed
     for _ in range(60):
         fleet.engine.received(0, b"+OK\r\n" * 10_000, fleet.now_ns)
         assert pipe._kept == b""
-        silent += fleet.engine.silent(fleet.now_ns)
+        silent += fleet.engine.members.silent(fleet.now_ns)
         fleet.tick(50)
     assert silent
 
@@ -240,7 +240,7 @@ def test_messages_alone_are_no_answers() -> None:
     silent: list[int] = []
     for _ in range(60):
         fleet.engine.received(0, b">2\r\n$7\r\nmessage\r\n$1\r\nx\r\n", fleet.now_ns)
-        silent += fleet.engine.silent(fleet.now_ns)
+        silent += fleet.engine.members.silent(fleet.now_ns)
         fleet.tick(50)
     assert silent
 

@@ -81,7 +81,7 @@ def test_only_ok_grants_a_set_and_only_nil_refuses_it(
         "contended"
     ]
     assert rounds[0].tally == (0, 0, 3, 0, 0, 0)
-    assert fleet.engine.status()[0].errors == {"UNEXPECTED": 1}
+    assert fleet.engine.members.status()[0].errors == {"UNEXPECTED": 1}
 
 
 @pytest.mark.parametrize("dialect", [DELIFEQ, EVALSHA], ids=["native", "script"])
@@ -173,7 +173,7 @@ def test_the_kinds_of_errors_kept_are_few_whatever_a_server_makes_up() -> None:
         fleet.ask(f"r{number}")
         fleet.reply(0, f"-{word} no\r\n".encode())
         fleet.drain()
-    errors = fleet.engine.status()[0].errors
+    errors = fleet.engine.members.status()[0].errors
     assert len(errors) == pipeline.MOST_KINDS + 1
     assert sum(errors.values()) == len(words)
     assert errors["OTHER"] == len(words) - pipeline.MOST_KINDS
@@ -186,7 +186,7 @@ def test_the_first_word_of_an_error_is_a_kind_only_if_it_looks_like_one(reply: b
     fleet = ScriptedFleet(1)
     fleet.ask()
     fleet.reply(0, reply)
-    assert fleet.engine.status()[0].errors == {"ERR": 1}
+    assert fleet.engine.members.status()[0].errors == {"ERR": 1}
     assert error_kind(b"OK") is UNEXPECTED
 
 
@@ -213,7 +213,7 @@ def test_the_error_of_one_part_of_a_merged_release_is_that_parts_alone(
         hear(fleet, b"*%d\r\n" % releases + b"".join(lines), how)
         expected = ["unreachable" if number == wrong else "released" for number in range(releases)]
         assert [name_of(round_) for round_ in rounds] == expected
-        assert fleet.engine.status()[0].errors == {"WRONGTYPE": 1}
+        assert fleet.engine.members.status()[0].errors == {"WRONGTYPE": 1}
         assert fleet.is_empty()
 
 
@@ -241,7 +241,7 @@ def test_what_is_said_to_a_whole_merged_release_answers_no_part_and_each_is_sent
     assert [name_of(round_) for round_ in rounds] == ["unreachable"] + ["released"] * (releases - 1)
     fleet.flush()
     assert not any(fleet.unanswered)
-    assert [status.owed_releases for status in fleet.engine.status()] == [1, 1, 1]
+    assert [status.owed_releases for status in fleet.engine.members.status()] == [1, 1, 1]
 
 
 def test_a_part_that_is_sent_alone_and_never_answered_times_out() -> None:
@@ -310,7 +310,7 @@ def test_an_instance_that_answers_nothing_is_given_up_after_two_seconds_and_not_
     fleet.ask()
     fleet.reply_all(OK, of=[1, 2])
     silent_ms = 0
-    while not (given_up := fleet.engine.silent(fleet.now_ns)):
+    while not (given_up := fleet.engine.members.silent(fleet.now_ns)):
         fleet.tick(10)
         silent_ms += 10
         assert silent_ms < 10_000
@@ -322,7 +322,7 @@ def test_a_shell_that_ticks_when_told_to_gives_it_up_soon_after(fleet: ScriptedF
     fleet.ask()
     fleet.reply_all(OK, of=[1, 2])
     started_ns = fleet.now_ns
-    while not fleet.engine.silent(fleet.now_ns):
+    while not fleet.engine.members.silent(fleet.now_ns):
         fleet.now_ns = max(fleet.engine.next_tick_ns(fleet.now_ns), fleet.now_ns + 1)
         fleet.tick()
         assert fleet.now_ns < started_ns + 10 * NS_PER_S
@@ -333,7 +333,7 @@ def look_for(fleet: ScriptedFleet, ms: int, then: object = None) -> list[int]:
     """Every 50 ms; `then` happens in between."""
     found: list[int] = []
     for _ in range(ms // 50):
-        found += fleet.engine.silent(fleet.now_ns)
+        found += fleet.engine.members.silent(fleet.now_ns)
         fleet.tick(50)
         if callable(then):
             then()

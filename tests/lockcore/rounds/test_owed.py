@@ -63,7 +63,7 @@ def released(fleet: ScriptedFleet, leases: list[Lease], reply: bytes) -> list[ro
 
 
 def owes(fleet: ScriptedFleet) -> int:
-    return fleet.engine.status()[ILL].owed_releases
+    return fleet.engine.members.status()[ILL].owed_releases
 
 
 def until_asked(fleet: ScriptedFleet, reply: bytes = b"", limit_ms: int = 60_000) -> list[float]:
@@ -196,7 +196,7 @@ def test_what_was_never_set_is_not_owed(fleet: ScriptedFleet) -> None:
         fleet.reply_all(b"-MISCONF\r\n")
         fleet.flush()
         fleet.reply_all(b"-MISCONF\r\n")
-    assert [status.owed_releases for status in fleet.engine.status()] == [0, 0, 0]
+    assert [status.owed_releases for status in fleet.engine.members.status()] == [0, 0, 0]
 
 
 def test_what_was_set_before_it_became_unwell_is_owed_when_its_attempt_is_lost(
@@ -207,7 +207,7 @@ def test_what_was_set_before_it_became_unwell_is_owed_when_its_attempt_is_lost(
     fleet.reply_all(b"-MISCONF\r\n", of=[0, 1])
     fleet.flush()
     fleet.reply_all(b"-MISCONF\r\n")
-    assert [status.owed_releases for status in fleet.engine.status()] == [0, 0, 1]
+    assert [status.owed_releases for status in fleet.engine.members.status()] == [0, 0, 1]
 
 
 def test_an_owed_release_is_not_owed_for_longer_because_its_connection_breaks_again_and_again() -> (

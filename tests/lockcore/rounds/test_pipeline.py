@@ -214,7 +214,7 @@ def test_a_batch_in_flight_shows_the_votes_it_has_so_far(fleet: ScriptedFleet) -
         (1, 0, 0, 0, 0, 2)
     ] * 3
     assert [name_of(round_) for round_ in rounds] == ["acquired"] * 3 + [None] * 3
-    assert [status.pending for status in fleet.engine.status()] == [0, 3, 6]
+    assert [status.pending for status in fleet.engine.members.status()] == [0, 3, 6]
 
 
 def test_a_settled_round_is_reported_once() -> None:

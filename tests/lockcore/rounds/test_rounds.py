@@ -191,7 +191,7 @@ def test_a_late_reply_is_read_counted_and_changes_nothing(fleet: ScriptedFleet) 
     before = round_.tally
     fleet.reply(2, OK)
     assert round_.tally == before == (0, 2, 0, 1, 0, 0)
-    assert [status.late_replies for status in fleet.engine.status()] == [0, 0, 1]
+    assert [status.late_replies for status in fleet.engine.members.status()] == [0, 0, 1]
     assert fleet.about(2, round_) == ["set", "release"]
 
 

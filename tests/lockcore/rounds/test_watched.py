@@ -244,7 +244,7 @@ def test_an_observer_that_raises_costs_no_vote_and_is_told_of() -> None:
     ):
         run = acquiring(fleet).answer(OK, OK, OK)
     assert isinstance(run.result, Lease)
-    assert [status.state for status in fleet.engine.status()] == ["voting"] * 3
+    assert [status.state for status in fleet.engine.members.status()] == ["voting"] * 3
 
 
 def test_an_observer_that_raises_costs_no_vote_where_warnings_are_errors(

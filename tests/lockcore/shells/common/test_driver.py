@@ -48,7 +48,7 @@ class Driver(LoopDriver):
         )
         for index in range(3):
             self.wires[index] = Wire()  # type: ignore[assignment]
-            self.engine.attach(
+            self.engine.members.attach(
                 index, Hello(f"run-{index}", 1_000_000, "scripted 1", 0), DIALECT, self._transmit, 0
             )
 

@@ -1,0 +1,184 @@
+"""Who may vote: *connections made and lost, lag, time → the voters*.
+
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
+`Final`, and no attribute of `Core` is declared again.
+
+Rules: the state of one instance is decided in facts/membership.py. What is batched for the old
+voters goes to them before the voters change. The same voters are the same tuple again, so that a
+release knows by identity whether its round was sent to those who vote now.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lockcore.clock import NS_PER_MS
+from lockcore.engine.amnesia import Amnesia
+from lockcore.engine.outbox import Outbox
+from lockcore.facts.membership import VOTING, Hello, Membership, State, abstention_ns, forgotten_ns
+from lockcore.facts.model import InstanceStatus
+from lockcore.rounds.awaited import Ignored
+from lockcore.rounds.claims import Recent
+from lockcore.rounds.commands import Dialect
+from lockcore.rounds.owed import Debts
+from lockcore.rounds.pipeline import Pipeline, Transmit
+from lockcore.rounds.resp import request
+from lockcore.rounds.rounds import RoundEngine
+from lockcore.settings import Settings
+
+VOTER_SETS_KEPT: Final = 64
+
+# How often an instance is looked at that does not vote and has not answered.
+LOOK_NS: Final = 500 * NS_PER_MS
+
+
+class Members:
+    """The instances of one Redlock.
+
+    `states` has the standing of each, `debts` the releases that each has still to get, `amnesia`
+    notices which have forgotten their locks. The voters are `Core.voters`.
+    """
+
+    def __init__(
+        self,
+        engine: RoundEngine,
+        pipes: Sequence[Pipeline],
+        outbox: Outbox,
+        settings: Settings,
+        wake: Callable[[int], object],
+    ) -> None:
+        self._engine = engine
+        self._pipes = pipes
+        self._outbox = outbox
+        self._settings = settings
+        self.states = [Membership() for _ in pipes]
+        forgotten = forgotten_ns(settings.rejoin, settings.max_ttl_ms, settings.drift_factor)
+        self.amnesia = Amnesia(engine, self.states, forgotten, self.recount)
+        for pipe in pipes:
+            pipe.forgot = self.amnesia.noticed
+        self.debts = [Debts(engine, pipe, settings, wake) for pipe in pipes]
+        self._voter_sets: Recent[tuple[int, ...], tuple[Pipeline, ...]] = Recent(VOTER_SETS_KEPT)
+
+    def attach(
+        self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int
+    ) -> None:
+        """A connection is ready: the instance votes, or abstains.
+
+        Whatever is owed to it goes out.
+        """
+        self._engine.now_ns = now_ns
+        pipe = self._pipes[index]
+        state = self.states[index]
+        settings = self._settings
+        earlier = state.hello
+        abstention = abstention_ns(
+            hello, earlier, settings.rejoin, settings.max_ttl_ms, settings.drift_factor
+        )
+        state.joined(hello, abstention, now_ns)
+        pipe.open(transmit, dialect)
+        if earlier is not None:
+            pipe.reconnects += 1
+            if earlier.run_id == hello.run_id and earlier.client_id:
+                # What the old connection still carries must not arrive behind what is owed.
+                kill = request(b"CLIENT", b"KILL", b"ID", b"%d" % earlier.client_id)
+                self._outbox.unicast(pipe, kill, Ignored(now_ns))
+        self.debts[index].connected(now_ns)
+        self.recount()
+
+    def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
+        """The connection ended or could not be made.
+
+        Votes that are still out are SILENT, and releases that are still out are owed.
+        """
+        self._engine.now_ns = now_ns
+        pipe = self._pipes[index]
+        self.states[index].lost(reason, now_ns, refused=refused)
+        if pipe.is_open:
+            self._outbox.spill()
+            losses = pipe.break_off()
+            self.recount()
+            for awaited in losses:
+                awaited.silence(pipe)
+        else:
+            self.debts[index].forget(now_ns)
+
+    def recount(self) -> None:
+        """Count the voters anew."""
+        self._outbox.spill()
+        indices = list[int]()
+        if not self._engine.retired:
+            indices = [index for index, state in enumerate(self.states) if state.state is VOTING]
+        voting = tuple(indices)
+        voters = self._voter_sets.get(voting)
+        if voters is None:
+            voters = tuple([self._pipes[index] for index in voting])
+            self._voter_sets.keep(voting, voters)
+        self._engine.voters = voters
+        self._outbox.voters_changed(merge_releases=self._settings.merge_releases)
+
+    # -- lag and time ------------------------------------------------------------------------------
+
+    def leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
+        """Send no more SETs to the voters for which there is a reason against it.
+
+        They vote again when they have answered everything.
+        """
+        reasons = [(pipe, reason) for pipe in self._engine.voters if (reason := reason_of(pipe))]
+        for pipe, reason in reasons:
+            self.states[pipe.index].lagged(reason)
+        if reasons:
+            self.recount()
+
+    def leave_out_by_size(self) -> None:
+        """Leave out the voters that have not answered, or not taken, too much."""
+        if [pipe for pipe in self._pipes if pipe.over_size()]:
+            self.leave_out(Pipeline.over_size)
+
+    def answered(self, pipe: Pipeline) -> None:
+        """An instance has sent something: it may have caught up."""
+        state = self.states[pipe.index]
+        if state.state is State.LAGGING and not pipe.pending:
+            state.caught_up()
+            self.recount()
+
+    def tick(self, now_ns: int) -> None:
+        """Send what is owed, end abstentions, notice lag, and ask what does not tell by itself."""
+        for debts in self.debts:
+            debts.tick(now_ns)
+        if len(self._engine.voters) < len(self.states):
+            returned = [state for state in self.states if state.abstained(now_ns)]
+            if returned:
+                self.recount()
+        if [pipe for pipe in self._engine.voters if pipe.pending]:
+            self.leave_out(lambda pipe: pipe.over_age(now_ns))
+        self.amnesia.ask(self._pipes, now_ns)
+
+    def next_ns(self, now_ns: int) -> int:
+        """When an instance needs a look next."""
+        voters = self._engine.voters
+        due = [debts.due_ns for debts in self.debts]
+        due += [state.next_ns for state in self.states]
+        due += [
+            now_ns + (pipe.lag_ns if pipe in voters else LOOK_NS)
+            for pipe in self._pipes
+            if pipe.pending
+        ]
+        return min(due)
+
+    def silent(self, now_ns: int) -> list[int]:
+        """The instances to break off and to connect anew.
+
+        They were asked something and have answered nothing for `silence_ns`.
+        """
+        silence_ns = self._settings.silence_ns
+        return [pipe.index for pipe in self._pipes if pipe.is_silent(now_ns, silence_ns)]
+
+    def due_connects(self, now_ns: int) -> list[int]:
+        """The instances to connect now.
+
+        Each is named once, until `attach` or `detach` says what came of it.
+        """
+        return [index for index, state in enumerate(self.states) if state.is_taken_up(now_ns)]
+
+    def status(self) -> tuple[InstanceStatus, ...]:
+        """Every instance as it stands now."""
+        return tuple(map(Pipeline.status, self._pipes, self.states, map(len, self.debts)))
