@@ -89,11 +89,6 @@ def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:
     )
 
 
-def _as_it_is(function: F) -> F:
-    """The function itself."""
-    return function
-
-
 def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
     """The lease, or raises the error of why there is none.
 
@@ -362,7 +357,10 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 # A coroutine around a coroutine costs 6,000 instructions a cycle. So the two hot methods are
 # ordinary functions that return the driver's coroutine. `inspect.iscoroutinefunction`, and with it
 # autospec, is told that they are awaited; before Python 3.12 there is no way to say so.
-_known_as_coroutine = getattr(inspect, "markcoroutinefunction", _as_it_is)
+def _known_as_coroutine(function: F) -> F:
+    """The function itself, marked as one whose value is awaited."""
+    mark: Callable[[F], F] | None = getattr(inspect, "markcoroutinefunction", None)
+    return function if mark is None else mark(function)
 
 
 class AsyncRedlock(_AnyRedlock["AsyncDriver"]):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
-from typing import Self
+from typing import Self, cast
 
 from redis.exceptions import RedisError
 
@@ -21,7 +21,7 @@ from bench.recipes.plain import DEFINITE, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, Acquire, Reach, RecipeSettings, Release, pass_by, reach_of
 from bench.telemetry.load_log import AttemptLog
 from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock, Tally, Vote
-from lockcore.bench import InstanceError, outcome_of, owned_outcome_of, quorum_of
+from lockcore.bench import InstanceError, Rejoin, outcome_of, owned_outcome_of, quorum_of
 from lockcore.clock import monotonic_ns
 
 OBSERVE_EVERY = 64
@@ -49,7 +49,7 @@ class RedlockRecipe:
                 max_ttl_ms=settings.max_ttl_ms,
                 instance_timeout_ms=settings.instance_timeout_ms,
                 retry=settings.retry,
-                rejoin=settings.rejoin,
+                rejoin=cast("Rejoin", settings.rejoin),
                 # The judge expects a command of each release (`Circumstances.releases_ask`).
                 merge_releases=False,
                 connect_timeout_s=settings.connect_timeout_s,

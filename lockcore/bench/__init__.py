@@ -10,7 +10,7 @@ from lockcore.engine.attempt import Acquisition, extend_steps, release_steps
 from lockcore.engine.engine import Engine
 from lockcore.engine.turns import Offer, Request, Turn
 from lockcore.errors import InstanceError, InstanceRefusedError, LockcoreError
-from lockcore.facts.membership import MEANINGS, Hello, IdentityKind
+from lockcore.facts.membership import MEANINGS, Hello, IdentityKind, Rejoin
 from lockcore.facts.model import Closed, Counted, Outcome, Vote
 from lockcore.facts.quorum import outcome_of, owned_outcome_of, quorum_of
 from lockcore.mask import Mask, is_secretive, masked_command, secrets_of, shown
@@ -46,6 +46,7 @@ __all__ = [
     "Mask",
     "Offer",
     "Outcome",
+    "Rejoin",
     "Request",
     "Script",
     "SetRound",

@@ -281,10 +281,10 @@ def submit(engine: Engine, round_: Round) -> None:
 
 def rounds_kept(engine: Engine) -> list[object]:
     """Every round the engine still holds anywhere, found by following its references: what a leak
-    would be made of. Which leases callers have may be known on purpose (`holders`, bounded)."""
+    would be made of."""
     kinds = (SetRound, ReleaseRound, MergedReply, Flight, Ignored, OwedRelease, SentAgain)
     passed = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, Settings)
-    seen = {id(engine), id(engine.turns.holders)}
+    seen = {id(engine)}
     ahead = gc.get_referents(engine)
     kept: list[object] = []
     while ahead:

@@ -37,8 +37,8 @@ from bench.measure.server_facts import ServerBinary
 from bench.topology.faults.machine import cut_power
 from bench.topology.fleet import HOST, Fleet, KeptPort
 from bench.topology.shim import Control
-from lockcore import AsyncRedlock, AttemptRecord, Lease, Outcome, Vote
-from lockcore.bench import quorum_of
+from lockcore import AsyncRedlock, AttemptRecord, Lease, Observer, Outcome, Vote
+from lockcore.bench import Rejoin, quorum_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
 TICK_S = 0.01
@@ -269,18 +269,23 @@ class OneCut:
                 self._place.urls(order[: quorum + margin]), "trust", observer=first
             )
             self._firsts[first] = await stack.enter_async_context(lock)
-        for rejoin in ("trust",) if self._crash.restart == "delayed" else ("trust", "trust-first"):
+        policies: tuple[Rejoin, ...] = ("trust", "trust-first")
+        if self._crash.restart == "delayed":
+            policies = ("trust",)
+        for rejoin in policies:
             lock = await self._client(self._place.fleet.urls, rejoin)
             self._seconds.append(await stack.enter_async_context(lock))
 
-    async def _client(self, urls: Sequence[str], rejoin: str, **settings: object) -> AsyncRedlock:
+    async def _client(
+        self, urls: Sequence[str], rejoin: Rejoin, observer: Observer | None = None
+    ) -> AsyncRedlock:
         return await AsyncRedlock.connect(
             urls,
             key_prefix=self._prefix,
             max_ttl_ms=TTL_MS,
             instance_timeout_ms=INSTANCE_TIMEOUT_MS,
             rejoin=rejoin,
-            **settings,
+            observer=observer,
         )
 
     async def _end_under_load(self) -> None:
