@@ -19,7 +19,7 @@ from bench.experiments.safety_matrix.leases import SKIPPED, RowSetup
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, VIOLATED
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore.engine import engine
-from lockcore.rounds import claims
+from lockcore.rounds import awaited, claims
 from tests.conftest import Ended as Typed
 from tests.integration.locust_runs import ROOT
 
@@ -47,7 +47,7 @@ def two_sides(fleet: Fleet) -> bool:
 
 
 def test_a_quorum_off_by_one_is_found_out(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "quorum_of", lambda instances: instances // 2)
+    monkeypatch.setattr(awaited, "quorum_of", lambda instances: instances // 2)
     assert two_sides(fleet)
 
 
@@ -79,7 +79,7 @@ class SearchHere:
 @pytest.mark.parametrize(
     "place, name, planted",
     [
-        (engine, "quorum_of", lambda instances: instances // 2),
+        (awaited, "quorum_of", lambda instances: instances // 2),
         (engine.Engine, "clean_up", lambda *_: None),
     ],
 )

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from lockcore.clock import NS_PER_MS
-from lockcore.engine import engine
+from lockcore.engine import members
 from lockcore.engine.turns import Turn
 from lockcore.rounds import claims
 from lockcore.rounds.deadlines import Deadlines, Timetable
@@ -60,7 +60,7 @@ def test_the_voter_sets_kept_are_bounded() -> None:
             fleet.detach(index)
         else:
             fleet.attach(index)
-    assert 0 < len(fleet.engine._voter_sets) <= engine.VOTER_SETS_KEPT
+    assert 0 < len(fleet.engine.members._voter_sets) <= members.VOTER_SETS_KEPT
 
 
 # -- time ------------------------------------------------------------------------------------------

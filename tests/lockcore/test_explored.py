@@ -15,11 +15,11 @@ from bench.experiments.explore.schedule import at_random
 from bench.experiments.explore.search import BLOCK, Hunt, hunt, numbered, setting_of
 from bench.recipes.redlock import RedlockRecipe
 from lockcore.clock import NS_PER_S
-from lockcore.engine import attempt, engine
+from lockcore.engine import attempt, members
 from lockcore.engine.engine import Engine
 from lockcore.engine.turns import Turns
 from lockcore.facts.model import Lease
-from lockcore.rounds import claims
+from lockcore.rounds import awaited, claims
 from lockcore.rounds.commands import Dialect
 from lockcore.rounds.flight import Answers, Flight
 from lockcore.rounds.rounds import SetRound
@@ -120,7 +120,7 @@ def _misread(change: Callable[[list[int]], list[int]]) -> Callable[..., Answers]
 
 
 PLANTED: dict[str, tuple[object, str, object, str]] = {
-    "a quorum off by one": (engine, "quorum_of", lambda instances: instances // 2, "a lease was"),
+    "a quorum off by one": (awaited, "quorum_of", lambda instances: instances // 2, "a lease was"),
     "votes counted twice": (SetRound, "reply", _twice, "a lease was"),
     "a refusal of a batch given to the next round": (
         Flight,
@@ -144,7 +144,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         lambda self, pipe, round_: None,
         "a key was",
     ),
-    "a skipped abstention": (engine, "abstention_ns", lambda *_: 0, "two leases valid"),
+    "a skipped abstention": (members, "abstention_ns", lambda *_: 0, "two leases valid"),
     "a release without owner check": (
         Dialect,
         "encode_release",

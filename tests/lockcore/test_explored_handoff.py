@@ -20,6 +20,7 @@ from bench.recipes.redlock import RedlockRecipe
 from lockcore.clock import NS_PER_S
 from lockcore.engine.engine import Engine
 from lockcore.engine.handoff import Handoff
+from lockcore.engine.members import Members
 from lockcore.facts.membership import Hello
 from lockcore.rounds.rounds import SetRound
 from tests.lockcore.scripted import rounds_kept
@@ -58,7 +59,7 @@ def words_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client pushes, and hears on every connection it makes."""
     settings = replace(engine_client.SETTINGS, retry=replace(engine_client.RETRY, policy="push"))
     connect = EngineClient._connect
-    attach = Engine.attach
+    attach = Members.attach
 
     def hearing(self: EngineClient, index: int) -> None:
         connect(self, index)
@@ -66,13 +67,13 @@ def words_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
         if link is not None and self.engine.handoff is not None:
             link.inbox = self.engine.handoff.inbox  # type: ignore[attr-defined]
 
-    def attached(self: Engine, index: int, hello: Hello, *told: Any) -> None:
+    def attached(self: Members, index: int, hello: Hello, *told: Any) -> None:
         attach(self, index, replace(hello, hears=True), *told)
 
     monkeypatch.setattr(engine_client, "SETTINGS", settings)
     monkeypatch.setattr(SimulatedServer, "execute", execute)
     monkeypatch.setattr(EngineClient, "_connect", hearing)
-    monkeypatch.setattr(Engine, "attach", attached)
+    monkeypatch.setattr(Members, "attach", attached)
 
 
 def broken(number: int) -> tuple[str, str, int, Counter[bytes]]:

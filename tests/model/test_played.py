@@ -18,9 +18,9 @@ from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.search import hunt, numbered, setting_of
 from bench.recipes.redlock import RedlockRecipe
 from lockcore import Denied, Lease, Outcome
-from lockcore.engine import attempt, engine
+from lockcore.engine import attempt, members
 from lockcore.engine.engine import Engine
-from lockcore.rounds import claims
+from lockcore.rounds import awaited, claims
 from lockcore.rounds.commands import Dialect
 from tests.model.checker import REMOVED
 
@@ -79,9 +79,9 @@ def _one_longer_ttl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PLANTED: dict[str, Plant] = {
-    "a quorum is a majority": _set(engine, "quorum_of", lambda instances: instances // 2),
+    "a quorum is a majority": _set(awaited, "quorum_of", lambda instances: instances // 2),
     "validity leaves room for drift": _set(claims, "drift_ns", lambda ttl_ms, factor: 0),
-    "a restarted instance abstains": _set(engine, "abstention_ns", lambda *_: 0),
+    "a restarted instance abstains": _set(members, "abstention_ns", lambda *_: 0),
     "no client has a longer TTL than instances abstain": _one_longer_ttl,
     "a release asks for the owner": _set(
         Dialect, "encode_release", property(lambda self: (b"*3\r\n$3\r\nDEL\r\n").__add__)

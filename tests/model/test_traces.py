@@ -5,8 +5,7 @@ from itertools import islice
 
 import pytest
 
-from lockcore.engine import engine
-from lockcore.rounds import claims
+from lockcore.rounds import awaited, claims
 from tests.model.checker import missing
 from tests.model.traces import TraceStep, accepted, played
 
@@ -39,7 +38,7 @@ def test_a_course_with_one_step_changed_is_not(kind: str) -> None:
 def test_a_grant_by_too_few_votes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control, planted into lockcore: a schedule soon shows a grant that the model does
     not take."""
-    monkeypatch.setattr(engine, "quorum_of", lambda instances: instances // 2)
+    monkeypatch.setattr(awaited, "quorum_of", lambda instances: instances // 2)
     traces = taken(60)
     which, where = accepted(traces).refused
     assert traces[which][where].do == "grant"
