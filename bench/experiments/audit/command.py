@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from bench.frame.experiment import carry_out, experiment_options
-from bench.frame.options import Grouped, Offered
+from bench.frame.options import PLACE, Grouped, Offered
 
 HELD = 3
 REPEATS = 10
@@ -39,6 +39,12 @@ def _schedules() -> Iterable[str]:
     multiple=True,
     help="only this one (repeatable); a wrong name lists them",
 )
+@click.option(
+    "--drivers",
+    metavar="FOLDER",
+    type=PLACE,
+    help="also the libraries of FOLDER/libraries.toml, by the drivers beside it",
+)
 @click.option("--quick", is_flag=True, help="each schedule once")
 @experiment_options("audit")
 def audit(**values: Any) -> int:
@@ -48,6 +54,7 @@ def audit(**values: Any) -> int:
     code 5: lockcore was broken; 4: a planted fault was not found. What others do decides nothing.
     """
     from bench.experiments.audit.experiment import AuditPlan, chosen, known, run_audit
+    from bench.experiments.audit.libraries import read_libraries
     from bench.experiments.audit.result import AuditConditions
 
     plays = (
@@ -55,5 +62,9 @@ def audit(**values: Any) -> int:
         if values["quick"]
         else AuditConditions(held=HELD, repeats=REPEATS)
     )
-    plan = AuditPlan(known(values["libraries"]), chosen(values["schedules"]), plays, values["seed"])
+    entries = read_libraries()
+    if (folder := values["drivers"]) is not None:
+        entries += read_libraries(folder.resolve())
+    libraries = known(entries, values["libraries"])
+    plan = AuditPlan(libraries, chosen(values["schedules"]), plays, values["seed"])
     return carry_out("audit", plan, values, run_audit)

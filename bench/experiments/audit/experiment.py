@@ -20,8 +20,10 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError, UsageError
+from bench.experiments.audit.installed import LibraryDriver, install, ours
 from bench.experiments.audit.judge import judge_cells
-from bench.experiments.audit.party import HangsError, NotApplicableError, promise_of
+from bench.experiments.audit.libraries import LibraryEntry
+from bench.experiments.audit.party import HangsError, NotApplicableError
 from bench.experiments.audit.result import (
     CONTROL,
     NO_FAULT,
@@ -29,11 +31,10 @@ from bench.experiments.audit.result import (
     AuditResult,
     Cell,
     CellWord,
+    MissingLibrary,
 )
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule, UnmetError
 from bench.experiments.audit.stage import Stage
-from bench.experiments.contest.installed import PEERS, Contestant, install, ours
-from bench.experiments.contest.result import Missing
 from bench.measure.run_result import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
@@ -52,12 +53,9 @@ SLOW = ("java", "node")
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """What to play, with its controls, and how often.
+    """What to play, with its controls, and how often."""
 
-    `libraries`: words of their names; none = all.
-    """
-
-    libraries: Sequence[str]
+    libraries: Sequence[LibraryEntry]
     schedules: Sequence[AuditSchedule]
     conditions: AuditConditions
     seed: int
@@ -69,14 +67,17 @@ def chosen(names: Sequence[str]) -> list[AuditSchedule]:
     return [SCHEDULES[name] for name in SCHEDULES if name in (names or SCHEDULES)]
 
 
-def known(words: Sequence[str]) -> Sequence[str]:
-    """Return `words`. Raises UsageError for one that stands in no library's name."""
-    names = [peer.name for peer in PEERS] + ["control"]
+def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
+    """Those whose name contains one of `words`; all, if there are none. Raises UsageError for a
+    word that stands in no library's name; that of the controls is fine."""
+    names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):
             meant = nearest(word, names) or f"; the libraries are {', '.join(names)}"
             raise UsageError(f"there is no library {word!r}{meant}")
-    return words
+    return [
+        entry for entry in entries if not words or any(word in entry.library.name for word in words)
+    ]
 
 
 def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult]:
@@ -87,16 +88,16 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
     plan = order.plan
     server = find_server(order.server)
     with Experiment(order) as experiment:
-        libraries: list[Contestant | Missing] = []
+        libraries: list[LibraryDriver | MissingLibrary] = []
         cells: list[Cell] = []
         with experiment.cuttable():
             controls = (
                 ours(CONTROL + name)
                 for name in (NO_FAULT, *(one.facts.name for one in plan.schedules))
             )
-            libraries += [*controls, *install(CACHE.resolve(), plan.libraries, show)]
+            libraries += [*controls, *install(plan.libraries, CACHE.resolve(), show)]
             _Playing(plan, server, show).run(
-                [one for one in libraries if isinstance(one, Contestant)], cells
+                [one for one in libraries if isinstance(one, LibraryDriver)], cells
             )
         experiment.require(cells)
         result = AuditResult(
@@ -104,8 +105,8 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
             fleet=OwnFleet(server=server),
             conditions=plan.conditions,
             schedules=tuple(one.facts for one in plan.schedules),
-            libraries=tuple(one.peer for one in libraries if isinstance(one, Contestant)),
-            absent=tuple(one for one in libraries if isinstance(one, Missing)),
+            libraries=tuple(one.library for one in libraries if isinstance(one, LibraryDriver)),
+            absent=tuple(one for one in libraries if isinstance(one, MissingLibrary)),
             cells=tuple(cells),
             verdict=judge_cells(cells, interrupted=experiment.cut),
         )
@@ -121,13 +122,15 @@ class _Playing:
         self._show = show
         self._stop = Event()
 
-    def run(self, contestants: Sequence[Contestant], cells: list[Cell]) -> None:
-        """Add a cell per contestant and schedule to `cells`, in order; what Ctrl-C cuts is left
+    def run(self, drivers: Sequence[LibraryDriver], cells: list[Cell]) -> None:
+        """Add a cell per library and schedule to `cells`, in order; what Ctrl-C cuts is left
         out."""
-        by_name = {one.peer.name: one for one in contestants}
-        slow_first = sorted(contestants, key=lambda one: one.peer.kind not in SLOW)
+        by_name = {one.library.name: one for one in drivers}
+        slow_first = sorted(drivers, key=lambda one: one.library.kind not in SLOW)
         with ThreadPoolExecutor(AT_ONCE * len(os.sched_getaffinity(0))) as pool:
-            begun = {pool.submit(self._play_all, one, cells): one.peer.name for one in slow_first}
+            begun = {
+                pool.submit(self._play_all, one, cells): one.library.name for one in slow_first
+            }
             try:
                 for number, one in enumerate(as_completed(begun), 1):
                     one.result()
@@ -144,19 +147,19 @@ class _Playing:
                 with self._stage(by_name[cell.library]) as stage:
                     cells[index] = self._cell(stage, SCHEDULES[cell.schedule])
 
-    def _play_all(self, contestant: Contestant, cells: list[Cell]) -> None:
-        name = contestant.peer.name
+    def _play_all(self, driver: LibraryDriver, cells: list[Cell]) -> None:
+        name = driver.library.name
         fault = name.removeprefix(CONTROL) if name.startswith(CONTROL) else NO_FAULT
-        with self._stage(contestant) as stage:
+        with self._stage(driver) as stage:
             for one in self._plan.schedules:
                 if self._stop.is_set():
                     break
                 if fault in (NO_FAULT, one.facts.name):
                     cells.append(self._cell(stage, one))
 
-    def _stage(self, contestant: Contestant) -> Stage:
+    def _stage(self, driver: LibraryDriver) -> Stage:
         return Stage(
-            contestant, min(INSTANCES, max(contestant.peer.instances)), self._server, self._stop
+            driver, min(INSTANCES, max(driver.library.instances)), self._server, self._stop
         )
 
     def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
@@ -182,7 +185,7 @@ def play(stage: Stage, one: AuditSchedule) -> Cell:
     verdict, happened = _played(stage, one)
     promise = ""
     if verdict == "does not":
-        promise = promise_of(stage.name, one.facts.name)
+        promise = stage.driver.words.promise_of(one.facts.name)
     return Cell(
         library=stage.name,
         schedule=one.facts.name,

@@ -2,20 +2,14 @@
 
 Rules: a process of its own; nobody is waited for longer than `PATIENCE_S`. What it was granted is
 recorded as a load's operations: a lease ends when the library says so at the grant, else a TTL
-after its acquire was begun. Every step is noted in its library's own words: its calls as its README
-writes them, with what was asked for in `$ttl_ms`, `$ttl_s` and `$wait_s`. `libraries.toml` says
-nothing that the drivers do not do.
+after its acquire was begun. Every step is noted in its library's own words (libraries.py).
 """
 
 import select
 import signal
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from string import Template
 from threading import Event
 from typing import TypeVar
 
@@ -24,8 +18,8 @@ import numpy as np
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.contest.clients.loops import ClientOrder
-from bench.experiments.contest.installed import Contestant
+from bench.experiments.audit.clients.lock import ClientOrder
+from bench.experiments.audit.installed import LibraryDriver
 from bench.measure.history import History
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, RECORD_FIELDS, OperationFacts
 from bench.topology.child import Child
@@ -50,45 +44,6 @@ LOOK_S = 0.1
 # A client with one of these exit codes was killed from outside, for example for want of memory. Its
 # library is not to blame.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-
-
-class LibraryWords(msgspec.Struct, frozen=True):
-    """The code of each step.
-
-    `promise`: what its documentation says, and where; `promises`: nearer, by schedule.
-    """
-
-    connect: str = "connects"
-    acquire: str = "acquire, for $ttl_ms ms"
-    release: str = "release"
-    extend: str = "extend, by $ttl_ms ms"
-    held: str = "is it held?"
-    hold: str = "with lock: body, for $ttl_ms ms"
-    fork: str = "a forked child: acquire"
-    promise: str = ""
-    promises: Mapping[str, str] = {}
-
-    def call(self, do: str, ttl_ms: int, wait_ms: int) -> str:
-        """The code of a step."""
-        text: str = getattr(self, do)
-        return Template(text).substitute(
-            ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}"
-        )
-
-
-def promise_of(name: str, schedule: str) -> str:
-    """What the documentation of a library says to a schedule; "" if nothing was found."""
-    own = words_of(name)
-    algorithm = words_of("algorithm").promises.get(schedule)
-    page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
-    return own.promises.get(schedule) or "; ".join(filter(None, (own.promise, page)))
-
-
-@cache
-def words_of(name: str) -> LibraryWords:
-    """Return the words of a peer or control called `name`."""
-    text = (resources.files(__package__) / "libraries.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text).get(name, {}), LibraryWords)
 
 
 def history_of(operations: Iterable[OperationFacts]) -> History:
@@ -134,7 +89,7 @@ class Party(Child):
 
     def __init__(
         self,
-        contestant: Contestant,
+        driver: LibraryDriver,
         order: ClientOrder,
         environ: Mapping[str, str],
         folder: Path,
@@ -145,13 +100,13 @@ class Party(Child):
         self._cut = cut or Event()
         super().__init__(
             f"a client of {order.name}",
-            [*contestant.command, "steps"],
+            [*driver.command, "steps"],
             environ=environ,
             folder=folder,
         )
         self.operations: list[OperationFacts] = []
         self.note: Callable[[str], None] = lambda _step: None
-        self._words = words_of(order.name)
+        self._words = driver.words
         self._asked_ns = 0
         self._ttl_ms = 0
         # The moment when the keys of its last lock end.

@@ -3,11 +3,11 @@ typed result*."""
 
 from typing import Annotated, Literal
 
-from bench.experiments.contest.result import Missing, Peer
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, says
 
+Language = Literal["lockcore", "python", "node", "go", "rust", "java"]
 CellWord = Literal["holds", "does not", "not applicable", "not known"]
 # A control's name is this prefix and the planted fault.
 CONTROL = "control: "
@@ -53,6 +53,23 @@ class AuditedSchedule(Section, frozen=True):
     source: Annotated[str, says("who says that it matters")]
 
 
+class Library(Section, frozen=True):
+    """A lock library, or a lock with a planted fault."""
+
+    name: Annotated[str, says("of the library's lock")]
+    kind: Annotated[Language, says("what it is written for")]
+    home: Annotated[str, says("its folder in the cache; empty: our own environment")] = ""
+    packages: Annotated[tuple[str, ...], says("what is installed for it")] = ()
+    instances: Annotated[tuple[int, ...], says("the N it can lock on")] = (1, 3, 5)
+
+
+class MissingLibrary(Section, frozen=True, kw_only=True):
+    """A library that could not take part."""
+
+    name: Annotated[str, says("of the library's lock")]
+    reason: Annotated[str, says("why not")]
+
+
 class AuditConditions(Section, frozen=True, kw_only=True):
     """Under which all was played."""
 
@@ -69,7 +86,7 @@ class AuditResult(Document, frozen=True, kw_only=True):
     conditions: Annotated[AuditConditions, says("under which all was played")]
     schedules: Annotated[tuple[AuditedSchedule, ...], says("what was played")]
     libraries: Annotated[
-        tuple[Peer, ...], says("who was there, lockcore and the controls included")
+        tuple[Library, ...], says("who was there, lockcore and the controls included")
     ]
-    absent: Annotated[tuple[Missing, ...], says("who could not be had, and why")]
+    absent: Annotated[tuple[MissingLibrary, ...], says("who could not be had, and why")]
     cells: Annotated[tuple[Cell, ...], says("what came of it")]

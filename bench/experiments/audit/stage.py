@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.audit.clients.lock import ClientOrder
+from bench.experiments.audit.installed import LibraryDriver
 from bench.experiments.audit.party import (
     LONG_MS,
     PATIENCE_S,
@@ -29,11 +31,8 @@ from bench.experiments.audit.party import (
     Party,
     Said,
     history_of,
-    words_of,
 )
 from bench.experiments.audit.result import CourseStep
-from bench.experiments.contest.clients.loops import ClientOrder
-from bench.experiments.contest.installed import ROOT, Contestant
 from bench.safety.judge import judge
 from bench.topology.fleet import Fleet, start_fleet, wait_until
 from bench.topology.shim import Control, Preload
@@ -52,15 +51,15 @@ class Stage:
     is no quorum."""
 
     def __init__(
-        self, contestant: Contestant, instances: int, server: Any = None, cut: Event | None = None
+        self, driver: LibraryDriver, instances: int, server: Any = None, cut: Event | None = None
     ) -> None:
         """Start the servers.
 
         `cut`: once it is set, every wait ends by CutError. Raises EnvironmentNotReadyError.
         """
         self._cut = cut or Event()
-        self.contestant = contestant
-        self.name = contestant.peer.name
+        self.driver = driver
+        self.name = driver.library.name
         self.instances = instances
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
@@ -77,11 +76,11 @@ class Stage:
     def party(self) -> Party:
         """One more client, whose connections are there: it has locked and released something
         else."""
-        return self._party({}, ROOT)
+        return self._party({}, self.fleet.folder)
 
     def party_to_interrupt(self) -> Party:
         """One more client, for `interrupt`. Raises NotApplicableError where that has no meaning."""
-        if self.contestant.peer.kind in ("node", "rust"):
+        if self.driver.library.kind in ("node", "rust"):
             raise NotApplicableError("a call of it is not cancelled from outside")
         return self.party()
 
@@ -103,7 +102,7 @@ class Stage:
 
         Raises NotApplicableError where that is out of reach.
         """
-        if self.contestant.peer.kind in ("go", "rust"):
+        if self.driver.library.kind in ("go", "rust"):
             raise NotApplicableError(
                 "its wall clock cannot be set here: it does not ask the C library"
             )
@@ -122,27 +121,15 @@ class Stage:
         party.note(f"its wall clock is set {'back' if by_s < 0 else 'ahead'} by {abs(by_s)} s")
 
     def _party(self, preload: Mapping[str, str], folder: Path) -> Party:
-        order = ClientOrder(
-            self.name,
-            list(self.fleet.urls),
-            [],
-            0.0,
-            0.0,
-            0,
-            own=True,
-            hold_s=0.0,
-            ttl_ms=LONG_MS,
-            wait_ms=WAIT_MS,
-        )
+        order = ClientOrder(self.name, self.fleet.urls)
         environ = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
             **_BRIEF,
-            **self.contestant.environment,
+            **self.driver.environment,
             **preload,
         }
         number = len(self.parties)
-        party = Party(self.contestant, order, environ, folder, self._cut)
+        party = Party(self.driver, order, environ, folder, self._cut)
         self.parties.append(party)
         self.fleet.adopt(party.process.pid)
         for do, words in (
@@ -153,7 +140,7 @@ class Stage:
             if not party.hear(Said, READY_S).ok:
                 raise EnvironmentNotReadyError(f"{self.name} did not {do} a free resource")
         party.note = lambda step: self.note(step, chr(ord("A") + number))
-        party.note(words_of(self.name).connect)
+        party.note(self.driver.words.connect)
         return party
 
     def note(self, step: str, who: str = "") -> None:

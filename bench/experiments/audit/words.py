@@ -3,7 +3,7 @@ verdict first."""
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell
 from bench.measure import verdict as words
@@ -78,18 +78,24 @@ def _happened(name: str, about: str, cells: Iterable[Cell]) -> Iterator[Part]:
 
 def evidence(result: AuditResult) -> tuple[Part, ...]:
     """Every fault of a library, and what is not known, step by step: how it is seen again."""
+    drivers: tuple[str, ...] = ()
+    for place, word in enumerate(result.command):
+        if word == "--drivers":
+            drivers = result.command[place : place + 2]
+        elif word.startswith("--drivers="):
+            drivers = (word,)
     return tuple(
-        _course(cell)
+        _course(cell, drivers)
         for cell in result.cells
         if cell.course and (cell.verdict == "not known" or not _is_control(cell))
     )
 
 
-def _course(cell: Cell) -> Part:
+def _course(cell: Cell, drivers: Sequence[str]) -> Part:
     times = f": {_seen(cell)}" if cell.of else ""
     promised = f"Promised: {cell.promise}. " if cell.promise else ""
     again = shlex.join(
-        ("lockbench", "audit", "--library", cell.library, "--schedule", cell.schedule)
+        ("lockbench", "audit", *drivers, "--library", cell.library, "--schedule", cell.schedule)
     )
     rows = tuple((f"{step.after_ms:,.0f}", step.who, step.what) for step in cell.course)
     return Part(

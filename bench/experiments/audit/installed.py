@@ -1,0 +1,216 @@
+"""Libraries, each in its own environment: *entries of a table, a cache folder → drivers that can
+run, and why others cannot*.
+
+Rules: exact versions; an environment per Python library, one folder for Node, a built program for
+Go, Rust and Java; what is there already is used again; what cannot be installed is a reason, never
+an end. Source: each library's package.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+
+from bench.experiments.audit.libraries import HERE, LibraryEntry, LibraryWords
+from bench.experiments.audit.result import Library, MissingLibrary
+
+# Where `bench` was found.
+ROOT = Path(__file__).parents[3]
+DRIVER = f"{__package__}.clients.driver"
+INSTALL_S = 600.0
+# the time between two looks at whether the work was cut
+LOOK_S = 0.1
+# So many installations run at once: they wait for the network more than they compile.
+AT_ONCE = 3
+
+# by kind: the programs that it needs, and the command that builds it in its folder
+_BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    "node": (
+        ("node", "npm"),
+        ("npm", "install", "--silent", "--no-audit", "--no-fund", "--legacy-peer-deps"),
+    ),
+    "go": (("go",), ("go", "build", "-o", "driver", ".")),
+    "java": (("java", "mvn"), ("mvn", "--quiet", "--batch-mode", "process-classes")),
+    "rust": (("cargo",), ("cargo", "build", "--release", "--quiet")),
+}
+# by kind: where the built program is
+_PROGRAMS = {"go": "driver", "rust": "target/release/driver"}
+# in the environment of a Python library: the folder that holds our driver
+_OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryDriver:
+    """A library that can run: `command` takes an order on stdin; `environment` on top of ours."""
+
+    library: Library
+    words: LibraryWords
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def install(
+    entries: Sequence[LibraryEntry], cache: Path, say: Callable[[str], None]
+) -> list[LibraryDriver | MissingLibrary]:
+    """Each library, installed below `cache` or missing with a reason."""
+    homes = {entry.library.home: entry for entry in entries if entry.library.home}
+    cut = Event()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            came = pool.map(
+                lambda entry: _install(entry, cache / entry.library.home, say, cut), homes.values()
+            )
+            reasons = dict(zip(homes, came, strict=True))
+        except BaseException:
+            cut.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    drivers: list[LibraryDriver | MissingLibrary] = []
+    for entry in entries:
+        library = entry.library
+        if library.name.startswith("lockcore uvloop") and find_spec("uvloop") is None:
+            reason = "uvloop is not installed"
+        else:
+            reason = reasons.get(library.home, "")
+        drivers.append(
+            MissingLibrary(name=library.name, reason=reason)
+            if reason
+            else _driver(entry, cache / library.home)
+        )
+    return drivers
+
+
+def ours(name: str) -> LibraryDriver:
+    """The driver of a lock of our own environment, by the lock's name."""
+    return _driver(LibraryEntry(Library(name, "lockcore"), LibraryWords(), HERE), Path())
+
+
+def _driver(entry: LibraryEntry, home: Path) -> LibraryDriver:
+    kind = entry.library.kind
+    environment: dict[str, str] = {}
+    if kind == "lockcore":
+        # Our own lockcore, which may be compiled, is found where this process found it.
+        command: tuple[str, ...] = (sys.executable, "-m", DRIVER)
+        environment = {"PYTHONPATH": str(ROOT)}
+    elif kind == "python":
+        _link_bench(home)
+        command = (str(home / "bin" / "python"), "-m", DRIVER)
+        environment = {"PYTHONPATH": str(home / _OURS)}
+    elif kind == "node":
+        command = ("node", str(entry.folder / "node" / "driver.mjs"))
+        environment = {"LOCKBENCH_NODE": str(home)}
+    elif kind == "java":
+        places = f"{home / 'target/classes'}:{home / 'target/dependency'}/*"
+        command = ("java", "-cp", places, "Driver")
+    else:
+        command = (str(home / _PROGRAMS[kind]),)
+    return LibraryDriver(entry.library, entry.words, command, environment)
+
+
+def _link_bench(home: Path) -> None:
+    """Put a folder into `home` that holds `bench` and nothing else.
+
+    An installed bench stands beside packages of our own environment. On the path of a library's
+    environment they would hide the versions that are to be audited.
+    """
+    link = home / _OURS / "bench"
+    package = ROOT / "bench"
+    if not link.is_symlink() or link.readlink() != package:
+        link.parent.mkdir(exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(package)
+
+
+def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: Event) -> str:
+    """Make `home` unless it is there, made from the same; why it is not there, "" if it is.
+
+    `cut` ends it.
+    """
+    library = entry.library
+    programs, command = _BUILT.get(library.kind, ((), ()))
+    sources = sorted((entry.folder / library.kind).glob("*.*"))
+    made_from = [source.read_text(encoding="utf-8") for source in sources] or library.packages
+    stamp = home / ".installed"
+    recipe = "\n".join([sys.version, *made_from])
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:
+        return ""
+    say(f"installing: {library.home} ({', '.join(library.packages)})")
+    # A build that was cut goes on where it was; anything else begins anew.
+    if stamp.exists() or not command:
+        shutil.rmtree(home, ignore_errors=True)
+    for program in programs:
+        if shutil.which(program) is None:
+            return f"{program} is not installed"
+    home.mkdir(parents=True, exist_ok=True)
+    for source in sources:
+        shutil.copy(source, home)
+    pip = [
+        str(home / "bin" / "python"),
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--quiet",
+        "install",
+    ]
+    steps = (
+        [command]
+        if command
+        else [[sys.executable, "-m", "venv", str(home)], [*pip, *library.packages]]
+    )
+    reason = next(filter(None, (_call(step, home, cut) for step in steps)), "")
+    if not reason:
+        stamp.write_text(recipe, encoding="utf-8")
+    return reason
+
+
+def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
+    """Run it in `folder`; why that failed, "" if it did not. `cut` kills it.
+
+    It has a session of its own. A SIGINT may come to our process alone, so the programs that pip or
+    cargo start are killed by us, as a group.
+    """
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+    program = Path(command[0]).name
+    deadline_s = time.monotonic() + INSTALL_S
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"{program} did not run ({type(error).__name__})"
+    with process:
+        while True:
+            try:
+                output, complaints = process.communicate(timeout=LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                if cut.is_set() or time.monotonic() > deadline_s:
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    return (
+                        f"{program} was cut short"
+                        if cut.is_set()
+                        else f"{program} took over {INSTALL_S:.0f} s"
+                    )
+    lines = [line for line in (complaints or output).splitlines() if line.strip()]
+    return (
+        f"{program} failed: {(lines or ['it said nothing'])[-1][:200]}"
+        if process.returncode
+        else ""
+    )
