@@ -99,14 +99,17 @@ lint: .venv/.dev
 schemas: .venv/.dev
 	$(PY) -m bench.report.generated
 
+# `bench` and `lockcore` compiled, and these tests beside them.
+CONTEST := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.venv/compiled:$(CURDIR) $(PY) -m tests.contest.command
+
 bench: .venv/compiled
 	@cp -ru bench $</
-	$(CORE) $(PY) -m bench.experiments.contest.command bench $(ARGS)
+	$(CONTEST) bench $(ARGS)
 
 # Fetches other people's libraries, each into an environment of its own; what cannot be had is said.
 peers: .venv/compiled
 	@cp -ru bench $</
-	$(CORE) $(PY) -m bench.experiments.contest.command peers --readme bench/experiments/contest/README.md $(ARGS)
+	$(CONTEST) peers $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -99,8 +99,8 @@ def imported_by(statement: str) -> set[str]:
     return set(run.stdout.split())
 
 
-# a question's load processes, and what only they import
-PROCESSES = ("_process", ".waitaof_lock", ".loops")
+# the load processes of a question
+PROCESSES = "_process"
 
 
 @pytest.mark.parametrize(

@@ -212,23 +212,6 @@ NOT_KEPT = Word(
     "beyond the interval",
     "no rate holds, or the rate you plan for does not",
 )
-BARS_REACHED = Word(
-    "BARS REACHED",
-    Kind.GOOD,
-    "pass",
-    0,
-    "bars, each reached for certain: in every round, or 95 % sure",
-    "at least as good",
-)
-BARS_MISSED = Word(
-    "BARS MISSED",
-    Kind.BAD,
-    "fail",
-    1,
-    "a bar missed for certain: in every round, or 95 % sure",
-    "worse than it is to be",
-)
-
 RECOMMENDED = Word(
     "RECOMMENDED",
     Kind.GOOD,
@@ -247,8 +230,6 @@ WORDS: Mapping[str, tuple[Word, ...]] = {
     "capacity": (FOUND, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),
     **dict.fromkeys(("safety", "explore", "split-votes", "crash", "fsync", "audit"), _EXPERIMENT),
     "planner": (RECOMMENDED, NOT_KNOWN),
-    "peers": (BARS_REACHED, BARS_MISSED, NOT_KNOWN, INTERRUPTED),
-    "bench": (BARS_REACHED, BARS_MISSED, NOT_KNOWN),
 }
 
 

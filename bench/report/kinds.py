@@ -69,11 +69,6 @@ KINDS = {
         f"{_COMPARE}.words",
         f"{_COMPARE}.judge:earned",
     ),
-    "peers": (
-        "bench.experiments.contest.result:PeersResult",
-        "bench.experiments.contest.words",
-        "bench.experiments.contest.judge:earned",
-    ),
     "run": (
         "bench.measure.run_result:RunResult",
         "bench.report.summary",

@@ -25,7 +25,6 @@ from bench.experiments.capacity.judge import (
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import ClosedLoop, Probe, Seen
 from bench.experiments.compare.judge import judge_comparison
-from bench.experiments.contest.judge import bar_of, judge_bars
 from bench.experiments.durability.loss_judge import judge_crash
 from bench.experiments.durability.loss_result import CrashResult
 from bench.experiments.durability.planner import judge_page, plan_page
@@ -41,7 +40,6 @@ from bench.gates.run_verdict import judge_run
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
 from bench.measure.section import typed
-from bench.measure.statistics import Spread
 from bench.measure.verdict import WORDS, Kind, word_of, worst_code
 from bench.recipes.registry import find_recipe
 from bench.report.generated import evidence_table, words_table
@@ -149,20 +147,6 @@ def explored(played: int, tested: int, raised: str = "", *, recipe: str = "set-n
     return judge_explored([row_of(recipe, find_recipe(recipe).about, total)], 1)
 
 
-def peers(*ends: tuple[float, float]) -> Verdict:
-    told = {"name": "cycles/s", "bar": 1.0, "at_least": True, "busy": False}
-    bars = [told | {"low": low, "high": high} for low, high in ends]
-    return judge_bars(attributes(bars))
-
-
-def speed(*ends: tuple[float, float], added: tuple[float, float] | None = None) -> Verdict:
-    def spread(low: float, high: float) -> Spread:
-        return Spread(median=(low + high) / 2, low=low, high=high)
-
-    bars = [bar_of("gevent", spread(*one), 0.8, at_least=True) for one in ends]
-    return judge_bars([*bars, *([bar_of("telemetry", spread(*added), 2.0)] if added else [])])
-
-
 HELD = tuple((rate, Seen.HELD) for rate in (700.0, 800.0, 850.0, 900.0, 920.0, 940.0, 960.0))
 CLEAN = (*HELD, *((rate, Seen.MISSED) for rate in (1_000.0, 1_020.0, 1_050.0, 1_100.0, 1_200.0)))
 GREEN: dict[str, Callable[[], Verdict]] = {
@@ -179,8 +163,6 @@ GREEN: dict[str, Callable[[], Verdict]] = {
     "compare": lambda: comparison("compare", ("same",), "pass", "pass"),
     "gate": lambda: comparison("gate", ("pass",), "pass", "pass"),
     "planner": lambda: planned(cut("everysec", "delayed", instances=1)),
-    "peers": lambda: peers((1.1, 1.3)),
-    "bench": lambda: speed((0.85, 0.95), added=(0.5, 1.5)),
 }
 # nothing, a contradiction, noise
 NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {
@@ -262,18 +244,6 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {
         lambda: planned(cut("everysec", "delayed", instances=1, cuts=6)),
         lambda: planned(cut("everysec", "delayed", instances=1), instances=(5,)),
     ),
-    "bench": (
-        speed,
-        lambda: speed((0.85, 0.95), (0.7, 0.75)),
-        # its median reaches the bar, its rounds do not
-        lambda: speed((0.75, 0.85)),
-        lambda: speed((0.85, 0.95), added=(1.5, 3.0)),
-    ),
-    "peers": (
-        peers,
-        lambda: peers((1.1, 1.3), (0.5, 0.6)),
-        lambda: peers((0.9, 1.3)),
-    ),
 }
 
 
@@ -354,8 +324,6 @@ FAILED_AND_UNDECIDED: dict[str, Callable[[], Verdict]] = {
         labels=["a", "b"],
         thresholds=[limit("inconclusive"), limit("fail", 9.0)],
     ),
-    "peers": lambda: peers((0.5, 0.6), (0.9, 1.3)),
-    "bench": lambda: speed((0.7, 0.75), (0.75, 0.85)),
 }
 
 

@@ -7,13 +7,12 @@ from typing import Self
 import pytest
 
 pytest.importorskip("opentelemetry.sdk")
-from bench.experiments.contest import instrumented
-from bench.experiments.contest.judge import judge_bars, side_of
-from bench.experiments.contest.words import speed_sheet
-
 from bench.errors import EnvironmentNotReadyError
 from bench.topology.child import Child
 from bench.topology.fleet import start_fleet
+from tests.contest import instrumented
+from tests.contest.judge import judge_bars, side_of
+from tests.contest.words import speed_sheet
 
 pytestmark = pytest.mark.integration
 
@@ -21,19 +20,19 @@ pytestmark = pytest.mark.integration
 def test_a_forked_worker_is_measured_through_its_parents_providers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = list[str]()
+    messages = list[str]()
     children = list[Child]()
 
-    class Kept(Child):
+    class RecordedChild(Child):
         def __init__(self, name: str, command: list[str]) -> None:
             super().__init__(name, command)
             children.append(self)
 
-    monkeypatch.setattr(instrumented, "Child", Kept)
+    monkeypatch.setattr(instrumented, "Child", RecordedChild)
     with start_fleet(3, "none") as fleet:
-        free, with_sdk = instrumented._bars("asyncio forked", 2, fleet.urls, said.append)
+        free, with_sdk = instrumented._bars("asyncio forked", 2, fleet.urls, messages.append)
     assert [child.process.returncode for child in children] == [0], "killed, it counts no child"
-    assert said == ["what lockcore.otel adds: asyncio forked, 2 rounds"]
+    assert messages == ["what lockcore.otel adds: asyncio forked, 2 rounds"]
     assert (free.bar, with_sdk.bar) == (0.5, 1.0)
     for bar in (free, with_sdk):
         assert bar.name.startswith("asyncio forked, 64 callers, ")
@@ -41,7 +40,7 @@ def test_a_forked_worker_is_measured_through_its_parents_providers(
         assert (bar.low, bar.high) == (-inf, None), "two pairs give no interval of 95 %"
 
 
-class Told:
+class FakeChild:
     """A child that has taken its rounds."""
 
     def __init__(self, took: list[list[float]]) -> None:
@@ -82,7 +81,7 @@ def test_a_bar_is_judged_by_its_interval(
 ) -> None:
     """Of 20 rounds whose difference is the one or the other, and twice that with an SDK."""
     took = [[5.0, 5.0 + added_us, 5.0 + 2 * added_us, 5.0] for added_us in (low_us, high_us) * 10]
-    alone.setattr(instrumented, "Child", Told(took))
+    alone.setattr(instrumented, "Child", FakeChild(took))
     result = instrumented.measure_telemetry(1, lambda _: None)
     lines = speed_sheet(result, judge_bars(result.bars), "x").lines
     assert [line.label for line in lines[:2]] == [word, word]
@@ -94,7 +93,7 @@ def test_what_two_locks_differ_by_that_are_alike_is_not_measurable(
     """The control differs by −0.6 to 0.7 µs: 0.3 without an SDK may be nothing, 2 with one is
     something."""
     took = [[5.0, 5.3, 7.0, 5.0 + control_us] for control_us in (-0.6, 0.7) * 10]
-    alone.setattr(instrumented, "Child", Told(took))
+    alone.setattr(instrumented, "Child", FakeChild(took))
     free, with_sdk = instrumented.measure_telemetry(1, lambda _: None).bars
     assert (free.measurable, with_sdk.measurable) == (False, True)
     assert free.null is not None
@@ -115,6 +114,6 @@ def test_what_two_locks_differ_by_that_are_alike_is_not_measurable(
 
 
 def test_of_no_round_nothing_is_known(alone: pytest.MonkeyPatch) -> None:
-    alone.setattr(instrumented, "Child", Told([]))
+    alone.setattr(instrumented, "Child", FakeChild([]))
     with pytest.raises(EnvironmentNotReadyError, match="gevent got no round done"):
         instrumented.measure_telemetry(1, lambda _: None)

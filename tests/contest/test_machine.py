@@ -1,18 +1,22 @@
-"""The two cores during a turn: who used them, how fast they were, and what that changes where turns
-are compared."""
+"""The two cores during a round: who used them, how fast they were, and what that changes in a
+comparison."""
 
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from operator import sub
 
 import pytest
-from bench.experiments.contest import turn as machines
-from bench.experiments.contest.judge import bars, judge_bars
-from bench.experiments.contest.result import Kind, TurnFigures, TurnRow
-from bench.experiments.contest.speed import (
+
+from bench.experiments.audit.result import Language
+from tests.contest import machine as machines
+from tests.contest.judge import bars, judge_bars
+from tests.contest.machine import PAUSE_S, Machine
+from tests.contest.result import RoundFigures, Row
+from tests.contest.speed import (
     CONTROLS,
     UNWATCHED,
     WATCHED,
@@ -20,8 +24,6 @@ from bench.experiments.contest.speed import (
     bars_of,
     rows_of,
 )
-from bench.experiments.contest.turn import PAUSE_S, Machine
-from msgspec.structs import asdict, replace
 
 LATE_S = 60.0
 
@@ -29,8 +31,8 @@ LATE_S = 60.0
 def test_what_our_children_use_is_ours_and_what_others_use_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen = iter([(5.0, 4.0, 10.0), (8.0, 6.0, 12.0)])
-    monkeypatch.setattr(machines, "spent", lambda: next(seen))
+    readings = iter([(5.0, 4.0, 10.0), (8.0, 6.0, 12.0)])
+    monkeypatch.setattr(machines, "spent", lambda: next(readings))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     with Machine() as machine:
         pass
@@ -74,9 +76,9 @@ def test_how_fast_the_cores_are_is_told_by_a_piece_of_work_on_each_of_them(
 
 
 def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
-    def turn(client_us: float, piece_us: float | None) -> TurnFigures:
+    def turn(client_us: float, piece_us: float | None) -> RoundFigures:
         slower = (piece_us or 100.0) / 100.0
-        return TurnFigures(
+        return RoundFigures(
             cycles_per_s=100.0 / slower,
             client_us=client_us * slower,
             server_us=10.0 * slower,
@@ -95,11 +97,11 @@ def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
         fast: [turn(3.0, pace) for pace in paces],
         stock: [turn(4.0, pace) for pace in paces],
     }
-    _, found, *_ = rows_of(measured)
-    assert (found.ratio.low, found.ratio.high) == pytest.approx((0.8, 0.8))
-    assert (found.wall_ratio.low, found.wall_ratio.high) == (1.0, 1.0)
+    _, row, *_ = rows_of(measured)
+    assert (row.ratio.low, row.ratio.high) == pytest.approx((0.8, 0.8))
+    assert (row.wall_ratio.low, row.wall_ratio.high) == (1.0, 1.0)
     # what is shown is what was measured
-    assert (found.client_us, found.rounds[0].client_us) == (5.0, 10.0)
+    assert (row.client_us, row.rounds[0].client_us) == (5.0, 10.0)
     added = next(bar for bar in bars_of(measured) if bar.name.startswith("telemetry adds"))
     assert (added.low, added.high) == (1.0, 1.0)
     assert (added.null, added.measurable) == (None, True), "it was not run"
@@ -107,13 +109,13 @@ def test_turns_are_compared_as_at_one_pace_of_the_cores() -> None:
     unpaced = {
         entry: [replace(each, piece_us=None) for each in turns] for entry, turns in measured.items()
     }
-    _, found, *_ = rows_of(unpaced)
-    assert (found.ratio.low, found.ratio.high) == pytest.approx((0.4, 1.6))
+    _, row, *_ = rows_of(unpaced)
+    assert (row.ratio.low, row.ratio.high) == pytest.approx((0.4, 1.6))
 
 
 def test_what_telemetry_adds_stands_beside_what_nothing_adds_to_nothing() -> None:
-    def rounds(*client_us: float) -> list[TurnFigures]:
-        return [TurnFigures(cycles_per_s=1.0, client_us=us, server_us=1.0) for us in client_us]
+    def rounds(*client_us: float) -> list[RoundFigures]:
+        return [RoundFigures(cycles_per_s=1.0, client_us=us, server_us=1.0) for us in client_us]
 
     fast, with_it, again = (SpeedEntry(name) for name in (UNWATCHED, WATCHED, CONTROLS[WATCHED]))
     base = {fast: rounds(3.0, 3.0, 3.0), with_it: rounds(3.4, 3.5, 3.6)}
@@ -132,13 +134,11 @@ def test_what_telemetry_adds_stands_beside_what_nothing_adds_to_nothing() -> Non
 
 
 def test_peers_are_compared_as_at_one_pace_where_it_was_measured() -> None:
-    def row(name: str, kind: Kind, rate: float, piece_us: float | None) -> TurnRow:
-        turn = TurnFigures(
+    def row(name: str, kind: Language, rate: float, piece_us: float | None) -> Row:
+        turn = RoundFigures(
             cycles_per_s=rate, client_us=10.0, server_us=1.0, p50_us=1.0, piece_us=piece_us
         )
-        return TurnRow(
-            **asdict(turn), name=name, kind=kind, instances=5, callers=64, rounds=(turn,)
-        )
+        return Row(**vars(turn), name=name, kind=kind, instances=5, callers=64, rounds=(turn,))
 
     def rate_bar(ours_us: float | None, theirs_us: float | None) -> tuple[float | None, ...]:
         rows = [
@@ -157,8 +157,8 @@ def test_peers_are_compared_as_at_one_pace_where_it_was_measured() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 9])
 def test_a_pace_that_turns_what_was_seen_into_its_contrary_leaves_it_unknown(rounds: int) -> None:
-    def turns(client_us: float, piece_us: float) -> list[TurnFigures]:
-        turn = TurnFigures(
+    def turns(client_us: float, piece_us: float) -> list[RoundFigures]:
+        turn = RoundFigures(
             cycles_per_s=100.0, client_us=client_us, server_us=0.0, p50_us=9.0, piece_us=piece_us
         )
         return [turn] * rounds

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.audit.experiment import AuditPlan, _Playing, chosen, play
+from bench.experiments.audit.installed import LibraryDriver, ours
+from bench.experiments.audit.libraries import LibraryWords
 from bench.experiments.audit.party import PATIENCE_S, CutError
-from bench.experiments.audit.result import AuditConditions, Cell
+from bench.experiments.audit.result import AuditConditions, Cell, Library
 from bench.experiments.audit.schedules import SCHEDULES
 from bench.experiments.audit.stage import Stage
-from bench.experiments.contest.installed import Contestant, ours
-from bench.experiments.contest.result import Peer
 from bench.topology.server import find_server
 from tests.conftest import Ended
 from tests.integration.locust_runs import started, until
@@ -35,10 +35,10 @@ QUICK = (
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_fault_is_found_and_its_absence_too(name: str) -> None:
-    for fault, wanted in ((name, "does not"), ("none", "holds")):
+    for fault, word in ((name, "does not"), ("none", "holds")):
         with Stage(ours(f"control: {fault}"), 3) as stage:
-            seen = play(stage, SCHEDULES[name])
-            assert seen.verdict in (wanted, "not known"), seen
+            cell = play(stage, SCHEDULES[name])
+            assert cell.verdict in (word, "not known"), cell
 
 
 def test_whoever_kills_a_client_or_a_server_accuses_no_library() -> None:
@@ -53,8 +53,8 @@ def test_whoever_kills_a_client_or_a_server_accuses_no_library() -> None:
 
     with Stage(ours("control: none"), 3) as stage:
         for wicked in (kills_a_client, kills_a_server):
-            seen = play(stage, replace(SCHEDULES["one-stopped"], play=wicked))
-            assert seen.verdict == "not known", seen
+            cell = play(stage, replace(SCHEDULES["one-stopped"], play=wicked))
+            assert cell.verdict == "not known", cell
 
 
 @pytest.mark.slow
@@ -90,12 +90,14 @@ def test_sigint_to_our_process_alone_ends_the_wait_for_clients_that_say_nothing(
 ) -> None:
     begun = tmp_path / "begun"
     program = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)"
-    silent = Contestant(Peer("silent", "lockcore"), (sys.executable, "-c", program))
-    asked_s: list[float] = []
+    silent = LibraryDriver(
+        Library("silent", "lockcore"), LibraryWords(), (sys.executable, "-c", program)
+    )
+    interrupted_s: list[float] = []
 
     def interrupt() -> None:
         until(begun.exists, "a client that says nothing", 30)
-        asked_s.append(time.monotonic())
+        interrupted_s.append(time.monotonic())
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
@@ -103,7 +105,7 @@ def test_sigint_to_our_process_alone_ends_the_wait_for_clients_that_say_nothing(
     plan = AuditPlan((), chosen(["one-stopped", "forked"]), AuditConditions(repeats=1), seed=1)
     with pytest.raises(KeyboardInterrupt):
         _Playing(plan, find_server(), print).run([silent], cells)
-    assert time.monotonic() - asked_s[0] < 5.0
+    assert time.monotonic() - interrupted_s[0] < 5.0
     assert cells == [], "a schedule that was cut says nothing"
 
 
@@ -126,5 +128,5 @@ def test_a_wrong_name_ends_before_the_work(lockbench: Callable[..., Ended]) -> N
 
 def _children(pid: int) -> int:
     """Of all its threads."""
-    told = [path.read_text("ascii") for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return sum(len(text.split()) for text in told)
+    texts = [path.read_text("ascii") for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return sum(len(text.split()) for text in texts)

@@ -11,8 +11,8 @@ from statistics import median
 
 import pytest
 
-from bench.experiments.contest.turn import Machine
 from bench.topology.fleet import start_fleet
+from tests.contest.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "tests" / "plugins" / "no-servers"

@@ -168,11 +168,6 @@ def read(made: Json) -> Any:
             "its sections come to NOT AS EXPECTED",
         ),
         ("audit", [("cells.4.seen", 0)], "cells.4.verdict is does not"),
-        (
-            "peers",
-            [("verdict.word", "BARS REACHED"), ("verdict.status", "pass")],
-            "it says BARS REACHED",
-        ),
         ("capacity", [("verdict.word", "FOUND"), ("verdict.status", "pass")], "it says FOUND"),
         ("gate", [("verdict.word", "PASS"), ("verdict.status", "pass")], "it says PASS"),
         ("compare", [("verdict.word", "COMPARED"), ("verdict.status", "pass")], "it says COMPARED"),

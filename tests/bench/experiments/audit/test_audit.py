@@ -13,8 +13,9 @@ from rich.console import Console
 from bench.errors import UsageError
 from bench.experiments.audit import experiment
 from bench.experiments.audit.experiment import TRIES, AuditPlan, _Playing, chosen, known
+from bench.experiments.audit.installed import LibraryDriver
 from bench.experiments.audit.judge import judge_cells
-from bench.experiments.audit.party import promise_of, words_of
+from bench.experiments.audit.libraries import LibraryWords, read_libraries
 from bench.experiments.audit.result import (
     CONTROL,
     AuditConditions,
@@ -22,18 +23,19 @@ from bench.experiments.audit.result import (
     Cell,
     CellWord,
     CourseStep,
+    Library,
 )
 from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule
 from bench.experiments.audit.words import evidence, sheet, suite
-from bench.experiments.contest.installed import PEERS, Contestant
-from bench.experiments.contest.result import Peer
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.report.html.page import page_of, render
 from bench.report.sheet import print_sheet
+from tests.contest.contestants import DRIVERS
 
 ONE = "one-stopped"
+ENTRIES = {entry.library.name: entry for entry in (*read_libraries(), *read_libraries(DRIVERS))}
 
 
 def cell(library: str, verdict: CellWord, schedule: str = ONE, seen: int = 0) -> Cell:
@@ -62,7 +64,7 @@ def result(*cells: Cell) -> AuditResult:
         conditions=AuditConditions(repeats=1),
         schedules=schedules,
         libraries=tuple(
-            Peer(name, "python") for name in dict.fromkeys(one.library for one in cells)
+            Library(name, "python") for name in dict.fromkeys(one.library for one in cells)
         ),
         absent=(),
         cells=cells,
@@ -83,7 +85,7 @@ def result(*cells: Cell) -> AuditResult:
         ("lockcore gevent", "holds", 0),
         ("lockcore gevent", "does not", 5),
         ("lockcore gevent", "not known", 4),
-        # told, and decides nothing
+        # shown, and decides nothing
         ("redlock-py", "does not", 0),
         ("redlock-py", "not known", 0),
     ],
@@ -108,11 +110,11 @@ def test_what_did_not_come_about_among_others_is_played_alone(
         return cell(stage, "not known" if stage == "b" and crowd else "holds", one.facts.name)
 
     monkeypatch.setattr(experiment, "play", play)
-    monkeypatch.setattr(_Playing, "_stage", lambda _, contestant: nullcontext(contestant.peer.name))
+    monkeypatch.setattr(_Playing, "_stage", lambda _, driver: nullcontext(driver.library.name))
     plan = AuditPlan((), chosen([ONE]), AuditConditions(repeats=1), seed=1)
     server = ServerBinary("/usr/bin/redis-server", "redis", "7.0.15")
     cells: list[Cell] = []
-    three = [Contestant(Peer(name, "python"), ()) for name in "abc"]
+    three = [LibraryDriver(Library(name, "python"), LibraryWords(), ()) for name in "abc"]
     _Playing(plan, server, lambda _: None).run(three, cells)
     assert [(one.library, one.verdict) for one in cells] == [
         ("a", "holds"),
@@ -150,12 +152,12 @@ def test_what_holds_is_played_again_and_what_went_wrong_oftener(
 
 
 def test_a_rate_that_is_not_one_stands_with_its_interval() -> None:
-    told = sheet(
+    shown = sheet(
         result(
             structs.replace(cell("redlock-py", "does not", seen=6), of=10), cell("rslock", "holds")
         )
     )
-    rows = {part.name: part.rows for part in told.parts}
+    rows = {part.name: part.rows for part in shown.parts}
     assert rows["what went wrong"][0][2] == "6 of 10 (95 %: 31 % to 83 %)"
 
 
@@ -163,14 +165,28 @@ def test_a_wrong_name_is_refused_with_the_one_it_is_close_to() -> None:
     with pytest.raises(UsageError, match="one-stopped"):
         chosen(["one-stoped"])
     with pytest.raises(UsageError, match="redsync"):
-        known(["redlock-py", "redsinc redigo"])
+        known(list(ENTRIES.values()), ["redlock-py", "redsinc redigo"])
+
+
+def test_a_word_chooses_the_libraries_that_have_it_in_their_names() -> None:
+    chosen_names = [one.library.name for one in known(read_libraries(), ["redlock-ng", "control"])]
+    assert chosen_names == ["redlock-ng", "redlock-ng asyncio"]
+    assert known(read_libraries(), []) == read_libraries()
+
+
+def test_a_folder_without_a_table_of_libraries_is_refused(tmp_path: Path) -> None:
+    for text in ("", "no table", "connect = 1", '["x"]\nkind = "cobol"'):
+        if text:
+            (tmp_path / "libraries.toml").write_text(text, "utf-8")
+        with pytest.raises(UsageError, match="name the folder of one with --drivers"):
+            read_libraries(tmp_path)
 
 
 def test_every_schedule_has_a_course_a_source_and_a_planted_fault() -> None:
     source = (
         Path(__file__)
         .parents[4]
-        .joinpath("bench/experiments/contest/clients/control.py")
+        .joinpath("bench/experiments/audit/clients/control.py")
         .read_text("utf-8")
     )
     for name, one in SCHEDULES.items():
@@ -180,7 +196,7 @@ def test_every_schedule_has_a_course_a_source_and_a_planted_fault() -> None:
 
 
 def test_the_words_name_every_fault_and_how_often(capsys: pytest.CaptureFixture[str]) -> None:
-    told = sheet(
+    shown = sheet(
         result(
             cell("lockcore threads", "holds"),
             cell("redlock-py", "does not", seen=9),
@@ -188,7 +204,7 @@ def test_the_words_name_every_fault_and_how_often(capsys: pytest.CaptureFixture[
             cell(CONTROL + ONE, "does not", seen=1),
         )
     )
-    print_sheet(told, Console(width=80))
+    print_sheet(shown, Console(width=80))
     said = capsys.readouterr().out
     assert "9 of 9" in said
     assert "1 of 1 planted faults found" in " ".join(said.split())
@@ -204,26 +220,27 @@ def test_junit_holds_what_decides() -> None:
 # -- evidence --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", [peer.name for peer in PEERS if not peer.name.startswith("lockcore")]
-)
+@pytest.mark.parametrize("name", [name for name in ENTRIES if not name.startswith("lockcore")])
 def test_every_library_is_told_in_its_own_words(name: str) -> None:
-    words = words_of(name)
+    words = ENTRIES[name].words
     said = words.call("acquire", 1500, 500)
     assert "audit-r" in said
     assert "1500" in said or "1.5" in said
     assert words.promise
-    assert words.release != words_of(CONTROL).release
+    assert words.release != LibraryWords().release
     assert "$" not in "".join(
         words.call(do, 1500, 500) for do in ("connect", "release", "extend", "held", "hold")
     )
 
 
 def test_a_promise_of_its_own_comes_before_the_algorithms() -> None:
+    def promise_of(name: str, schedule: str) -> str:
+        return ENTRIES[name].words.promise_of(schedule)
+
     assert "LockError" in promise_of("aioredlock", "extend-by-minority")
     assert "Mutual exclusion" in promise_of("redsync redigo", "paused-in-acquire")
-    assert promise_of("nobody", "script-flush") == ""
-    assert set(words_of("algorithm").promises) <= set(SCHEDULES)
+    assert LibraryWords().promise_of("script-flush") == ""
+    assert LibraryWords().promise_of("forked")
 
 
 def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not() -> None:
@@ -236,12 +253,14 @@ def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not(
             (CONTROL + ONE, "does not"),
         )
     )
-    told = result(wrong, unknown, planted, cell("rslock", "holds"))
-    parts = evidence(told)
+    shown = result(wrong, unknown, planted, cell("rslock", "holds"))
+    parts = evidence(shown)
     assert [part.name.partition(",")[0] for part in parts] == ["redlock-py", "pottery"]
     assert parts[0].rows == (("12", "A", "dlm.lock(<name>)"), ("13", "", "server 3: killed"))
     assert "lockbench audit --library redlock-py --schedule one-stopped" in parts[0].about
-    page = render(page_of(told))
+    far = structs.replace(shown, command=("lockbench", "audit", "--drivers", "d", "--quick"))
+    assert "lockbench audit --drivers d --library redlock-py" in evidence(far)[0].about
+    page = render(page_of(shown))
     assert page.count("<summary>redlock-py, one-stopped: 2 of 2</summary>") == 1
     assert "dlm.lock(&lt;name&gt;)" in page
     # in the matrix
