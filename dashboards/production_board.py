@@ -8,27 +8,18 @@ scrapes. Panels say what to do.
 
 from functools import partial
 
-from dashboards import panels
-from dashboards.panels import (
-    ACQUIRE,
-    AN_HOUR,
-    INSTANCE,
-    PRODUCTION,
-    Query,
-    board,
-    choice,
-    instances,
-    lines,
-    ratio,
-)
+from dashboards import queries
+from dashboards.board import AN_HOUR, board, choice, instances
+from dashboards.panels import lines, number
+from dashboards.queries import ACQUIRE, INSTANCE, PRODUCTION, Query, ratio
 
 _ENDED = "redlock.acquire.outcomes"
 _CLASS = ("job", "redlock_resource_class")
 _FLEET = ("job", "instance", "redlock_fleet")
-_now = partial(panels.now, run=PRODUCTION)
-_rate = partial(panels.rate, run=PRODUCTION)
-_state = partial(panels.state, run=PRODUCTION)
-_p99 = partial(panels.quantile, 0.99, run=PRODUCTION)
+_now = partial(queries.now, run=PRODUCTION)
+_rate = partial(queries.rate, run=PRODUCTION)
+_state = partial(queries.state, run=PRODUCTION)
+_p99 = partial(queries.quantile, 0.99, run=PRODUCTION)
 
 
 def _failed(by: tuple[str, ...] = ()) -> Query:
@@ -45,7 +36,7 @@ def _slow(by: tuple[str, ...] = ()) -> Query:
 _votes = _now("redlock.instance.voting", _FLEET)
 _needed = _now("redlock.quorum.size", _FLEET, function="max")
 _spare = Query(f"min({_votes.expr} - {_needed.expr})", "{instance}")
-_took = partial(panels.quantile, name=ACQUIRE, run=PRODUCTION, redlock_outcome="acquired")
+_took = partial(queries.quantile, name=ACQUIRE, run=PRODUCTION, redlock_outcome="acquired")
 _acquire = _took(0.5).named("p50"), _took(0.99).named("p99")
 _over = partial(_now, "redlock.leases.overdue")
 _gone = partial(_rate, "redlock.leases.gone")
@@ -53,7 +44,7 @@ _holding = Query(_now("redlock.leases.held").expr, "{caller}", "holding")
 _waiting = _now("redlock.callers.waiting").named("waiting")
 _outcomes = _rate(_ENDED, ("redlock_outcome",))
 _IDLE = "no acquire lately"
-_number = partial(panels.number, empty="no service in view")
+_number = partial(number, empty="no service in view")
 _GLANCE = (
     _number(
         "Failed",
@@ -162,7 +153,7 @@ _TROUBLES = (
 
 def production() -> str:
     """The board as JSON."""
-    apps = f'{panels.RUN}=""'
+    apps = f'{queries.RUN}=""'
     service = choice("service", "Service", "who locks", "job", apps, of="redlock.leases.held")
     variables = (service, *instances(f'{apps}, job=~"$service"'))
     about = (

@@ -12,23 +12,10 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import VariableOption
 
 from bench.telemetry.table import BY_NAME
-from dashboards import panels
-from dashboards.panels import (
-    ACQUIRE,
-    INSTANCE,
-    SOME_RUNS,
-    Query,
-    bars,
-    board,
-    lines,
-    now,
-    number,
-    quantile,
-    rate,
-    ratio,
-    state,
-    total,
-)
+from dashboards import queries
+from dashboards.board import SOME_RUNS, board, choice
+from dashboards.panels import bars, heat, lines, number
+from dashboards.queries import ACQUIRE, INSTANCE, Query, now, quantile, rate, ratio, state, total
 
 # bounds of every histogram
 SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")
@@ -55,8 +42,8 @@ def _half_and_most(name: str) -> list[Query]:
 # -- run overview ----------------------------------------------------------------------------------
 
 _taken = Query(_leases().expr, "{lease}")
-_p99_of_all = panels.acquire_quantile(0.99, whole=True)
-_in_time = ratio(panels.below(ACQUIRE, "$slo", redlock_outcome="acquired"), total(_ENDED))
+_p99_of_all = queries.acquire_quantile(0.99, whole=True)
+_in_time = ratio(queries.below(ACQUIRE, "$slo", redlock_outcome="acquired"), total(_ENDED))
 _GLANCE = (
     number("Safety violations", _UNSAFE, _broken(), red_above=1, empty=_NO_ORACLE),
     number(
@@ -70,7 +57,7 @@ _GLANCE = (
         "Acquired in the runs in view, warm-up and drain included: `totals` of result.json.",
         _taken,
     ),
-    number("Rate of the whole run", _WHOLE_RUN, panels.whole_rate()),
+    number("Rate of the whole run", _WHOLE_RUN, queries.whole_rate()),
     number(
         "Acquire p99",
         "Of all acquires in view, from the intended start; 100 s: over 1 % failed.",
@@ -86,7 +73,7 @@ _PERCENTILES = (
     "From the intended start, of all acquires: 100 s where too many failed. Points are "
     "exemplars: click one."
 )
-_percentiles = [panels.acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
+_percentiles = [queries.acquire_quantile(q).named(f"p{100 * q:g}") for q in (0.5, 0.9, 0.99, 0.999)]
 _rates = [now(f"redlock.load.{name}").named(name) for name in ("achieved", "offered")]
 _RATE = (
     lines(
@@ -104,11 +91,9 @@ _others = [
     quantile(0.99, f"redlock.{legend.replace('-', '')}.duration").named(f"{legend} p99")
     for legend in ("release", "hold", "hand-off")
 ]
-_buckets = panels.buckets(ACQUIRE, redlock_outcome="acquired")
+_buckets = queries.buckets(ACQUIRE, redlock_outcome="acquired")
 _LATENCY = (
-    panels.heat(
-        "Acquire latency, heatmap", "Acquires per second by bucket, successes only.", _buckets
-    ),
+    heat("Acquire latency, heatmap", "Acquires per second by bucket, successes only.", _buckets),
     lines("Release, hold and hand-off, p99", _OTHERS, *_others),
 )
 _outcomes = rate(_ENDED, ("redlock_outcome",))
@@ -126,7 +111,7 @@ _OUTCOMES = (
 )
 _gone = Query(rate("redlock.leases.gone").expr, "{lock}/s", "leases gone")
 _expired = Query(rate("redis.keys.expired").expr, "{lock}/s", "keys expired")
-_validity = panels.mean("redlock.lease.validity").named("mean")
+_validity = queries.mean("redlock.lease.validity").named("mean")
 _faults = state("redlock.fault.active", ("redlock_fault_kind", "redlock_fault_target"))
 _LEASES = (
     lines(
@@ -168,9 +153,9 @@ def overview() -> str:
 
 _splits = ratio(total("redlock.split_votes"), total(_ENDED))
 _needed = now("redlock.quorum.size", function="max").named("quorum")
-_spare = Query(f"{panels.voting().expr} - {_needed.expr}", "{instance}", "spare")
+_spare = Query(f"{queries.voting().expr} - {_needed.expr}", "{instance}", "spare")
 # whole numbers: what is not above 0.1 is 0
-_bare = ratio(panels.below(_MARGIN, "0.1"), panels.count(_MARGIN))
+_bare = ratio(queries.below(_MARGIN, "0.1"), queries.count(_MARGIN))
 _restarts = total("redis.restarts")
 _MARGINS = (
     number(
@@ -198,7 +183,7 @@ _MARGINS = (
 )
 _votes = rate("redlock.votes", ("redlock_vote",))
 _split = rate("redlock.split_votes").named("split votes")
-_margin = panels.mean(_MARGIN).named("mean")
+_margin = queries.mean(_MARGIN).named("mean")
 _VOTES = (
     lines(
         "Votes",
@@ -215,7 +200,7 @@ _VOTES = (
 )
 _dead = _half_and_most("redlock.split_vote.dead_time")
 _attempts = (
-    panels.mean("redlock.acquire.attempts").named("mean"),
+    queries.mean("redlock.acquire.attempts").named("mean"),
     _half_and_most("redlock.acquire.attempts")[1],
 )
 _ROUNDS = (
@@ -258,7 +243,7 @@ _INSTANCES = (
     lines(
         "Voting instances",
         "Below the quorum nothing can be locked.",
-        panels.voting().named("voting"),
+        queries.voting().named("voting"),
         _needed,
     ),
     lines(
@@ -300,7 +285,7 @@ def quorum() -> str:
 
 # -- fsync trade-off -------------------------------------------------------------------------------
 
-_BY = (panels.POLICY,)
+_BY = (queries.POLICY,)
 
 
 def _each_lease(name: str) -> Query:
@@ -308,11 +293,11 @@ def _each_lease(name: str) -> Query:
     return ratio(total(name, _BY), _leases(_BY), BY_NAME[name].unit + "/lease")
 
 
-_p50, _p99 = (panels.acquire_quantile(q, _BY, whole=True) for q in (0.5, 0.99))
+_p50, _p99 = (queries.acquire_quantile(q, _BY, whole=True) for q in (0.5, 0.99))
 _reply = quantile(0.99, _REPLY, _BY, whole=True)
 _stalls = _each_lease("redis.aof.delayed_fsyncs")
 _PRICE = (
-    bars("Rate of the whole run", _WHOLE_RUN, panels.whole_rate(_BY)),
+    bars("Rate of the whole run", _WHOLE_RUN, queries.whole_rate(_BY)),
     bars("Acquire p50", "Of all leases of the runs, from the intended start.", _p50),
     bars("Acquire p99", "Of all leases of the runs, from the intended start.", _p99),
     bars(
@@ -413,7 +398,7 @@ _against = partial(ratio, unit="x")
 
 
 def _latency(q: float) -> Query:
-    both = (panels.acquire_quantile(q, whole=True, run=run) for run in ("$run", "$baseline"))
+    both = (queries.acquire_quantile(q, whole=True, run=run) for run in ("$run", "$baseline"))
     return _against(*both)
 
 
@@ -422,7 +407,7 @@ def _per_lease(name: str) -> Query:
     return _against(*(Query(f"({expr})", "") for expr in each))
 
 
-_speed = _against(panels.whole_rate(), panels.whole_rate(run="$baseline"))
+_speed = _against(queries.whole_rate(), queries.whole_rate(run="$baseline"))
 _ratio_of = partial(number, empty="choose a run and a baseline")
 _RATIOS = (
     _ratio_of(
@@ -447,10 +432,10 @@ def generator() -> str:
         "Whether the load generator was good enough to be believed, and the chosen run "
         "against a baseline."
     )
-    named = panels.choice("baseline_name", "Baseline's name", "its --name", panels.NAME)
-    within = f'{panels.NAME}=~"$baseline_name"'
-    about_baseline = "baseline", "Baseline", "the run that is 1.0 in the ratios", panels.RUN
-    baseline = panels.choice(*about_baseline, within, multi=False)
+    named = choice("baseline_name", "Baseline's name", "its --name", queries.NAME)
+    within = f'{queries.NAME}=~"$baseline_name"'
+    about_baseline = "baseline", "Baseline", "the run that is 1.0 in the ratios", queries.RUN
+    baseline = choice(*about_baseline, within, multi=False)
     shelves = ("Health", 4, _HEALTH), ("", 8, _LOAD), ("Chosen run ÷ baseline", 4, _RATIOS)
     return board(
         "Generator health and comparison",

@@ -14,6 +14,7 @@ dashboards_main = pytest.importorskip(
     "dashboards.__main__", reason="grafana-foundation-sdk is not installed"
 )
 panels = pytest.importorskip("dashboards.panels")
+queries = pytest.importorskip("dashboards.queries")
 
 FILES = sorted(FOLDER.glob("*.json"))
 BOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FILES}
@@ -275,17 +276,19 @@ def test_what_no_metric_alone_asks_for_is_on_its_board(board: str, title: str) -
 
 def test_a_metric_or_label_that_the_table_lacks_is_refused() -> None:
     with pytest.raises(KeyError):
-        panels.metric("redlock.no.such")
+        queries.metric("redlock.no.such")
     with pytest.raises(KeyError, match="server_port"):
-        panels.metric("redlock.votes", server_port="1")
+        queries.metric("redlock.votes", server_port="1")
     with pytest.raises(ValueError, match="is a histogram"):
-        panels.metric("redlock.acquire.duration")
+        queries.metric("redlock.acquire.duration")
     with pytest.raises(ValueError, match="is a counter"):
-        panels.metric("redlock.votes", "bucket")
+        queries.metric("redlock.votes", "bucket")
 
 
 def test_a_panel_of_two_units_or_without_description_is_refused() -> None:
     with pytest.raises(ValueError, match="one unit"):
-        panels.lines("mixed", "seconds and bytes", panels.Query("a", "s"), panels.Query("b", "By"))
+        panels.lines(
+            "mixed", "seconds and bytes", queries.Query("a", "s"), queries.Query("b", "By")
+        )
     with pytest.raises(ValueError, match="description"):
-        panels.lines("silent", "", panels.Query("a", "s"))
+        panels.lines("silent", "", queries.Query("a", "s"))
