@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 Labels = Mapping[str, str]
 
 
-class Manager:
+class RunningAlertmanager:
     """A running Alertmanager, and what its contact point has written so far."""
 
     def __init__(self, url: str, capture: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,7 @@ def _of(labels: Labels) -> tuple[str, str]:
 
 
 @pytest.fixture
-def manager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Manager]:
+def manager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[RunningAlertmanager]:
     port = KeptPort()
     with ThreadingHTTPServer((HOST, 0), Receiver) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -98,7 +98,7 @@ def manager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Mana
             "--log.level=error",
         ]
         with subprocess.Popen(words) as process:
-            made = Manager(f"http://{HOST}:{port.number}", capsys)
+            made = RunningAlertmanager(f"http://{HOST}:{port.number}", capsys)
             until(made.ready, "Alertmanager, which answers")
             yield made
             process.kill()
@@ -106,7 +106,7 @@ def manager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Mana
 
 
 def test_a_lost_quorum_silences_what_follows_of_its_own_run_or_service_and_is_told(
-    manager: Manager,
+    manager: RunningAlertmanager,
 ) -> None:
     manager.fire(
         {"alertname": "LockQuorumLost", "redlock_run_id": "r1"},

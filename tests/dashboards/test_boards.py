@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from bench.telemetry.table import BOUNDS, BY_NAME, InstrumentKind
-from tests.dashboards.asked import FOLDER, panels_of
+from tests.dashboards.prometheus_answers import FOLDER, panels_of
 
 dashboards_main = pytest.importorskip(
     "dashboards.__main__", reason="grafana-foundation-sdk is not installed"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboards.asked import FOLDER
+from tests.dashboards.prometheus_answers import FOLDER
 
 SCHEMA = os.environ.get("LOCKBENCH_GRAFANA_SCHEMA", "")
 COMPILER = "node_modules/typescript/bin/tsc"

@@ -25,9 +25,17 @@ from bench.telemetry.otlp import export_once
 from bench.telemetry.page import MetricsPage
 from bench.telemetry.points import Buckets, Snapshot, point
 from bench.telemetry.run import Run
-from tests.dashboards.asked import Answer, Board, Prometheus, Watched, panels_of, read_boards, wrong
+from tests.dashboards.expected_figures import FiguresOfRun, wholes
 from tests.dashboards.prometheus3 import EXPONENTIAL, NATIVE, WAYS, needs_prometheus_3, program_of
-from tests.dashboards.truths import Truths, wholes
+from tests.dashboards.prometheus_answers import (
+    Answer,
+    Board,
+    Prometheus,
+    WatchedRun,
+    panels_of,
+    read_boards,
+    wrong,
+)
 from tests.integration.locust_runs import until
 
 pytestmark = [
@@ -101,14 +109,14 @@ WINDOW_NS = 420_000_000
 
 
 @dataclass(frozen=True)
-class Ran:
+class ScrapedRun:
     """One run, and from when until when Prometheus saw it."""
 
     result: RunResult
-    span: Watched
+    span: WatchedRun
 
     @property
-    def alone(self) -> Watched:
+    def alone(self) -> WatchedRun:
         """This run, compared with itself."""
         return replace(self.span, baseline=self.result.id)
 
@@ -121,17 +129,17 @@ class Stack:
     """
 
     prometheus: Prometheus
-    split: Ran
-    open: Ran
+    split: ScrapedRun
+    open: ScrapedRun
     crash: str
-    span: Watched
+    span: WatchedRun
     seen: list[float]
 
     def shown(self, uid: str, title: str, number: int = 0, run: str = "") -> Answer:
         """What a panel shows of `run` (none: of all, against the first as baseline)."""
         panel = next(one for one in panels_of(BOARDS[uid]) if one["title"] == title)
         span = (
-            Watched(run, self.span.start_s, self.span.end_s, SCRAPE_S, baseline=run)
+            WatchedRun(run, self.span.start_s, self.span.end_s, SCRAPE_S, baseline=run)
             if run
             else self.span
         )
@@ -176,7 +184,7 @@ def watched(
         split = _ran(prometheus, _order(folder / "split", SPLIT, SPLIT_FAULTS), ask_meanwhile)
         crash = _a_crash(prometheus)
         opened = _ran(prometheus, _order(folder / "open", OPEN, OPEN_FAULTS), lambda _: None)
-        span = Watched(".*", start_s, opened.span.end_s, SCRAPE_S, split.result.id)
+        span = WatchedRun(".*", start_s, opened.span.end_s, SCRAPE_S, split.result.id)
         if request.param in NATIVE:
             assert not prometheus.at(
                 "count_over_time(redlock_acquire_duration_seconds_bucket[1h])", time.time()
@@ -192,7 +200,7 @@ def _send_exponential(environ: pytest.MonkeyPatch, url: str) -> None:
     environ.setenv(aggregation, "base2_exponential_bucket_histogram")
 
 
-def _ran(prometheus: Prometheus, order: Order, show: Show) -> Ran:
+def _ran(prometheus: Prometheus, order: Order, show: Show) -> ScrapedRun:
     start_s = time.time()
     with Interrupts() as interrupts:
         result = run_scenario(order, interrupts, show).result
@@ -203,7 +211,7 @@ def _ran(prometheus: Prometheus, order: Order, show: Show) -> Ran:
         time.sleep(0.2)
     (end_s,) = prometheus.at(f"max_over_time(timestamp({info})[10m:1s])", time.time()).numbers
     _must_have_come(prometheus, result)
-    return Ran(result, Watched(result.id, start_s, end_s, SCRAPE_S))
+    return ScrapedRun(result, WatchedRun(result.id, start_s, end_s, SCRAPE_S))
 
 
 def _must_have_come(prometheus: Prometheus, result: RunResult) -> None:
@@ -343,14 +351,14 @@ def test_a_dozen_values_are_those_of_the_result(watched: Stack) -> None:
 def _wrong(watched: Stack, boards: dict[str, Board]) -> list[str]:
     """The panels of one figure of a whole run that show another one than the run without warm-up
     has, or none."""
-    rights = wholes(watched.open.result)
+    expected = wholes(watched.open.result)
     found = list[str]()
     for uid, board in boards.items():
         for panel in panels_of(board):
             name = uid.removeprefix("lockbench-"), panel["title"]
             if not panel["targets"][0].get("instant") or name in UNKNOWN:
                 continue
-            right, factor = rights[name]
+            right, factor = expected[name]
             shown = watched.prometheus.panel(board, panel["targets"][0], watched.open.alone).numbers
             if len(shown) != 1 or not right / factor <= shown[0] <= right * factor:
                 found.append(f"{name}: {shown} for {right}")
@@ -364,9 +372,9 @@ def test_every_figure_of_a_whole_run_is_that_of_the_result(watched: Stack) -> No
 def _wrong_over_time(watched: Stack, boards: dict[str, Board]) -> list[str]:
     """The same of the panels that show a run moment by moment."""
     ran = watched.open
-    rights = Truths(ran.result, ran.alone.whole.rate_s).all()
+    expected = FiguresOfRun(ran.result, ran.alone.whole.rate_s).all()
     found = [
-        wrong(watched.prometheus, board, ran.alone, rights[uid]) for uid, board in boards.items()
+        wrong(watched.prometheus, board, ran.alone, expected[uid]) for uid, board in boards.items()
     ]
     return [one for each in found for one in each]
 

@@ -20,17 +20,17 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 from bench.telemetry.table import ACQUIRE_OUTCOMES
 from bench.topology.fleet import HOST, KeptPort, start_fleet
-from tests.dashboards.asked import (
+from tests.dashboards.prometheus3 import EXPONENTIAL, NATIVE, WAYS, program_of
+from tests.dashboards.prometheus_answers import (
     Board,
+    ExpectedFigure,
     Prometheus,
-    Right,
-    Watched,
+    WatchedRun,
     near,
     panels_of,
     read_boards,
     wrong,
 )
-from tests.dashboards.prometheus3 import EXPONENTIAL, NATIVE, WAYS, program_of
 from tests.integration.locust_runs import until
 
 pytestmark = [
@@ -66,14 +66,14 @@ Instance = tuple[str, int, dict[str, int]]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ApplicationReport:
     """What the application saw itself, and Prometheus, over what time; which instance was
     killed."""
 
     cycles: Sequence[Cycle]
     instances: Sequence[Instance]
     prometheus: Prometheus
-    span: Watched
+    span: WatchedRun
     killed: str
 
     @property
@@ -102,7 +102,7 @@ class Seen:
 @pytest.fixture(scope="module", params=WAYS)
 def seen(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Seen]:
+) -> Iterator[ApplicationReport]:
     """A moment in which the machine stands still makes time-outs and late replies of its own:
     watched anew."""
     for _ in range(3):
@@ -117,7 +117,7 @@ def seen(
 
 
 @contextmanager
-def _seeing(way: str, folder: Path) -> Iterator[Seen]:
+def _seeing(way: str, folder: Path) -> Iterator[ApplicationReport]:
     ports = [KeptPort() for _ in range(2)]
     page, web = (port.number for port in ports)
     (folder / "prometheus.yml").write_text(
@@ -168,7 +168,7 @@ def _exponential(url: str) -> dict[str, str]:
     }
 
 
-def _watched(app: subprocess.Popen[str], prometheus: Prometheus, fleet) -> Seen:
+def _watched(app: subprocess.Popen[str], prometheus: Prometheus, fleet) -> ApplicationReport:
     start_s = time.time()
     assert app.stdin
     assert app.stdout
@@ -198,7 +198,9 @@ def _watched(app: subprocess.Popen[str], prometheus: Prometheus, fleet) -> Seen:
         lambda: prometheus.at(total, time.time()).numbers == [len(cycles) + 2.0], "the last scrape"
     )
     killed = fleet.urls[0].rpartition(":")[2]
-    return Seen(cycles, instances, prometheus, Watched("", start_s, time.time(), 1.0), killed)
+    return ApplicationReport(
+        cycles, instances, prometheus, WatchedRun("", start_s, time.time(), 1.0), killed
+    )
 
 
 def _answers(prometheus: Prometheus) -> bool:
@@ -210,18 +212,18 @@ def _answers(prometheus: Prometheus) -> bool:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_panel_has_data_and_no_warning(seen: Seen, target: Board) -> None:
+def test_a_panel_has_data_and_no_warning(seen: ApplicationReport, target: Board) -> None:
     answer = seen.prometheus.panel(BOARD, target, seen.span)
     assert answer.complaints == []
     assert answer.numbers
 
 
-class Rights:
+class ExpectedFigures:
     """What each query of the board must show of all the time. A rate begins with the first scrape,
     and its ends are guessed; quantiles are within a bucket, so they are between others of what the
     application measured itself."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: ApplicationReport) -> None:
         self.seen = seen
         self.over_s = seen.span.whole.rate_s
         self.got = [one for one in seen.cycles if one[1] == "acquired"]
@@ -230,27 +232,29 @@ class Rights:
             for name in ("order", "stock")
         }
 
-    def rate(self, number: float, factor: float = 1.3, **labels: str) -> Right:
+    def rate(self, number: float, factor: float = 1.3, **labels: str) -> ExpectedFigure:
         return near(number / self.over_s, factor, 3 / self.over_s, **labels)
 
-    def between(self, values: Sequence[float], low: float, high: float) -> Right:
+    def between(self, values: Sequence[float], low: float, high: float) -> ExpectedFigure:
         least, most = np.quantile(values, (low, high))
         # a bucket
-        return Right(least / 1.6, most * 1.6)
+        return ExpectedFigure(least / 1.6, most * 1.6)
 
-    def slow(self, cycles: Sequence[Cycle], **labels: str) -> Right:
+    def slow(self, cycles: Sequence[Cycle], **labels: str) -> ExpectedFigure:
         most, least = (
             sum(took_s > limit_s for *_, took_s, _ in cycles) for limit_s in (0.019, 0.025)
         )
-        return Right(least / len(cycles) / 1.4 - 0.01, most / len(cycles) * 1.4 + 0.01, labels)
+        return ExpectedFigure(
+            least / len(cycles) / 1.4 - 0.01, most / len(cycles) * 1.4 + 0.01, labels
+        )
 
-    def hold(self, cycles: Sequence[Cycle], **labels: str) -> Right:
-        return Right(0.002 / 1.6, max(rest_s for *_, rest_s in cycles) * 1.6, labels)
+    def hold(self, cycles: Sequence[Cycle], **labels: str) -> ExpectedFigure:
+        return ExpectedFigure(0.002 / 1.6, max(rest_s for *_, rest_s in cycles) * 1.6, labels)
 
-    def of_classes(self, make: Callable[..., Right]) -> list[Right]:
+    def of_classes(self, make: Callable[..., ExpectedFigure]) -> list[ExpectedFigure]:
         return [make(cycles, redlock_resource_class=name) for name, cycles in self.of_class.items()]
 
-    def glance(self) -> dict[str, list[Right]]:
+    def glance(self) -> dict[str, list[ExpectedFigure]]:
         outcomes = self.seen.outcomes
         took_s = [took_s for *_, took_s, _ in self.got]
         failed = (
@@ -275,7 +279,7 @@ class Rights:
             "Callers B": [near(0)],
         }
 
-    def whom(self) -> dict[str, list[Right]]:
+    def whom(self) -> dict[str, list[ExpectedFigure]]:
         gone = [(self.seen.gone()[name] / self.over_s, name) for name in self.of_class]
         return {
             "Slow, by class A": self.of_classes(self.slow),
@@ -286,14 +290,14 @@ class Rights:
                 near(name == "stock", redlock_resource_class=name) for _, name in gone
             ],
             "Hold p99 A": self.of_classes(self.hold),
-            "Release p99 A": [Right(1e-5, max(rest_s for *_, rest_s in self.got))],
+            "Release p99 A": [ExpectedFigure(1e-5, max(rest_s for *_, rest_s in self.got))],
             "Rounds per acquire, p99 A": [
                 self.between([one[2] for one in self.seen.cycles], 0.9, 1)
             ],
             "Split votes A": [self.rate(sum(one[3] for one in self.seen.cycles))],
         }
 
-    def instances(self) -> dict[str, list[Right]]:
+    def instances(self) -> dict[str, list[ExpectedFigure]]:
         places = [
             (address.rpartition(":")[2], commands, errors)
             for address, commands, errors in self.seen.instances
@@ -308,7 +312,7 @@ class Rights:
             ],
             "Abstaining A": [near(0, server_port=port) for port in ports],
             "Reply to a SET, p99 A": [
-                Right(1e-5, slowest_reply_s, {"server_port": port}) for port in ports
+                ExpectedFigure(1e-5, slowest_reply_s, {"server_port": port}) for port in ports
             ],
             "Errors A": [
                 self.rate(
@@ -326,21 +330,26 @@ class Rights:
                 for port, commands, _ in places
             ],
             "Votes A": [
-                Right(0, 3 * 3 * len(self.seen.cycles) / self.over_s, {"redlock_vote": "granted"})
+                ExpectedFigure(
+                    0, 3 * 3 * len(self.seen.cycles) / self.over_s, {"redlock_vote": "granted"}
+                )
             ],
         }
 
 
-def _wrong(seen: Seen, board: Board) -> list[str]:
+def _wrong(seen: ApplicationReport, board: Board) -> list[str]:
     """Votes are of a share of the attempts, and which there are nobody else knows."""
-    rights = Rights(seen)
+    expected = ExpectedFigures(seen)
     found = wrong(
-        seen.prometheus, board, seen.span, rights.glance() | rights.whom() | rights.instances()
+        seen.prometheus,
+        board,
+        seen.span,
+        expected.glance() | expected.whom() | expected.instances(),
     )
     return [one for one in found if not one.startswith("Votes A: [(")]
 
 
-def test_every_panel_shows_what_the_application_saw_itself(seen: Seen) -> None:
+def test_every_panel_shows_what_the_application_saw_itself(seen: ApplicationReport) -> None:
     assert _wrong(seen, BOARD) == []
     callers = next(panel for panel in panels_of(BOARD) if panel["title"] == "Callers")["targets"][0]
     held = seen.prometheus.panel(BOARD, callers, seen.span).numbers
@@ -358,14 +367,14 @@ def test_every_panel_shows_what_the_application_saw_itself(seen: Seen) -> None:
     ],
 )
 def test_a_panel_that_shows_another_figure_would_be_noticed(
-    seen: Seen, title: str, was: str, now: str
+    seen: ApplicationReport, title: str, was: str, now: str
 ) -> None:
     assert was in json.dumps(BOARD)
     found = _wrong(seen, json.loads(json.dumps(BOARD).replace(was, now)))
     assert any(one.startswith(title) for one in found)
 
 
-def test_a_lease_that_was_lost_is_an_alert(seen: Seen) -> None:
+def test_a_lease_that_was_lost_is_an_alert(seen: ApplicationReport) -> None:
     fired = seen.prometheus.at(
         'last_over_time(ALERTS{alertname=~"Locks?[A-Z].*"}[1h])', seen.span.end_s
     ).series
@@ -379,7 +388,7 @@ def test_a_lease_that_was_lost_is_an_alert(seen: Seen) -> None:
     }
 
 
-def test_prometheus_counts_what_the_application_counted_itself(seen: Seen) -> None:
+def test_prometheus_counts_what_the_application_counted_itself(seen: ApplicationReport) -> None:
     total = "redlock_acquire_outcomes_total"
     for way in ACQUIRE_OUTCOMES:
         assert seen.value(f'sum({total}{{redlock_outcome="{way}"}})') == seen.outcomes[way]
@@ -396,7 +405,7 @@ def test_prometheus_counts_what_the_application_counted_itself(seen: Seen) -> No
     assert {labels["redlock_resource_class"] for labels, _ in classes} == {"order", "stock"}
 
 
-def test_the_killed_instance_is_the_one_that_votes_for_nobody(seen: Seen) -> None:
+def test_the_killed_instance_is_the_one_that_votes_for_nobody(seen: ApplicationReport) -> None:
     out = seen.prometheus.at("redlock_instance_voting == 0", seen.span.end_s).series
     assert len(out) == 1
     assert out[0][0]["server_address"] == HOST

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.frame.observe import open_watch
-from tests.dashboards.asked import Prometheus
+from tests.dashboards.prometheus_answers import Prometheus
 from tests.integration.locust_runs import free_port, get, started
 
 pytestmark = pytest.mark.integration
@@ -100,7 +100,7 @@ def page_of(text: str, at_s: float) -> Page:
 
 
 @dataclass
-class Watched:
+class WatchedRun:
     """All pages of a run, and whether a Prometheus judged them."""
 
     pages: list[Page]
@@ -129,7 +129,7 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedRun]:
     """One run, and its page about five times a second."""
     folder = tmp_path_factory.mktemp("outage")
     (folder / "outage.toml").write_text(SCENARIO)
@@ -165,11 +165,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         _, err = process.communicate()
         assert process.returncode in (0, 4), err
         assert not re.search("Traceback", err)
-        yield Watched(pages, prometheus is not None)
+        yield WatchedRun(pages, prometheus is not None)
 
 
 def test_while_no_acquire_can_succeed_the_page_never_says_that_a_quorum_votes(
-    watched: Watched,
+    watched: WatchedRun,
 ) -> None:
     assert watched.between(NOTICED_S, OUTAGE_S)
     pages = watched.during("stop", NOTICED_S)
@@ -183,7 +183,7 @@ def test_while_no_acquire_can_succeed_the_page_never_says_that_a_quorum_votes(
     assert max(spare) < 0
 
 
-def test_the_notes_of_the_load_go_on_in_an_overload(watched: Watched) -> None:
+def test_the_notes_of_the_load_go_on_in_an_overload(watched: WatchedRun) -> None:
     """Each caller fails at once and comes back at once; so records come faster than they are
     counted."""
     assert watched.between(0.0, OUTAGE_S)
@@ -194,7 +194,7 @@ def test_the_notes_of_the_load_go_on_in_an_overload(watched: Watched) -> None:
     assert cpu_s[1] > cpu_s[0]
 
 
-def test_the_alert_of_a_lost_quorum_fires_and_ends(watched: Watched) -> None:
+def test_the_alert_of_a_lost_quorum_fires_and_ends(watched: WatchedRun) -> None:
     if not watched.has_prometheus:
         pytest.skip("Prometheus is missing (Debian: prometheus)")
     assert not watched.pages[0].fired
@@ -203,7 +203,7 @@ def test_the_alert_of_a_lost_quorum_fires_and_ends(watched: Watched) -> None:
     assert not watched.pages[-1].fired
 
 
-def test_a_load_process_that_was_killed_holds_and_waits_no_more(watched: Watched) -> None:
+def test_a_load_process_that_was_killed_holds_and_waits_no_more(watched: WatchedRun) -> None:
     """Its last note stays in the folder; what it said is not known to be so any more."""
     before = [page.callers for page in watched.between(0.0, OUTAGE_S) if page.callers is not None]
     assert max(before) > CALLERS / 2

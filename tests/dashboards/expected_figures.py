@@ -1,4 +1,4 @@
-"""What each panel of a run's boards must show: *the result of a run without warm-up → rights, by
+"""What each panel of a run's boards must show: *the result of a run without warm-up → expected, by
 board and query*.
 
 Panels of the moment are looked at over the whole run, at its end: a rate is then all of it over the
@@ -14,12 +14,12 @@ from bench.measure.histogram import Histogram, bucket_indices
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of
 from bench.telemetry.table import ACQUIRE_OUTCOMES, BOUNDS, VOTES
-from tests.dashboards.asked import Right, near
+from tests.dashboards.prometheus_answers import ExpectedFigure, near
 
 BUCKET = 1.6
 # of an instance
 TIMEOUT_S = 0.05
-Rights = Mapping[str, list[Right]]
+ExpectedFigures = Mapping[str, list[ExpectedFigure]]
 
 
 def wholes(ran: RunResult) -> dict[tuple[str, str], tuple[float, float]]:
@@ -84,7 +84,7 @@ def wholes(ran: RunResult) -> dict[tuple[str, str], tuple[float, float]]:
     }
 
 
-class Truths:
+class FiguresOfRun:
     """Of a run whose instances' addresses have one host, looked at over `over_s`."""
 
     def __init__(self, result: RunResult, over_s: float) -> None:
@@ -94,7 +94,7 @@ class Truths:
         self.acquired = self.result["totals"]["acquired"]
         self.failed = sum(self.result["totals"].values()) - self.acquired
 
-    def all(self) -> dict[str, Rights]:
+    def all(self) -> dict[str, ExpectedFigures]:
         """By board."""
         return {
             "lockbench-run-overview": self.overview(),
@@ -103,21 +103,25 @@ class Truths:
             "lockbench-fsync": self.fsync(),
         }
 
-    def rate(self, number: float, **labels: str) -> Right:
+    def rate(self, number: float, **labels: str) -> ExpectedFigure:
         return near(number / self.over_s, 1.35, 3 / self.over_s, **labels)
 
     def acquire_s(self, percent: float) -> float:
         acquire = Histogram.decode(self.result["histograms"]["acquire"])
         return min((acquire.percentile(percent, self.failed) or 0) / 1e9, BOUNDS[-1])
 
-    def lasted(self, what: str, percent: str = "p99") -> list[Right]:
+    def lasted(self, what: str, percent: str = "p99") -> list[ExpectedFigure]:
         """Of few there is only the most."""
         row = self.result["latency_s"][what]
         if not row["count"]:
             return []
-        return [near(row[percent], BUCKET)] if row[percent] else [Right(0, row["max"] * BUCKET)]
+        return (
+            [near(row[percent], BUCKET)]
+            if row[percent]
+            else [ExpectedFigure(0, row["max"] * BUCKET)]
+        )
 
-    def overview(self) -> Rights:
+    def overview(self) -> ExpectedFigures:
         usable_s = self.result["scenario"]["ttl_ms"] / 1000 * 0.99 - 0.002
         expired = sum(one["info"]["expired_keys"] for one in self.result["instances"])
         ways = self.result["totals"]
@@ -127,37 +131,39 @@ class Truths:
             "Acquire latency, percentiles A": [near(self.acquire_s(50), BUCKET)],
             "Acquire latency, percentiles B": [near(self.acquire_s(90), BUCKET)],
             "Acquire latency, percentiles C": [near(self.acquire_s(99), BUCKET)],
-            "Acquire latency, percentiles D": [Right(self.acquire_s(99) / BUCKET, BOUNDS[-1])],
+            "Acquire latency, percentiles D": [
+                ExpectedFigure(self.acquire_s(99) / BUCKET, BOUNDS[-1])
+            ],
             "Release, hold and hand-off, p99 A": self.lasted("release"),
             "Release, hold and hand-off, p99 B": self.lasted("hold"),
             "Release, hold and hand-off, p99 C": self.lasted("handoff"),
             "Outcomes A": [self.rate(ways[way], redlock_outcome=way) for way in ACQUIRE_OUTCOMES],
             "Callers A": [near(0)],
             "Callers B": [near(0)],
-            "Validity left at the grant A": [Right(usable_s - 2 * TIMEOUT_S, usable_s)],
+            "Validity left at the grant A": [ExpectedFigure(usable_s - 2 * TIMEOUT_S, usable_s)],
             "Leases gone and keys expired A": [self.rate(self.result["releases"]["gone"])],
             "Leases gone and keys expired B": [self.rate(expired)],
             "Faults A": [near(0, redlock_fault_kind=one["kind"]) for one in self.result["faults"]],
         }
 
-    def generator(self) -> Rights:
+    def generator(self) -> ExpectedFigures:
         load = self.result["generator"]
         return {
             "CPU of the load A": [
                 near(load["cpu_ratio"] * self.result["duration_s"] / self.over_s, 1.5)
             ],
-            "Scheduler lag A": [Right(0, 0.1)],
+            "Scheduler lag A": [ExpectedFigure(0, 0.1)],
             # of some hundred, so its p99 is null
-            "Scheduler lag B": [Right(0, 1)],
+            "Scheduler lag B": [ExpectedFigure(0, 1)],
         }
 
-    def quorum(self) -> Rights:
+    def quorum(self) -> ExpectedFigures:
         votes = self.result["votes"]
         split = self.result["split_votes"]["count"]
         margins = {int(margin): number for margin, number in votes["margin"].items()}
         attempts = self.result["attempts"]
         waiting = self.result["waiting"]
-        dead = [Right(0, self.result["scenario"]["wait_ms"] / 1000)] if split else []
+        dead = [ExpectedFigure(0, self.result["scenario"]["wait_ms"] / 1000)] if split else []
         return {
             "Votes A": [self.rate(votes[vote], redlock_vote=vote) for vote in VOTES],
             "Vote margin A": [
@@ -168,14 +174,14 @@ class Truths:
             "Dead time of split votes B": dead,
             "Rounds per acquire A": [near(attempts["mean"], 1.1)],
             # of many 1s, within their bucket
-            "Rounds per acquire B": [Right(0.68, attempts["max"] * BUCKET)],
+            "Rounds per acquire B": [ExpectedFigure(0.68, attempts["max"] * BUCKET)],
             "Polls A": [self.rate(waiting["polls"])],
             "Wakeups A": [self.rate(waiting["wakeups"])],
             "Longest acquire A": [near(waiting["longest_s"])],
             "Fairness among callers A": [near(waiting["jain"], 1.001)],
         }
 
-    def places(self) -> Rights:
+    def places(self) -> ExpectedFigures:
         """Of each instance; of one that is silent for a while the time-outs are among the
         replies."""
         instances = list(zip(self.ports, self.result["instances"], strict=True))
@@ -195,7 +201,7 @@ class Truths:
                 near(s, BUCKET, server_port=port) for port, s in zip(self.ports, p50, strict=True)
             ],
             "Reply to a SET, p99 A": [
-                Right(s / BUCKET, TIMEOUT_S * BUCKET, {"server_port": port})
+                ExpectedFigure(s / BUCKET, TIMEOUT_S * BUCKET, {"server_port": port})
                 for port, s in zip(self.ports, p50, strict=True)
             ],
             "Latency skew A": [near(max(p50) / min(p50), BUCKET**2)],
@@ -211,7 +217,7 @@ class Truths:
             ],
         }
 
-    def fsync(self) -> Rights:
+    def fsync(self) -> ExpectedFigures:
         bytes_ = [one["info"]["aof"]["aof_current_size"] for one in self.result["instances"]]
         sizes = [
             near(size, 1.3, server_port=port) for port, size in zip(self.ports, bytes_, strict=True)

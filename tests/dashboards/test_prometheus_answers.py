@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.dashboards.asked import Watched, read_boards, resolve
+from tests.dashboards.prometheus_answers import WatchedRun, read_boards, resolve
 
 BOARDS = {board["uid"]: board for board in read_boards()}
-SPAN = Watched("7f3a90c1", 1000.0, 1030.4, 1.0)
+SPAN = WatchedRun("7f3a90c1", 1000.0, 1030.4, 1.0)
 
 
 def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> None:
@@ -17,8 +17,8 @@ def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> No
     assert resolve(text, BOARDS["lockbench-run-overview"], SPAN) == told
     generator = BOARDS["lockbench-generator"]
     assert resolve("$baseline", generator, SPAN) == "", "a run against itself is no comparison"
-    assert resolve("$baseline", generator, Watched("a", 0, 1, 1.0, "b")) == "b"
-    hour = Watched("a", 0.0, 3600.0, 1.0)
+    assert resolve("$baseline", generator, WatchedRun("a", 0, 1, 1.0, "b")) == "b"
+    hour = WatchedRun("a", 0.0, 3600.0, 1.0)
     assert (hour.step_s, resolve("$__rate_interval", generator, hour)) == (15.0, "16s"), (
         "rates look back over a step"
     )

@@ -32,7 +32,7 @@ def panels_of(board: Board) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedRun:
     """Which runs, and over what time (seconds since the epoch); `scrape_s`: how often Prometheus
     looked."""
 
@@ -52,12 +52,12 @@ class Watched:
         return float(math.ceil(max(RATE_SCRAPES * self.scrape_s, self.step_s + self.scrape_s)))
 
     @property
-    def whole(self) -> "Watched":
+    def whole(self) -> "WatchedRun":
         """The same, looked at so that a rate is that of all of it."""
         return replace(self, scrape_s=self.end_s - self.start_s)
 
 
-def resolve(expr: str, board: Board, watched: Watched) -> str:
+def resolve(expr: str, board: Board, watched: WatchedRun) -> str:
     """`expr` with its variables replaced.
 
     Raises KeyError for a variable that the board does not have.
@@ -96,7 +96,7 @@ class Prometheus:
     def at(self, query: str, time_s: float) -> Answer:
         return self._ask("query", query=query, time=time_s)
 
-    def over(self, query: str, watched: Watched) -> Answer:
+    def over(self, query: str, watched: WatchedRun) -> Answer:
         return self._ask(
             "query_range",
             query=query,
@@ -105,7 +105,7 @@ class Prometheus:
             step=watched.step_s,
         )
 
-    def panel(self, board: Board, target: dict[str, Any], watched: Watched) -> Answer:
+    def panel(self, board: Board, target: dict[str, Any], watched: WatchedRun) -> Answer:
         """What one query of a panel shows."""
         query = resolve(target["expr"], board, watched)
         return self.at(query, watched.end_s) if target.get("instant") else self.over(query, watched)
@@ -136,7 +136,7 @@ def _texts(series: dict[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Right:
+class ExpectedFigure:
     """The series with these labels shows a figure between `low` and `high`."""
 
     low: float
@@ -144,13 +144,16 @@ class Right:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def near(figure: float, factor: float = 1.0, off: float = 0.0, **labels: str) -> Right:
+def near(figure: float, factor: float = 1.0, off: float = 0.0, **labels: str) -> ExpectedFigure:
     """It may be off by a factor, and by so much."""
-    return Right(figure / factor - off, figure * factor + off, labels)
+    return ExpectedFigure(figure / factor - off, figure * factor + off, labels)
 
 
 def wrong(
-    prometheus: Prometheus, board: Board, watched: Watched, rights: Mapping[str, Sequence[Right]]
+    prometheus: Prometheus,
+    board: Board,
+    watched: WatchedRun,
+    expected: Mapping[str, Sequence[ExpectedFigure]],
 ) -> list[str]:
     """Which queries of panels show other figures at the end of the whole of what was watched than
     is right.
@@ -162,11 +165,11 @@ def wrong(
     for panel in panels_of(board):
         for target in panel["targets"]:
             name = f"{panel['title']} {target['refId']}"
-            if name not in rights and (target.get("instant") or panel["type"] == "heatmap"):
+            if name not in expected and (target.get("instant") or panel["type"] == "heatmap"):
                 continue
             answer = prometheus.at(resolve(target["expr"], board, watched.whole), watched.end_s)
             series = [one for one in answer.series if one[1]]
-            for right in rights[name]:
+            for right in expected[name]:
                 shown = [
                     n
                     for labels, numbers in series
@@ -175,6 +178,6 @@ def wrong(
                 ]
                 if len(shown) != 1 or not right.low <= shown[0] <= right.high:
                     found.append(f"{name}: {shown} for {right}")
-            if len(series) != len(rights[name]):
+            if len(series) != len(expected[name]):
                 found.append(f"{name}: {series}")
     return found
