@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.errors import UsageError
 from bench.measure.verdict import Verdict, word_of, worst_code
 from bench.report.kinds import read_run
-from bench.run.conclude import Judged
+from bench.run.conclude import JudgedRecord
 from bench.run.kept import judge_kept
 from bench.screen import note, say
 
@@ -35,7 +35,7 @@ def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
     return worst_code(codes)
 
 
-def _lines(place: Path, judged: Judged, wrong: Sequence[str]) -> Iterator[str]:
+def _lines(place: Path, judged: JudgedRecord, wrong: Sequence[str]) -> Iterator[str]:
     safety = judged.measured.safety
     rate = judged.measured.rate
     yield f"{judged.verdict.word}   {place}: its record, judged anew"
@@ -55,7 +55,7 @@ def _lines(place: Path, judged: Judged, wrong: Sequence[str]) -> Iterator[str]:
         yield f"stored     {SAME}: {_told(judged.verdict)}, and all figures are the same"
 
 
-def _differences(place: Path, judged: Judged) -> list[str]:
+def _differences(place: Path, judged: JudgedRecord) -> list[str]:
     """What the stored result says otherwise; nothing where it says the same."""
     try:
         stored = read_run(place)

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from bench.report.figures import count, latency, percent
-from bench.run.follower import Progress
+from bench.run.follower import RunProgress
 from bench.screen import clean, console_on, fit
 
 PLAIN_EVERY_S = 5.0
@@ -46,7 +46,7 @@ class ProgressLine:
         if self._live:
             self._live.stop()
 
-    def __call__(self, now: Progress | str) -> None:
+    def __call__(self, now: RunProgress | str) -> None:
         """Show what is so `now`; off a terminal only when the phase or part changes or a few
         seconds have passed."""
         if self._quiet:
@@ -73,12 +73,12 @@ class ProgressLine:
         return fit(clean(line), self._console.encoding)
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: RunProgress) -> str:
     """Return everything in one line, as long as it gets."""
     return _GAP.join(item for items in _lines(progress) for item in items)
 
 
-def block(progress: Progress, width: int) -> str:
+def block(progress: RunProgress, width: int) -> str:
     """Return the same for a terminal of `width` columns: phase and time, latency and outcomes,
     health and trouble. No item is parted if it fits a line of its own; a terminal may say that it
     has none."""
@@ -88,7 +88,7 @@ def block(progress: Progress, width: int) -> str:
     ).replace("\u00a0", " ")
 
 
-def _lines(progress: Progress) -> list[list[str]]:
+def _lines(progress: RunProgress) -> list[list[str]]:
     """What there is to say, by line."""
     if progress.phase == "starting":
         return [["starting users"]]
@@ -105,7 +105,7 @@ def _lines(progress: Progress) -> list[list[str]]:
     ]
 
 
-def _health(progress: Progress) -> Iterator[str]:
+def _health(progress: RunProgress) -> Iterator[str]:
     """What the live oracle knows (violations at once, SAFE never before the end), the faults that
     are there, how the generator does, and instances that do not simply vote."""
     safety = progress.safety

@@ -161,7 +161,7 @@ class Context(Section, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedRecord:
     """What a record comes to. `used`: the resources that were asked for; `leases`: by worker;
     `whole`: all records were wanted."""
 
@@ -176,7 +176,7 @@ class Judged:
     whole: bool
 
 
-def judge_record(workdir: Path, context: Context) -> Judged:
+def judge_record(workdir: Path, context: Context) -> JudgedRecord:
     """Judge the record in a folder, of a run that ended just now or of one that was kept."""
     reports = workers.read_workers(workdir)
     clocks = read_clocks(workdir)
@@ -186,7 +186,7 @@ def judge_record(workdir: Path, context: Context) -> Judged:
     measured = replaced(folded.values, cost=cost)
     thresholds = tuple(judge_limits(measured, context.breaks, context.scenario.thresholds))
     verdict = judge_run(measured, context.breaks, thresholds, interrupted=context.interrupted)
-    return Judged(
+    return JudgedRecord(
         measured, thresholds, verdict, folded.warnings, reports, clocks, used, leases, counts.whole
     )
 

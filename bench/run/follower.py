@@ -27,7 +27,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """One look at a run. Percentiles are None while fewer than ten samples lie beyond them."""
 
     # starting | warm-up | measuring | draining
@@ -104,7 +104,7 @@ class Follower:
             self.spawned_ns = max(note.spawned_ns for note in notes)
         return self.window_ns
 
-    def look(self, now_ns: int, faults: Sequence[str] = ()) -> Progress:
+    def look(self, now_ns: int, faults: Sequence[str] = ()) -> RunProgress:
         """Return what happened since the last look, at the monotonic time `now_ns`.
 
         `faults`: those there are now.
@@ -124,7 +124,7 @@ class Follower:
         # Records of workers on other hosts come when those workers have ended.
         far = any(note.host for note in notes)
         phase, elapsed_s, remaining_s = self._clock(now_ns)
-        return Progress(
+        return RunProgress(
             phase=phase,
             elapsed_s=elapsed_s,
             remaining_s=remaining_s,
@@ -174,4 +174,4 @@ def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
     return workers.cpu_ratio([structs.replace(note, stopped_ns=note.told_ns) for note in measured])
 
 
-Show = Callable[[Progress], None]
+Show = Callable[[RunProgress], None]

@@ -22,7 +22,7 @@ import msgspec
 from bench.errors import UsageError, writing
 from bench.measure.record import RECORD_BYTES
 from bench.measure.section import Section, builtins_of, decoded
-from bench.run.conclude import Context, Judged, judge_record
+from bench.run.conclude import Context, JudgedRecord, judge_record
 
 FOLDER = "history"
 CONTEXT = "context.json"
@@ -67,7 +67,7 @@ def checksum(path: Path) -> int:
     return total
 
 
-def judge_kept(result: Path) -> Judged:
+def judge_kept(result: Path) -> JudgedRecord:
     """Judge the kept record of a result, in a folder or file, anew. Raises UsageError where none
     was kept, or where it is so torn that nobody knows what it is of."""
     folder = (result.parent if result.is_file() else result) / FOLDER

@@ -117,7 +117,7 @@ def _asynchronous(what: str) -> str:
 # -- alone, and a few at once ----------------------------------------------------------------------
 
 
-class Caller:
+class CheckCaller:
     """A thread that enters a lock, stays until it is told, and leaves.
 
     `error`: what the lock raised.
@@ -168,7 +168,7 @@ def lone_commands(lock: OwnLock, urls: Sequence[str]) -> list[int]:
     # the first one may load a script
     for _ in range(3):
         before = info_snapshot(urls)
-        caller = Caller(lock, "lockbench:own:alone")
+        caller = CheckCaller(lock, "lockbench:own:alone")
         entered = caller.enter(ALONE_S)
         if not caller.leave(ALONE_S):
             doing = "release" if entered else "get"
@@ -188,7 +188,7 @@ def require_mutex(lock: OwnLock, load: OwnLoad, urls: Sequence[str]) -> None:
     Callers that get in after the TTL of the first one show nothing, because its lease may have
     ended: two callers that follow each other are no semaphore.
     """
-    callers = [Caller(lock, "lockbench:own:permits") for _ in range(MOST_PERMITS + 1)]
+    callers = [CheckCaller(lock, "lockbench:own:permits") for _ in range(MOST_PERMITS + 1)]
     permits = 0
     began_s = time.monotonic()
     # how long it took until the last caller was in
@@ -293,11 +293,11 @@ def _second(lock: OwnLock, name: str, link: Link) -> None:
     link.recv()
 
 
-def _entered(lock: OwnLock, name: str, patience_s: float, ends: ExitStack) -> Caller:
+def _entered(lock: OwnLock, name: str, patience_s: float, ends: ExitStack) -> CheckCaller:
     """A caller that has tried to enter, several times while the lock raises: some locks raise now
     and then, and the first attempt of a fork may only find that its connection has ended."""
     for _ in range(ATTEMPTS):
-        caller = Caller(lock, name)
+        caller = CheckCaller(lock, name)
         ends.callback(caller.leave, LEAVE_S)
         if caller.enter(patience_s) or caller.error is None:
             break

@@ -146,7 +146,7 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShareOfLoad:
     """What the callers of one process came to. `stuck`: how many of them did not come out."""
 
     records: Records
@@ -194,7 +194,8 @@ def measure_own_lock(
             link.send(window)
         parts = [_run_callers(lock, load, own, window)]
         parts += [
-            cast("Part", answer(link, _left_s(load, window) + BEGIN_S, "end")) for link in links
+            cast("ShareOfLoad", answer(link, _left_s(load, window) + BEGIN_S, "end"))
+            for link in links
         ]
     if stuck := sum(part.stuck for part in parts):
         raise InconclusiveError(
@@ -229,14 +230,14 @@ def _with_a_key(calls: Mapping[str, int]) -> int:
 # -- the load --------------------------------------------------------------------------------------
 
 
-def _in_the_copy(lock: OwnLock, load: OwnLoad, share: range, link: Link) -> Part:
+def _in_the_copy(lock: OwnLock, load: OwnLoad, share: range, link: Link) -> ShareOfLoad:
     link.send("ready")
     window: Window = link.recv()
     return _run_callers(lock, load, share, window)
 
 
-def _run_callers(lock: OwnLock, load: OwnLoad, share: range, window: Window) -> Part:
-    callers = [_Caller(lock, load, number) for number in share]
+def _run_callers(lock: OwnLock, load: OwnLoad, share: range, window: Window) -> ShareOfLoad:
+    callers = [_LoadCaller(lock, load, number) for number in share]
     threads = [
         threading.Thread(target=one.run, args=(window.stop_ns,), daemon=True) for one in callers
     ]
@@ -250,7 +251,7 @@ def _run_callers(lock: OwnLock, load: OwnLoad, share: range, window: Window) -> 
     for caller in callers:
         errors.add(caller.errors)
         rows += caller.rows
-    return Part(np.array(rows, RECORD_DTYPE), errors, stuck)
+    return ShareOfLoad(np.array(rows, RECORD_DTYPE), errors, stuck)
 
 
 def _patience_s(load: OwnLoad) -> float:
@@ -262,7 +263,7 @@ def _left_s(load: OwnLoad, window: Window) -> float:
     return window.stop_ns / NS_PER_S + _patience_s(load) - time.monotonic()
 
 
-class _Caller:
+class _LoadCaller:
     """A thread that takes the lock and gives it back, again and again."""
 
     def __init__(self, lock: OwnLock, load: OwnLoad, number: int) -> None:

@@ -74,7 +74,7 @@ def answer(link: Link, patience_s: float, what: str) -> Any:
         message = link.recv()
     except (EOFError, ConnectionError):
         raise InconclusiveError(f"the second process ended before it could {what}") from None
-    if isinstance(message, _Failure):
+    if isinstance(message, _FailureMessage):
         raise InconclusiveError(f"the second process could not {what}: {message.text}")
     return message
 
@@ -101,7 +101,7 @@ def _end(pid: int, descriptor: int | None) -> None:
         os.waitpid(pid, 0)
 
 
-class _Failure:
+class _FailureMessage:
     """`work` raised."""
 
     def __init__(self, text: str) -> None:
@@ -119,7 +119,7 @@ def _be_the_copy(
         link.send(work(link))
     except BaseException as error:  # noqa: BLE001 - nothing may return into the caller's frames
         with suppress(BaseException):
-            link.send(_Failure(traceback.format_exception_only(error)[-1].strip()))
+            link.send(_FailureMessage(traceback.format_exception_only(error)[-1].strip()))
     finally:
         os._exit(0)
 

@@ -65,8 +65,8 @@ class Otlp:
         self._log = _LOG
         self._log.text = ""
         self._answers = {
-            "export": Answers("rejected_data_points"),
-            "span": Answers("rejected_spans"),
+            "export": CollectorAnswers("rejected_data_points"),
+            "span": CollectorAnswers("rejected_spans"),
         }
         try:
             from opentelemetry.sdk.resources import Resource
@@ -266,7 +266,7 @@ def _points_in(items: Sequence[Snapshot | TraceSpan]) -> int:
     return sum(len(one.points) for one in items if isinstance(one, Snapshot))
 
 
-class Answers:
+class CollectorAnswers:
     """What a receiver answers to the exports of one signal. `rejected`: so many things of the
     export under way; `message`: the last one that it gave. `field`: where an answer has the
     number."""
@@ -345,7 +345,7 @@ def _answer_with(field: str) -> Any:
     )()
 
 
-def _exporter(signal: str, protocol: str | None, answers: Answers) -> Any:
+def _exporter(signal: str, protocol: str | None, answers: CollectorAnswers) -> Any:
     if protocol is None:
         return None
     name = "grpc" if protocol == GRPC else "http"

@@ -322,7 +322,7 @@ def _configured(client: redis.Redis) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """What one instance tells of how it is configured.
 
     `reply_s`: the median of a few PINGs; None: it was not asked.
@@ -334,20 +334,20 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
 
-def settings_of(url: str) -> Settings:
+def settings_of(url: str) -> ServerSettings:
     """Ask the instance at `url` for its settings; empty where it does not answer."""
 
-    def ask(client: redis.Redis, _target: InstanceTarget) -> Settings:
+    def ask(client: redis.Redis, _target: InstanceTarget) -> ServerSettings:
         warnings: list[str] = []
         info: Info = _allowed(lambda: client.info("all"), "INFO", warnings) or {}
         config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
         fsync = config.get("appendfsync") if info.get("aof_enabled", 1) else "none"
         reply_s = _allowed(lambda: _reply_s(client), "PING", warnings)
-        return Settings(
+        return ServerSettings(
             hazards_of(info, config), persistence_of(info, fsync), reply_s, tuple(warnings)
         )
 
-    return _ask([url], ask, lambda *_silence: Settings())[0]
+    return _ask([url], ask, lambda *_silence: ServerSettings())[0]
 
 
 def _reply_s(client: redis.Redis) -> float:

@@ -38,7 +38,7 @@ from bench.measure.result import write_result
 from bench.measure.run_result import RunResult
 from bench.report.figures import counted
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_text
-from bench.run.follower import Progress
+from bench.run.follower import RunProgress
 from bench.run.run import Order, run_on
 from bench.run.servers import Servers, open_servers
 from bench.scenario import Scenario
@@ -124,7 +124,7 @@ class Budget:
         self.cut = 0
         self._busy = list[float]()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         """One look; once time is up it wishes the run's end, as Ctrl-C does."""
         if progress.phase == "starting" and self._awaits:
             self._restart()

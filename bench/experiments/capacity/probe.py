@@ -23,8 +23,8 @@ from bench.experiments.capacity.result import (
     Probe,
     ProbedInstance,
     ProbeGenerator,
+    ResourceUse,
     Seen,
-    Use,
 )
 from bench.gates.threshold import Threshold, read_thresholds
 from bench.measure.facts import mean_of
@@ -294,13 +294,13 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
     )
 
 
-def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[Use, ...]:
+def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[ResourceUse, ...]:
     """How far one run used each resource, as far as that is known. `busy`: as for `judge_probe`."""
     by_run = (use(result) for use in (_server, _generator, _hot_key, _callers, _fsync))
     return tuple(use for use in (*by_run, _machine(result, busy), _network(result, slo)) if use)
 
 
-def next_limit(uses: Sequence[Use], gave_out: str = "") -> Use:
+def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
     """What limits the rate next.
 
     `gave_out`: how the generator did before any of `uses` did, "" = it did not.
@@ -311,10 +311,10 @@ def next_limit(uses: Sequence[Use], gave_out: str = "") -> Use:
             machine, text=f"{machine.text}; the generator gave out first ({gave_out}): {ELSEWHERE}"
         )
     if gave_out:
-        return Use(GENERATOR, GAVE_OUT.format(gave_out))
+        return ResourceUse(GENERATOR, GAVE_OUT.format(gave_out))
     first = max(uses, key=lambda use: use.ratio or 0.0, default=None)
     if first is None:
-        return Use(None, "not known: no probe within a factor of two told what was used")
+        return ResourceUse(None, "not known: no probe within a factor of two told what was used")
     near = "" if (first.ratio or 0.0) >= NEAR else "; nothing was nearer its limit"
     return structs.replace(first, text=first.text + near)
 
@@ -338,16 +338,16 @@ def hot_share(scenario: Scenario) -> float:
     return 1.0 / (min(resources, scenario.users) if skew.kind == "own" else resources)
 
 
-def _grows(name: str, ratio: float, text: str, result: RunResult) -> Use:
+def _grows(name: str, ratio: float, text: str, result: RunResult) -> ResourceUse:
     """A use that grows with the rate.
 
     Near enough to full it has the rate that would take all of it.
     """
     rate = result.rate.achieved_per_s
-    return Use(name, text, ratio, rate / ratio if rate and ratio >= NEARLY_FULL else None)
+    return ResourceUse(name, text, ratio, rate / ratio if rate and ratio >= NEARLY_FULL else None)
 
 
-def _server(result: RunResult) -> Use | None:
+def _server(result: RunResult) -> ResourceUse | None:
     uses = [(_server_use(instance, result), instance.index) for instance in result.instances]
     use, index = max(((use, index) for use, index in uses if use is not None), default=(None, 0))
     return (
@@ -357,7 +357,7 @@ def _server(result: RunResult) -> Use | None:
     )
 
 
-def _generator(result: RunResult) -> Use | None:
+def _generator(result: RunResult) -> ResourceUse | None:
     use = result.generator.cpu_ratio
     return None if use is None else _grows(GENERATOR, use, f"{percent(use, 0)} of a core", result)
 
@@ -382,19 +382,19 @@ def _others(result: RunResult, busy: float | None) -> float | None:
     return None if busy is None or own is None else min(max(busy - own, 0.0), 1.0)
 
 
-def _machine(result: RunResult, busy: float | None) -> Use | None:
+def _machine(result: RunResult, busy: float | None) -> ResourceUse | None:
     own, who = _own(result)
     if own is None:
         return None
     cores = f"{result.environment.usable_cores:g}"
     if busy is not None and busy - own > OTHERS:
-        return Use(
+        return ResourceUse(
             MACHINE, f"{percent(busy, 0)} of {cores} busy, {percent(own, 0)} with {who}", busy
         )
     return _grows(MACHINE, own, f"{percent(own, 0)} of {cores}, with {who}", result)
 
 
-def _network(result: RunResult, slo: Slo) -> Use | None:
+def _network(result: RunResult, slo: Slo) -> ResourceUse | None:
     far = [
         one.reply_s for one in result.instances if one.reply_s and not one.address.startswith(HERE)
     ]
@@ -404,10 +404,10 @@ def _network(result: RunResult, slo: Slo) -> Use | None:
     reply_s = float(np.median(replies))
     limit_s = slo.acquire_limit.limit
     text = f"a reply takes {reply_s * 1e3:.2f} ms (p50) of the {limit_s * 1e3:g} ms"
-    return Use(NETWORK, text, reply_s / limit_s)
+    return ResourceUse(NETWORK, text, reply_s / limit_s)
 
 
-def _hot_key(result: RunResult) -> Use | None:
+def _hot_key(result: RunResult) -> ResourceUse | None:
     scenario = result.scenario
     rate = result.rate.achieved_per_s
     latency = result.latency_s
@@ -426,7 +426,7 @@ def _hot_key(result: RunResult) -> Use | None:
     return _grows(HOT_KEY, use, text, result)
 
 
-def _callers(result: RunResult) -> Use | None:
+def _callers(result: RunResult) -> ResourceUse | None:
     latency = result.latency_s
     users = result.scenario.users
     rate = result.rate.achieved_per_s
@@ -434,10 +434,12 @@ def _callers(result: RunResult) -> Use | None:
     if rate is None or times[0] is None:
         return None
     use = rate * sum(time or 0.0 for time in times) / users
-    return Use(CALLERS, f"{percent(use, 0)} of {users:,} were at work; --users gives more", use)
+    return ResourceUse(
+        CALLERS, f"{percent(use, 0)} of {users:,} were at work; --users gives more", use
+    )
 
 
-def _fsync(result: RunResult) -> Use | None:
+def _fsync(result: RunResult) -> ResourceUse | None:
     policy = result.fleet.policy
     disk = result.fleet.fdatasync_s
     delayed = sum(one.info.delayed_fsyncs or 0 for one in result.instances if one.info)
@@ -445,14 +447,14 @@ def _fsync(result: RunResult) -> Use | None:
     slowest = max(replies, default=0.0)
     if policy == "always" and disk and slowest:
         use = min(1.0, FSYNC_REPLY * disk.p50_s / slowest)
-        return Use(
+        return ResourceUse(
             FSYNC,
             f"always: {percent(use, 0)} of a reply's time at {disk.p50_s * 1e6:.0f} µs each",
             use,
         )
     if delayed:
-        return Use(FSYNC, f"{delayed} AOF writes waited for a slow one", 1.0)
+        return ResourceUse(FSYNC, f"{delayed} AOF writes waited for a slow one", 1.0)
     # Redis counts delayed fsyncs for everysec alone.
     if policy in (None, "always"):
         return None
-    return Use(FSYNC, "no write waited for it", 0.0)
+    return ResourceUse(FSYNC, "no write waited for it", 0.0)

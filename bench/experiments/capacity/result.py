@@ -46,7 +46,7 @@ class Attainment(Section, frozen=True, kw_only=True):
     high: Annotated[Share | None, says("upper end of its interval")]
 
 
-class Use(Section, frozen=True):
+class ResourceUse(Section, frozen=True):
     """How far a resource was used."""
 
     name: Annotated[str | None, says("the resource; null: nobody told what was used")]
@@ -94,7 +94,7 @@ class Probe(Section, frozen=True, kw_only=True):
         Attainment | None, says("null: the SLO has no upper limit on a percentile of acquire")
     ]
     generator: Annotated[ProbeGenerator, says("whether the load can be trusted")]
-    uses: Annotated[tuple[Use, ...], says("how far each resource was used")]
+    uses: Annotated[tuple[ResourceUse, ...], says("how far each resource was used")]
     instances: Annotated[tuple[ProbedInstance, ...], says("one entry per instance")]
     left_out: Annotated[
         Count, says("acquires that touch a pause of the load process: neither hits nor misses")
@@ -177,7 +177,7 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     knee: Annotated[Knee | None, says("null: nothing held")]
     headroom: Annotated[Headroom | None, says("null: no target was named")]
     next_limit: Annotated[
-        Use, says("at the probe nearest to the capacity, of those that held if any did")
+        ResourceUse, says("at the probe nearest to the capacity, of those that held if any did")
     ]
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]

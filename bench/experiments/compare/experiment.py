@@ -9,7 +9,7 @@ Ctrl-C came is judged and kept.
 from collections.abc import Iterator
 
 from bench.experiments.compare.costs import count_exactly
-from bench.experiments.compare.judge import Asked, earned, judge_figures, verdict_over
+from bench.experiments.compare.judge import ComparisonRequest, earned, judge_figures, verdict_over
 from bench.experiments.compare.pairs import CompareOrder, Comparison, Rounds, run_pairs, take_turns
 from bench.experiments.compare.result import (
     ComparedSide,
@@ -111,8 +111,8 @@ def _answer(
     return earned(result)
 
 
-def _asked(plan: Comparison, rounds: Rounds) -> Asked:
-    return Asked(
+def _asked(plan: Comparison, rounds: Rounds) -> ComparisonRequest:
+    return ComparisonRequest(
         kind=plan.kind,
         labels=[side.label for side in plan.sides],
         noise=frozenset(index for index, side in enumerate(plan.sides) if side.is_noise),

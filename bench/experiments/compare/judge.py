@@ -77,7 +77,7 @@ Costs = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ComparisonRequest:
     """What is asked of runs: by whom (`labels` of the sides, those of `noise` are an A/A), by which
     figures, `looks` of a gate, what share of the tolerance CPU is allowed, and how often a gate may
     miss what is worse (None: as often as it may give a false alarm over one figure). It is the same
@@ -200,8 +200,8 @@ def judge_figure(
 ) -> Judged:
     """Judge one figure of two sides, the baseline's values first.
 
-    For a gate it is one of `metrics` that count at each of `looks` (`missed`: see `Asked`). Else:
-    whether they differ, and by how much."""
+    For a gate it is one of `metrics` that count at each of `looks` (`missed`: see
+    `ComparisonRequest`). Else: whether they differ, and by how much."""
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
     entry = replace(
@@ -316,7 +316,7 @@ def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
     return tolerance * (cpu_share if metric.name == CPU else 1)
 
 
-def judge_figures(question: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
+def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
     """Yield one entry for each metric of each side after the first. A figure of a gate that was cut
     between two looks is not judged: who watches may cut it when it suits him."""
     finished = len({run.pair for run in runs})
@@ -346,7 +346,9 @@ def judge_figures(question: Asked, runs: Sequence[ComparedRun]) -> Iterator[Judg
             yield replace(entry, side=index, label=label, role=role)
 
 
-def judge_thresholds(question: Asked, runs: Sequence[ComparedRun]) -> Iterator[SideThreshold]:
+def judge_thresholds(
+    question: ComparisonRequest, runs: Sequence[ComparedRun]
+) -> Iterator[SideThreshold]:
     """Yield the limits of every side that is not only there for comparison."""
     for index, label in enumerate(question.labels):
         own = [run for run in runs if run.side == index]
@@ -376,7 +378,7 @@ def exact_of(rows: Sequence[ExactRow]) -> Exact:
 
 
 def verdict_over(
-    question: Asked,
+    question: ComparisonRequest,
     runs: Sequence[ComparedRun],
     exact: Exact | None,
     *,
@@ -425,14 +427,14 @@ def earned(result: ComparisonResult) -> ComparisonResult:
     )
 
 
-def _asked_of(result: ComparisonResult) -> Asked:
+def _asked_of(result: ComparisonResult) -> ComparisonRequest:
     """What was asked of a stored result: the roles of its figures and the tolerance of its CPU say
     it. CPU was allowed 0.3 of the tolerance before 2026-11-28, and a gate missed as seldom as it
     alarmed."""
     noise = frozenset(entry.side for entry in result.metrics if entry.role == "noise")
     first = [entry for entry in result.metrics if entry.side == 1]
     cpu = [entry.tolerance_ratio or 0.0 for entry in first if entry.metric == CPU]
-    return Asked(
+    return ComparisonRequest(
         kind=result.kind,
         labels=[side.label for side in result.sides],
         noise=noise,

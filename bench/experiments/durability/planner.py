@@ -33,7 +33,7 @@ from bench.experiments.durability.price_result import (
     FsyncConditions,
     FsyncResult,
     FsyncRow,
-    Option,
+    PlannerOption,
     PlannerPage,
     Setup,
 )
@@ -91,7 +91,7 @@ def plan_page(
     return replace(page, advice=advice, unmeasured=tuple(_unmeasured(page, rows, costs, crash)))
 
 
-def _most_complete(options: Sequence[Option]) -> int | None:
+def _most_complete(options: Sequence[PlannerOption]) -> int | None:
     """The N with the most options whose speed and losses are both known; of equals the largest."""
     counts = Counter(one.instances for one in options)
     whole = Counter(one.instances for one in options if one.crash and one.acquired_per_s)
@@ -301,7 +301,9 @@ def _reference(rows: Rows) -> Setup | None:
     return max(counts, key=rank, default=None)
 
 
-def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> Iterator[Option]:
+def _options(
+    rows: Rows, crash: CrashResult | None, reference: Setup | None
+) -> Iterator[PlannerOption]:
     """By N, policy and way of coming back; that is None where no crash was made."""
     cells = crash.rows if crash else ()
     pairs = {(row.instances, row.policy) for row in rows}
@@ -326,14 +328,14 @@ def _options(rows: Rows, crash: CrashResult | None, reference: Setup | None) -> 
             )
 
 
-def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) -> Option:
+def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) -> PlannerOption:
     """An option with its speed under the reference load: the maximum, and p99 at 80 % of it."""
     load: dict[str, object] = {"instances": instances, "policy": policy}
     if reference is not None:
         load |= asdict(reference)
     if policy == "none":
         load["injected_ms"] = 0.0
-    option = Option(instances=instances, policy=policy)
+    option = PlannerOption(instances=instances, policy=policy)
     for fastest in find_rows(rows, **load)[:1]:
         option = replace(
             option,

@@ -12,7 +12,7 @@ from bench.experiments.durability.price_result import (
     AlwaysCost,
     DiskFigures,
     FsyncResult,
-    Option,
+    PlannerOption,
     PlannerPage,
     Setup,
 )
@@ -131,7 +131,7 @@ def hold_text(setup: Setup) -> str:
     return "–" if setup.hold == "0" else setup.hold.removeprefix("fixed:").replace("exp:", "≈")
 
 
-def _of_crash(shown: Callable[[Losses], str]) -> Callable[[Option], str]:
+def _of_crash(shown: Callable[[Losses], str]) -> Callable[[PlannerOption], str]:
     """A column that shows an option's losses, where it was crashed."""
     return lambda option: shown(option.crash) if option.crash else MISSING
 
@@ -145,7 +145,7 @@ _COSTS: Columns[AlwaysCost] = (
     ("95 % sure", lambda cost: cost.interval if cost.is_known else MISSING),
     ("pairs", lambda cost: str(cost.pairs)),
 )
-_OPTIONS: Columns[Option] = (
+_OPTIONS: Columns[PlannerOption] = (
     ("N", lambda one: str(one.instances)),
     ("policy", lambda one: one.policy),
     ("restart", lambda one: _WAYS[one.restart, one.abstention][0] if one.restart else MISSING),
@@ -224,7 +224,7 @@ def choice_figure(page: PlannerPage) -> Figure | None:
     return panels("choices", title, about, heads=heads, groups=groups, columns=columns, rows=rows)
 
 
-def _choice_measures(page: PlannerPage, one: Option, losses: Losses) -> list[Measure]:
+def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:
     """Of one way at one N: the share of locks granted twice, the wait after a crash, the speed."""
     assert one.way is not None
     twice = losses.double_grants / losses.asked if losses.asked else 0.0

@@ -252,7 +252,7 @@ class FsyncFinding(Section, frozen=True):
     verdict: Annotated[Word, says("what it comes to")]
 
 
-class Option(Section, frozen=True, kw_only=True):
+class PlannerOption(Section, frozen=True, kw_only=True):
     """N × policy × how a crashed instance comes back, and what clients do then."""
 
     instances: Annotated[Count, says("N")]
@@ -305,7 +305,7 @@ class PlannerPage(Section, frozen=True, kw_only=True):
         Setup | None,
         says("the load whose figures stand in the options, p99 at 80 % of the maximum"),
     ]
-    options: Annotated[tuple[Option, ...], says("N × policy × restart")]
+    options: Annotated[tuple[PlannerOption, ...], says("N × policy × restart")]
     always_costs: Annotated[CostRange | None, says("null where nothing can be compared")]
     disk_fdatasync_s: Annotated[DiskFigures | None, says("of all rows; null = not known")]
     always_here: Annotated[

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bench.frame.progress_line import PLAIN_EVERY_S, ProgressLine, block, progress_line
-from bench.run.follower import Progress
+from bench.run.follower import RunProgress
 from bench.safety.judge import LiveVerdict
 
 
-def progress(phase: str = "measuring", elapsed_s: float = 4.0, **changes: Any) -> Progress:
+def progress(phase: str = "measuring", elapsed_s: float = 4.0, **changes: Any) -> RunProgress:
     values: dict[str, Any] = {
         "phase": phase,
         "elapsed_s": elapsed_s,
@@ -26,7 +26,7 @@ def progress(phase: str = "measuring", elapsed_s: float = 4.0, **changes: Any) -
         "lag_p99_s": 0.0008,
         "late_starts": 0,
     }
-    return Progress(**(values | changes))
+    return RunProgress(**(values | changes))
 
 
 GOLDEN = Path(__file__).parents[1] / "report" / "golden"

@@ -17,7 +17,7 @@ from bench.measure.workers import note_ending
 from bench.run import follow as module
 from bench.run.faults import FaultTimeline
 from bench.run.follow import Course, follow
-from bench.run.follower import Follower, Progress
+from bench.run.follower import Follower, RunProgress
 from bench.run.interrupt import Interrupts
 from bench.safety.judge import clock_step_ns
 from bench.scenario import load
@@ -109,7 +109,7 @@ def course_of(
     follower: Follower,
     interrupts: Interrupts | None = None,
     grace_s: float = 60.0,
-    show: Callable[[Progress], None] = lambda _: None,
+    show: Callable[[RunProgress], None] = lambda _: None,
     faults: FaultTimeline | None = None,
 ) -> Course:
     return follow(
@@ -131,7 +131,7 @@ def ended_process() -> int:
 
 
 def test_a_run_that_ends_by_itself_keeps_its_whole_window(follower: Follower) -> None:
-    seen: list[Progress] = []
+    seen: list[RunProgress] = []
     load = ScriptedLoad(note(20.0), stopped(), 0)
     course = course_of(load, follower, show=seen.append)
     assert course.window is not None

@@ -13,7 +13,7 @@ from bench.measure.record import words_of
 from bench.measure.recorder import Recorder
 from bench.measure.workers import WorkerNote, write_note
 from bench.run import conclude as conclude_module
-from bench.run.conclude import Context, Judged, judge_record
+from bench.run.conclude import Context, JudgedRecord, judge_record
 from bench.run.kept import judge_kept
 from bench.scenario import load
 from tests.doubles.records import granted_earlier, legal_records
@@ -51,7 +51,7 @@ def record_in(folder: Path, *, violated: bool = False, **note: Any) -> Context:
     return Context(scenario=scenario, window_ns=window_ns, commands=10 * LEASES)
 
 
-def word_of(judged: Judged) -> tuple[str | None, int | None]:
+def word_of(judged: JudgedRecord) -> tuple[str | None, int | None]:
     return judged.verdict.word, judged.verdict.exit_code
 
 

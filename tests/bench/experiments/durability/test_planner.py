@@ -10,7 +10,13 @@ from msgspec.structs import replace
 from bench.experiments.durability.advice import choices, key_figures
 from bench.experiments.durability.loss_result import CrashResult
 from bench.experiments.durability.planner import plan_page
-from bench.experiments.durability.price_result import FsyncRow, Option, PlannerPage, Setup, Spread
+from bench.experiments.durability.price_result import (
+    FsyncRow,
+    PlannerOption,
+    PlannerPage,
+    Setup,
+    Spread,
+)
 from tests.doubles.fsync_visits import crash_of, cut, turns, visit
 from tests.doubles.fsync_visits import rows_of as rows_of_visits
 
@@ -48,7 +54,7 @@ def healthy() -> CrashResult:
 
 def option(
     page: PlannerPage, instances: int, policy: str, restart: str | None, *, abstention: bool = False
-) -> Option:
+) -> PlannerOption:
     wanted = (instances, policy, restart, abstention)
     found = [
         one
