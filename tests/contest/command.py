@@ -1,4 +1,4 @@
-"""`make bench` and `make peers`: *options → contestants measured in turn → tables, a JSON file*.
+"""`make bench` and `make peers`: *options → contestants one after the other → tables, a JSON file*.
 
 Rules: progress goes to stderr, the tables to stdout. Exit codes: 0 every bar is reached for
 certain, 1 one is missed for certain, 4 not known, 2 wrong options, 3 the machine lacks something,

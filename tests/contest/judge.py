@@ -1,4 +1,4 @@
-"""What lockcore is to reach beside the peers, and beside the ceiling: *rows of turns → bars → the
+"""What lockcore is to reach beside the peers, and beside the ceiling: *rows of rounds → bars → the
 verdict*. Pure.
 
 Rules: ratios are taken inside a round, as at one pace of the cores where that was measured, and
@@ -154,8 +154,8 @@ def _is_good(end: float | None, bar: Bar) -> bool:
 
 
 def usual_pace(rows: Iterable[Sequence[RoundFigures]]) -> float | None:
-    """What the piece of work took in the median turn."""
-    took_us = [turn.piece_us for row in rows for turn in row if turn.piece_us is not None]
+    """What the piece of work took in the median round."""
+    took_us = [figures.piece_us for row in rows for figures in row if figures.piece_us is not None]
     return median(took_us) if took_us else None
 
 
@@ -167,19 +167,19 @@ def compared(
     how: Callable[[float, float], float] = truediv,
 ) -> tuple[Spread | None, bool]:
     """A figure beside that of another (None: by itself) over the rounds, as at one pace, and
-    whether our cores were ours in none. A turn that is made once stands beside all of the other's.
+    whether our cores were ours in none. A round that is made once stands beside all of the other's.
     Where they show nothing, there is no bar (None). Where the pace and what was seen do not meet,
     all between them is possible: the pace may be misled, too."""
     pairs = list(zip(cycle(ours) if len(ours) == 1 else ours, theirs, strict=False))
     quiet = [
         pair
         for pair in pairs
-        if max(turn.elsewhere_ratio or 0.0 for turn in pair if turn) < BUSY_RATIO
+        if max(figures.elsewhere_ratio or 0.0 for figures in pair if figures) < BUSY_RATIO
     ]
     spreads = []
     for pace_us in (usual_us, None):
         values = [
-            [_value(turn and turn.at_pace(pace_us), figure) for turn in pair]
+            [_value(figures and figures.at_pace(pace_us), figure) for figures in pair]
             for pair in quiet or pairs
         ]
         results = [how(our, their) for our, their in values if 0 < their < math.inf]
@@ -189,9 +189,9 @@ def compared(
     return spreads[0].stretched_to(spreads[1]), not quiet
 
 
-def _value(turn: RoundFigures | None, figure: Figure) -> float:
+def _value(figures: RoundFigures | None, figure: Figure) -> float:
     """A figure; what is None took for ever."""
-    value: float | None = getattr(turn, figure) if turn else 1.0
+    value: float | None = getattr(figures, figure) if figures else 1.0
     return math.inf if value is None else value
 
 

@@ -1,5 +1,5 @@
-"""`make peers`: *other libraries and lockcore in turn on the same servers → their rows, medians
-over rounds*.
+"""`make peers`: *other libraries and lockcore, one after the other on the same servers → their
+rows, medians over rounds*.
 
     cycles   acquire + release of a free resource, N = 1, 3, 5, by 1 and by 64 callers
     hot      64 callers want one resource, each holds it for 1 ms: in one process, and in four
@@ -41,7 +41,7 @@ LOADS = {
 class PeersPlan:
     """What to measure: `parts` of LOADS.
 
-    `only`: words of names (none: all); `seconds` of load per turn.
+    `only`: words of names (none: all); `seconds` of load per round.
     """
 
     cache: Path

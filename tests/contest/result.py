@@ -147,7 +147,7 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True)
 class PeersResult:
-    """Other libraries' locks beside lockcore, in turn on the same servers.
+    """Other libraries' locks beside lockcore, one after the other on the same servers.
 
     `absent`: who could not take part, and why; `cycles`: acquire and release of a free resource;
     `hot`: 64 callers want one resource; `stopped`: one of three instances stands still for 4 s.

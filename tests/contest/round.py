@@ -79,7 +79,7 @@ def servers_by_kind() -> dict[str, ServerBinary]:
 
 
 def contest(contestant: Contestant, fleet: Fleet, load: RoundLoad, seconds: float) -> RoundFigures:
-    """The figures of one turn, of so many seconds unless an instance `stops`."""
+    """The figures of one round, of so many seconds unless an instance `stops`."""
     if load.stops:
         return _stopped(contestant, fleet, load)
     urls = fleet.urls[: load.instances]

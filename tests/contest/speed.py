@@ -1,5 +1,5 @@
-"""`make bench`: *lockcore and the command, in turn on the same servers, beside the replay → their
-rows and bars*.
+"""`make bench`: *lockcore and the command one after the other on the same servers, beside the
+replay → their rows and bars*.
 
     acquire + release of a free resource on five in-memory instances; the replay of the bytes is the
              ceiling
@@ -149,7 +149,7 @@ GROWN_BARS: tuple[Beside, ...] = tuple(
     for other, bar, some in ((BASE, FLAT, GROWN[1:-2]), (CALM, CONTENDED, GROWN[-2:]))
     for entry in some
 )
-# the turns of each entry, one per round
+# the figures of each entry, one per round
 Measured = Mapping[SpeedEntry, Sequence[RoundFigures]]
 
 
@@ -175,12 +175,12 @@ def measure(
             show(f"round {number} of {rounds}: {entry.name}")
             fleet = fleets.get(entry.server) or fleets["native"]
             try:
-                turn = _turn(entry, fleet, seconds, measured[entries[0]][-1:])
+                figures = _round(entry, fleet, seconds, measured[entries[0]][-1:])
             except EnvironmentNotReadyError as error:
                 if entry is entries[0]:
                     raise
-                turn = RoundFigures(errors={str(error): 1})
-            measured[entry].append(turn)
+                figures = RoundFigures(errors={str(error): 1})
+            measured[entry].append(figures)
     conditions = Conditions(
         cores=cores,
         rounds=rounds,
@@ -272,10 +272,10 @@ def bars_of(measured: Measured, bars: Sequence[Beside] = BARS) -> Iterator[Bar]:
             )
 
 
-def _turn(
+def _round(
     entry: SpeedEntry, fleet: Fleet, seconds: float, top: Sequence[RoundFigures]
 ) -> RoundFigures:
-    """One turn; `top`: that of the first row in this round, if it has come."""
+    """One round; `top`: that of the first row in this round, if it has come."""
     with Machine() as machine:
         rate = entry.share * top[0].cycles_per_s if top else 0.0
         figures = (

@@ -97,7 +97,7 @@ def test_rows_are_compared_inside_a_round_and_what_ours_did_not_show_counts_agai
     assert (unseen.value, unseen.name) == (None, beside.name)
 
 
-def test_a_turn_that_is_made_once_stands_beside_every_round_of_the_other() -> None:
+def test_a_round_that_is_made_once_stands_beside_every_one_of_the_other() -> None:
     def turn(client_us: float) -> RoundFigures:
         return replace(NOTHING, cycles_per_s=100.0, client_us=client_us, server_us=1.0)
 
@@ -172,7 +172,7 @@ def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(
         )
         return replace(figures, piece_us=120.0)
 
-    monkeypatch.setattr(speeds, "_turn", turn)
+    monkeypatch.setattr(speeds, "_round", turn)
     monkeypatch.setattr(
         speeds, "servers_by_kind", lambda: {"plain": ServerBinary("there", "redis", "7.0.15")}
     )
@@ -186,7 +186,7 @@ def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(
     lines = dict(line[:2] for line in speed_sheet(result, verdict, "there").lines)
     assert lines["no figures"] == "open loop gave no figures"
     assert lines["pace"].startswith(
-        "a fixed piece of work took 120 µs of the cores, 120 to 120 from turn to turn"
+        "a fixed piece of work took 120 µs of the cores, 120 to 120 from one measurement"
     )
 
 
@@ -198,7 +198,7 @@ def test_without_the_server_of_its_bars_nothing_is_known_and_that_is_said_first(
     figures = replace(
         NOTHING, cycles_per_s=100.0, client_us=4.0, server_us=1.0, elsewhere_ratio=0.0
     )
-    monkeypatch.setattr(speeds, "_turn", lambda *_: figures)
+    monkeypatch.setattr(speeds, "_round", lambda *_: figures)
     monkeypatch.setattr(speeds, "start_fleet", lambda *_, **__: nullcontext("a fleet"))
     plain = ServerBinary("there", "redis", "7.0.15")
     native = ServerBinary("there", "valkey", "9.1.2")

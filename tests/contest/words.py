@@ -176,10 +176,7 @@ def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
         yield "CPU ratio", of
         yield "range", "of the rounds; of six and more where their median is, with 95 % confidence"
     shares = [
-        turn.elsewhere_ratio
-        for row in rows
-        for turn in row.rounds
-        if turn.elsewhere_ratio is not None
+        one.elsewhere_ratio for row in rows for one in row.rounds if one.elsewhere_ratio is not None
     ]
     if shares:
         busy = sum(share >= BUSY_RATIO for share in shares)
@@ -187,7 +184,7 @@ def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
             "machine",
             f"something else took {percent(median(shares), 0)} of the cores, "
             f"{percent(max(shares), 0)} at most; "
-            f"{count(busy)} of {count(len(shares))} turns were disturbed "
+            f"{count(busy)} of {count(len(shares))} measurements were disturbed "
             f"({percent(BUSY_RATIO, 0)} or more)"
             + (", and are left out of what is compared" if busy else ""),
         )
@@ -196,14 +193,14 @@ def _speed_lines(result: SpeedResult) -> Iterator[tuple[str, str]]:
 
 def _pace(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """How fast the cores were, where that was measured."""
-    pieces = [turn.piece_us for row in rows for turn in row.rounds if turn.piece_us is not None]
+    pieces = [one.piece_us for row in rows for one in row.rounds if one.piece_us is not None]
     if pieces:
         yield (
             "pace",
             f"a fixed piece of work took {count(median(pieces))} µs of the cores, "
             f"{count(min(pieces))} to "
-            f"{count(max(pieces))} from turn to turn: turns are compared as if it had "
-            "taken as long in all",
+            f"{count(max(pieces))} from one measurement to the next: they are compared "
+            "as if it had taken as long in all",
         )
 
 
