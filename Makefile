@@ -97,7 +97,7 @@ lint: .venv/.dev
 
 # RESULT.schema.json beside RESULT.py of each type of result; a test compares them.
 schemas: .venv/.dev
-	$(PY) -m bench.report.generated
+	$(PY) -m bench.generated
 
 # `bench` and `lockcore` compiled, and these tests beside them.
 CONTEST := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.venv/compiled:$(CURDIR) $(PY) -m tests.contest.command

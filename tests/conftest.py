@@ -52,7 +52,7 @@ def lockbench(
     nothing more."""
 
     def typed(*words: object, cwd: Path = tmp_path) -> Ended:
-        from bench.frame.commands import execute
+        from bench.program import execute
 
         with monkeypatch.context() as within:
             within.chdir(cwd)

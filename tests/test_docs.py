@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench.frame.commands import lockbench
+from bench.program import lockbench
 from bench.scenario import load
 from bench.topology.fleet import start_fleet
 

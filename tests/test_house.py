@@ -104,9 +104,9 @@ PROCESSES = "_process"
 
 
 @pytest.mark.parametrize(
-    "package", ["bench.frame", "bench.experiments", "bench.report", "bench.run"]
+    "package", ["bench.commands", "bench.frame", "bench.experiments", "bench.report", "bench.run"]
 )
-def test_cli_experiments_and_report_never_reach_locust_or_gevent(package: str) -> None:
+def test_commands_questions_and_report_never_reach_locust_or_gevent(package: str) -> None:
     folder = ROOT.joinpath(*package.split("."))
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)

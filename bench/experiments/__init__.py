@@ -1,4 +1,4 @@
 """Runs put together from the parts below: *a scenario → a judged result*.
 
-Only frame and report know this package.
+Only the table `bench.questions` and the program above it know this package.
 """

@@ -1,7 +1,7 @@
-"""The `lockbench` command: *arguments → one exit code, and never a traceback*.
+"""The frame of a command line: *arguments → one exit code, and never a traceback*.
 
-Rules: nothing but sys and os is imported before the guard below stands, so that Ctrl-C at any
-moment ends with 130 and one line.
+It knows options, outputs, exit codes and progress, and no question. Rules: nothing but sys and os
+is imported before the guard below stands, so that Ctrl-C at any moment ends with 130 and one line.
 """
 
 from __future__ import annotations
@@ -11,30 +11,26 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
-
-    import click
 
 EXIT_ENVIRONMENT = 3
 # The same number as in bench.errors. That module is not imported before the guard stands.
 EXIT_INTERRUPTED = 130
 
 
-def main(argv: Sequence[str] | None = None, group: click.Group | None = None) -> None:
-    """Run one command line (default: this process's) of `group` (default: lockbench) and exit with
-    its code."""
+def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> None:
+    """Have `execute` run one command line (default: this process's) and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     try:
         from bench.screen import open_screen
 
         open_screen()
-        from bench.frame.commands import execute
         from bench.frame.pipe import outlast_readers
 
         outlast_readers()
-        code = execute(arguments, group)
+        code = execute(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         _leave_interrupted()

@@ -1,4 +1,4 @@
-"""What the commands of all experiments share: *options → order → done → shown*.
+"""What the commands of all experiments share: *options → order → done*.
 
 Rules: what is wrong in the options is refused before anything starts; progress goes to stderr,
 stdout holds the tables, or with --json the result and nothing else. An experiment that keeps a
@@ -24,7 +24,6 @@ from bench.frame.options import Option, Read, Values, result_options, server_opt
 
 if TYPE_CHECKING:
     from bench.frame.progress_line import ProgressLine
-    from bench.measure.result import Document
     from bench.run.experiment import Done, ExperimentOrder, Stored
 
 Plan = TypeVar("Plan")
@@ -42,21 +41,6 @@ def experiment_options(kind: str, *, seed: int | None = 1) -> Option:
     return together(*options)
 
 
-def carry_out(
-    kind: str,
-    plan: Plan,
-    values: Values,
-    run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Document]],
-) -> int:
-    """Have `plan` measured as `values` say, show what came of it and return the exit code. Raises
-    as `measured`."""
-    from bench.frame.showing import require_outputs, show
-
-    # A file that cannot be written is refused before the work begins.
-    require_outputs(values)
-    return show(measured(kind, plan, values, run), values)
-
-
 def measured(
     kind: str,
     plan: Plan,
@@ -66,12 +50,14 @@ def measured(
     """Have `plan` measured by `run` in a folder of its own, with progress on stderr. Raises
     BenchError, and KeyboardInterrupt when it was cut before there was anything to show."""
     from bench.frame.progress_line import ProgressLine
-    from bench.frame.showing import remove_empty, result_folder
+    from bench.frame.showing import remove_empty, require_outputs, result_folder
     from bench.run.experiment import ExperimentOrder
     from bench.run.journal import is_unfinished
     from bench.telemetry.receiver import require_receivers
     from lockcore.bench import masked_command
 
+    # A file that cannot be written is refused before the work begins.
+    require_outputs(values)
     require_receivers(os.environ)
     run_id = secrets.token_hex(4)
     folder = values["out"]

@@ -8,13 +8,12 @@ the scenario alone, so that a file and an option are refused alike.
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import reduce
-from importlib import import_module
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import click
+import cloup
 from click.shell_completion import CompletionItem
 
 from bench.errors import UsageError
@@ -24,10 +23,17 @@ from bench.scenario.keys import BY_NAME
 from bench.scenario.quantity import nearest, parse_duration
 from bench.screen import note
 
-Command = Callable[..., object]
-Option = Callable[[Command], Command]
+Command = TypeVar("Command", bound=Callable[..., object])
 Values = Mapping[str, Any]
 """A command's options by name, as click has converted them."""
+
+
+class Option(Protocol):
+    """Gives a click command an option, or several."""
+
+    def __call__(self, command: Command, /) -> Command:
+        """Return the same command with the option."""
+
 
 PLACE = click.Path(path_type=Path)
 _LOCK = frozenset(
@@ -63,30 +69,31 @@ GROUPS: Mapping[str, frozenset[str]] = {
     "Load": frozenset(key.name for key in KEYS) - _LOCK - _SERVERS - {"thresholds"},
     "Lock": _LOCK,
     "Servers": _SERVERS,
-    "Output": frozenset(("out", "markdown", "junit", "as_json", "quiet", "html", "help")),
+    "Output": frozenset(("out", "markdown", "junit", "as_json", "quiet", "html")),
 }
 
 
-class Grouped(click.Command):
+class Grouped(cloup.Command):
     """A command whose help shows its own options first, and those that all have in common by what
     they are about."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """A list per group."""
-        groups: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
-        for option in self.get_params(ctx):
-            if (
-                isinstance(option, click.Option)
-                and (record := option.get_help_record(ctx)) is not None
-            ):
-                name = option.name or ""
-                groups[
-                    next((group for group, names in GROUPS.items() if name in names), "Options")
-                ].append(record)
-        for group, records in groups.items():
-            if records:
-                with formatter.section(group):
-                    formatter.write_dl(records)
+    def __init__(
+        self, *arguments: Any, params: Sequence[click.Parameter] = (), **settings: Any
+    ) -> None:
+        groups = {title: cloup.OptionGroup(title) for title in ("Options", *GROUPS)}
+        for option in params:
+            titles = (title for title, names in GROUPS.items() if option.name in names)
+            # cloup reads this attribute, which click's own options do not declare.
+            vars(option)["group"] = groups[next(titles, "Options")]
+        super().__init__(*arguments, params=list(params), **settings)
+        self.option_groups.sort(key=list(groups.values()).index)
+
+
+def ending(*examples: str, note: str = "") -> str:
+    """Return the end of a command's help: its examples, then a note. A test parses every
+    example."""
+    lines = "".join(f"\n  {line}" for line in examples)
+    return "\n\n".join(filter(None, (f"\b\nExamples:{lines}", note)))
 
 
 class FiniteRange(click.FloatRange):
@@ -141,18 +148,32 @@ class Offered(click.types.StringParamType):
 
 
 # Heavy modules are imported only when Tab asks for their names.
-RECIPE = Offered(lambda: import_module("bench.recipes.registry").all_recipes())
-METRIC = Offered(
-    lambda: [one.name for one in import_module("bench.gates.threshold").metrics().values()]
-)
+def _recipes() -> Iterable[str]:
+    from bench.recipes.registry import all_recipes
+
+    return all_recipes()
+
+
+def _metrics() -> Iterable[str]:
+    from bench.gates.threshold import metrics
+
+    return [metric.name for metric in metrics().values()]
+
+
+RECIPE = Offered(_recipes)
+METRIC = Offered(_metrics)
 KEY = Offered(lambda: [key.name for key in KEYS])
 
 
 def together(*several: Option) -> Option:
     """Give a click command all of these, in this order."""
-    return lambda command: reduce(
-        lambda decorated, option: option(decorated), reversed(several), command
-    )
+
+    def decorate(command: Command, /) -> Command:
+        for option in reversed(several):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 server_option: Option = click.option(

@@ -1,12 +1,9 @@
-"""What a command leaves and shows of its result, and `lockbench report`, which shows stored ones
-again.
-
-*Its end → a folder, tables or JSON on stdout, files beside, complaints on stderr*
+"""What a command leaves and shows of its result: *its end → a folder, tables or JSON on stdout,
+files beside, complaints on stderr*.
 
 Rules: what could not be stored is shown all the same, --quiet or not, and then complained of. A
 file or folder that cannot be written is refused before the work; the folder is made when there is
-something to write. What GitHub names in GITHUB_STEP_SUMMARY is appended to. Stored results are read
-through `bench.report.kinds`, which judges them anew.
+something to write. What GitHub names in GITHUB_STEP_SUMMARY is appended to.
 """
 
 from __future__ import annotations
@@ -15,26 +12,28 @@ import contextlib
 import csv
 import datetime
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from bench.errors import UNPAIRED, BenchError, EnvironmentNotReadyError, UsageError, writing
 from bench.frame.identity import identity_of
-from bench.frame.options import PLACE, Values
+from bench.frame.options import Values
 from bench.run.interrupt import until_shown
 from bench.screen import console_on, note, say, say_json
 
 if TYPE_CHECKING:
     from bench.measure.result import Document
     from bench.measure.run_result import RunResult
+    from bench.report.answer import Answer
     from bench.report.junit import Suite
     from bench.report.sheet import Sheet
     from bench.run.experiment import Done
+
+Stored = TypeVar("Stored", bound="Document")
 
 
 def _places(values: Values) -> list[Path | None]:
@@ -82,19 +81,17 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 
 
 @until_shown()
-def show(done: Done[Document], values: Values) -> int:
+def show(done: Done[Stored], answer: Answer[Stored], values: Values) -> int:
     """Show what came of it and write the files, as the options `values` ask for; return the exit
     code. Raises KeyboardInterrupt once it is shown, when somebody has wished it to end."""
-    from bench.report.kinds import cases_of, told
-
-    page = report_beside(done.result, done.path)
+    page = report_beside(done.result, answer, done.path)
     place = f"{done.path}" if done.path else ""
     if place and page:
         place = f"{place}, {page.name}"
-    sheet = told(done.result, place)
+    sheet = answer.sheet(done.result, place)
     try:
         # The files are written first, because a reader such as `| head` may close stdout.
-        write_outputs(values, sheet, cases_of(done.result))
+        write_outputs(values, sheet, answer.cases(done.result))
     finally:
         _print(done, values, sheet)
     return done.exit_code
@@ -115,7 +112,7 @@ def _print(done: Done[Document], values: Values, sheet: Sheet) -> None:
         note(f"lockbench: {done.unstored}")
 
 
-def report_beside(result: Document, stored: Path | None) -> Path | None:
+def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -> Path | None:
     """Write report.html beside a stored result and return its path; a failure costs no more than a
     sentence."""
     if stored is None:
@@ -123,7 +120,7 @@ def report_beside(result: Document, stored: Path | None) -> Path | None:
     try:
         from bench.report.html.page import write_report
 
-        return write_report(result, stored)
+        return write_report(answer.page(result, str(stored)), stored)
     except Exception as error:  # noqa: BLE001
         # Whatever the fault is, the result is there and must be shown.
         fault = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
@@ -204,83 +201,3 @@ def append_line(path: Path, run: RunResult) -> None:
         if columns is None:
             table.writeheader()
         table.writerow(cells)
-
-
-@click.command()
-@click.argument("results", nargs=-1, required=True, type=PLACE, metavar="RESULT…")
-@click.option(
-    "--html",
-    metavar="FILE",
-    type=PLACE,
-    help="where the page goes  [beside the result; of several: results/]",
-)
-@click.option("--markdown", metavar="FILE", type=PLACE, help="write Markdown, too; - is stdout")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print where the pages are as JSON on stdout, nothing else",
-)
-@click.option(
-    "--judge", is_flag=True, help="judge the record anew that run --keep-history kept, and compare"
-)
-@click.option("--quiet", is_flag=True, help="no summary")
-def report(results: tuple[Path, ...], **values: Any) -> int:
-    """Write a result as an HTML page, and show it again. RESULT: a result folder, or its
-    result.json.
-
-    With --judge no page is written. The exit code is that of a run with the verdict that the record
-    has. It is 2 where that would be 0, and the result says something else.
-    """
-    if values["judge"]:
-        from bench.frame.judging import judge_again
-
-        return judge_again(results, quiet=values["quiet"])
-    from bench.measure.result import read_result
-    from bench.report.kinds import beside, of_its_kind
-
-    names = [str(place.parent if place.is_file() else place) for place in results]
-    documents = [
-        beside(of_its_kind(read_result(place), name), Path(name).absolute().parent)
-        for place, name in zip(results, names, strict=True)
-    ]
-    try:
-        _show_again(documents, names, values)
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UsageError(
-            f"{', '.join(names)}: not a whole result of lockbench ({reason}); make it anew"
-        ) from None
-    return 0
-
-
-def _show_again(documents: Sequence[Document], names: Sequence[str], values: Values) -> None:
-    from bench.report.html.page import REPORT_NAME, page_of, page_of_several, write_page
-    from bench.report.kinds import told
-    from bench.report.sheet import print_sheet, sheet_markdown
-
-    if len(documents) == 1:
-        page = page_of(documents[0], names[0])
-        folder = Path(names[0])
-    else:
-        page = page_of_several(documents, [Path(name).name or name for name in names])
-        folder = Path()
-        if values["html"] is None:
-            folder, _ = result_folder(None, "report", secrets.token_hex(4))
-            folder.mkdir(parents=True)
-    place = write_page(page, values["html"] or folder / REPORT_NAME)
-    sheets = [told(document, name) for document, name in zip(documents, names, strict=True)]
-    if (path := values["markdown"]) is not None:
-        with (
-            writing(path, "name another file"),
-            click.open_file(path, "w", encoding="utf-8", errors=UNPAIRED) as file,
-        ):
-            file.write("\n".join(map(sheet_markdown, sheets)))
-    if values["as_json"]:
-        say_json({"results": list(names), "html": str(place)})
-    elif not values["quiet"] and str(path) != "-":
-        console = console_on()
-        for sheet in sheets:
-            print_sheet(sheet, console)
-            console.print()
-        say(f"report     {place}")

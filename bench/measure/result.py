@@ -2,7 +2,7 @@
 
 Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists. What is
 written holds no secret (`masked_command` is what becomes of a command line); what is read is masked
-again. A stored result is data from outside: `bench.report.kinds` reads it as its type and refuses
+again. A stored result is data from outside: `bench.report.answer` reads it as its type and refuses
 it where its word is not what its sections earn.
 """
 

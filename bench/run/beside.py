@@ -15,8 +15,8 @@ from pathlib import Path
 from bench.errors import BenchError, InconclusiveError
 from bench.measure.run_result import RunResult
 from bench.report.html.page import write_report
-from bench.report.kinds import told
-from bench.report.summary import in_one_line
+from bench.report.html.run_page import run_page
+from bench.report.summary import in_one_line, sheet
 from bench.run.conclude import RunEvidence, conclude
 from bench.run.experiment import Done, now_text, store
 from bench.run.faults import FaultTimeline
@@ -96,10 +96,13 @@ def _watched(follower: Follower) -> tuple[Course, int | None]:
 def _told(result: RunResult, folder: Path | None) -> ToldVerdict:
     """Store the result, if that is wanted, and say what it comes to."""
     done = Done(result, None, 0) if folder is None else store(result, folder / result.id, 0)
-    page = None if done.path is None else str(write_report(result, done.path))
-    sheet = told(result)
+    path = done.path
+    page = None if path is None else str(write_report(run_page(result, str(path)), path))
+    summary = sheet(result)
     code = result.verdict.exit_code or 0
-    return ToldVerdict(sheet.verdict, sheet.style, in_one_line(result), code, page, done.unstored)
+    return ToldVerdict(
+        summary.verdict, summary.style, in_one_line(result), code, page, done.unstored
+    )
 
 
 if __name__ == "__main__":

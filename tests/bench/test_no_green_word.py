@@ -37,12 +37,12 @@ from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
 from bench.experiments.split_votes.judge import judge_split_votes
 from bench.gates.run_verdict import judge_run
+from bench.generated import evidence_table, words_table
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, RowWord
 from bench.measure.result import read_result
 from bench.measure.section import typed
 from bench.measure.verdict import WORDS, Kind, word_of, worst_code
 from bench.recipes.registry import find_recipe
-from bench.report.generated import evidence_table, words_table
 from bench.scenario import load
 from tests.bench.whole_run import run_of
 from tests.doubles.attributes import attributes

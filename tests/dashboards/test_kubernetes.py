@@ -13,8 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench.frame.commands import execute
 from bench.hosts.joining import PORT
+from bench.program import execute
 from bench.workloads.plan import is_wanted
 
 yaml = pytest.importorskip("yaml")

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.frame.observe import GRAPHS, SCRAPE_S, open_watch
+from bench.commands.watch import GRAPHS, SCRAPE_S, open_watch
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of
 from bench.run.follower import Show

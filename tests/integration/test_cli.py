@@ -149,7 +149,7 @@ def test_a_server_that_is_none_is_refused(lockbench: Lockbench, tmp_path: Path) 
 
 def test_an_unexpected_exception_is_one_sentence_and_a_saved_traceback(tmp_path: Path) -> None:
     code = (
-        "import bench.frame.commands as c, bench.frame as m\n"
+        "import bench.program as c, bench.__main__ as m\n"
         "def broken(*_arguments): raise RuntimeError('redis://u:hunter2@h:1 broke')\n"
         "c.execute = broken\n"
         "m.main(['run'])"

@@ -427,7 +427,7 @@ def test_grpc_on_request(tmp_path: Path) -> None:
 def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
     code = (
         "import sys\n"
-        "import bench.run.run, bench.workloads.locustfile, bench.frame.run\n"
+        "import bench.run.run, bench.workloads.locustfile, bench.commands.run\n"
         "from bench.run.run import telemetry_of\n"
         "assert telemetry_of(None, None, None, None, {}) is None\n"
         "print('\\n'.join(sys.modules))\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.frame.observe import open_watch
+from bench.commands.watch import open_watch
 from tests.dashboards.prometheus_answers import Prometheus
 from tests.integration.locust_runs import free_port, get, started
 

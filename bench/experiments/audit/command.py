@@ -1,13 +1,19 @@
 """`lockbench audit`: *options → lock libraries under the same schedules, judged*; unknown names are
 refused at once."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.frame.experiment import carry_out, experiment_options
-from bench.frame.options import PLACE, Grouped, Offered
+from bench.frame.experiment import experiment_options, measured
+from bench.frame.options import PLACE, Offered
+
+if TYPE_CHECKING:
+    from bench.experiments.audit.result import AuditResult
+    from bench.run.experiment import Done
 
 HELD = 3
 REPEATS = 10
@@ -19,12 +25,6 @@ def _schedules() -> Iterable[str]:
     return SCHEDULES
 
 
-@click.command(
-    cls=Grouped,
-    epilog="Libraries are installed below .peers, each in an environment of its own; that takes "
-    "minutes, once. "
-    "Servers are started on loopback and stopped; --quick takes five minutes or more.",
-)
 @click.option(
     "--library",
     "libraries",
@@ -47,7 +47,7 @@ def _schedules() -> Iterable[str]:
 )
 @click.option("--quick", is_flag=True, help="each schedule once")
 @experiment_options("audit")
-def audit(**values: Any) -> int:
+def audit(**values: Any) -> Done[AuditResult]:
     """Which lock libraries hold? The same schedules for all, every fault with what happened.
 
     lockcore is a library like any other, and locks with one planted fault each must be found. Exit
@@ -67,4 +67,4 @@ def audit(**values: Any) -> int:
         entries += read_libraries(folder.resolve())
     libraries = known(entries, values["libraries"])
     plan = AuditPlan(libraries, chosen(values["schedules"]), plays, values["seed"])
-    return carry_out("audit", plan, values, run_audit)
+    return measured("audit", plan, values, run_audit)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.errors import UsageError
-from bench.frame.experiment import carry_out, experiment_options
+from bench.frame.experiment import experiment_options, measured
 from bench.frame.hosts import hosts_options, led
 from bench.frame.options import (
     BUDGET,
     METRIC,
     FiniteRange,
-    Grouped,
     Offered,
     ScenarioPlace,
     Values,
@@ -36,6 +35,8 @@ from bench.scenario.quantity import duration_text
 
 if TYPE_CHECKING:
     from bench.experiments.capacity.judge import CapacityPlan
+    from bench.experiments.capacity.result import CapacityResult
+    from bench.run.experiment import Done
 
 FULL = {"duration": "8s", "warmup": "2s"}
 QUICK = {"duration": "2s", "warmup": "500ms"}
@@ -54,7 +55,6 @@ _OVER = "a table over these values (repeatable)"
 _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
 
 
-@click.command(cls=Grouped, epilog="Servers are started and stopped.")
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help=_SLO)
 @click.option(
@@ -73,7 +73,7 @@ _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEP
     refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL}
 )
 @experiment_options("capacity", seed=None)
-def capacity(scenario: Path | None, **values: Any) -> int:
+def capacity(scenario: Path | None, **values: Any) -> Done[CapacityResult]:
     """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it
     next.
 
@@ -83,7 +83,7 @@ def capacity(scenario: Path | None, **values: Any) -> int:
     """
     from bench.experiments.capacity.experiment import run_capacity
 
-    return carry_out("capacity", plan_of(scenario, values), values, run_capacity)
+    return measured("capacity", plan_of(scenario, values), values, run_capacity)
 
 
 def plan_of(path: Path | None, values: Values) -> CapacityPlan:

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.errors import UsageError
-from bench.frame.experiment import carry_out
+from bench.frame.experiment import measured
 from bench.frame.hosts import hosts_options, led
 from bench.frame.options import (
     KEY,
     METRIC,
     RECIPE,
     Command,
-    Grouped,
     Read,
     ScenarioPlace,
     Values,
@@ -35,14 +34,15 @@ from bench.frame.options import (
     swept,
     together,
 )
-from bench.gates.threshold import USUAL, Metric, find_metric, read_thresholds
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import nearest, parse_share
 
 if TYPE_CHECKING:
     from bench.experiments.compare.pairs import Side
-    from bench.experiments.compare.result import Kind
+    from bench.experiments.compare.result import ComparisonResult, Kind
     from bench.experiments.compare.sides import Named
+    from bench.gates.threshold import Metric
+    from bench.run.experiment import Done
 
 PAIRS = {"compare": 10, "gate": 24}
 SHOWN = (
@@ -98,10 +98,6 @@ def _options(command: Command, kind: Kind) -> Command:
     return options(command)
 
 
-@click.command(
-    cls=Grouped,
-    epilog="A, B: results, folders of results, or scenarios; the first is compared with.",
-)
 @click.argument("things", metavar="[A B …]", type=click.Path(), nargs=-1)
 @click.option(
     "--recipe",
@@ -112,7 +108,7 @@ def _options(command: Command, kind: Kind) -> Command:
     help="run it now (repeatable)",
 )
 @partial(_options, kind="compare")
-def compare(things: tuple[str, ...], **values: Any) -> int:
+def compare(things: tuple[str, ...], **values: Any) -> Done[ComparisonResult]:
     """Which is faster, by how much, and is it certain?
 
     Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, and one
@@ -150,10 +146,6 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
         return _now("compare", sides, values)
 
 
-@click.command(
-    cls=Grouped,
-    epilog="X, Y: a result folder, a scenario, git:REV (a revision), lib:DIR (packages).",
-)
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option(
     "--baseline", metavar="X", type=click.Path(), default="", help="what it must not be worse than"
@@ -176,7 +168,7 @@ def compare(things: tuple[str, ...], **values: Any) -> int:
     help="where revisions are  [.]",
 )
 @partial(_options, kind="gate")
-def gate(scenario: Path | None, **values: Any) -> int:
+def gate(scenario: Path | None, **values: Any) -> Done[ComparisonResult]:
     """Did this change make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
 
     Two scenarios, revisions or installed versions are run in turns, on equal servers, until it is
@@ -209,7 +201,7 @@ def gate(scenario: Path | None, **values: Any) -> int:
         return _now("gate", sides, values)
 
 
-def _now(kind: Kind, sides: list[Side], values: Values) -> int:
+def _now(kind: Kind, sides: list[Side], values: Values) -> Done[ComparisonResult]:
     from bench.experiments.compare.experiment import compare_now
     from bench.experiments.compare.judge import CPU_SHARE, gate_confidence, gate_looks
     from bench.experiments.compare.pairs import Comparison, take_turns
@@ -255,10 +247,10 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> int:
     # The sharper limit on CPU is only for the usual figures. A named one has the --tolerance.
     if is_gate and not values["metrics"] and take_turns(plan):
         plan = replace(plan, cpu_share=CPU_SHARE)
-    return carry_out(kind, plan, values, compare_now)
+    return measured(kind, plan, values, compare_now)
 
 
-def _stored(kind: Kind, named_things: Sequence[Named], values: Values) -> int:
+def _stored(kind: Kind, named_things: Sequence[Named], values: Values) -> Done[ComparisonResult]:
     if values["expect_workers"]:
         raise UsageError(
             "option --expect-workers: what is stored is not run again; leave it out, or "
@@ -273,6 +265,7 @@ def _stored(kind: Kind, named_things: Sequence[Named], values: Values) -> int:
         require_usable,
         rounds_of,
     )
+    from bench.gates.threshold import find_metric, read_thresholds
 
     series = [read_series(one.where) for one in named_things]
     sides = [
@@ -290,7 +283,7 @@ def _stored(kind: Kind, named_things: Sequence[Named], values: Values) -> int:
         judged = tuple(dict.fromkeys((*judged, *counted)))
         shown = tuple(metric for metric in shown if metric not in judged)
     plan = Comparison(kind, sides, judged, shown, values["tolerance"], first.seed, rounds.finished)
-    return carry_out(kind, plan, values, lambda order, _show: compare_stored(order, rounds))
+    return measured(kind, plan, values, lambda order, _show: compare_stored(order, rounds))
 
 
 def _metrics(
@@ -298,6 +291,8 @@ def _metrics(
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
     """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError
     for wrong ones."""
+    from bench.gates.threshold import USUAL, find_metric
+
     usual: tuple[str, ...] = SHOWN
     if kind == "gate":
         usual = CLOSED if load.rate_per_s is None else OPEN
@@ -317,6 +312,7 @@ def _metrics(
 def _scenario(options: Mapping[str, object], one: Named, load_of: Path | None = None) -> Scenario:
     """What is run of `one` under `options`; `load_of`: the scenario of what is none itself. Raises
     UsageError."""
+    from bench.gates.threshold import read_thresholds
     from bench.recipes.registry import find_recipe
 
     path = one.where if one.kind == "scenario" else load_of

@@ -37,7 +37,7 @@ from bench.measure.result import RESULT_NAME
 from bench.measure.revision import ask_git, refusal_of
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, leaves
-from bench.report.kinds import read_run
+from bench.report.run_answer import RUN
 from bench.scenario import READY, Scenario
 from bench.scenario.quantity import nearest
 from bench.topology.servants import Guard
@@ -331,7 +331,9 @@ def read_series(place: Path) -> list[RunResult]:
     Raises UsageError for what holds none of a run.
     """
     is_series = place.is_dir() and not (place / RESULT_NAME).exists()
-    results = list(map(read_run, sorted(place.glob(f"*/{RESULT_NAME}")) if is_series else [place]))
+    results = list(
+        map(RUN.read_file, sorted(place.glob(f"*/{RESULT_NAME}")) if is_series else [place])
+    )
     if not results:
         raise UsageError(
             f"{place} holds no result; give a result folder of lockbench run, or a folder of them"

@@ -12,18 +12,19 @@ import shlex
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.frame.experiment import Several, carry_out, experiment_options
+from bench.frame.experiment import Several, experiment_options, measured
 from bench.frame.options import (
     PLACE,
     Grouped,
     Read,
     ScenarioPlace,
     Values,
+    ending,
     environment_targets,
     file_options,
 )
@@ -32,10 +33,15 @@ from bench.scenario.quantity import delay_text, parse_duration, parse_target
 
 if TYPE_CHECKING:
     from bench.experiments.durability.loss_plan import CrashPlan
+    from bench.experiments.durability.loss_result import CrashResult
     from bench.experiments.durability.policies import Policy
     from bench.experiments.durability.price_plan import FsyncPlan
-    from bench.experiments.durability.price_result import FsyncCell
-    from bench.report.kinds import Found
+    from bench.experiments.durability.price_result import FsyncCell, FsyncResult
+    from bench.measure.result import Document
+    from bench.report.answer import Answer
+    from bench.run.experiment import Done
+
+Stored = TypeVar("Stored", bound="Document")
 
 # Fewer pairs give no interval of 95 % (Wilcoxon).
 REPEATS = 6
@@ -67,17 +73,12 @@ def _duration(least: str, most: str) -> Read:
 
 
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
-_TAKES = (
-    "Servers are started on loopback and stopped. --quick takes less than five minutes, all "
-    "of it less than 35."
-)
 _OFTEN = f"turns of each policy  [{REPEATS}; quick, scenario {QUICK_REPEATS}]"
 _LONG = f"per load  [{SECONDS:g}s; of a scenario {SCENARIO_SECONDS:g}s]"
 _CALLING = "callers, each with a connection to every instance  [1,16]"
 _HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms"
 
 
-@click.command(cls=Grouped, epilog=_TAKES)
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option(
     "--fsync",
@@ -122,7 +123,7 @@ _HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms
     "--disk", metavar="DIR", type=PLACE, help="where started servers keep their files  [TMPDIR]"
 )
 @experiment_options("fsync", seed=SEED)
-def fsync(**values: Any) -> int:
+def fsync(**values: Any) -> Done[FsyncResult]:
     """What an AOF fsync policy costs: acquires/s, latency, fsyncs, by callers, disk and N; beside
     what it loses.
 
@@ -154,7 +155,7 @@ def fsync(**values: Any) -> int:
         policies = {cell.policy for cell in plan.cells}
         return UserServers(targets, policies, allow_config=values["allow_config"])
 
-    return carry_out("fsync", plan, values, partial(run_fsync, open_servers=servers))
+    return measured("fsync", plan, values, partial(run_fsync, open_servers=servers))
 
 
 def fsync_plan_of(values: Values) -> FsyncPlan:
@@ -251,11 +252,6 @@ def _product(
     return product_cells(policies, instances or usual_counts, shapes, latency or usual_ms)
 
 
-@click.command(
-    cls=Grouped,
-    epilog="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two "
-    "cores.",
-)
 @click.option(
     "--instances",
     metavar="N,…",
@@ -302,7 +298,7 @@ def _product(
 )
 @click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
 @experiment_options("crash", seed=SEED)
-def crash(**values: Any) -> int:
+def crash(**values: Any) -> Done[CrashResult]:
     """What is lost at a crash, by AOF policy, kind of crash, restart and vote margin; who then gets
     a lock twice.
 
@@ -317,7 +313,7 @@ def crash(**values: Any) -> int:
     """
     from bench.experiments.durability.loss_experiment import run_crash
 
-    return carry_out("crash", crash_plan_of(values), values, run_crash)
+    return measured("crash", crash_plan_of(values), values, run_crash)
 
 
 def crash_plan_of(values: Values) -> CrashPlan:
@@ -337,7 +333,12 @@ def crash_plan_of(values: Values) -> CrashPlan:
     return CrashPlan(crashes, cuts, values["rate"], values["seed"], quick, values["latency_ms"])
 
 
-@click.command(cls=Grouped)
+@click.command(
+    cls=Grouped,
+    epilog=ending(
+        "lockbench planner", "lockbench planner --costs results/fsync --crash results/crash"
+    ),
+)
 @click.option("--costs", "speed", metavar="RESULT", type=PLACE, help="what policies cost  [newest]")
 @click.option("--crash", metavar="RESULT", type=PLACE, help="what they lose  [newest, if any]")
 @click.option(
@@ -363,10 +364,9 @@ def planner(**values: Any) -> int:
     """
     from msgspec.structs import replace
 
-    from bench.experiments.durability.loss_result import CrashResult
+    from bench.experiments.durability.answers import LOSSES, PRICES
     from bench.experiments.durability.planner import apart, judge_page, machine_text, plan_page
     from bench.experiments.durability.planner_words import planner_page, planner_sheet
-    from bench.experiments.durability.price_result import FsyncResult
     from bench.experiments.durability.price_words import suite
     from bench.frame.showing import require_outputs, write_outputs
     from bench.measure.environment import describe_environment
@@ -377,8 +377,8 @@ def planner(**values: Any) -> int:
     from lockcore.bench import masked_command
 
     require_outputs(values)
-    result = _named_or_newest(values["speed"], "fsync", FsyncResult)
-    crash = _named_or_newest(values["crash"], "crash", CrashResult)
+    result = _named_or_newest(values["speed"], PRICES)
+    crash = _named_or_newest(values["crash"], LOSSES)
     if result is None:
         raise EnvironmentNotReadyError(
             "there is no result of lockbench fsync in results/; measure one, or name it"
@@ -405,11 +405,7 @@ def planner(**values: Any) -> int:
     return int(judge_page(page).exit_code or 0)
 
 
-def _named_or_newest(named: Path | None, kind: str, form: type[Found]) -> Found | None:
-    """The result that the user named, else the newest of that kind in results/; None: there is
+def _named_or_newest(named: Path | None, answer: Answer[Stored]) -> Stored | None:
+    """The result that the user named, else the newest of its kind in results/; None: there is
     none."""
-    from bench.report.kinds import newest_result, result_of_kind
-
-    return (
-        result_of_kind(named, kind, form) if named else newest_result(Path("results"), kind, form)
-    )
+    return answer.read_file(named) if named else answer.newest(Path("results"))

@@ -20,8 +20,8 @@ from bench.measure.server_facts import servers_text
 from bench.measure.statistics import Spread
 from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, latency, milliseconds, percent
+from bench.report.html.chapters import Chapter, Page
 from bench.report.html.plot import Column, Figure, Measure, Panel, panels
-from bench.report.html.run_page import Chapter, Page
 from bench.report.sheet import (
     NOT_MEASURED,
     TO_DO,

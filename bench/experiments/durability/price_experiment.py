@@ -18,6 +18,7 @@ import redis
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.durability.answers import PRICES
 from bench.experiments.durability.planner import judged
 from bench.experiments.durability.price_judge import rows_of, warnings_of
 from bench.experiments.durability.price_plan import (
@@ -39,7 +40,6 @@ from bench.experiments.durability.price_result import (
     VisitSeen,
     known_sum,
 )
-from bench.experiments.durability.price_words import beside
 from bench.experiments.durability.servers import CellServers, FsyncServers, lent
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import InfoDelta
@@ -76,7 +76,7 @@ def run_fsync(
             with experiment.cuttable():
                 visits.measure()
             experiment.require(journal.pieces)
-            result = beside(visits.result(experiment), order.folder.absolute().parent)
+            result = PRICES.beside(visits.result(experiment), order.folder.absolute().parent)
             # The trouble must be reported, and no measured block may be lost for it.
             if trouble := servers.close():
                 result = structs.replace(result, warnings=(*result.warnings, trouble))

@@ -21,21 +21,21 @@ from bench.experiments.durability.policies import terms
 from bench.experiments.durability.price_judge import rate_interval
 from bench.experiments.durability.price_result import CostRange, FsyncResult, FsyncRow, PlannerPage
 from bench.measure.expectation import ROW_WORDS
+from bench.report.answer import Answer
 from bench.report.figures import MISSING, count, counted, latency, milliseconds
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.junit import Case, Suite
-from bench.report.kinds import newest_result
 from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, table
 
 
-def beside(result: FsyncResult, folder: Path) -> FsyncResult:
+def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
     """Return it with the losses of the newest crash result right below `folder`, if it has none of
     its own. Where those are refused or are of another machine, a warning says so."""
     if result.planner.ttl_ms:
         return result
     try:
-        crash = newest_result(folder, "crash", CrashResult)
+        crash = losses.newest(folder)
         why = apart(result, crash) if crash else ""
     except UsageError as error:
         return _warned(result, str(error))

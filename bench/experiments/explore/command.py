@@ -1,20 +1,21 @@
 """`lockbench explore`: *options → recipes played in simulated schedules, each broken one shown step
 by step*."""
 
+from __future__ import annotations
+
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.frame.experiment import carry_out, experiment_options
-from bench.frame.options import BUDGET, RECIPE, Grouped
+from bench.frame.experiment import experiment_options, measured
+from bench.frame.options import BUDGET, RECIPE
+
+if TYPE_CHECKING:
+    from bench.experiments.explore.result import ExploreResult
+    from bench.run.experiment import Done
 
 
-@click.command(
-    cls=Grouped,
-    epilog="Servers and time are simulated; what broke a recipe is played again on real servers "
-    "of our own.",
-)
 @click.option(
     "--recipe",
     "recipes",
@@ -46,7 +47,7 @@ from bench.frame.options import BUDGET, RECIPE, Grouped
     help="that search at once  [one per core]",
 )
 @experiment_options("explore")
-def explore(**values: Any) -> int:
+def explore(**values: Any) -> Done[ExploreResult]:
     """Each recipe in thousands of simulated schedules, until one breaks it: the smallest, step by
     step.
 
@@ -71,4 +72,4 @@ def explore(**values: Any) -> int:
         processes=values["processes"],
         seed=values["seed"],
     )
-    return carry_out("explore", plan, values, run_explore)
+    return measured("explore", plan, values, run_explore)

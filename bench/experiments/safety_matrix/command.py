@@ -1,13 +1,19 @@
 """`lockbench safety`: *options → the matrix of recipes and faults, judged*; an unknown name is
 refused at once."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.frame.experiment import carry_out, experiment_options
-from bench.frame.options import RECIPE, Grouped, Offered
+from bench.frame.experiment import experiment_options, measured
+from bench.frame.options import RECIPE, Offered
+
+if TYPE_CHECKING:
+    from bench.experiments.safety_matrix.result import SafetyResult
+    from bench.run.experiment import Done
 
 
 def _claims() -> Iterable[str]:
@@ -16,11 +22,6 @@ def _claims() -> Iterable[str]:
     return [name for name, _, _ in CLAIMS]
 
 
-@click.command(
-    cls=Grouped,
-    epilog="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick "
-    "2 to 3.",
-)
 @click.option(
     "--recipe",
     "recipes",
@@ -39,7 +40,7 @@ def _claims() -> Iterable[str]:
 )
 @click.option("--quick", is_flag=True, help="a glance: fewer schedules, short TTLs")
 @experiment_options("safety")
-def safety(**values: Any) -> int:
+def safety(**values: Any) -> Done[SafetyResult]:
     """Each recipe under the faults that are known to break it: expected, seen, figure, verdict.
 
     Simulated schedules first, then what is claimed of Redlock. Exit code
@@ -51,4 +52,4 @@ def safety(**values: Any) -> int:
     plan = SafetyPlan(values["recipes"], values["claims"], values["quick"], values["seed"])
     # A wrong name is refused before the work.
     choose_cases(plan.recipes, plan.claims)
-    return carry_out("safety", plan, values, run_safety)
+    return measured("safety", plan, values, run_safety)

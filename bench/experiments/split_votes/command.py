@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.frame.experiment import Several, carry_out, experiment_options
-from bench.frame.options import Grouped, Values
+from bench.frame.experiment import Several, experiment_options, measured
+from bench.frame.options import Values
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
     from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
+    from bench.experiments.split_votes.result import SplitVotesResult
+    from bench.run.experiment import Done
 
 ROUNDS = 300
 QUICK_ROUNDS = 60
@@ -49,10 +51,8 @@ _TRIALS = (
 _APART = "starts are spread over so much  [0ms,0.5ms; quick 0ms]"
 _POLICIES = f"retry policies side by side, or none  [{RETRIES}]"
 _ALL = "parallel,sequential,random"
-_TAKES = "Servers are started on loopback and stopped; a full run takes about 4 minutes."
 
 
-@click.command(cls=Grouped, epilog=_TAKES)
 @click.option(
     "--instances", metavar="N", type=click.IntRange(2, 15), default=5, help="how many servers  [5]"
 )
@@ -82,7 +82,7 @@ _TAKES = "Servers are started on loopback and stopped; a full run takes about 4 
 )
 @click.option("--quick", is_flag=True, help="a glance in about a minute")
 @experiment_options("split-votes")
-def split_votes(**values: Any) -> int:
+def split_votes(**values: Any) -> Done[SplitVotesResult]:
     """How often nobody wins, by contenders, order and spread; how long that lasts, by retry policy.
 
     Calibration: votes shared out by pure chance must be within 0.05 of the closed form. Contention:
@@ -90,7 +90,7 @@ def split_votes(**values: Any) -> int:
     """
     from bench.experiments.split_votes.experiment import run_split_votes
 
-    return carry_out("split-votes", plan_of(values), values, run_split_votes)
+    return measured("split-votes", plan_of(values), values, run_split_votes)
 
 
 def plan_of(values: Values) -> SplitVotesPlan:

@@ -1,8 +1,7 @@
-"""Which page a result gets, as text and as a file: *one or several results → Page → one
-self-contained HTML document*.
+"""A page as text and as a file: *a Page, or several runs side by side → one self-contained HTML
+document*.
 
-Rules: a run has its own page, several runs a page side by side, every other kind its sheet with its
-figures. Side by side stand figures, never a ratio: whether a difference is more than noise is for
+Rules: side by side stand figures, never a ratio: whether a difference is more than noise is for
 `lockbench compare`, which pairs its runs. Nothing is fetched (the page forbids it to itself by its
 Content-Security-Policy); whatever comes from a result is escaped, in markup by jinja2, in the data
 by `render`; a file is written whole or not at all.
@@ -11,22 +10,21 @@ by `render`; a file is written whole or not at all.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.errors import EnvironmentNotReadyError
 from bench.gates.threshold import USUAL, find_metric
-from bench.measure.result import Document, write_whole
+from bench.measure.result import write_whole
 from bench.measure.run_result import RunResult
 from bench.report.figures import count, in_unit, latency
+from bench.report.html.chapters import Chapter, Page
 from bench.report.html.plot import Column, Figure
 from bench.report.html.run_figures import LatencyCurve, curve_of, curves_figure
-from bench.report.html.run_page import Chapter, Page, conditions_of, run_page
-from bench.report.kinds import kind_of, told, words_of
+from bench.report.html.run_page import conditions_of
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, STYLES, Part, Sentence, Sheet
 from bench.report.summary import sheet
 
@@ -42,30 +40,12 @@ _ALARMS = ("because", "warning")
 _ROOM = 1700
 
 
-def page_of(result: Document, place: str = "") -> Page:
-    """Return the page of one result, stored at `place`."""
-    if isinstance(result, RunResult):
-        return run_page(result, place)
-    sheet = told(result, place)
-    words = words_of(result)
-    figures, evidence = (
-        getattr(words, what, lambda _: ())(result) for what in ("figures", "evidence")
-    )
-    pictures = (Chapter("In pictures", tuple(figures)),) if figures else ()
-    courses = (Chapter("Step by step", (), evidence, "folded"),) if evidence else ()
-    tables = (
-        Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in sheet.parts
-    )
-    title = f"{sheet.verdict} · {kind_of(result)} · {result.started_at[:16].replace('T', ' ')}"
-    return Page(title, sheet, (*pictures, *tables, *courses), shlex.join(result.command))
-
-
-def write_report(result: Document, stored: Path) -> Path:
-    """Write report.html beside the result stored at `stored` and return its path.
+def write_report(page: Page, stored: Path) -> Path:
+    """Write `page` as report.html beside the result stored at `stored` and return its path.
 
     Raises EnvironmentNotReadyError.
     """
-    return write_page(page_of(result, str(stored)), stored.with_name(REPORT_NAME))
+    return write_page(page, stored.with_name(REPORT_NAME))
 
 
 def render(page: Page) -> str:
@@ -130,7 +110,7 @@ def _template() -> Template:
 
 
 def _text(name: str) -> str:
-    return (resources.files("bench.report.html") / name).read_text("utf-8")
+    return (resources.files(__package__) / name).read_text("utf-8")
 
 
 # -- several runs ----------------------------------------------------------------------------------
@@ -140,17 +120,8 @@ _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
 _FIGURES = ("rate.offered_per_s", *USUAL, "safety.violations", "safety.tested_leases")
 
 
-def page_of_several(results: Sequence[Document], names: Sequence[str]) -> Page:
-    """Return the page of several runs that are called `names`, in their order. Raises UsageError
-    for results of other commands."""
-    runs = []
-    for result, name in zip(results, names, strict=True):
-        if not isinstance(result, RunResult):
-            raise UsageError(
-                f"{name} is a result of lockbench {kind_of(result)}; only runs can stand "
-                "side by side"
-            )
-        runs.append(result)
+def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
+    """Return the page of several runs that are called `names`, in their order."""
     labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
     named = [*zip(labels, runs, map(sheet, runs), strict=True)]
     heads = [

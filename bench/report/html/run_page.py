@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from bench.measure.run_result import BrokenRule, Example, FleetFacts, RunResult
 from bench.measure.section import Section, builtins_of
 from bench.report.figures import MISSING, count
+from bench.report.html.chapters import Chapter, Page
 from bench.report.html.plot import Column, Figure
 from bench.report.html.run_figures import (
     course_figures,
@@ -29,29 +30,6 @@ from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, skew_text
 
 _LEASE = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fault")
-
-
-@dataclass(frozen=True, slots=True)
-class Chapter:
-    """A part of a page: figures and tables under a heading."""
-
-    heading: str
-    figures: tuple[Figure, ...] = ()
-    tables: tuple[Part, ...] = ()
-    style: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to
-    repeat it; `opens`: where to look first, as a sentence and the part of the page that shows
-    it."""
-
-    title: str
-    sheet: Sheet
-    chapters: tuple[Chapter, ...]
-    repeat: str = ""
-    opens: tuple[str, str] | None = None
 
 
 def run_page(result: RunResult, place: str = "") -> Page:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.experiments.compare.command import gate
+from bench.experiments.compare.question import GATE
 from bench.scenario import load
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +30,7 @@ def commands(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_calls_the_gate_as_it_is(path: Path) -> None:
-    known = {name for param in gate.params for name in param.opts}
+    known = {name for param in GATE.command().params for name in param.opts}
     calls = commands(path.read_text(encoding="utf-8"))
     assert calls
     for call in calls:

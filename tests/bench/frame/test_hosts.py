@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from bench.errors import UsageError
-from bench.frame.commands import execute
 from bench.frame.hosts import led
+from bench.program import execute
 from bench.scenario import load
 from tests.doubles.peer import banner, http, listening, reset
 

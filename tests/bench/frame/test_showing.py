@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from bench.frame import showing
-from bench.frame.commands import execute
 from bench.frame.showing import report_beside
 from bench.measure.section import builtins_of
+from bench.program import execute
+from bench.report.run_answer import RUN
 from bench.run.experiment import Done
 from bench.run.interrupt import Interrupts, until_shown
 from bench.run.run import Order
@@ -37,7 +38,7 @@ def test_an_experiment_is_shown_before_it_is_interrupted(
     monkeypatch.setattr(showing, "report_beside", interrupted)
     values = {"markdown": None, "junit": None, "as_json": False, "quiet": quiet}
     with pytest.raises(KeyboardInterrupt):
-        showing.show(Done(RESULT, stored, 0), values)
+        showing.show(Done(RESULT, stored, 0), RUN, values)
     assert "leases/s" in capsys.readouterr().out
 
 
@@ -55,7 +56,7 @@ def test_the_files_are_written_though_nobody_reads_to_the_end(
         "quiet": False,
     }
     with pytest.raises(BrokenPipeError):
-        showing.show(Done(RESULT, None, 0), values)
+        showing.show(Done(RESULT, None, 0), RUN, values)
     assert all((tmp_path / name).read_text(encoding="utf-8") for name in ("run.md", "run.xml"))
 
 
@@ -102,7 +103,7 @@ def test_a_run_is_shown_whole_before_it_is_interrupted(
 
 
 def test_a_result_that_was_not_stored_has_no_report() -> None:
-    assert report_beside(RESULT, None) is None
+    assert report_beside(RESULT, RUN, None) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_a_report_that_cannot_be_written_takes_nothing_from_its_result(
 ) -> None:
     if fault:
         monkeypatch.setattr("bench.report.html.page.write_report", fault)
-    assert report_beside(RESULT, tmp_path / place) is None
+    assert report_beside(RESULT, RUN, tmp_path / place) is None
     assert capsys.readouterr().err.startswith(f"lockbench: there is no report.html: {said}")
     assert list(tmp_path.iterdir()) == []
 
@@ -135,7 +136,7 @@ def test_an_interrupted_page_leaves_no_half_of_itself(
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        report_beside(RESULT, tmp_path / "result.json")
+        report_beside(RESULT, RUN, tmp_path / "result.json")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ from bench.measure.record import RECORD_DTYPE
 from bench.measure.result import read_result, write_result
 from bench.measure.run_result import FleetFacts, RunResult, fields_of
 from bench.measure.section import builtins_of, schema_of, typed
-from bench.report.kinds import read_run
+from bench.report.run_answer import RUN
 from bench.safety.judge import judge
 from tests.doubles.records import MS, scenario_of
 
@@ -60,7 +60,7 @@ def test_a_result_meets_the_schema_and_is_read_as_it_was(complete, tmp_path):
     jsonschema.validate(
         json.loads(path.read_text("utf-8")), SCHEMA, jsonschema.Draft202012Validator
     )
-    assert read_run(tmp_path) == complete
+    assert RUN.read_file(tmp_path) == complete
     assert complete.safety.service_faults == 1
 
 
@@ -74,7 +74,7 @@ def test_an_empty_run_meets_the_schema_too(complete):
 
 
 def test_a_run_that_an_earlier_release_stored_is_read():
-    stored = read_run(HISTORIES / "run.json")
+    stored = RUN.read_file(HISTORIES / "run.json")
     assert (stored.verdict.word, stored.latency_s.acquire_all.p99) == ("INCONCLUSIVE", None)
     assert stored.latency_s.acquire_all.count == stored.outcomes.total
     assert stored.scenario.retry.attempts == 1000, "the default of its time; today's is None"

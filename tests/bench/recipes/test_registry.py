@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from bench.commands.first_steps import recipes
 from bench.errors import BenchError, UsageError
-from bench.frame.first_steps import recipes
 from bench.frame.options import scenario_of
 from bench.recipes import registry
 from bench.recipes.plain import PlainRecipe

@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.measure.result import Document, read_result
-from bench.report.kinds import of_its_kind
 from bench.report.sheet import Sheet, print_sheet
+from tests.doubles.answers import of_its_kind
 
 
 def stored(place: Path) -> Document:

@@ -2,6 +2,7 @@
 not earn."""
 
 import copy
+import dataclasses
 import json
 import math
 import random
@@ -13,21 +14,15 @@ import pytest
 from msgspec.structs import replace
 
 from bench.errors import UsageError
-from bench.frame.commands import execute
 from bench.measure.latency import Latency
 from bench.measure.result import read_result
 from bench.measure.section import Section, builtins_of, contradictions_in
 from bench.measure.verdict import Kind, word_of
-from bench.report.kinds import (
-    KINDS,
-    kind_of,
-    newest_result,
-    of_its_kind,
-    read_run,
-    result_of_kind,
-    type_of,
-)
+from bench.program import execute
+from bench.questions import ANSWERS
+from bench.report.run_answer import RUN
 from tests.bench.whole_run import SAMPLE
+from tests.doubles.answers import kind_of, of_its_kind
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
 # of each stored result
@@ -300,7 +295,7 @@ def mutated(value: Any, chance: random.Random) -> Any:
     return chance.choice([0, 1.5, "x", True])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANSWERS)
 def test_no_mutation_leaves_a_green_word_that_is_not_earned_nor_a_traceback(kind: str) -> None:
     """What is read again is judged again: the word that is shown is always that of the sections
     that are shown."""
@@ -348,7 +343,7 @@ def test_a_mutated_file_ends_the_report_with_two_and_one_line(
 def test_a_judge_that_believes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault of this file: a door that does not judge lets a forged word through."""
     believing: Callable[[Any], Any] = lambda result: result  # noqa: E731
-    monkeypatch.setattr("bench.gates.run_verdict.earned", believing)
+    monkeypatch.setattr("bench.report.run_answer.RUN", dataclasses.replace(RUN, earned=believing))
     forged = changed("run", ("verdict.word", "PERFECT"))
     assert read(forged).verdict.word == "PERFECT"
 
@@ -363,29 +358,29 @@ def store(folder: Path, kind: str, **changes: Any) -> Path:
 
 
 def test_the_newest_of_its_kind_is_found(tmp_path: Path) -> None:
-    form = type_of("crash")
+    crash = ANSWERS["crash"]()
     store(tmp_path / "a", "crash", started_at="2026-11-21T02:00:00Z", id="old")
     store(tmp_path / "b", "crash", started_at="2026-11-21T03:00:00Z", id="new")
     store(tmp_path / "c", "fsync", started_at="2026-11-21T04:00:00Z")
     store(tmp_path / "d", "run", started_at="2026-11-21T05:00:00Z")
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / "result.json").write_text("{", encoding="utf-8")
-    newest = newest_result(tmp_path, "crash", form)
+    newest = crash.newest(tmp_path)
     assert newest is not None
     assert newest.id == "new"
-    assert newest_result(tmp_path / "nowhere", "crash", form) is None
+    assert crash.newest(tmp_path / "nowhere") is None
 
 
 def test_a_named_result_of_another_kind_is_refused(tmp_path: Path) -> None:
     store(tmp_path / "c", "fsync")
     with pytest.raises(UsageError, match="is not a result of lockbench crash"):
-        result_of_kind(tmp_path / "c", "crash", type_of("crash"))
+        ANSWERS["crash"]().read_file(tmp_path / "c")
     with pytest.raises(UsageError, match="is not a result of lockbench run"):
-        read_run(tmp_path / "c")
+        RUN.read_file(tmp_path / "c")
 
 
 def test_every_kind_is_judged_by_a_function_of_its_own() -> None:
-    for kind in KINDS:
+    for kind in ANSWERS:
         assert isinstance(read(document(kind)), Section)
     assert math.isclose(
         read(document("run")).safety.upper_bound_95, 3 / SAMPLE["safety"]["tested_leases"]

@@ -17,7 +17,7 @@ import pytest
 from bench.errors import UsageError
 from bench.measure.gaps import MOST_GAPS
 from bench.measure.verdict import Kind, word_of
-from bench.report.kinds import of_its_kind
+from tests.doubles.answers import of_its_kind
 
 GOOD: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "histories" / "results" / "run-safe.json").read_text("utf-8")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.kinds import told
 from bench.report.sheet import Part, Sheet
 from tests.bench.report.screen import sheet_text, stored
+from tests.doubles.answers import sheet_of_its_kind
 
 STORED = sorted((Path(__file__).parents[2] / "histories" / "results").glob("*.json"))
 HEAD = ("metric", *(f"figure {number}" for number in range(10, 22)))
@@ -27,7 +27,7 @@ def test_a_table_that_is_too_wide_comes_in_pieces_behind_its_first_column() -> N
 def test_no_figure_of_a_stored_result_is_cut_and_the_verdict_is_the_last_line_too(
     path: Path, width: int
 ) -> None:
-    sheet = told(stored(path))
+    sheet = sheet_of_its_kind(stored(path))
     lines = sheet_text(sheet, width).splitlines()
     assert max(map(len, lines)) <= width
     assert lines[0].startswith(sheet.verdict)

@@ -13,11 +13,12 @@ from msgspec import structs
 
 from bench.measure.result import read_result
 from bench.measure.section import builtins_of
-from bench.report.html.page import page_of, render
+from bench.questions import ANSWERS
+from bench.report.html.page import render
 from bench.report.junit import junit_xml
-from bench.report.kinds import KINDS, cases_of, kind_of, of_its_kind, told
 from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text, stored
+from tests.doubles.answers import cases_of, kind_of, of_its_kind, page_of, sheet_of_its_kind
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
 PATHS = sorted(RESULTS.glob("*.json"))
@@ -241,11 +242,11 @@ def test_a_stored_result_keeps_every_value_and_is_told_whole(path: Path) -> None
     assert word == written["verdict"]["word"]
     assert cases_of(result).cases
     for width in (80, 100):
-        text = sheet_text(told(result), width)
+        text = sheet_text(sheet_of_its_kind(result), width)
         assert text.startswith(f"{word}   ")
         assert max(map(len, text.splitlines())) <= width
         assert not re.search(r"\w…", text), "no cell is cut"
-    markdown = sheet_markdown(told(result))
+    markdown = sheet_markdown(sheet_of_its_kind(result))
     assert markdown.startswith(f"## {word}: ")
     assert not re.search(r"[#@]\w", markdown), "a pull request makes a link of #1, and calls @name"
     assert len(markdown) < 65_536, "what a comment may have"
@@ -253,14 +254,14 @@ def test_a_stored_result_keeps_every_value_and_is_told_whole(path: Path) -> None
 
 
 def test_there_is_one_of_every_kind() -> None:
-    assert {kind_of(stored(path)) for path in PATHS} == set(KINDS)
+    assert {kind_of(stored(path)) for path in PATHS} == set(ANSWERS)
 
 
 @pytest.mark.parametrize("kind", ["capacity", "compare", "gate"])
 def test_one_from_before_the_younger_keys_is_told_too(kind: str) -> None:
     old = without(read_result(RESULTS / f"{kind}.json"), YOUNGER)
     word = read_result(RESULTS / f"{kind}.json")["verdict"]["word"]
-    assert word in sheet_markdown(told(of_its_kind(old, kind)))
+    assert word in sheet_markdown(sheet_of_its_kind(of_its_kind(old, kind)))
 
 
 def planted(node: Any, url: str) -> Any:
@@ -286,7 +287,7 @@ def test_no_password_in_a_stored_result_reaches_a_reader(path: Path, tmp_path: P
     written = json.loads(path.read_text("utf-8"))
     place.write_text(json.dumps(planted(written, f"redis://ann:{secret}@db:7000")), "utf-8")
     read = stored(place)
-    sheet = told(read)
+    sheet = sheet_of_its_kind(read)
     texts = [
         render(page_of(read)),
         sheet_markdown(sheet),

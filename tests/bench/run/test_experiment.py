@@ -10,8 +10,7 @@ import click
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.frame import showing
-from bench.frame.experiment import Several, carry_out
+from bench.frame.experiment import Several, measured
 from bench.measure.result import Document, read_result
 from bench.measure.section import says
 from bench.measure.verdict import AS_EXPECTED, NOT_KNOWN, Verdict
@@ -106,18 +105,15 @@ def test_what_was_cut_or_broke_says_how_to_go_on(
                 Counted(**header, verdict=Verdict.of(NOT_KNOWN, 4, (), ()), rows=())
             )
 
-    shown: list[Done[Any]] = []
-    monkeypatch.setattr(showing, "show", lambda done, *_: shown.append(done))
     for plan, out in enumerate((tmp_path / "a", tmp_path / "b")):
         monkeypatch.setattr(sys, "argv", ["lockbench", "crash", "--out", str(out)])
         again = f"go on with: lockbench crash --out {out}$"
         values = {**OPTIONS, "out": out}
         if plan:
             with pytest.raises(EnvironmentNotReadyError, match=f"^the disk is full; {again}"):
-                carry_out("crash", plan, values, begin)
+                measured("crash", plan, values, begin)
         else:
-            carry_out("crash", plan, values, begin)
-            assert shown[0].unstored == f"cut short; {again[:-1]}"
+            assert measured("crash", plan, values, begin).unstored == f"cut short; {again[:-1]}"
 
 
 def test_an_option_with_several_values_takes_each_once_and_names_itself() -> None:

@@ -30,9 +30,10 @@ from bench.experiments.audit.words import evidence, sheet, suite
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import OwnFleet
 from bench.measure.server_facts import ServerBinary
-from bench.report.html.page import page_of, render
+from bench.report.html.page import render
 from bench.report.sheet import print_sheet
 from tests.contest.contestants import DRIVERS
+from tests.doubles.answers import page_of
 
 ONE = "one-stopped"
 ENTRIES = {entry.library.name: entry for entry in (*read_libraries(), *read_libraries(DRIVERS))}

@@ -7,7 +7,7 @@ import pytest
 
 from bench.errors import UsageError
 from bench.experiments.capacity.command import plan_of
-from bench.frame.commands import execute
+from bench.program import execute
 from bench.scenario import KEYS
 
 SLO = ("acquire.p99 < 10ms",)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench.experiments.compare import judge
-from bench.frame.commands import execute
+from bench.program import execute
 from tests.bench.whole_run import SAMPLE
 
 RUNS = 12

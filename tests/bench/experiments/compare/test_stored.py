@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.errors import UsageError
-from bench.experiments.compare.command import compare
+from bench.experiments.compare.question import COMPARE
 from bench.experiments.compare.sides import (
     differences,
     is_stored,
@@ -176,7 +176,7 @@ def test_what_is_stored_is_not_run_again_on_other_hosts(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match="option --expect-workers: what is stored is not run again"
     ):
-        compare.main([*words, "--expect-workers", "2"], standalone_mode=False)
+        COMPARE.command().main([*words, "--expect-workers", "2"], standalone_mode=False)
 
 
 def test_runs_to_compare_are_short_unless_asked_otherwise() -> None:
@@ -198,7 +198,7 @@ def sides_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[tuple[s
         "bench.experiments.compare.command._now",
         lambda _kind, sides, values: asked.extend([*sides, values["variables"]]) or 0,
     )
-    done = CliRunner().invoke(compare, [*words], standalone_mode=False)
+    done = CliRunner().invoke(COMPARE.command(), [*words], standalone_mode=False)
     return [(side.label, side.scenario.retry.policy) for side in asked[:-1]], asked[
         -1
     ] if asked else done.exception

@@ -10,12 +10,11 @@ import pytest
 from msgspec import structs
 
 from bench.errors import UsageError
-from bench.experiments.durability.command import fsync, fsync_plan_of
-from bench.experiments.durability.loss_result import CrashResult
+from bench.experiments.durability.command import fsync_plan_of
 from bench.experiments.durability.planner import machine_text
-from bench.frame.commands import execute
+from bench.experiments.durability.question import CRASH, FSYNC
 from bench.measure.environment import describe_environment
-from bench.report.kinds import newest_result
+from bench.program import execute
 
 HISTORIES = Path(__file__).parents[3] / "histories" / "results"
 SPEED = str(HISTORIES / "fsync.json")
@@ -54,7 +53,7 @@ def stored(kind: str, folder: str, **changes: Any) -> str:
 
 
 def values(*arguments: str) -> dict[str, Any]:
-    return dict(fsync.make_context("fsync", list(arguments)).params)
+    return dict(FSYNC.command().make_context("fsync", list(arguments)).params)
 
 
 def test_lists_are_multiplied() -> None:
@@ -284,4 +283,4 @@ def test_a_wrong_result_is_refused_and_none_older_taken(
     stored("crash", "results/older", started_at="2025")
     if kind == "crash":
         with pytest.raises(UsageError, match="is not a whole CrashResult"):
-            newest_result(Path("results"), "crash", CrashResult)
+            CRASH.answer().newest(Path("results"))

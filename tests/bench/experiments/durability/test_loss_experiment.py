@@ -19,7 +19,7 @@ from bench.experiments.durability.loss_plan import (
     sync_delay_s,
 )
 from bench.experiments.durability.loss_result import Crash
-from bench.frame.commands import execute
+from bench.program import execute
 from bench.run.journal import JOURNAL_NAME, open_journal
 from tests.bench.experiments.durability.test_loss_judge import crash, cut
 from tests.doubles.collector import Collector, attributes_of

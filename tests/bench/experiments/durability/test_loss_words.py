@@ -13,8 +13,9 @@ from bench.experiments.durability.loss_plan import CrashPlan
 from bench.experiments.durability.loss_result import Crash, CrashResult
 from bench.experiments.durability.loss_words import figures, sheet, suite
 from bench.measure.section import typed
-from bench.report.html.page import page_of, render
+from bench.report.html.page import render
 from tests.bench.report.screen import sheet_text
+from tests.doubles.answers import page_of
 
 OLD = Path(__file__).parents[3] / "histories" / "results" / "crash.json"
 STORED = typed(json.loads(OLD.read_text("utf-8")), CrashResult)

@@ -8,9 +8,9 @@ import pytest
 
 from bench.experiments.split_votes.result import SplitVotesResult
 from bench.measure.section import typed
-from bench.report.kinds import told
 from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text
+from tests.doubles.answers import sheet_of_its_kind
 
 SAMPLE = Path(__file__).parents[2] / "report" / "split-votes.json"
 PLACE = "results/20261120-182401-split-votes-7f3a90c1/result.json"
@@ -23,7 +23,7 @@ def result() -> dict[str, Any]:
 
 
 def text_of(result: dict[str, Any], width: int) -> str:
-    return sheet_text(told(typed(result, SplitVotesResult), PLACE), width)
+    return sheet_text(sheet_of_its_kind(typed(result, SplitVotesResult), PLACE), width)
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -53,7 +53,7 @@ def test_what_was_not_expected_comes_first_and_says_why(result: dict[str, Any]) 
 
 
 def test_markdown_has_the_same_rows(result: dict[str, Any]) -> None:
-    text = sheet_markdown(told(typed(result, SplitVotesResult), PLACE))
+    text = sheet_markdown(sheet_of_its_kind(typed(result, SplitVotesResult), PLACE))
     tables = [line for line in text.splitlines() if line.startswith("|")]
     rows = len(result["calibration"]) + len(result["contention"]) + len(result["retries"])
     assert len(tables) == rows + 2 * 3

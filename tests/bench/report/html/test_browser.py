@@ -12,8 +12,9 @@ import pytest
 
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, typed
-from bench.report.html.page import page_of, page_of_several, render
+from bench.report.html.page import page_of_several, render
 from tests.bench.report.screen import stored
+from tests.doubles.answers import page_of
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

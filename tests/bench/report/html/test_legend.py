@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.html.page import page_of, page_of_several, render
+from bench.report.html.page import page_of_several, render
 from tests.bench.report.screen import stored
+from tests.doubles.answers import page_of
 
 RESULTS = sorted((Path(__file__).parents[3] / "histories" / "results").glob("*.json"))
 # whose words stand on the picture

@@ -5,8 +5,9 @@ import re
 
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, typed
-from bench.report.html.page import page_of, render
+from bench.report.html.page import render
 from bench.report.html.run_page import findings, moment_of
+from tests.doubles.answers import page_of
 
 
 def changed(result, change):

@@ -13,11 +13,11 @@ from bench.measure.histogram import Histogram
 from bench.measure.run_result import RunResult
 from bench.measure.section import builtins_of, typed
 from bench.report.figures import count, latency, percent
-from bench.report.html.page import page_of, page_of_several, render, write_page
+from bench.report.html.page import page_of_several, render, write_page
 from bench.report.html.plot import LEFT
-from bench.report.kinds import of_its_kind
 from bench.report.summary import sheet
 from tests.bench.report.screen import stored
+from tests.doubles.answers import of_its_kind, page_of
 
 MOST_BYTES = 500_000
 FIGURES = {
@@ -239,10 +239,11 @@ def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
     assert "Nothing differs" in text_of(render(page_of_several([safe, safe], ["one", "two"])))
 
 
-def test_only_runs_stand_side_by_side(safe):
-    other = stored(Path(__file__).parents[3] / "histories" / "results" / "safety.json")
-    with pytest.raises(UsageError, match="b is a result of lockbench safety; only runs"):
-        page_of_several([safe, other], ["a", "b"])
+def test_only_runs_stand_side_by_side(lockbench):
+    results = Path(__file__).parents[3] / "histories" / "results"
+    done = lockbench("report", results / "run.json", results / "safety.json")
+    assert done.returncode == 2
+    assert "is a result of lockbench safety; only runs can stand side by side" in done.stderr
 
 
 def test_a_kind_nobody_knows_is_refused_by_its_name():

@@ -1,49 +1,48 @@
-"""`lockbench run`, what `observe` has of it, and `fleet`: *options → one run shown and stored;
-servers alone*.
+"""`lockbench run`, and what `observe` has of it: *options → one run, or several, shown and stored*.
 
-Rules: of a fleet stdout holds one URL per line (or one JSON object), flushed at once, so that a
-script can read them; what happens to the servers goes to stderr. What is heavy is imported once the
-options are known to be right.
+What is heavy is imported once the options are known to be right.
 """
 
 from __future__ import annotations
 
 import secrets
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bench.errors import EXIT_INTERRUPTED, UsageError
-from bench.frame.experiment import carry_out
+from bench.frame.experiment import measured
 from bench.frame.hosts import hosts_options, led
 from bench.frame.options import (
     PLACE,
     Grouped,
     ScenarioPlace,
     Values,
+    ending,
     run_options,
     scenario_of,
     scenario_options,
-    server_option,
 )
 from bench.scenario import Scenario
-from bench.screen import note, say, say_json
+from bench.screen import say
 
 if TYPE_CHECKING:
     from bench.frame.progress_line import ProgressLine
     from bench.measure.run_result import RunResult
     from bench.run.experiment import Done, ExperimentOrder
 
-_LOOK_S = 0.1
 _TOLD = ("allow_missing", "allow_skipped", "name", "more")
 
 
 @click.command(
     cls=Grouped,
-    epilog="Ready scenarios: bench/scenarios/; `lockbench init` writes one with every key.",
+    epilog=ending(
+        "lockbench run hot-key --duration 10s",
+        "lockbench run mine.toml --threshold 'acquire.p99 < 10ms'",
+        note="Ready scenarios: bench/scenarios/; `lockbench init` writes one with every key.",
+    ),
 )
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
@@ -115,13 +114,14 @@ def _repeated(scenario: Scenario, values: Values) -> int:
 def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     """Run `scenario` as the options of `command` say, show and store its result, and return the
     exit code."""
-    from bench.frame.showing import append_line
+    from bench.frame.showing import append_line, show
+    from bench.report.run_answer import RUN
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 
     (scenario,), bind = led([scenario], values)
 
-    def measure(order: ExperimentOrder[Scenario], show: ProgressLine) -> Done[RunResult]:
+    def measure(order: ExperimentOrder[Scenario], progress: ProgressLine) -> Done[RunResult]:
         options = {name: values[name] for name in (*_TOLD, "keep_history") if name in values}
         one = Order(
             order.plan,
@@ -133,57 +133,9 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
             bind=bind,
         )
         with Interrupts() as interrupts:
-            done = run_scenario(one, interrupts, show)
+            done = run_scenario(one, interrupts, progress)
         if values.get("csv") is not None:
             append_line(values["csv"], done.result)
         return done
 
-    return carry_out(command, scenario, values, measure)
-
-
-@click.command(cls=Grouped)
-@click.option(
-    "--instances", metavar="N", type=click.IntRange(1, 64), default=5, help="how many servers  [5]"
-)
-@click.option(
-    "--fsync",
-    type=click.Choice(["none", "no", "everysec", "always"]),
-    default="everysec",
-    help="AOF policy; none = no AOF  [everysec]",
-)
-@server_option
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the lines")
-@click.option("--quiet", is_flag=True, help="print the URLs only")
-def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quiet: bool) -> int:
-    """Start servers, print one URL per line, stop them on Ctrl-C."""
-    from bench.run.interrupt import Interrupts
-    from bench.topology.fleet import start_fleet
-    from bench.topology.server import find_server
-
-    with (
-        start_fleet(instances, fsync, server=find_server(server)) as started,
-        Interrupts() as interrupts,
-    ):
-        interrupts.raising = False
-        alive = {instance.index: instance for instance in started.instances}
-        urls = [instance.url for instance in started.instances]
-        facts = {
-            "urls": urls,
-            "fsync": fsync,
-            "server": asdict(started.server),
-            "folder": str(started.folder),
-        }
-        if as_json:
-            say_json(facts)
-        else:
-            say(*urls)
-        if not quiet:
-            what = f"{len(urls)} × {started.server}, fsync {fsync}, in {started.folder}"
-            note(f"lockbench: {what}; Ctrl-C stops them")
-        while not interrupts.count:
-            for index, exit_code in enumerate(started.exit_codes()):
-                if exit_code is not None and (ended := alive.pop(index, None)):
-                    message = f"instance {index} ({ended.url}) ended with exit code {exit_code}"
-                    note(f"lockbench: {message}")
-            time.sleep(_LOOK_S)
-    return EXIT_INTERRUPTED
+    return show(measured(command, scenario, values, measure), RUN, values)

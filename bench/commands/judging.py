@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.errors import UsageError
 from bench.measure.verdict import Verdict, word_of, worst_code
-from bench.report.kinds import read_run
+from bench.report.run_answer import RUN
 from bench.run.conclude import JudgedRecord
 from bench.run.kept import judge_kept
 from bench.screen import note, say
@@ -58,7 +58,7 @@ def _lines(place: Path, judged: JudgedRecord, wrong: Sequence[str]) -> Iterator[
 def _differences(place: Path, judged: JudgedRecord) -> list[str]:
     """What the stored result says otherwise; nothing where it says the same."""
     try:
-        stored = read_run(place)
+        stored = RUN.read_file(place)
     except UsageError as error:
         return [str(error)]
     old = stored.verdict

@@ -1,8 +1,7 @@
 """What nobody writes by hand: *types → the schema beside each module; verdicts' words, instruments
 → READMEs' tables*.
 
-Rules: `make schemas` writes all of it; tests compare it with what it is made of. A page says by two
-marks where a generated text belongs.
+Rules: `make schemas` writes all of it; tests compare it with what it is made of.
 """
 
 import inspect
@@ -13,13 +12,14 @@ from pathlib import Path
 from bench.errors import EnvironmentNotReadyError, writing
 from bench.measure.section import schema_of
 from bench.measure.verdict import WORDS, Kind, Word
-from bench.report.kinds import KINDS, type_of
+from bench.questions import ANSWERS
 from bench.telemetry.table import instruments_table
 
 
 def schemas() -> Iterator[tuple[Path, str]]:
     """Yield where each schema belongs, and its text; kinds of one type share a schema."""
-    for form, kind in {type_of(kind): kind for kind in reversed([*KINDS])}.items():
+    kinds = {answer().result_type: kind for kind, answer in reversed([*ANSWERS.items()])}
+    for form, kind in kinds.items():
         text = json.dumps(schema_of(form, f"urn:lockbench:{kind}:1"), indent=1, ensure_ascii=False)
         yield Path(inspect.getfile(form)).with_suffix(".schema.json"), text + "\n"
 

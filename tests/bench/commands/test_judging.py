@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from bench.frame import judging
+from bench.commands import judging
 from bench.gates.run_verdict import judge_result
 from bench.measure.run_result import RunResult
+from bench.report.answer import Answer
 from tests.bench.whole_run import run_of
 
 
@@ -49,9 +50,8 @@ def test_a_forged_result_never_ends_with_zero(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(judging, "judge_kept", lambda _place: judged_of(record))
-    monkeypatch.setattr(
-        judging, "read_run", lambda _place: other_rate(run_of()) if is_forged else record
-    )
+    stored = other_rate(run_of()) if is_forged else record
+    monkeypatch.setattr(Answer, "read_file", lambda _answer, _place: stored)
     assert judging.judge_again([Path("there")]) == code
     shown = capsys.readouterr()
     assert ("NOT AS STORED" in shown.out) is is_forged

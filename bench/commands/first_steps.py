@@ -18,7 +18,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from bench.errors import EnvironmentNotReadyError, UsageError, writing
-from bench.frame.options import environment_targets
+from bench.frame.execute import VARIABLE
+from bench.frame.options import Grouped, ending, environment_targets
 from bench.scenario import KEYS, ScenarioKey
 from bench.screen import clean, console_on, fit, note, say, say_json
 
@@ -28,14 +29,13 @@ if TYPE_CHECKING:
     from bench.recipes.registry import RecipeEntry
 
 PROGRAM = "lockbench"
-VARIABLE = "_LOCKBENCH_COMPLETE"
 _SAFE = """
 safe: never two valid leases at once, within its assumptions. Those that are not are here to show
 it: do not copy them. How each locks, and its pause points: lockbench recipes --json"""
 json_option = click.option("--json", "as_json", is_flag=True, help="print as JSON")
 
 
-@click.command()
+@click.command(cls=Grouped, epilog=ending("lockbench recipes"))
 @json_option
 def recipes(as_json: bool) -> int:
     """List the locks that can be loaded, each with its known flaw."""
@@ -72,7 +72,10 @@ def _recipe_facts(entry: RecipeEntry) -> dict[str, Any]:
     }
 
 
-@click.command()
+@click.command(
+    cls=Grouped,
+    epilog=ending("lockbench doctor", "lockbench doctor --target redis://10.0.0.1"),
+)
 @click.option(
     "--target",
     "targets",
@@ -138,7 +141,7 @@ _EXAMPLES = {
 }
 
 
-@click.command()
+@click.command(cls=Grouped, epilog=ending("lockbench init mine.toml"))
 @click.argument("file", default="scenario.toml", type=click.Path(path_type=Path))
 def init(file: Path) -> int:
     """Write FILE [scenario.toml], a scenario with every key, its default and its meaning."""
@@ -167,7 +170,13 @@ def _line(key: ScenarioKey) -> str:
 
 
 @click.command(
-    epilog="For every new shell: put the first line into ~/.bashrc (bash) or ~/.zshrc (with zsh)."
+    cls=Grouped,
+    epilog=ending(
+        'eval "$(lockbench completion bash)"',
+        "lockbench completion fish > lockbench.fish",
+        note="For every new shell: put the first line into ~/.bashrc (bash) or ~/.zshrc "
+        "(with zsh).",
+    ),
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:

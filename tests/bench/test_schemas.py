@@ -4,9 +4,9 @@ sentence."""
 import jsonschema
 import pytest
 
+from bench.generated import schemas
 from bench.measure.section import schema_of
-from bench.report.generated import schemas
-from bench.report.kinds import KINDS, type_of
+from bench.questions import ANSWERS
 
 # `lockbench init` tells what they mean
 OF_A_SCENARIO = ("Scenario", "Delay", "Skew", "Retry", "Pause", "Fault")
@@ -31,8 +31,8 @@ def test_every_schema_beside_a_type_is_the_one_that_make_schemas_writes():
         assert path.read_text("utf-8") == text, f"{path}: run make schemas"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANSWERS)
 def test_every_key_of_a_result_has_a_sentence(kind):
-    document = schema_of(type_of(kind), "urn:x")
+    document = schema_of(ANSWERS[kind]().result_type, "urn:x")
     jsonschema.Draft202012Validator.check_schema(document)
     assert without_sentence(document) == []

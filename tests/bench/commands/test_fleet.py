@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.frame.commands import execute
+from bench.program import execute
 from bench.topology.fleet import Instance
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bench.errors import EnvironmentNotReadyError
-from bench.frame.observe import (
+from bench.commands.watch import (
     GRAPHS,
     find_collector,
     graphs,
@@ -16,6 +15,7 @@ from bench.frame.observe import (
     shipped,
     wanted_variables,
 )
+from bench.errors import EnvironmentNotReadyError
 
 
 def test_without_prometheus_there_is_one_sentence(
@@ -57,7 +57,7 @@ def test_the_variables_are_those_of_before_when_the_watch_ends(
         == "http://127.0.0.1:4"
     )
     for start in ("_start_prometheus", "_await"):
-        monkeypatch.setattr(f"bench.frame.observe.{start}", lambda *_, **_more: None)
+        monkeypatch.setattr(f"bench.commands.watch.{start}", lambda *_, **_more: None)
     with open_watch("/bin/true", "none"):
         assert os.environ["OTEL_METRICS_EXPORTER"] == "prometheus"
         assert os.environ["OTEL_EXPORTER_PROMETHEUS_HOST"] == "127.0.0.1"

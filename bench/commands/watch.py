@@ -1,10 +1,9 @@
-"""`lockbench observe`: *scenario and options → `lockbench run`, with Prometheus, and a collector if
-found, around it*.
+"""What watches a run of `lockbench observe`: *programs of this machine → Prometheus, and a
+collector if found, until the run is over*.
 
-Rules: all of `lockbench run` holds, exit codes too. On loopback, on free ports, in a private
-folder; a guard process ends both however we end, Ctrl-C does not reach them. Prometheus scrapes the
-collector where there is one, else the page of `lockbench`; never both: the same series twice would
-be counted twice.
+Rules: on loopback, on free ports, in a private folder; a guard process ends both however we end,
+Ctrl-C does not reach them. Prometheus scrapes the collector where there is one, else the page of
+`lockbench`; never both: the same series twice would be counted twice.
 """
 
 import contextlib
@@ -12,20 +11,15 @@ import json
 import os
 import shutil
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
-import click
-
-from bench.errors import EXIT_INTERRUPTED, EnvironmentNotReadyError
-from bench.frame.options import Grouped, ScenarioPlace, run_options, scenario_of, scenario_options
-from bench.screen import note
+from bench.errors import EnvironmentNotReadyError
 from bench.topology.fleet import HOST, KeptPort
 from bench.topology.servants import Guard
 
@@ -43,49 +37,8 @@ _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
 # The numbers by which the guard knows its processes.
 _PROMETHEUS = 0
 _COLLECTOR = 1
-_NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
+NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
 _ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", "TRACES_")]
-
-
-@click.command(cls=Grouped, epilog="Needs Prometheus (Debian: apt-get install prometheus).")
-@click.argument("scenario", required=False, type=ScenarioPlace())
-@scenario_options()
-@click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")
-@click.option(
-    "--collector",
-    metavar="PATH",
-    help="an OpenTelemetry Collector between them, or none  [one on PATH]",
-)
-@click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
-@run_options("observe")
-def observe(scenario: Path | None, **values: Any) -> int:
-    """One run with Prometheus around it: look at it while it runs, or afterwards with --stay.
-
-    SCENARIO.toml and the options are those of `lockbench run`.
-    """
-    requested = scenario_of(scenario, values)
-    from bench.frame.run import run_and_show
-    from bench.frame.showing import require_outputs
-
-    # A file that cannot be written is refused before anything starts.
-    require_outputs(values)
-    with open_watch(values["prometheus"], values["collector"]) as watch:
-        way = f", fed by the collector {watch.collector}" if watch.collector else ""
-        note(f"Prometheus  {watch.url}  as long as this runs{way}")
-        note(f"graphs      {graphs(watch.url)}")
-        note(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
-        code = run_and_show("observe", requested, values)
-        troubles = [
-            index for index, state in watch.guard.states().items() if state.exit_code is not None
-        ]
-        for index in troubles:
-            last = _last_words(watch.guard, index)
-            note(f"{_NAMES[index]} ended before the run had, so what it shows is not all ({last})")
-        if values["stay"] and not troubles and code != EXIT_INTERRUPTED:
-            note(f"Prometheus  {watch.url}  stays until Ctrl-C")
-            with contextlib.suppress(KeyboardInterrupt):
-                threading.Event().wait()
-    return code
 
 
 class Watch(NamedTuple):
@@ -210,10 +163,11 @@ def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
             trouble = "did not start"
             break
         time.sleep(0.05)
-    raise EnvironmentNotReadyError(f"{_NAMES[index]} {trouble}: {_last_words(guard, index)}")
+    raise EnvironmentNotReadyError(f"{NAMES[index]} {trouble}: {last_words(guard, index)}")
 
 
-def _last_words(guard: Guard, index: int) -> str:
+def last_words(guard: Guard, index: int) -> str:
+    """Return the end of the log of process `index`."""
     log = guard.folder / f"{index}.log"
     last = (
         log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]

@@ -1,0 +1,71 @@
+"""`lockbench observe`: *scenario and options → `lockbench run`, with Prometheus around it*.
+
+Rules: all of `lockbench run` holds, exit codes too.
+"""
+
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.errors import EXIT_INTERRUPTED
+from bench.frame.options import (
+    Grouped,
+    ScenarioPlace,
+    ending,
+    run_options,
+    scenario_of,
+    scenario_options,
+)
+from bench.screen import note
+
+
+@click.command(
+    cls=Grouped,
+    epilog=ending(
+        "lockbench observe hot-key",
+        "lockbench observe hot-key --duration 60s --stay",
+        note="Needs Prometheus (Debian: apt-get install prometheus).",
+    ),
+)
+@click.argument("scenario", required=False, type=ScenarioPlace())
+@scenario_options()
+@click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")
+@click.option(
+    "--collector",
+    metavar="PATH",
+    help="an OpenTelemetry Collector between them, or none  [one on PATH]",
+)
+@click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
+@run_options("observe")
+def observe(scenario: Path | None, **values: Any) -> int:
+    """One run with Prometheus around it: look at it while it runs, or afterwards with --stay.
+
+    SCENARIO.toml and the options are those of `lockbench run`.
+    """
+    requested = scenario_of(scenario, values)
+    from bench.commands.run import run_and_show
+    from bench.commands.watch import NAMES, graphs, last_words, open_watch, shipped
+    from bench.frame.showing import require_outputs
+
+    # A file that cannot be written is refused before anything starts.
+    require_outputs(values)
+    with open_watch(values["prometheus"], values["collector"]) as watch:
+        way = f", fed by the collector {watch.collector}" if watch.collector else ""
+        note(f"Prometheus  {watch.url}  as long as this runs{way}")
+        note(f"graphs      {graphs(watch.url)}")
+        note(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
+        code = run_and_show("observe", requested, values)
+        troubles = [
+            index for index, state in watch.guard.states().items() if state.exit_code is not None
+        ]
+        for index in troubles:
+            last = last_words(watch.guard, index)
+            note(f"{NAMES[index]} ended before the run had, so what it shows is not all ({last})")
+        if values["stay"] and not troubles and code != EXIT_INTERRUPTED:
+            note(f"Prometheus  {watch.url}  stays until Ctrl-C")
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    return code

@@ -1,0 +1,129 @@
+"""`lockbench report`: *stored results → a page, and their summaries again*.
+
+Rules: a stored result is data from outside. It is read through its `Answer`, which judges it anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.errors import UNPAIRED, UsageError, writing
+from bench.frame.options import PLACE, Grouped, Values, ending
+from bench.frame.showing import result_folder
+from bench.screen import console_on, say, say_json
+
+if TYPE_CHECKING:
+    from bench.measure.result import Document
+    from bench.measure.run_result import RunResult
+    from bench.report.answer import Answer
+
+
+@click.command(
+    cls=Grouped,
+    epilog=ending("lockbench report results/before results/after --html side-by-side.html"),
+)
+@click.argument("results", nargs=-1, required=True, type=PLACE, metavar="RESULT…")
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=PLACE,
+    help="where the page goes  [beside the result; of several: results/]",
+)
+@click.option("--markdown", metavar="FILE", type=PLACE, help="write Markdown, too; - is stdout")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print where the pages are as JSON on stdout, nothing else",
+)
+@click.option(
+    "--judge", is_flag=True, help="judge the record anew that run --keep-history kept, and compare"
+)
+@click.option("--quiet", is_flag=True, help="no summary")
+def report(results: tuple[Path, ...], **values: Any) -> int:
+    """Write a result as an HTML page, and show it again. RESULT: a result folder, or its
+    result.json.
+
+    With --judge no page is written. The exit code is that of a run with the verdict that the record
+    has. It is 2 where that would be 0, and the result says something else.
+    """
+    if values["judge"]:
+        from bench.commands.judging import judge_again
+
+        return judge_again(results, quiet=values["quiet"])
+    names = [str(place.parent if place.is_file() else place) for place in results]
+    stored = [*map(_read, results, names)]
+    try:
+        _show_again(stored, names, values)
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"{', '.join(names)}: not a whole result of lockbench ({reason}); make it anew"
+        ) from None
+    return 0
+
+
+def _read(place: Path, name: str) -> tuple[Answer[Any], Document]:
+    """The result at `place`, which is called `name`, with its answer."""
+    from bench.measure.result import read_result
+    from bench.questions import ANSWERS
+    from bench.report.answer import answer_to
+
+    document = read_result(place)
+    answer = answer_to(document, name, ANSWERS)
+    return answer, answer.beside(answer.read(document, name), Path(name).absolute().parent)
+
+
+def _show_again(
+    stored: Sequence[tuple[Answer[Any], Document]], names: Sequence[str], values: Values
+) -> None:
+    from bench.report.html.page import REPORT_NAME, page_of_several, write_page
+    from bench.report.sheet import print_sheet, sheet_markdown
+
+    if len(stored) == 1:
+        ((answer, result),) = stored
+        page = answer.page(result, names[0])
+        folder = Path(names[0])
+    else:
+        page = page_of_several(_runs(stored, names), [Path(name).name or name for name in names])
+        folder = Path()
+        if values["html"] is None:
+            folder, _ = result_folder(None, "report", secrets.token_hex(4))
+            folder.mkdir(parents=True)
+    place = write_page(page, values["html"] or folder / REPORT_NAME)
+    sheets = [
+        answer.sheet(result, name) for (answer, result), name in zip(stored, names, strict=True)
+    ]
+    if (path := values["markdown"]) is not None:
+        with (
+            writing(path, "name another file"),
+            click.open_file(path, "w", encoding="utf-8", errors=UNPAIRED) as file,
+        ):
+            file.write("\n".join(map(sheet_markdown, sheets)))
+    if values["as_json"]:
+        say_json({"results": list(names), "html": str(place)})
+    elif not values["quiet"] and str(path) != "-":
+        console = console_on()
+        for sheet in sheets:
+            print_sheet(sheet, console)
+            console.print()
+        say(f"report     {place}")
+
+
+def _runs(stored: Sequence[tuple[Answer[Any], Document]], names: Sequence[str]) -> list[RunResult]:
+    """Results of runs. Raises UsageError for results of other commands."""
+    from bench.measure.run_result import RunResult
+
+    runs = []
+    for (answer, result), name in zip(stored, names, strict=True):
+        if not isinstance(result, RunResult):
+            raise UsageError(
+                f"{name} is a result of lockbench {answer.kind}; only runs can stand side by side"
+            )
+        runs.append(result)
+    return runs

@@ -1,0 +1,35 @@
+"""The audit as a value: *which lock libraries hold?*"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.experiments.audit.command import audit
+from bench.frame.question import Question
+
+if TYPE_CHECKING:
+    from bench.experiments.audit.result import AuditResult
+    from bench.report.answer import Answer
+
+
+def _answer() -> Answer[AuditResult]:
+    from bench.experiments.audit.judge import earned
+    from bench.experiments.audit.result import AuditResult
+    from bench.experiments.audit.words import evidence, sheet, suite
+    from bench.report.answer import Answer
+
+    return Answer("audit", AuditResult, earned, sheet, suite, evidence=evidence)
+
+
+AUDIT = Question(
+    "audit",
+    audit,
+    _answer,
+    examples=(
+        "lockbench audit --quick",
+        "lockbench audit --library redis-py --schedule body-without-lock",
+    ),
+    note="Libraries are installed below .peers, each in an environment of its own; that takes "
+    "minutes, once. "
+    "Servers are started on loopback and stopped; --quick takes five minutes or more.",
+)

@@ -1,0 +1,43 @@
+"""Durability as values: *what does each fsync policy cost, and what does a crash lose?*"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.experiments.durability.command import crash, fsync
+from bench.frame.question import Question
+
+if TYPE_CHECKING:
+    from bench.experiments.durability.loss_result import CrashResult
+    from bench.experiments.durability.price_result import FsyncResult
+    from bench.report.answer import Answer
+
+
+def _losses() -> Answer[CrashResult]:
+    from bench.experiments.durability.answers import LOSSES
+
+    return LOSSES
+
+
+def _prices() -> Answer[FsyncResult]:
+    from bench.experiments.durability.answers import PRICES
+
+    return PRICES
+
+
+FSYNC = Question(
+    "fsync",
+    fsync,
+    _prices,
+    examples=("lockbench fsync --quick", "lockbench fsync mine.toml --disk /mnt/data"),
+    note="Servers are started on loopback and stopped. --quick takes less than five minutes, all "
+    "of it less than 35.",
+)
+CRASH = Question(
+    "crash",
+    crash,
+    _losses,
+    examples=("lockbench crash --quick",),
+    note="Servers are started on loopback and stopped; --quick takes less than 6 minutes on two "
+    "cores.",
+)

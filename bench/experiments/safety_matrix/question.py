@@ -1,0 +1,34 @@
+"""The safety matrix as a value: *which fault breaks which recipe?*"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.experiments.safety_matrix.command import safety
+from bench.frame.question import Question
+
+if TYPE_CHECKING:
+    from bench.experiments.safety_matrix.result import SafetyResult
+    from bench.report.answer import Answer
+
+
+def _answer() -> Answer[SafetyResult]:
+    from bench.experiments.safety_matrix.judge import earned
+    from bench.experiments.safety_matrix.result import SafetyResult
+    from bench.experiments.safety_matrix.words import sheet, suite
+    from bench.report.answer import Answer
+
+    return Answer("safety", SafetyResult, earned, sheet, suite)
+
+
+SAFETY = Question(
+    "safety",
+    safety,
+    _answer,
+    examples=(
+        "lockbench safety --quick",
+        "lockbench safety --recipe set-nx-get-del --claim votes",
+    ),
+    note="Servers are started on loopback and stopped; all rows take about 5 minutes, --quick "
+    "2 to 3.",
+)

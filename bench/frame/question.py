@@ -1,0 +1,52 @@
+"""A question as a value: *options → what was measured → its answer, shown*.
+
+Each folder below `bench/experiments` exports its questions in `question.py`, and
+`bench/questions.py` lists them. The program receives that table. Neither the frame nor the report
+names a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import click
+
+from bench.frame.options import Grouped, ending
+from bench.frame.showing import show
+
+if TYPE_CHECKING:
+    from bench.measure.result import Document
+    from bench.report.answer import Answer
+    from bench.run.experiment import Done
+
+Stored = TypeVar("Stored", bound="Document")
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[Stored]):
+    """One question that lockbench answers.
+
+    `name`: of its command, and the `kind` of its results. `ask`: measures; the options of the
+    command are click's decorators on it, the help is its docstring. `answer`: how its results are
+    read, judged anew and told, imported when there is a result. `examples` and `note`: the end of
+    the help.
+    """
+
+    name: str
+    ask: Callable[..., Done[Stored]]
+    answer: Callable[[], Answer[Stored]]
+    examples: tuple[str, ...]
+    note: str = ""
+
+    def command(self) -> click.Command:
+        """Return the command that asks it and shows the answer."""
+
+        @wraps(self.ask)
+        def asked(**values: Any) -> int:
+            return show(self.ask(**values), self.answer(), values)
+
+        epilog = ending(*self.examples, note=self.note)
+        return click.command(self.name, cls=Grouped, epilog=epilog)(asked)
