@@ -65,8 +65,6 @@ class WorkNote(Section, frozen=True, kw_only=True):
     kept_ns: Annotated[float, says("for how long it kept callers from their next operations")] = 0
     late_starts: Annotated[int, says("operations that the timer began late")] = 0
     queued_starts: Annotated[int, says("operations due while no caller was free")] = 0
-    started_starts: Annotated[int, says("operations of the schedule that were begun")] = 0
-    scheduled_starts: Annotated[int, says("operations that the schedule wanted")] = 0
     cut: Annotated[int, says("operations that the end of the run cut off")] = 0
     recorded: Annotated[int, says("operations in its history")] = 0
     holding: Annotated[int, says("callers at work under a lock")] = 0

@@ -283,7 +283,7 @@ class Pacer:
         self._measure_ns = origin_ns + measure_ns
         self._end_ns = None if end_ns is None else origin_ns + end_ns
         self._over = False
-        self.started = self.queued = self.late = 0
+        self.queued = self.late = 0
         self.lateness_ns: list[int] = []
 
     def take(self) -> int:
@@ -302,19 +302,7 @@ class Pacer:
             if due_ns >= self._measure_ns:
                 self.late += lateness_ns > LATE_NS
                 self.lateness_ns.append(lateness_ns)
-        self.started += 1
         return due_ns
-
-    def scheduled(self, until_ns: int) -> int:
-        """How many starts were due by `until_ns`, started or not.
-
-        Ends the schedule: nothing is handed out after.
-        """
-        overdue = 0
-        while (due_ns := self._next_ns()) and due_ns <= until_ns:
-            overdue += 1
-        self._over = True
-        return self.started + overdue
 
     def _next_ns(self) -> int:
         """When the next arrival is due; 0: there is none any more."""

@@ -230,11 +230,9 @@ class Worker:
         if self.is_ending:
             return
         turns = self.waits.turns
-        pacer = self.waits.pacer
         stopped_ns = turns.own_ns() if turns else monotonic_ns()
         self._origin_ns = self._origin_ns or stopped_ns
         cpu_s = self.probe.cpu_s
-        scheduled = pacer.scheduled(stopped_ns) if pacer is not None else 0
         self._ending.set()
         gevent.joinall(self._tasks)
         self.probe.close()
@@ -245,7 +243,6 @@ class Worker:
         note = structs.replace(
             self._note("stopped", cpu_s),
             stopped_ns=stopped_ns,
-            scheduled_starts=scheduled,
             lag_histogram=self.probe.lag.encode(),
             lateness_histogram=self.probe.lateness.encode(),
             reply_histograms=tuple(histogram.encode() for histogram in self._replies),
@@ -320,7 +317,6 @@ class Worker:
         history = self.history
         waits = self.waits
         pacer = waits.pacer
-        late, queued, started = (pacer.late, pacer.queued, pacer.started) if pacer else (0, 0, 0)
         rows = (history.acquires, history.releases)
         return WorkerNote(
             worker=self.index,
@@ -330,9 +326,8 @@ class Worker:
             told_ns=monotonic_ns(),
             cpu_s=cpu_s,
             kept_ns=waits.kept_ns,
-            late_starts=late,
-            queued_starts=queued,
-            started_starts=started,
+            late_starts=pacer.late if pacer else 0,
+            queued_starts=pacer.queued if pacer else 0,
             cut=history.cuts,
             recorded=history.recorder.written,
             callers=self.callers,

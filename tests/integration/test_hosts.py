@@ -420,5 +420,5 @@ def test_workers_whose_leader_is_killed_give_their_locks_back_and_keep_their_his
     ]
     assert len(kept) == 2
     logs = "".join(path.read_text() for path in tmp_path.glob("worker-*.log"))
-    assert logs.count("which stays in") == 2
+    assert logs.count("history stays in") == 2
     assert "Traceback" not in logs

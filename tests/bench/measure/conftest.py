@@ -62,7 +62,6 @@ def report():
             "lateness_histogram": "",
             "late_starts": 0,
             "queued_starts": 0,
-            "scheduled_starts": 0,
             "instances": [],
             "reply_histograms": [],
             "errors": {},

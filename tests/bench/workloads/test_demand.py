@@ -172,7 +172,7 @@ def test_an_arrival_that_is_due_is_taken_at_once_and_counts_as_queued() -> None:
     origin_ns = monotonic_ns() - 1000 * MS
     pacer = Pacer(late(), count(0, MS), origin_ns)
     assert [pacer.take(), pacer.take()] == [origin_ns, origin_ns + MS]
-    assert (pacer.started, pacer.queued, pacer.late, pacer.lateness_ns) == (2, 2, 0, [])
+    assert (pacer.queued, pacer.late, pacer.lateness_ns) == (2, 0, [])
 
 
 def test_an_arrival_to_come_is_waited_for() -> None:
@@ -185,7 +185,7 @@ def test_an_arrival_to_come_is_waited_for() -> None:
         == [origin_ns, origin_ns + MS, origin_ns + 2 * MS]
         == waited
     )
-    assert (pacer.started, pacer.queued) == (3, 0)
+    assert pacer.queued == 0
     assert pacer.lateness_ns == [7, 0, MS + 1]
     # more than a millisecond late, and nothing else
     assert pacer.late == 1
@@ -203,21 +203,10 @@ def test_the_schedule_ends_at_its_end() -> None:
     origin_ns = monotonic_ns() - 1000 * MS
     pacer = Pacer(late(), count(0, MS), origin_ns, end_ns=3 * MS)
     assert [bool(pacer.take()) for _ in range(5)] == [True, True, True, False, False]
-    assert pacer.scheduled(monotonic_ns()) == 3
 
 
 def test_a_cancelled_wait_is_no_start() -> None:
     pacer = Pacer(late(CANCELLED), count(0, MS), monotonic_ns() + 3600 * 1000 * MS)
-    assert pacer.take() == 0
-    assert pacer.started == 0
-
-
-def test_what_was_due_and_not_started_is_counted_in_the_end() -> None:
-    origin_ns = monotonic_ns() - 1000 * MS
-    pacer = Pacer(late(), count(0, MS), origin_ns)
-    for _ in range(10):
-        pacer.take()
-    assert pacer.scheduled(origin_ns + 99 * MS) == 100
     assert pacer.take() == 0
 
 
@@ -236,9 +225,3 @@ def test_callers_share_one_schedule_and_each_arrival_is_taken_once() -> None:
     gevent.joinall([gevent.spawn(call) for _ in range(8)], raise_error=True)
     alarm.close()
     assert sorted(taken) == list(islice(count(origin_ns, MS // 10), 100))
-
-
-@pytest.mark.parametrize("end_ns", [None, 10 * MS])
-def test_a_time_before_the_origin_has_nothing_due(end_ns: int | None) -> None:
-    origin_ns = monotonic_ns() + 3600 * 1000 * MS
-    assert Pacer(late(), count(0, MS), origin_ns, end_ns=end_ns).scheduled(monotonic_ns()) == 0
