@@ -172,8 +172,9 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """What one run does, every default filled in. `rate_per_s` None means closed loop."""
+class Workload:
+    """The servers of a run, its callers and what they ask for. `rate_per_s` None means closed
+    loop."""
 
     recipe: Annotated[
         str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")
@@ -221,6 +222,13 @@ class Scenario:
     think: Annotated[
         Delay, TIME, "0", says("a caller's rest between two operations, closed loop only")
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario(Workload):
+    """What one run does, every default filled in: also how the lock is set, and what happens
+    meanwhile."""
+
     ttl_ms: Annotated[
         int,
         duration(5, _DAY_MS, whole=True),
