@@ -248,24 +248,18 @@ def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, 
 
     warnings: list[str] = []
     for policy in dict.fromkeys(cut.crash.policy for cut in cuts):
-        of_it = [cut for cut in cuts if cut.crash.policy == policy]
-        losses = [cut.of() for cut in of_it]
+        of_policy = [cut for cut in cuts if cut.crash.policy == policy]
+        losses = [cut.of() for cut in of_policy]
+        doubled = [one.double_grants for cut in of_policy for one in cut.asked]
         windows = Buckets()
-        windows.add(
-            np.array(
-                [round(one.window_s * NS_PER_S) for one in losses if one.window_s is not None],
-                np.int64,
-            )
-        )
+        windows_s = [loss.window_s for loss in losses if loss.window_s is not None]
+        windows.add((np.array(windows_s) * NS_PER_S).round().astype(np.int64))
         points = (
             point("redlock.crash.lost_locks", sum(loss.lost for loss in losses)),
             point("redlock.crash.lost_window", windows),
-            point(
-                "redlock.crash.double_grants",
-                sum(one.double_grants for cut in of_it for one in cut.asked),
-            ),
+            point("redlock.crash.double_grants", sum(doubled)),
         )
-        most = max(cut.crash.instances for cut in of_it)
+        most = max(cut.crash.instances for cut in of_policy)
         try:
             run = Run(run_id, "redlock", policy, [("127.0.0.1", 0)] * most, part=f"-{policy}")
             warnings += export_once(run, points, environ)
