@@ -14,7 +14,7 @@ from bench.experiments.durability.loss_result import (
 from bench.experiments.durability.policies import AOF_POLICIES, terms
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, counted, decimals, latency, percent
-from bench.report.html.plot import Column, Figure, Measure, Panel, panels
+from bench.report.html.plot import Figure, Measure, Panel, panels
 from bench.report.junit import Case, Suite
 from bench.report.sheet import (
     NOT_MEASURED,
@@ -283,22 +283,20 @@ def suite(result: CrashResult) -> Suite:
 def figures(result: CrashResult) -> list[Figure]:
     """What the worst crash of every policy and kind lost, grouped by policy."""
     groups = []
-    worst = []
     for policy in AOF_POLICIES:
         of_policy = [
-            (kind, *_worst(same, result.rows))
+            (_KINDS[kind], _worst(same, result.rows))
             for kind in KINDS
             if (same := [group for group in result.groups if _is_drawn(group, policy, kind)])
         ]
         if of_policy:
-            groups.append((policy, [_measures(*one) for one in of_policy]))
-            worst += [(policy, *one) for one in of_policy]
-    if not worst:
+            groups.append((policy, of_policy))
+    if not groups:
         return []
-    lossless = sum(not most for _, _, most, _, _ in worst)
+    most = [measures[0].value or 0.0 for _, of_policy in groups for _, measures in of_policy]
     title = (
-        f"{lossless} of {len(worst)} kinds of crash lost no acknowledged lock; the worst "
-        f"crash lost {count(max(most for _, _, most, _, _ in worst))}"
+        f"{most.count(0.0)} of {len(most)} kinds of crash lost no acknowledged lock; the worst "
+        f"crash lost {count(max(most))}"
     )
     about = (
         "The worst crash of each policy and kind, over every N; granted twice: by servers "
@@ -309,16 +307,14 @@ def figures(result: CrashResult) -> list[Figure]:
         Panel("reached", "back, s"),
         Panel("granted", "twice, %"),
     ]
-    names = ("policy", "crash", "locks_lost", "reached_back_s", "granted_twice")
-    columns = [Column(name, "text") for name in names]
-    return [panels("lost", title, about, heads=heads, groups=groups, columns=columns, rows=worst)]
+    return [panels("lost", title, about, heads=heads, groups=groups)]
 
 
 def _is_drawn(group: CrashGroup, policy: str, kind: str) -> bool:
     return (group.policy, group.kind) == (policy, kind) and group.lost_per_cut.max is not None
 
 
-def _worst(same: Sequence[CrashGroup], rows: Rows) -> tuple[float, float | None, float | None]:
+def _worst(same: Sequence[CrashGroup], rows: Rows) -> list[Measure]:
     """Of groups of one policy and kind: most locks lost, seconds they reached back, share granted
     twice at once."""
     most = max(
@@ -327,22 +323,17 @@ def _worst(same: Sequence[CrashGroup], rows: Rows) -> tuple[float, float | None,
     back_s = _most(group.lost_window_s.max for group in same)
     if back_s is None and not most:
         back_s = 0.0
-    of_kind = [
-        row
-        for row in rows
-        if (row.policy, row.kind, row.restart) == (same[0].policy, same[0].kind, "at-once")
+    way = (same[0].policy, same[0].kind, "at-once", False)
+    trusted = [row for row in rows if (row.policy, row.kind, row.restart, row.abstention) == way]
+    twice = _most(row.double_grants / row.asked if row.asked else None for row in trusted)
+    return [
+        _measure(most, count(most)),
+        _measure(back_s, decimals(back_s)),
+        _measure(twice, percent(twice, 0)),
     ]
-    shares = [row.double_grants / row.asked for row in of_kind if row.asked and not row.abstention]
-    return most, back_s, max(shares, default=None)
 
 
-def _measures(
-    kind: str, most: float, back_s: float | None, twice: float | None
-) -> tuple[str, list[Measure]]:
-    texts = (count(most), decimals(back_s), percent(twice, 0))
-    return _KINDS[kind], [
-        Measure(value, text, "bad", "lost, or granted twice")
-        if value
-        else Measure(value, MISSING if value is None else "none", "good", "nothing lost")
-        for value, text in zip((most, back_s, twice), texts, strict=True)
-    ]
+def _measure(value: float | None, text: str) -> Measure:
+    if value:
+        return Measure(value, text, "bad", "lost, or granted twice")
+    return Measure(value, MISSING if value is None else "none", "good", "nothing lost")

@@ -21,7 +21,7 @@ from bench.measure.statistics import Spread
 from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, latency, milliseconds, percent
 from bench.report.html.chapters import Chapter, Page
-from bench.report.html.plot import Column, Figure, Measure, Panel, panels
+from bench.report.html.plot import Figure, Measure, Panel, panels
 from bench.report.sheet import (
     NOT_MEASURED,
     TO_DO,
@@ -206,7 +206,6 @@ def choice_figure(page: PlannerPage) -> Figure | None:
         Panel("speed", "acquires/s"),
     ]
     groups = []
-    rows = []
     for key, (_, heading) in _WAYS.items():
         of_way = [
             (one.policy, _choice_measures(page, one, losses))
@@ -215,13 +214,7 @@ def choice_figure(page: PlannerPage) -> Figure | None:
         ]
         if of_way:
             groups.append((heading, of_way))
-            rows += [
-                [policy, *key, page.shown_instances, *(measure.value for measure in measures)]
-                for policy, measures in of_way
-            ]
-    names = ("policy", "restart", "abstention", "instances", "granted_twice")
-    columns = [Column(name, "text") for name in (*names, "unavailable_s", "per_s")]
-    return panels("choices", title, about, heads=heads, groups=groups, columns=columns, rows=rows)
+    return panels("choices", title, about, heads=heads, groups=groups)
 
 
 def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:

@@ -400,11 +400,9 @@ def panels(
     *,
     heads: Sequence[Panel],
     groups: Sequence[Group],
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]],
 ) -> Figure:
     """The figure `name` of rows in groups: bars beside each other, every panel with its own length
-    for its largest."""
+    for its largest. Its data are the measures, each behind its group and its name."""
     letters = max(len(text) for _, named in groups for text, _ in named)
     first = letters * _PHONE_LETTER_PX + _GAP_PX
     width = (_WIDTH - first) / len(heads)
@@ -440,8 +438,12 @@ def panels(
         title,
         about,
         _drawing(top + 8, parts, f"{title}. {about}"),
-        columns,
-        rows,
+        [Column(name, "text") for name in ("group", "name", *(panel.head for panel in heads))],
+        [
+            [heading, text, *(one.value for one in measured)]
+            for heading, named in groups
+            for text, measured in named
+        ],
         legend=legend,
     )
 

@@ -57,9 +57,8 @@ def test_nothing_lost_is_a_tick_and_what_is_not_known_a_dash() -> None:
         Measure(None, "–", "bad", "lost"),
     )
     groups = [("always", [(f"crash {number}", [one]) for number, one in enumerate(measures)])]
-    drawn = panels(
-        "lost", "t", "a", heads=[Panel("locks", "lost")], groups=groups, columns=(), rows=()
-    )
+    drawn = panels("lost", "t", "a", heads=[Panel("locks", "lost")], groups=groups)
+    assert drawn.rows[1:] == [["always", "crash 1", 7.0], ["always", "crash 2", None]]
     assert (drawn.svg.count('class="tick good"'), drawn.svg.count('class="area bad"')) == (1, 1)
     assert ">–</text>" in drawn.svg
     assert list(drawn.legend) == ["nothing lost", "lost"]
