@@ -45,7 +45,7 @@ Fault = tuple[str, str, bool]
 Judged = tuple[int, Mapping[str, int]]
 
 
-class Watch(Protocol):
+class ServerWatch(Protocol):
     """Asks the servers while the run lasts. `infos`: what each has said last."""
 
     @property
@@ -73,7 +73,7 @@ class Exporter:
         run: Run,
         folder: Path,
         *,
-        watch: Watch | None = None,
+        watch: ServerWatch | None = None,
         faults: Callable[[], Sequence[Fault]] = tuple,
         judged: Callable[[], Judged | None] = lambda: None,
     ) -> None:

@@ -39,7 +39,7 @@ class ExportOrder:
 def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callable[[], None]:
     """Export what the worker `index` of `workers` writes into `folder`; call what is returned when
     that is complete."""
-    child = Child("the exporter", "bench.workloads.export")
+    child = Child("the exporter", __name__)
 
     def finish() -> None:
         child.finish(END_S)
