@@ -62,7 +62,9 @@ class WorkNote(Section, frozen=True, kw_only=True):
     cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
     lag_histogram: Annotated[str, says("how late greenlets run")] = ""
     lateness_histogram: Annotated[str, says("how late the timer ended waits")] = ""
-    kept_ns: Annotated[float, says("for how long it kept callers from their next operations")] = 0
+    kept_ns: Annotated[
+        float, says("for how long it kept callers from their next operations, while measuring")
+    ] = 0
     late_starts: Annotated[int, says("operations that the timer began late")] = 0
     queued_starts: Annotated[int, says("operations due while no caller was free")] = 0
     cut: Annotated[int, says("operations that the end of the run cut off")] = 0
@@ -240,15 +242,14 @@ def judge_generator(
     elif scenario.rate_per_s is not None:
         fault = _unstarted(counts["records"], due)
     else:
-        kept_ns = sum(report.kept_ns for report in reports) / (counts["records"] or 1)
-        # After each operation that ended in the window come a think time and the time that kept its
-        # caller.
+        kept_ns = sum(report.kept_ns for report in reports)
+        # After each operation that ended in the window comes a think time.
         if span_ns > 0:
-            after_ns = counts["finished"] * (mean_of(scenario.think) * NS_PER_MS + kept_ns)
+            after_ns = counts["finished"] * mean_of(scenario.think) * NS_PER_MS + kept_ns
             ratio = (counts["busy_ns"] + after_ns) / span_ns / scenario.users
         # Nothing tells how many callers were kept across the edges of the window. The allowance has
         # a limit, so that a generator that keeps every caller is not believed.
-        edges = min(kept_ns / max(1, span_ns), LITTLE_TOLERANCE)
+        edges = min(kept_ns / max(1, counts["finished"] * span_ns), LITTLE_TOLERANCE)
         fault = _idle(ratio, edges, scenario.users)
     verdict, reason = ("INVALID", fault) if fault else judge_delays(histograms, queued, scenario)
     return GeneratorHealth(
