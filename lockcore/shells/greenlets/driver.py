@@ -26,7 +26,7 @@ from lockcore.shells.common.driver import LoopDriver
 from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import Shaken, shaken
 from lockcore.shells.common.target import InstanceTarget
-from lockcore.shells.greenlets.fast import Shortcut
+from lockcore.shells.greenlets.fast import GreenletShortcut
 
 T = TypeVar("T")
 READ = 1
@@ -46,7 +46,7 @@ class GreenletDriver(LoopDriver):
         self._timer = self._hub.loop.timer(0)
         self._idle = self._hub.loop.idle(ref=False)
         super().__init__(targets, settings)
-        self._shortcut = Shortcut(self, self._hub, self.check_caller)
+        self._shortcut = GreenletShortcut(self, self._hub, self.check_caller)
         self.try_acquire = self._shortcut.try_acquire
         self.try_release = self._shortcut.try_release
         self.drive = self._shortcut.drive

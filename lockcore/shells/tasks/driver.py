@@ -12,8 +12,6 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Self, TypeVar
 
 from lockcore.clock import NS_PER_MS, monotonic_ns
-from lockcore.engine.attempt import Acquisition, give_back
-from lockcore.engine.observed import Listener
 from lockcore.engine.turns import Offer, Request
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.facts.model import Denied, Lease, Outcome
@@ -36,7 +34,7 @@ class AsyncDriver(LoopDriver):
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         super().__init__(targets, settings)
-        self._shortcut = TaskShortcut(self, self.engine, self._loop)
+        self._shortcut = TaskShortcut(self, self._loop)
 
     @classmethod
     async def connect(cls, targets: Sequence[InstanceTarget], settings: Settings) -> Self:
@@ -58,59 +56,44 @@ class AsyncDriver(LoopDriver):
         """See AsyncRedlock.try_acquire."""
         short = self._shortcut
         listener = self.engine.listener
-        result = None
-        begun_ns = 0
+        round_ = None
+        begun_ns = short.now()
+        if listener is not None:
+            listener.begun()
+        # A coroutine of its own for the first attempt would cost 6,000 instructions.
         try:
-            round_ = short.set_round(resource, ttl_ms, wait_ms, listener)
+            round_ = short.begin(resource, ttl_ms, wait_ms, begun_ns)
             if round_ is None:
-                begun_ns = monotonic_ns()
-                line = Acquisition(
-                    self.engine, resource, self.engine.terms(ttl_ms), wait_ms, begun_ns, self.random
-                )
-                result = await self.drive(line.steps(begun_ns))
-                return result
-            try:
-                # This is within the `try`: a signal's handler may raise before it has returned.
-                seat = short.submit(round_)
+                result = await self.drive(short.steps_in_line(resource, wait_ms))
+            else:
+                seat = short.ask(round_)
                 if seat is not None:
                     await seat
                 else:
-                    self.check_open()
                     # The round was settled without waiting. A caller that tries again at once must
                     # not starve the loop.
                     await asyncio.sleep(0)
-                result = short.lease(round_, listener)
-                if result is not None:
-                    # `short.lease` has told the listener.
-                    listener = None
-                    return result
-                self.check_open()
-                begun_ns = round_.started_ns
-                first = Acquisition(
-                    self.engine, resource, round_.terms, wait_ms, begun_ns, self.random
-                )
-                result = await self.drive(first.after(round_, short.now()))
+                result = short.lease_of(round_)
+                if result is None:
+                    result = await self.drive(short.steps_after(round_, wait_ms))
+            if listener is None:
                 return result
-            except BaseException:
+        except BaseException:
+            if round_ is not None:
                 round_.abandon()
-                if short.is_telling:
-                    # The interrupt came while the observer heard of the lease. It is not told
-                    # twice.
-                    short.is_telling = False
-                    listener = None
-                raise
-        finally:
             if listener is not None:
-                _tell_ended(listener, resource, result, begun_ns)
+                listener.ended(resource, None, begun_ns)
+            raise
+        short.ended(listener, resource, result, begun_ns)
+        return result
 
     async def try_release(self, lease: Lease) -> Outcome:
         """See AsyncRedlock.try_release."""
+        short = self._shortcut
         try:
-            round_ = self._shortcut.release(lease)
-        except Exception:
-            raise
-        except BaseException:
-            self.release_interrupted(lease)
+            round_ = short.release(lease)
+        except BaseException as error:
+            short.release_failed(lease, error)
             raise
         try:
             seat = round_.waiter
@@ -119,7 +102,7 @@ class AsyncDriver(LoopDriver):
         except BaseException:
             round_.waiter = None
             raise
-        return self._shortcut.outcome(lease, round_)
+        return short.released(lease, round_)
 
     async def drive(self, steps: Generator[Request, int, T]) -> T:
         """Run an operation's steps in this task."""
@@ -294,17 +277,6 @@ class AsyncDriver(LoopDriver):
                 self.connected(index, job.result())
 
         self._shake(self.targets[index]).add_done_callback(shook)
-
-
-def _tell_ended(
-    listener: Listener, resource: str, result: Lease | Denied | None, begun_ns: int
-) -> None:
-    try:
-        listener.ended(resource, result, begun_ns)
-    except BaseException:
-        # An interrupt has come while the observer ran.
-        give_back(result)
-        raise
 
 
 def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:

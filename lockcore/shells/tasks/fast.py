@@ -15,16 +15,10 @@ from collections.abc import Callable, Generator
 from threading import get_ident
 from typing import Any, Final, cast
 
-from lockcore.clock import monotonic_ns
-from lockcore.engine.attempt import first_lease
-from lockcore.engine.engine import Engine
-from lockcore.engine.observed import Listener
-from lockcore.facts.arguments import NO_WAIT, check_acquire
-from lockcore.facts.model import Lease, Outcome
 from lockcore.rounds.awaited import Core, next_waiter
-from lockcore.rounds.claims import Terms
 from lockcore.rounds.rounds import ReleaseRound, SetRound
 from lockcore.shells.common.driver import LoopDriver
+from lockcore.shells.fast import Shortcut
 
 # From Python 3.14 on a future keeps hold of every task that awaited it.
 REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)
@@ -164,92 +158,38 @@ def step_all(engine: Core, *, at_once: bool) -> None:
         engine.woken = 0
 
 
-class TaskShortcut:
+class TaskShortcut(Shortcut):
     """How acquire and release begin, for the tasks of one loop."""
 
-    def __init__(self, driver: LoopDriver, engine: Engine, loop: Any) -> None:
-        self._driver = driver
-        self._engine = engine
-        self._keepers = driver.keepers
-        # This stands for no TTL yet: no caller passes it.
-        self._ttl_ms: object = self
-        self._wait_ms: object = NO_WAIT
-        self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
+    def __init__(self, driver: LoopDriver, loop: Any) -> None:
+        super().__init__(driver)
         self.seats = Seats(loop)
-        # After `lease` this is True only if its observer was interrupted.
-        self.is_telling = False
         # To ask for the running loop is a system call, so its loop is asked whether it runs.
         self._is_running: Callable[[], bool] = loop.is_running
         self._ident: Callable[[], int] = get_ident
         self._home = get_ident()
-        self.now: Callable[[], int] = monotonic_ns
 
-    def set_round(
-        self, resource: object, ttl_ms: object, wait_ms: object, listener: Listener | None
+    def begin(
+        self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int
     ) -> SetRound | None:
-        """A first attempt, not yet sent; None if others wait for the resource here.
-
-        The listener hears of it, also where it raises.
-        """
-        if listener is not None:
-            listener.begun()
+        """A first attempt, not yet sent; None if others wait for the resource here."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
-        engine = self._engine
-        is_new = ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms
-        if is_new or not isinstance(resource, str):
-            check_acquire(resource, ttl_ms, wait_ms)
-            self._terms = engine.terms(cast("int", ttl_ms))
-            self._ttl_ms = ttl_ms
-            self._wait_ms = wait_ms
-        name = cast("str", resource)
-        if wait_ms and engine.turns.is_taken(name):
-            return None
-        return engine.set_round(name, self._terms, self.now())
+        return self.first_round(resource, ttl_ms, wait_ms, now_ns)
 
-    def submit(self, round_: SetRound) -> Seat | None:
+    def ask(self, round_: SetRound) -> Seat | None:
         """Send a round. Returns the seat that its task awaits; None if it is settled already."""
-        try:
-            self._engine.submit(round_)
-        except BaseException:
-            self._driver.interrupted()
-            raise
+        self.send(round_)
         if round_.outcome is not None:
             return None
         round_.waiter = seat = self.seats.take()
         return seat
 
-    def lease(self, round_: SetRound, listener: Listener | None) -> Lease | None:
-        """The lease that the attempt gave, by the clock as its task runs again.
-
-        With a lease the acquire has ended, and the listener is told so.
-        """
-        lease = first_lease(round_, self.now())
-        if listener is not None and lease is not None:
-            self.is_telling = True
-            listener.ended(round_.resource, lease, round_.started_ns)
-            self.is_telling = False
-        return lease
-
     def release(self, lease: object) -> ReleaseRound:
         """Send a release. Its task awaits its `waiter`; without one it is settled."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
-        engine = self._engine
-        round_ = engine.release_round(lease, self.now())
-        if self._keepers:
-            self._driver.stop_keeping(lease)
-        if self._driver.closed:
-            self._driver.check_usable()
-        engine.submit_release(round_)
+        round_ = self.send_release(lease)
         if round_.outcome is None:
             round_.waiter = self.seats.take()
         return round_
-
-    def outcome(self, lease: Lease, round_: ReleaseRound) -> Outcome:
-        """The outcome of a release, as its task runs again."""
-        outcome = round_.outcome or Outcome.UNREACHABLE
-        listener = self._engine.listener
-        if listener is not None:
-            listener.released(lease, outcome, round_.started_ns)
-        return outcome

@@ -1,0 +1,138 @@
+"""How acquire and release begin and end: *a resource → a round; a settled round → a lease*.
+
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md: functions of other
+modules are attributes here.
+
+Rules: an operation goes past the step generator (attempt.py) as long as nothing unusual happens.
+Nothing here is an addition to the rules: a first attempt that is settled at once, refused, or too
+late goes on by the steps of attempt.py, and one conformance suite shows the same behaviour on both
+ways. How greenlets and tasks wait in between is theirs (greenlets/fast.py, tasks/fast.py). The TTL
+and the wait that were checked last are recognised by identity (`NO_WAIT` in arguments.py).
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+from lockcore.clock import monotonic_ns
+from lockcore.engine.attempt import Acquisition, Steps, first_lease, give_back
+from lockcore.engine.engine import Engine
+from lockcore.engine.observed import Listener
+from lockcore.errors import CannotWaitError
+from lockcore.facts.arguments import NO_WAIT, check_acquire
+from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.rounds.claims import Terms
+from lockcore.rounds.rounds import ReleaseRound, SetRound
+from lockcore.shells.common.driver import LoopDriver
+
+
+class Shortcut:
+    """The operations of the callers of one driver, but for their waits.
+
+    `inside` is True while somebody is in the middle of the engine, which nobody may enter then.
+    """
+
+    def __init__(self, driver: LoopDriver) -> None:
+        engine: Engine = driver.engine
+        self.inside = False
+        # This stands for no TTL yet: no caller passes it.
+        self._ttl_ms: object = self
+        self._wait_ms: object = NO_WAIT
+        self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
+        self._driver = driver
+        self._engine = engine
+        self._keepers = driver.keepers
+        self.now: Callable[[], int] = monotonic_ns
+
+    def first_round(
+        self, resource: object, ttl_ms: object, wait_ms: object, now_ns: int
+    ) -> SetRound | None:
+        """A first attempt, not yet sent; None if others wait for the resource here."""
+        engine = self._engine
+        is_new = ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms
+        if is_new or not isinstance(resource, str):
+            check_acquire(resource, ttl_ms, wait_ms)
+            self._terms = engine.terms(cast("int", ttl_ms))
+            self._ttl_ms = ttl_ms
+            self._wait_ms = wait_ms
+        name = cast("str", resource)
+        if wait_ms and engine.turns.is_taken(name):
+            return None
+        return engine.set_round(name, self._terms, now_ns)
+
+    def send(self, round_: SetRound) -> None:
+        """Send a first attempt."""
+        try:
+            self.inside = True
+            self._engine.submit(round_)
+            self.inside = False
+        except BaseException:
+            self._driver.interrupted()
+            raise
+
+    def lease_of(self, round_: SetRound) -> Lease | None:
+        """The lease of a settled first attempt, by the clock as its caller runs again.
+
+        None: `steps_after` decides.
+        """
+        return first_lease(round_, self.now())
+
+    def steps_after(self, round_: SetRound, wait_ms: object) -> Steps:
+        """The steps that are left of an acquire whose first attempt gave no lease."""
+        now_ns = self.now()
+        first = self._acquisition(round_.resource, round_.terms, wait_ms, round_.started_ns)
+        return first.after(round_, now_ns)
+
+    def steps_in_line(self, resource: object, wait_ms: object) -> Steps:
+        """The steps of an acquire of a resource that others wait for here.
+
+        `first_round` has just said that others wait.
+        """
+        now_ns = self.now()
+        return self._acquisition(cast("str", resource), self._terms, wait_ms, now_ns).steps(now_ns)
+
+    def _acquisition(
+        self, resource: str, terms: Terms, wait_ms: object, begun_ns: int
+    ) -> Acquisition:
+        self._driver.check_open()
+        wait = cast("float", wait_ms)
+        return Acquisition(self._engine, resource, terms, wait, begun_ns, self._driver.random)
+
+    def ended(
+        self, listener: Listener, resource: object, result: Lease | Denied, begun_ns: int
+    ) -> None:
+        """Tell the listener of an acquire that gave a result."""
+        try:
+            listener.ended(resource, result, begun_ns)
+        except BaseException:
+            # An interrupt has come while the observer ran.
+            give_back(result)
+            raise
+
+    def send_release(self, lease: object) -> ReleaseRound:
+        """Send a release. A caller that this raises in calls `release_failed`."""
+        engine = self._engine
+        round_ = engine.release_round(lease, self.now())
+        if self._keepers:
+            self._driver.stop_keeping(lease)
+        if engine.retired:
+            self._driver.check_usable()
+        self.inside = True
+        engine.submit_release(round_)
+        self.inside = False
+        return round_
+
+    def release_failed(self, lease: object, error: BaseException) -> None:
+        """A release was not certainly sent: one that was interrupted is owed."""
+        if not isinstance(error, Exception):
+            self._driver.release_interrupted(lease)
+        elif not isinstance(error, CannotWaitError):
+            # A CannotWaitError has found somebody else inside.
+            self.inside = False
+
+    def released(self, lease: object, round_: ReleaseRound) -> Outcome:
+        """The outcome of a release, as its caller runs again. The listener hears of it."""
+        outcome = round_.outcome or Outcome.UNREACHABLE
+        listener = self._engine.listener
+        if listener is not None:
+            listener.released(cast("Lease", lease), outcome, round_.started_ns)
+        return outcome
