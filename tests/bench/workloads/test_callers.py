@@ -147,26 +147,26 @@ def test_usual_operations_are_recorded_whole_and_leave_nothing(scene: Scene, wha
 
 def waiting_at(scene: Scene, stage: str) -> Any:
     """The greenlet of a caller that waits there."""
-    setup: dict[str, Any] = {}
-    reached: Callable[[], Any]
+    pipes = scene.lock._driver.engine.pipes
+    setups: dict[str, dict[str, Any]] = {
+        "held": {"holds_ns": repeat(FAR_NS)},
+        "resting": {"thinks_ns": repeat(FAR_NS)},
+    }
+    reached: dict[str, Callable[[], Any]] = {
+        "asked": lambda: any(pipe.pending for pipe in pipes),
+        "held": lambda: scene.naps.waiting,
+        "giving": lambda: scene.instances.were_told(["set", "release"]),
+        "resting": lambda: scene.rests.waiting,
+        "awaiting": lambda: scene.arrivals.waiting,
+    }
     if stage == "asked":
         scene.instances.pause()
-        engine = scene.lock._driver.engine
-        reached = lambda: any(pipe.pending for pipe in engine.pipes)  # noqa: E731
-    elif stage == "held":
-        setup["holds_ns"] = repeat(FAR_NS)
-        reached = lambda: scene.naps.waiting  # noqa: E731
     elif stage == "giving":
         scene.instances.say("release", LOSE)
-        reached = lambda: scene.instances.were_told(["set", "release"])  # noqa: E731
-    elif stage == "resting":
-        setup["thinks_ns"] = repeat(FAR_NS)
-        reached = lambda: scene.rests.waiting  # noqa: E731
-    else:
+    elif stage == "awaiting":
         scene.schedule(FAR_NS)
-        reached = lambda: scene.arrivals.waiting  # noqa: E731
-    job = scene.start(**setup)
-    until(reached, f"a caller {stage}")
+    job = scene.start(**setups.get(stage, {}))
+    until(reached[stage], f"a caller {stage}")
     return job
 
 
