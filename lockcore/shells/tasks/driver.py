@@ -73,8 +73,10 @@ class AsyncDriver(LoopDriver):
                     # The round was settled without waiting. A caller that tries again at once must
                     # not starve the loop.
                     await asyncio.sleep(0)
-                result = short.lease_of(round_)
-                if result is None:
+                lease = short.lease_of(round_)
+                if lease is not None:
+                    result = lease
+                else:
                     result = await self.drive(short.steps_after(round_, wait_ms))
             if listener is None:
                 return result
