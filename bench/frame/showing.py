@@ -175,7 +175,7 @@ def append_line(path: Path, run: RunResult) -> None:
     """Write `run` behind what the file holds, under its columns, or makes them: some facts, the
     usual figures, the keys of the scenario. What is not known is empty. Raises
     EnvironmentNotReadyError."""
-    from bench.gates.threshold import USUAL, find_metric
+    from bench.gates.threshold import shown_at
     from bench.measure.section import builtins_of, leaves
 
     cells = {
@@ -185,7 +185,7 @@ def append_line(path: Path, run: RunResult) -> None:
         "violations": run.safety.service_faults,
         **{
             f"{one.name}_s" if one.unit == "s" else one.name: one.value(run)
-            for one in map(find_metric, USUAL)
+            for one in shown_at("several")
         },
         **dict(leaves(builtins_of(run.scenario.shown()))),
         # The scenario's key says nothing about servers that the user runs.

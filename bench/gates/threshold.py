@@ -3,92 +3,38 @@ value and margin*.
 
 Rules, beside those of README ("Which side is judged")
 - The names of figures are the paths of the numbers in `Measured`, so that none is forgotten or
-  invented; `latency_s.` may be left out, p99.9 stands for p999, and three figures have short names.
+  invented; `latency_s.` may be left out, p99.9 stands for p999, and a field may say a shorter name.
 - The latency of a rate that was not sustained is that of a growing queue: it can fail, but not
   pass.
 - VALID is said of a generator by the p99: a timer too late for the very percentile of the limit
   puts that in doubt.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Decimal
 from functools import cache
 from math import inf
-from operator import attrgetter
-from typing import Literal, cast, get_args, get_type_hints
+from typing import Literal, cast, get_args
 
 import numpy as np
-from msgspec import Meta
 
 from bench.errors import UsageError
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
 from bench.measure.latency import PERCENTILES, AllAcquires, Figure, Latency
-from bench.measure.run_result import OPERATORS, Figures, JudgedThreshold, Measured, Operator, Unit
+from bench.measure.run_result import OPERATORS, Figures, JudgedThreshold, Measured, Operator
+from bench.measure.section import Section
+from bench.measure.words import Field, fields_in
 from bench.measure.workers import IN_DOUBT, LATENESS_SHARE
 from bench.scenario.quantity import THRESHOLD, nearest, parse_threshold
 
-SHORT = {
-    "rate": "rate.achieved_per_s",
-    "acquire.success": "outcome_shares.acquired",
-    "safety.violations": "safety.violations",
-}
-# These figures of a run are kept when the run is one of several.
-USUAL = (
-    *(
-        "rate",
-        "acquire.success",
-        "acquire.count",
-        "acquire.mean",
-        "acquire.p50",
-        "acquire.p90",
-        "acquire.p99",
-    ),
-    *("acquire.p999", "acquire.max", "release.p50", "release.p99", "handoff.p50", "handoff.p99"),
-    *("cost.commands_per_acquire", "cost.round_trips_per_acquire", "cost.bytes_per_acquire"),
-    *("cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
-)
 OF_ACQUIRED = (("latency_s", "acquire_service"), ("latency_s", "wait"))
 # These figures of `acquire` are read from `acquire_all`.
 OVER_ALL = get_args(Figure)
 # Infinity counts as this in a ratio. It is the longest time that a histogram can tell.
 FOREVER_S = 3600.0
-_MORE_IS_BETTER = (
-    "rate.achieved_per_s",
-    "rate.completed_per_s",
-    "outcome_shares.acquired",
-    "outcomes.acquired",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One figure of a result. `unit`: s, us, per_s, ratio or count, that of the figure as it is
-    stored; `is_whole`: it counts; `is_share`: it lies between 0 and 1."""
-
-    name: str
-    path: tuple[str, ...]
-    unit: Unit
-    is_whole: bool = False
-    is_share: bool = False
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether more of it is good; of everything else less is."""
-        return ".".join(self.path) in _MORE_IS_BETTER
-
-    def value(self, result: Figures) -> float | None:
-        """What `result` has of it, inf included; None when that is unknown."""
-        section = attrgetter(".".join(self.path[:-1]))(result)
-        if isinstance(section, AllAcquires) and self.path[-1] in section.infinite:
-            return inf
-        figure = getattr(section, self.path[-1])
-        return None if figure is None else float(figure)
-
-    def samples(self, result: Figures) -> int | None:
-        """How many samples a figure of a distribution rests on; None for other figures."""
-        section = getattr(result.latency_s, self.path[1]) if self.path[0] == "latency_s" else None
-        return section.count if isinstance(section, Latency | AllAcquires) else None
+# A field of a result that is a number.
+Metric = Field
 
 
 def find_metric(name: str) -> Metric:
@@ -96,83 +42,43 @@ def find_metric(name: str) -> Metric:
 
     Raises UsageError with the nearest name, or where the names are from.
     """
-    all_metrics = metrics()
-    written = SHORT.get(name, name).replace("p99.99", "p9999").replace("p99.9", "p999")
-    head, _, figure = written.removeprefix("latency_s.").partition(".")
-    if head == "acquire" and figure in OVER_ALL:
-        written = f"acquire_all.{figure}"
-    for path in (written, f"latency_s.{written}"):
-        if path in all_metrics:
-            return all_metrics[path]
+    by_name = {metric.name: metric for metric in metrics().values()}
+    written = name.replace("p99.99", "p9999").replace("p99.9", "p999").removeprefix("latency_s.")
+    # An acquire's percentiles are those over all acquires, however they are written.
+    for one in (written, written.replace("acquire_all.", "acquire.")):
+        if metric := by_name.get(one) or metrics().get(one):
+            return metric
     some = (
         "; metrics are the numbers of result.json, such as "
-        f"{', '.join((*SHORT, 'acquire.p99', 'release.p99'))}"
+        "rate, acquire.success, safety.violations, acquire.p99, release.p99"
     )
-    hint = nearest(name, [metric.name for metric in all_metrics.values()]) or some
+    hint = nearest(name, by_name) or some
     raise UsageError(f"there is no metric {name}{hint}")
 
 
 @cache
-def metrics() -> Mapping[str, Metric]:
-    """Every metric by its full path."""
-    names = {path: short for short, path in SHORT.items()}
-    names |= {f"latency_s.acquire_all.{figure}": f"acquire.{figure}" for figure in OVER_ALL}
+def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
+    """Every metric by its full path: all numbers of a section and of the sections in it."""
     by_path = {}
-    for path, kind in _numbers(Measured):
-        whole = ".".join(path)
-        replaced = path[:2] == ("latency_s", "acquire") and path[-1] in OVER_ALL
-        if not replaced and path[0] not in ("duration_s", "over_time"):
-            by_path[whole] = Metric(
-                names.get(whole, whole.removeprefix("latency_s.")),
-                path,
-                _unit(path),
-                *_ranges(kind),
-            )
+    for field in fields_in(kind):
+        name = field.name.removeprefix("latency_s.")
+        if field.path[-1] in OVER_ALL:
+            if field.path[:2] == ("latency_s", "acquire"):
+                continue
+            name = name.replace("acquire_all.", "acquire.")
+        if field.is_number and field.path[0] not in ("duration_s", "over_time"):
+            by_path[".".join(field.path)] = replace(field, name=name)
     return by_path
+
+
+def shown_at(*places: str) -> list[Metric]:
+    """The metrics that are shown at one of these places."""
+    return [metric for metric in metrics().values() if set(places) & set(metric.shown)]
 
 
 def finite(value: float | None) -> float | None:
     """The value as ratios take it: infinity is `FOREVER_S`."""
     return FOREVER_S if value == inf else value
-
-
-def _numbers(section: type, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yield the paths of all numbers in a section, lists left out, each with its type as
-    annotated."""
-    annotated = get_type_hints(section, include_extras=True)
-    for name, kind in get_type_hints(section).items():
-        if hasattr(kind, "__struct_fields__"):
-            yield from _numbers(kind, (*path, name))
-        elif kind in (int, float, int | None, float | None):
-            yield (*path, name), annotated[name]
-
-
-def _ranges(annotation: object) -> tuple[bool, bool]:
-    """Whether a number of this type counts, and whether it is a share."""
-    parts = [annotation]
-    is_whole = False
-    is_share = False
-    while parts:
-        part = parts.pop()
-        metas = getattr(part, "__metadata__", ())
-        is_whole |= part is int
-        is_share |= any(isinstance(meta, Meta) and meta.le == 1 for meta in metas)
-        parts += [getattr(part, "__origin__", None)] if metas else get_args(part)
-    return is_whole, is_share
-
-
-def _unit(path: Sequence[str]) -> Unit:
-    section = path[0]
-    last = path[-1]
-    if last.endswith("_per_s"):
-        return "per_s"
-    if "_us_" in last:
-        return "us"
-    if last.endswith("_s") or (section == "latency_s" and last != "count"):
-        return "s"
-    if section == "outcome_shares" or last.endswith("ratio") or last == "upper_bound_95":
-        return "ratio"
-    return "count"
 
 
 # -- limits ----------------------------------------------------------------------------------------
@@ -248,7 +154,7 @@ class Threshold:
         if section == "safety" and safety.verdict == "UNKNOWN":
             return f"safety is unknown: {safety.reason}"
         if value is None:
-            samples = self.metric.samples(result)
+            samples = _samples(self.metric, result)
             return f"{samples:,} samples are too few for it" if samples else "there are no samples"
         if section == "safety" and holds and safety.verdict == "NOT TESTED":
             return f"safety was not tested: {safety.reason}"
@@ -263,6 +169,14 @@ class Threshold:
         if not holds and (touched := _gap_doubt(self, result)):
             return touched
         return _one_sided_doubt(self.metric, self.operator, result, holds=holds)
+
+
+def _samples(metric: Metric, result: Figures) -> int:
+    """How many samples a figure of a distribution rests on; 0 for other figures."""
+    if metric.path[0] != "latency_s":
+        return 0
+    section: Latency | AllAcquires = result.latency_s.figure(metric.path[1])
+    return section.count
 
 
 def sentence(entry: JudgedThreshold) -> str:

@@ -41,8 +41,8 @@ class Percentiles(Section, frozen=True, kw_only=True):
     p50: Annotated[Amount | None, says("50 % of the samples do not exceed it")]
     p90: Annotated[Amount | None, says("90 % of the samples do not exceed it")] = None
     p99: Annotated[Amount | None, says("99 % of the samples do not exceed it")]
-    p999: Annotated[Amount | None, says("99.9 % of the samples do not exceed it")] = None
-    p9999: Annotated[Amount | None, says("99.99 % of the samples do not exceed it")] = None
+    p999: Annotated[Amount | None, says("99.9 % of the samples do not exceed it", label="p99.9")] = None
+    p9999: Annotated[Amount | None, says("99.99 % of the samples do not exceed it", label="p99.99")] = None
     max: Annotated[Amount | None, says("largest sample; null without samples")] = None
 
     def contradictions(self) -> Iterator[str]:
@@ -100,6 +100,10 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
         tuple[Figure, ...], says("those that ten failed acquires or more reach (max: one)")
     ]
 
+    def figure(self, name: str) -> Any:
+        """Return what its tables show of a field: infinity where so many acquires failed."""
+        return inf if name in self.infinite else getattr(self, name)
+
     def contradictions(self) -> Iterator[str]:
         """Yield also more failures than acquires, and a figure that is infinite and has a value."""
         yield from super().contradictions()
@@ -113,22 +117,60 @@ class Latencies(Section, frozen=True, kw_only=True):
     """Durations of the operations in the window."""
 
     acquire: Annotated[
-        Latency, says("acquired ones, from the intended start until acquire returned")
+        Latency,
+        says(
+            "acquired ones, from the intended start until acquire returned",
+            shown="table curve several:count,mean",
+            note="from the intended start",
+        ),
     ]
     acquire_all: Annotated[
-        AllAcquires, says("of all acquires: what limits, compare and gate read as acquire.p99")
+        AllAcquires,
+        says(
+            "of all acquires: what limits, compare and gate read as acquire.p99",
+            label="all",
+            shown="table several:p50,p90,p99,p999,max compare:p50,p99",
+            note="failed ones as ∞",
+        ),
     ]
     acquire_service: Annotated[
-        Latency, says("acquired ones, from the actual start: without the generator's queue")
+        Latency,
+        says(
+            "acquired ones, from the actual start: without the generator's queue",
+            label="service",
+            shown="table",
+            note="from the actual start",
+        ),
     ]
     acquire_failed: Annotated[
-        Latency, says("all others, from the intended start; they count as misses of an SLO")
+        Latency,
+        says(
+            "all others, from the intended start; they count as misses of an SLO",
+            label="failed",
+            shown="table curve",
+            note="gave up",
+        ),
     ]
-    release: Annotated[Latency, says("from before the release was sent until it returned")]
+    release: Annotated[
+        Latency,
+        says(
+            "from before the release was sent until it returned",
+            shown="table curve several:p50,p99 compare:p50",
+        ),
+    ]
     handoff: Annotated[
-        Latency, says("a holder's release sent until the next grant there, another caller waiting")
+        Latency,
+        says(
+            "a holder's release sent until the next grant there, another caller waiting",
+            label="hand-off",
+            shown="table curve several:p50,p99 compare:p50",
+            note="release sent → next grant",
+        ),
     ]
-    hold: Annotated[Latency, says("from when acquire returned until the release was sent")]
+    hold: Annotated[
+        Latency,
+        says("from when acquire returned until the release was sent", shown="table curve"),
+    ]
     wait: Annotated[
         Latency,
         says("acquired ones, from the actual start until the winning attempt: what others cost"),
@@ -139,21 +181,36 @@ class Waiting(Section, frozen=True, kw_only=True):
     """Who waited how long, and what for."""
 
     jain: Annotated[
-        Share | None, says("Jain's index of the callers' leases in the window; 1: even; null: none")
+        Share | None,
+        says(
+            "Jain's index of the callers' leases in the window; 1: even; null: none",
+            label="Jain",
+            unit="count",
+            shown="line",
+        ),
     ] = None
     longest_s: Annotated[
-        Amount | None, says("the longest acquire in the window, from its actual start")
+        Amount | None,
+        says("the longest acquire in the window, from its actual start", shown="line"),
     ] = None
     asked: Annotated[
         Count | None, says("callers that wanted a lease in the window; null: older")
     ] = None
     unserved: Annotated[Count | None, says("those of them that got none; null: older")] = None
     wakeups: Annotated[
-        Count, says("turns passed from one process to another, over the whole run")
+        Count,
+        says(
+            "turns passed from one process to another, over the whole run",
+            label="turns passed between processes",
+            shown="line",
+        ),
     ] = 0
     polls: Annotated[
         Count,
-        says("attempts beyond an acquire's first, and looks at who holds, over the whole run"),
+        says(
+            "attempts beyond an acquire's first, and looks at who holds, over the whole run",
+            shown="line",
+        ),
     ] = 0
 
 

@@ -26,7 +26,7 @@ Counts = dict[str, int]
 class Outcomes(Section, frozen=True, kw_only=True):
     """Acquires by outcome."""
 
-    acquired: Annotated[Count, says("got the lock")] = 0
+    acquired: Annotated[Count, says("got the lock", higher_is_better=True)] = 0
     contended: Annotated[Count, says("a quorum refused: the lock is held")] = 0
     split_vote: Annotated[Count, says("could not win, and saw no other quorum")] = 0
     unreachable: Annotated[Count, says("a quorum was impossible")] = 0
@@ -41,7 +41,15 @@ class Outcomes(Section, frozen=True, kw_only=True):
 class OutcomeShares(Section, frozen=True, kw_only=True):
     """Each outcome ÷ all acquires; null when there were none."""
 
-    acquired: Annotated[Share | None, says("got the lock")] = None
+    acquired: Annotated[
+        Share | None,
+        says(
+            "got the lock",
+            shown="several compare",
+            metric="acquire.success",
+            higher_is_better=True,
+        ),
+    ] = None
     contended: Annotated[Share | None, says("a quorum refused: the lock is held")] = None
     split_vote: Annotated[Share | None, says("could not win, and saw no other quorum")] = None
     unreachable: Annotated[Share | None, says("a quorum was impossible")] = None
@@ -64,9 +72,9 @@ class Votes(Section, frozen=True, kw_only=True):
     margin: Annotated[dict[str, Count], says("leases by vote margin = granted − quorum")]
     granted: Annotated[Count, says("the key was set")]
     refused: Annotated[Count, says("the key is held")]
-    errored: Annotated[Count, says("a definite error reply")]
-    silent: Annotated[Count, says("sent, no reply: may have happened")]
-    absent: Annotated[Count, says("not sent: down, lagging or abstaining")]
+    errored: Annotated[Count, says("a definite error reply", shown="line")]
+    silent: Annotated[Count, says("sent, no reply: may have happened", shown="line")]
+    absent: Annotated[Count, says("not sent: down, lagging or abstaining", shown="line")]
     undecided: Annotated[Count, says("still open when the record was last written")]
 
 

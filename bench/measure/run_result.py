@@ -22,6 +22,7 @@ from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.server_facts import InstanceFacts, ServerBinary, SyncLatency, servers_text
 from bench.measure.verdict import TESTED_LEAST
+from bench.measure.words import Unit
 from bench.scenario import Scenario
 
 BrokenRule = Literal[
@@ -38,7 +39,6 @@ OPERATORS: dict[Operator, Callable[[float, float], bool]] = {
     "==": eq,
     "!=": ne,
 }
-Unit = Literal["s", "us", "per_s", "ratio", "count"]
 GeneratorWord = Literal["VALID", "LATE", "UNKNOWN", "INVALID"]
 SafetyWord = Literal["SAFE", "VIOLATED", "UNKNOWN", "NOT TESTED"]
 
@@ -47,11 +47,26 @@ class Rate(Section, frozen=True, kw_only=True):
     """How much was asked for and how much was done."""
 
     offered_per_s: Annotated[
-        Amount | None, says("operations that the schedule asks for; null in closed loop")
+        Amount | None,
+        says(
+            "operations that the schedule asks for; null in closed loop",
+            label="offered",
+            shown="beside",
+        ),
     ]
-    achieved_per_s: Annotated[Amount | None, says("leases granted in the window")]
+    achieved_per_s: Annotated[
+        Amount | None,
+        says(
+            "leases granted in the window",
+            label="leases",
+            shown="several compare",
+            metric="rate",
+            higher_is_better=True,
+        ),
+    ]
     completed_per_s: Annotated[
-        Amount | None, says("acquires that returned in the window, whatever their outcome")
+        Amount | None,
+        says("acquires that returned in the window, whatever their outcome", higher_is_better=True),
     ]
     sustained: Annotated[
         bool | None, says("open loop: whether 0.99 of what was due was done; if not, a queue grew")
@@ -70,13 +85,32 @@ class Cost(Section, frozen=True, kw_only=True):
     """What a lease costs over the whole run: amounts ÷ leases; lost rounds, clean-up and releases
     are part of it."""
 
-    commands_per_acquire: Annotated[Amount | None, says("commands sent to all instances")]
-    round_trips_per_acquire: Annotated[
-        Amount | None, says("rounds (all instances in parallel) and releases")
+    commands_per_acquire: Annotated[
+        Amount | None,
+        says(
+            "commands sent to all instances", label="commands", shown="line several compare"
+        ),
     ]
-    bytes_per_acquire: Annotated[Amount | None, says("bytes sent and received, all instances")]
-    client_cpu_us_per_cycle: Annotated[Amount | None, says("CPU of the load processes")]
-    server_cpu_us_per_cycle: Annotated[Amount | None, says("CPU of all servers")]
+    round_trips_per_acquire: Annotated[
+        Amount | None,
+        says(
+            "rounds (all instances in parallel) and releases",
+            label="round trips",
+            shown="line several",
+        ),
+    ]
+    bytes_per_acquire: Annotated[
+        Amount | None,
+        says("bytes sent and received, all instances", label="bytes", shown="several"),
+    ]
+    client_cpu_us_per_cycle: Annotated[
+        Amount | None,
+        says("CPU of the load processes", label="client CPU", shown="line several compare"),
+    ]
+    server_cpu_us_per_cycle: Annotated[
+        Amount | None,
+        says("CPU of all servers", label="server CPU", shown="line several compare"),
+    ]
     beside_cpu_ratio: Annotated[
         Amount | None, says("of a core: what follows and judges the run, meanwhile")
     ] = None
@@ -96,22 +130,36 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     """The load generator's own health: whether the load is what it claims to be."""
 
     cpu_ratio: Annotated[
-        Amount | None, says("of the busiest load process; from 0.9 on the rate is a lower bound")
+        Amount | None,
+        says(
+            "of the busiest load process; from 0.9 on the rate is a lower bound",
+            label="CPU",
+            shown="line",
+        ),
     ]
     scheduler_lag_p99_s: Annotated[
-        Amount | None, says("99 % of the timers fired no later than this")
+        Amount | None,
+        says("99 % of the timers fired no later than this", label="lag p99", shown="line"),
     ]
     timer_lateness_p99_s: Annotated[
         Amount | None, says("99 % of waits for a due time ended no later")
     ] = None
     late_starts: Annotated[
-        Count, says("open loop: operations that the timer began late (the generator's fault)")
+        Count,
+        says(
+            "open loop: operations that the timer began late (the generator's fault)", shown="line"
+        ),
     ]
     queued_starts: Annotated[
-        Count, says("open loop: operations due while no caller was free (load)")
+        Count, says("open loop: operations due while no caller was free (load)", shown="line")
     ]
     littles_law_ratio: Annotated[
-        Amount | None, says("closed loop: callers at work or thinking ÷ users; must be 1")
+        Amount | None,
+        says(
+            "closed loop: callers at work or thinking ÷ users; must be 1",
+            label="Little",
+            shown="line",
+        ),
     ]
     verdict: Annotated[
         GeneratorWord, says("INVALID: no figure counts; LATE, UNKNOWN: latencies are upper bounds")
@@ -170,26 +218,41 @@ class SafetyReport(Section, frozen=True):
 
     verdict: Annotated[SafetyWord, says("one word, as the README of bench/safety explains it")]
     reason: Annotated[str | None, says("explains VIOLATED and UNKNOWN, or that nothing was tested")]
-    violations: Annotated[Count, says("service_faults, under the name that thresholds use")] = 0
+    violations: Annotated[
+        Count, says("service_faults, under the name that thresholds use", shown="beside")
+    ] = 0
     service_faults: Annotated[
-        Count, says("leases granted while another lease of the resource was valid")
+        Count, says("leases granted while another lease of the resource was valid", shown="table")
     ] = 0
     client_overstays: Annotated[
-        Count, says("clients that worked past their validity while another had the lease")
+        Count,
+        says("clients that worked past their validity while another had the lease", shown="table"),
     ] = 0
-    granted_invalid: Annotated[Count, says("grants accepted at or after their own end")] = 0
-    foreign_deletes: Annotated[Count, says("releases that removed another's lease")] = 0
+    granted_invalid: Annotated[
+        Count, says("grants accepted at or after their own end", shown="table")
+    ] = 0
+    foreign_deletes: Annotated[
+        Count, says("releases that removed another's lease", shown="table")
+    ] = 0
     spurious_refusals: Annotated[
-        Count, says("refusals during which nobody can have held a key")
+        Count, says("refusals during which nobody can have held a key", shown="table")
     ] = 0
     unexplained: Annotated[
-        Count, says("violations that neither an unsafe recipe nor an injected fault explains")
+        Count,
+        says(
+            "violations that neither an unsafe recipe nor an injected fault explains",
+            shown="table",
+        ),
     ] = 0
     contested_leases: Annotated[
-        Count, says("leases that another caller asked for while they were valid")
+        Count, says("leases that another caller asked for while they were valid", shown="table")
     ] = 0
     tested_leases: Annotated[
-        Count, says("leases held for a time in which another attempt's command was sent")
+        Count,
+        says(
+            "leases held for a time in which another attempt's command was sent",
+            shown="table beside",
+        ),
     ] = 0
     misreports: Annotated[
         tuple[str, ...], says("what the recipe reported and cannot be, with its number")
@@ -393,9 +456,12 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
 class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
     """One instance as all load processes together saw it, beside what it says itself."""
 
-    reply_s: Annotated[Latency | None, says("reply times of sampled attempts")] = None
+    reply_s: Annotated[
+        Latency | None, says("reply times of sampled attempts", shown="line:p50,p99")
+    ] = None
     cpu_us_per_command: Annotated[
-        Amount | None, says("CPU of the server ÷ commands it processed")
+        Amount | None,
+        says("CPU of the server ÷ commands it processed", label="CPU/cmd", shown="line"),
     ] = None
     info: Annotated[
         InfoDelta | None, says("what its INFO counters say happened during the run")
@@ -420,17 +486,30 @@ class LoadWorker(Section, frozen=True, kw_only=True):
     phase: Annotated[
         str, says("stopped: it told its end; running, lost: it did not, and its share is unknown")
     ]
-    leases: Annotated[Count, says("leases it was granted, of those whose record is here")]
-    cpu_ratio: Annotated[Amount | None, says("of a core; null: it did not tell")] = None
-    lag_p99_s: Annotated[Amount | None, says("how late its scheduler ran")] = None
+    leases: Annotated[
+        Count, says("leases it was granted, of those whose record is here", shown="line")
+    ]
+    cpu_ratio: Annotated[
+        Amount | None, says("of a core; null: it did not tell", label="CPU", shown="line")
+    ] = None
+    lag_p99_s: Annotated[Amount | None, says("how late its scheduler ran", shown="line")] = None
     same_clock: Annotated[bool, says("whether its times are of the leader's clock, and exact")]
     clock_error_s: Annotated[
-        Amount | None, says("half the bound on its clock, at the middle one of its round trips")
+        Amount | None,
+        says(
+            "half the bound on its clock, at the middle one of its round trips",
+            label="clock ±",
+            shown="line",
+        ),
     ]
-    clock_error_max_s: Annotated[Amount | None, says("the widest, between two round trips")]
+    clock_error_max_s: Annotated[
+        Amount | None, says("the widest, between two round trips", label="at most", shown="line")
+    ]
     round_trip_s: Annotated[Amount | None, says("the shortest")]
     round_trips: Annotated[Count, says("that bound its clock")]
-    clock_steps: Annotated[Count, says("times when nothing was known of its clock")]
+    clock_steps: Annotated[
+        Count, says("times when nothing was known of its clock", shown="line")
+    ]
 
 
 class InjectedFault(Section, frozen=True, kw_only=True):

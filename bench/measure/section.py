@@ -1,8 +1,8 @@
 """What every result is made of: *structs with a sentence for every field ⇄ JSON, and the JSON
 Schema of it*.
 
-- A field is `Annotated[type, says("one sentence")]`; the name carries the unit. A field that is
-  younger than the kind has a default, so that stored results can be read; unknown keys of newer
+- A field is `Annotated[type, says("one sentence")]`; the name carries the unit, and
+  `bench.measure.words` says how a field gets from here to a table. A field that is younger than the kind has a default, so that stored results can be read; unknown keys of newer
   ones are ignored.
 - `schema_of` is what `make schemas` writes beside each type; nobody writes a schema by hand.
 - Only this file has msgspec read, one thread at a time. It looks at a type when it first meets it,
@@ -20,10 +20,9 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from bench.errors import UsageError
-from bench.scenario import quantity
+from bench.measure import words
 
-# Scenarios are part of a result, so they use the same function.
-says = quantity.says
+says = words.says
 Found = TypeVar("Found")
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -39,6 +38,10 @@ class Section(Struct, frozen=True, kw_only=True):
 
     # Tests read fields by name.
     def __getitem__(self, name: str) -> object:
+        return getattr(self, name)
+
+    def figure(self, name: str) -> Any:
+        """Return what its tables show of a field."""
         return getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:

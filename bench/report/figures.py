@@ -1,12 +1,21 @@
-"""Numbers as people read them: *seconds, shares, counts → short text*.
+"""Numbers as people read them: *seconds, shares, counts → short text; a field of a section → a head
+and a cell, or a part of a line*.
 
 Rules: scaling to a unit happens only here, on print; a missing value is an en dash, never a zero.
-Source: golang/perf, whose units are normalised at the door and scaled on print.
+In a table the head has the unit, elsewhere the figure. Source: golang/perf, whose units are
+normalised at the door and scaled on print.
 """
 
+import textwrap
+from collections.abc import Iterator
+from enum import Enum
+from itertools import groupby
 from math import inf
 
 from bench.measure.run_result import JudgedThreshold
+from bench.measure.section import Section
+from bench.measure.statistics import Interval
+from bench.measure.words import Field, Unit, fields_in
 
 MISSING = "–"
 INFINITE = "∞"
@@ -31,8 +40,10 @@ def counted(value: float, noun: str) -> str:
 
 def milliseconds(seconds: float | None) -> str:
     """Return seconds as ms with three significant digits and no unit (for a table whose head names
-    it)."""
-    return MISSING if seconds is None else three_digits(seconds * 1000)
+    it); ∞ for infinity."""
+    if seconds is None or seconds == inf:
+        return MISSING if seconds is None else INFINITE
+    return three_digits(seconds * 1000)
 
 
 def three_digits(value: float) -> str:
@@ -83,6 +94,59 @@ def in_unit(value: float | None, unit: str) -> str:
     if unit == "ratio":
         return percent(value, 2)
     return f"{value:.2f}" if value != int(value) and value < 10 else count(value)
+
+
+_HEAD_UNITS: dict[Unit, str] = {"s": "ms", "ms": "ms", "us": "µs", "per_s": "/s"}
+# A word of a head longer than this makes its column wider.
+_HEAD_LETTERS = 8
+
+
+def head_of(field: Field) -> str:
+    """Return the head of the column that shows a field: its label and its unit, in short lines."""
+    text = f"{field.label} {_HEAD_UNITS.get(field.unit, '')}".strip()
+    return textwrap.fill(text, _HEAD_LETTERS, break_long_words=False, break_on_hyphens=False)
+
+
+def cell_of(field: Field, section: object) -> str:
+    """Return what `section` has of a field, in the unit that its head has."""
+    value = field.of(section)
+    if value is None:
+        return MISSING
+    if isinstance(value, Interval):
+        return interval(value)
+    if isinstance(value, Enum):
+        return str(value.value)
+    if field.unit == "text":
+        return str(value)
+    if field.unit == "s":
+        return milliseconds(value)
+    if field.unit == "ratio":
+        return percent(value, 2 if field.is_share else 0)
+    return count(round(value) if field.unit == "per_s" else value)
+
+
+def interval(value: Interval) -> str:
+    """Return a rate with its interval, as `0.38 .36–.40`."""
+    if value.rate is None or value.low is None or value.high is None:
+        return MISSING
+    low, high = (f"{end:.2f}".removeprefix("0") for end in (value.low, value.high))
+    return f"{value.rate:.2f} {low}–{high}"
+
+
+def in_words(section: Section) -> Iterator[str]:
+    """Yield each field that a line shows, as `CPU 61 %`, those of one section in it together, as
+    `reply p50 0.11 ms p99 0.90 ms`; what is not known or 0 is left out."""
+    fields = fields_in(type(section), "line")
+    for _, together in groupby(fields, lambda field: field.path[:-1] or field.path):
+        parts = list[str]()
+        for field in together:
+            if value := field.of(section):
+                is_ratio = field.unit == "ratio"
+                text = percent(value, 0) if is_ratio else in_unit(value, field.unit)
+                label = field.own_label if parts else field.label
+                parts.append(f"{label} {text}")
+        if parts:
+            yield " ".join(parts)
 
 
 def threshold_text(entry: JudgedThreshold) -> str:

@@ -16,7 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.measure.result import Document
+from bench.measure.section import Section
 from bench.measure.verdict import Kind, word_of
+from bench.measure.words import fields_in
+from bench.report.figures import cell_of, head_of
 from bench.screen import fitted
 
 GOOD, DOUBTFUL, BAD = (kind.value for kind in (Kind.GOOD, Kind.UNKNOWN, Kind.BAD))
@@ -101,6 +104,35 @@ def table(
     return Part(
         name, about, tuple(head for head, _ in columns), cells, frozenset(left), terms=terms or {}
     )
+
+
+def table_of(
+    kind: type,
+    name: str,
+    about: str,
+    rows: Iterable[object],
+    *,
+    place: str = "table",
+    styles: Mapping[str, str] | None = None,
+    terms: Mapping[str, str] | None = None,
+) -> Part:
+    """Return the table of `rows`, sections of one `kind`: a column for each field that is shown at
+    `place`."""
+    fields = fields_in(kind, place)
+    return Part(
+        name,
+        about,
+        tuple(map(head_of, fields)),
+        tuple(tuple(cell_of(field, row) for field in fields) for row in rows),
+        frozenset(number for number, field in enumerate(fields) if field.unit == "text"),
+        styles=styles or {},
+        terms=terms or {},
+    )
+
+
+def facts_of(section: Section, place: str = "table") -> tuple[tuple[str, str], ...]:
+    """Return the rows of a table of one section: a row for each field that is shown at `place`."""
+    return tuple((field.label, cell_of(field, section)) for field in fields_in(type(section), place))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,21 @@ from collections.abc import Iterator
 from math import inf
 
 from bench.gates.threshold import find_metric, sentence
-from bench.measure.run_result import RunResult, SafetyReport, fields_of
+from bench.measure.latency import AllAcquires, Latencies, Latency, Percentiles
+from bench.measure.outcomes import OutcomeShares
+from bench.measure.run_result import RunResult, SafetyReport
 from bench.measure.verdict import word_of
+from bench.measure.words import fields_in
 from bench.measure.workers import IN_DOUBT
 from bench.report.figures import (
-    INFINITE,
     MISSING,
     count,
     counted,
+    in_words,
     latency,
     milliseconds,
     percent,
     share,
-    three_digits,
     threshold_text,
 )
 from bench.report.junit import Case, Suite
@@ -30,25 +32,10 @@ from bench.report.sheet import BAD, DOUBTFUL, GOOD, KeyFigure, Part, Sentence, S
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
-PERCENTILES = ("p50", "p90", "p99", "p999", "p9999", "max")
+_PERCENTILES = fields_in(Percentiles)
 # The heads are as wide as figures ever are, so the tables of two runs stay in line.
-_HEAD = (
-    f"{'ms':<10}",
-    *(f"{name:>7}" for name in ("p50", "p90", "p99", "p99.9", "p99.99", "max")),
-    f"{'count':>10}",
-    "",
-)
+_HEAD = (f"{'ms':<10}", *(f"{one.label:>7}" for one in _PERCENTILES), f"{'count':>10}", "")
 _NOTE = len(_HEAD) - 1
-# Each row: the section of latency_s, its name, and a note about it.
-_ROWS = (
-    ("acquire", "acquire", "from the intended start"),
-    ("acquire_all", "  all", "failed ones as ∞"),
-    ("acquire_service", "  service", "from the actual start"),
-    ("acquire_failed", "  failed", "gave up"),
-    ("release", "release", ""),
-    ("handoff", "hand-off", "release sent → next grant"),
-    ("hold", "hold", ""),
-)
 # Added to what is said of an unknown lock, if all its callers were in one process.
 WITHIN = "within one process"
 # A summary shows the times of at most so many faults of one kind.
@@ -189,23 +176,20 @@ def load_parts(scenario: Scenario) -> list[str]:
 
 
 def _latencies(result: RunResult) -> Part:
-    sections = result.latency_s
     rows = list[tuple[str, ...]]()
     hidden = {
         # In a closed loop the intended start is the actual start, so both rows would be the same.
         "acquire_service": not result.rate.offered_per_s,
         "hold": not result.scenario.hold.ms,
-        "acquire_all": "p99" not in sections.acquire_all.infinite,
+        "acquire_all": "p99" not in result.latency_s.acquire_all.infinite,
     }
-    for name, shown, note in _ROWS:
-        section = getattr(sections, name)
-        if section.count and not hidden.get(name):
-            endless = getattr(section, "infinite", ())
-            figures = (
-                INFINITE if key in endless else milliseconds(getattr(section, key))
-                for key in PERCENTILES
-            )
-            rows.append((shown, *figures, count(section.count), f" {note}" if note else ""))
+    for row in fields_in(Latencies, "table"):
+        section: Latency | AllAcquires = row.of(result.latency_s)
+        if section.count and not hidden.get(row.name):
+            inset = "  " if row.name.startswith("acquire_") else ""
+            figures = (milliseconds(one.value(section)) for one in _PERCENTILES)
+            note = f" {row.note}" if row.note else ""
+            rows.append((inset + row.label, *figures, count(section.count), note))
     return Part("", "", _HEAD, tuple(rows), frozenset({0, _NOTE}), aside=_NOTE)
 
 
@@ -234,9 +218,11 @@ def _thresholds(result: RunResult) -> Iterator[Sentence]:
 def _outcomes(result: RunResult) -> Sentence:
     retried = result.scenario.retry.unreachable
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
-    shares = fields_of(result.outcome_shares).items()
+    shares = {one: one.value(result.outcome_shares) for one in fields_in(OutcomeShares)}
     parts = [
-        f"{_words(name)} {percent(ratio)}{how.get(name, '')}" for name, ratio in shares if ratio
+        f"{one.label} {percent(ratio)}{how.get(one.label, '')}"
+        for one, ratio in shares.items()
+        if ratio
     ]
     nothing = "nothing was recorded in the measured window"
     unserved = result.waiting.unserved
@@ -263,8 +249,7 @@ def _attempts(result: RunResult) -> Sentence:
         f"{margin}: {share(margins[margin], whole)}"
         for margin in sorted(margins, key=int, reverse=True)
     )
-    kinds = {"errored": votes.errored, "silent": votes.silent, "absent": votes.absent}
-    lost = [f"{kind} {count(number)}" for kind, number in kinds.items() if number]
+    lost = [*in_words(votes)]
     parts = ["none" if mean is None else f"{mean:.2f} per lease"]
     if shown:
         parts.append(f"vote margin {shown}")
@@ -273,28 +258,13 @@ def _attempts(result: RunResult) -> Sentence:
 
 
 def _waiting(result: RunResult) -> Iterator[Sentence]:
-    waiting = result.waiting
-    if waiting.wakeups:
-        parts = [f"longest {latency(waiting.longest_s)}", f"Jain {waiting.jain or 0:.3f}"]
-        parts += [
-            f"{count(waiting.wakeups)} turns passed between processes",
-            f"{count(waiting.polls)} polls",
-        ]
-        yield Sentence("waits", " · ".join(parts))
+    if result.waiting.wakeups:
+        yield Sentence("waits", " · ".join(in_words(result.waiting)))
 
 
 def _cost(result: RunResult) -> Iterator[Sentence]:
-    cost = result.cost
-    amounts = (
-        ("{} commands", cost.commands_per_acquire),
-        ("{} round trips", cost.round_trips_per_acquire),
-        ("CPU µs client {}", cost.client_cpu_us_per_cycle),
-        ("servers {}", cost.server_cpu_us_per_cycle),
-    )
-    if parts := [
-        text.format(three_digits(amount)) for text, amount in amounts if amount is not None
-    ]:
-        yield Sentence("per lease", " · ".join(parts))
+    if text := " · ".join(in_words(result.cost)):
+        yield Sentence("per lease", text)
 
 
 def safety_sentence(safety: SafetyReport) -> Sentence:
@@ -343,14 +313,7 @@ def _faults(result: RunResult) -> Iterator[Sentence]:
 def _generator(result: RunResult) -> Sentence:
     generator = result.generator
     verdict = str(generator.verdict).lower()
-    parts = [
-        f"CPU {percent(generator.cpu_ratio, 0)}",
-        f"lag p99 {latency(generator.scheduler_lag_p99_s)}",
-    ]
-    if generator.littles_law_ratio is not None:
-        parts.append(f"Little {generator.littles_law_ratio:.2f}")
-    delayed = {"late starts": generator.late_starts, "queued starts": generator.queued_starts}
-    parts += [f"{count(number)} {what}" for what, number in delayed.items() if number]
+    parts = [*in_words(generator)]
     if generator.gap_s:
         failed = f", {count(generator.gap_failures)} failed" if generator.gap_failures else ""
         near = f"{count(generator.gap_operations)} acquires touched that{failed}"
@@ -374,18 +337,11 @@ def _workers(result: RunResult) -> Iterator[Sentence]:
     )
     yield Sentence("workers", f"{len(workers)} on {counted(hosts, 'host')}, {clocks}")
     for worker in workers:
-        parts = [f"{count(worker.leases)} leases", f"CPU {percent(worker.cpu_ratio, 0)}"]
-        parts += [f"lag p99 {latency(worker.lag_p99_s)}"] if worker.lag_p99_s is not None else []
-        if worker.clock_error_s is not None:
-            parts.append(
-                f"clock ±{latency(worker.clock_error_s)}, at most "
-                f"{latency(worker.clock_error_max_s)}"
-            )
-        troubles = [f"clock stepped {worker.clock_steps} ×"] if worker.clock_steps else []
-        troubles += ["its share is unknown"] if worker.phase != "stopped" else []
-        if len(workers) <= MOST_INSTANCES or troubles:
-            text = f"#{worker.worker} {worker.host}  {' · '.join(parts + troubles)}"
-            yield Sentence("", text, DOUBTFUL if troubles else "")
+        lost = ["its share is unknown"] if worker.phase != "stopped" else []
+        is_doubtful = bool(lost or worker.clock_steps)
+        if len(workers) <= MOST_INSTANCES or is_doubtful:
+            text = f"#{worker.worker} {worker.host}  {' · '.join([*in_words(worker), *lost])}"
+            yield Sentence("", text, DOUBTFUL if is_doubtful else "")
 
 
 def _instances(result: RunResult) -> Iterator[Sentence]:
@@ -398,12 +354,8 @@ def _instances(result: RunResult) -> Iterator[Sentence]:
         "instances", f"{len(instances)} × {', '.join([*servers, result.fleet.text])}{well}"
     )
     for instance in instances:
-        reply = instance.reply_s
         parts = [] if instance.state == "voting" else [_words(instance.state)]
-        if reply is not None and reply.p50 is not None:
-            parts.append(f"reply p50 {latency(reply.p50)} p99 {latency(reply.p99)}")
-        if instance.cpu_us_per_command is not None:
-            parts.append(f"CPU {instance.cpu_us_per_command:.1f} µs/cmd")
+        parts += in_words(instance)
         parts += [f"{_words(kind)} {count(number)}" for kind, number in instance.errors.items()]
         if len(instances) <= MOST_INSTANCES or not instance.is_well:
             text = f"#{instance.index} {instance.address}  {' · '.join(parts)}"

@@ -41,7 +41,7 @@ class Attainment(Section, frozen=True, kw_only=True):
     within: Annotated[Count, says("acquires that did")]
     operations: Annotated[Count, says("all of them")]
     limit_s: Annotated[Amount, says("the SLO's limit")]
-    rate: Annotated[Share | None, says("within ÷ operations")]
+    rate: Annotated[Share | None, says("within ÷ operations", label="within")]
     low: Annotated[Share | None, says("lower end of its interval")]
     high: Annotated[Share | None, says("upper end of its interval")]
 
@@ -60,19 +60,32 @@ class ResourceUse(Section, frozen=True):
 class ProbedInstance(Section, frozen=True, kw_only=True):
     """One instance while it was loaded."""
 
-    index: Annotated[Count, says("position among the instances")]
-    address: Annotated[str, says("host and port")]
-    cpu_ratio: Annotated[Amount | None, says("its share of a core")]
-    cpu_us_per_command: Annotated[Amount | None, says("its CPU time")]
-    reply_p50_s: Annotated[Amount | None, says("half of the sampled replies took no longer")]
-    reply_p99_s: Annotated[Amount | None, says("99 % of the sampled replies took no longer")]
-    delayed_fsyncs: Annotated[int | None, says("AOF writes that waited for an fsync")]
+    index: Annotated[Count, says("position among the instances", label="#", shown="table")]
+    address: Annotated[str, says("host and port", label="instance", shown="table")]
+    cpu_ratio: Annotated[
+        Amount | None, says("its share of a core", label="CPU", shown="table")
+    ]
+    cpu_us_per_command: Annotated[
+        Amount | None, says("its CPU time", label="CPU/cmd", shown="table")
+    ]
+    reply_p50_s: Annotated[
+        Amount | None, says("half of the sampled replies took no longer", shown="table")
+    ]
+    reply_p99_s: Annotated[
+        Amount | None, says("99 % of the sampled replies took no longer", shown="table")
+    ]
+    delayed_fsyncs: Annotated[
+        int | None,
+        says("AOF writes that waited for an fsync", label="waited for fsync", shown="table"),
+    ]
 
 
 class ProbeGenerator(Section, frozen=True, kw_only=True):
     """Of the section `generator` of the probe's run."""
 
-    cpu_ratio: Annotated[Amount | None, says("CPU of the busiest load process ÷ one core")]
+    cpu_ratio: Annotated[
+        Amount | None, says("CPU of the busiest load process ÷ one core", label="CPU")
+    ]
     late_s: Annotated[
         Amount | None, says("how late its timer woke, at the percentile `figure`")
     ] = None
@@ -82,18 +95,35 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
 class Probe(Section, frozen=True, kw_only=True):
     """One open-loop run of the search."""
 
-    rate_per_s: Annotated[Amount, says("offered")]
-    step: Annotated[str, says("why that rate was tried: target, or search")]
-    seen: Annotated[
-        Seen, says("saturated, paused: the generator or the machine may be why it missed")
+    step: Annotated[str, says("why that rate was tried: target, or search", shown="table")]
+    rate_per_s: Annotated[Amount, says("offered", label="offered", shown="table data")]
+    completed_per_s: Annotated[
+        Amount | None, says("acquires that returned", label="done", shown="table")
     ]
-    completed_per_s: Annotated[Amount | None, says("acquires that returned")]
-    users: Annotated[Count, says("callers")]
-    acquire_s: Annotated[Latency, says("of those that got a lease")]
+    acquire_s: Annotated[
+        Latency, says("of those that got a lease", shown="table:p50,p99 data:p99")
+    ]
     attainment: Annotated[
-        Attainment | None, says("null: the SLO has no upper limit on a percentile of acquire")
+        Attainment | None,
+        says(
+            "null: the SLO has no upper limit on a percentile of acquire",
+            label="share",
+            shown="table:rate",
+        ),
     ]
-    generator: Annotated[ProbeGenerator, says("whether the load can be trusted")]
+    users: Annotated[Count, says("callers", label="callers", shown="table")]
+    generator: Annotated[
+        ProbeGenerator,
+        says("whether the load can be trusted", label="load", shown="table:late_s,cpu_ratio"),
+    ]
+    seen: Annotated[
+        Seen,
+        says(
+            "saturated, paused: the generator or the machine may be why it missed",
+            label="result",
+            shown="table data",
+        ),
+    ]
     uses: Annotated[tuple[ResourceUse, ...], says("how far each resource was used")]
     instances: Annotated[tuple[ProbedInstance, ...], says("one entry per instance")]
     left_out: Annotated[
@@ -157,11 +187,14 @@ class Headroom(Section, frozen=True, kw_only=True):
 class ClosedLoop(Section, frozen=True, kw_only=True):
     """One closed-loop run."""
 
-    users: Annotated[Count, says("callers")]
-    achieved_per_s: Annotated[Amount | None, says("leases granted")]
-    acquire_s: Annotated[Latency, says("of those that got a lease")]
+    users: Annotated[Count, says("callers", label="callers", shown="table")]
+    achieved_per_s: Annotated[
+        Amount | None, says("leases granted", label="leases", shown="table")
+    ]
+    acquire_s: Annotated[Latency, says("of those that got a lease", shown="table:p50,p99")]
     generator_cpu_ratio: Annotated[
-        Amount | None, says("CPU of the busiest load process ÷ one core")
+        Amount | None,
+        says("CPU of the busiest load process ÷ one core", label="load CPU", shown="table"),
     ]
 
 

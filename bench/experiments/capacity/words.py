@@ -18,40 +18,13 @@ from bench.experiments.capacity.result import (
     at_capacity,
     point_name,
 )
-from bench.report.figures import MISSING, count, counted, decimals, latency, milliseconds, percent
-from bench.report.html.plot import Band, Column, Figure, Line, Mark, Spot, plot
+from bench.report.figures import MISSING, count, counted, latency, milliseconds, percent
+from bench.report.html.plot import Band, Figure, Line, Mark, Spot, data_of, plot
 from bench.report.html.scale import latencies, logarithmic, number_tick
 from bench.report.junit import Case, Suite
-from bench.report.sheet import Columns, Part, Sheet, made, sheet_of, table
+from bench.report.sheet import Columns, Part, Sheet, made, sheet_of, table, table_of
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
-_PROBES: Columns[Probe] = (
-    ("step", lambda probe: probe.step),
-    ("offered\n/s", lambda probe: count(round(probe.rate_per_s))),
-    ("done\n/s", lambda probe: count(round(probe.completed_per_s or 0))),
-    ("p50\nms", lambda probe: milliseconds(probe.acquire_s.p50)),
-    ("p99\nms", lambda probe: milliseconds(probe.acquire_s.p99)),
-    ("late\nms", lambda probe: milliseconds(probe.generator.late_s)),
-    ("within", lambda probe: percent(probe.attainment.rate, 2) if probe.attainment else MISSING),
-    ("callers", lambda probe: count(probe.users)),
-    ("gener-\nator", lambda probe: percent(probe.generator.cpu_ratio, 0)),
-    ("", lambda probe: probe.seen.value),
-)
-_INSTANCES: Columns[ProbedInstance] = (
-    ("instance", lambda one: f"#{one.index} {one.address}"),
-    ("CPU of\na core", lambda one: percent(one.cpu_ratio, 0)),
-    ("CPU µs\n/command", lambda one: decimals(one.cpu_us_per_command, 1)),
-    ("reply p50\nms", lambda one: milliseconds(one.reply_p50_s)),
-    ("p99\nms", lambda one: milliseconds(one.reply_p99_s)),
-    ("waited\nfor fsync", lambda one: count(one.delayed_fsyncs)),
-)
-_CALLERS: Columns[ClosedLoop] = (
-    ("callers", lambda loop: count(loop.users)),
-    ("leases\n/s", lambda loop: count(round(loop.achieved_per_s or 0))),
-    ("p50\nms", lambda loop: milliseconds(loop.acquire_s.p50)),
-    ("p99\nms", lambda loop: milliseconds(loop.acquire_s.p99)),
-    ("gener-\nator", lambda loop: percent(loop.generator_cpu_ratio, 0)),
-)
 _SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys(
     (Seen.MISSED, Seen.CLEARLY_MISSED), ("bad", "missed it")
 )
@@ -309,10 +282,11 @@ def _pauses(point: CapacityPoint) -> str:
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:
     if near := _near(point):
-        yield table("probes", "open loop, from the intended start", _PROBES, point.probes, (0, 9))
-        yield table("instances", "of the probe nearest to the capacity", _INSTANCES, near.instances)
+        yield table_of(Probe, "probes", "open loop, from the intended start", point.probes)
+        about = "of the probe nearest to the capacity"
+        yield table_of(ProbedInstance, "instances", about, near.instances)
     if point.callers:
-        yield table("callers", "closed loop", _CALLERS, point.callers, ())
+        yield table_of(ClosedLoop, "callers", "closed loop", point.callers)
 
 
 def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
@@ -362,8 +336,5 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
         "Acquire p99 of each probe by the rate offered; p90 or slowest where p99 has too few "
         "samples"
     )
-    columns = [
-        Column(*name) for name in (("rate_per_s", "per_s"), ("seen", "text"), ("p99_s", "s"))
-    ]
-    rows = [[one.rate_per_s, one.seen.value, one.acquire_s.p99] for one in point.probes]
+    columns, rows = data_of(Probe, point.probes)
     return plot(f"search-{number}", title, about, x=x, y=y, marks=marks, columns=columns, rows=rows)

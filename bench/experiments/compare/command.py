@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done
 
 PAIRS = {"compare": 10, "gate": 24}
-SHOWN = (
-    *("rate", "acquire.p50", "acquire.p99", "release.p50", "handoff.p50", "acquire.success"),
-    *("cost.commands_per_acquire", "cost.client_cpu_us_per_cycle", "cost.server_cpu_us_per_cycle"),
-)
 # By these figures a gate judges: of a closed loop, and of an open one.
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")
 OPEN = ("acquire.p50", "acquire.success")
@@ -291,21 +287,19 @@ def _metrics(
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
     """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError
     for wrong ones."""
-    from bench.gates.threshold import USUAL, find_metric
+    from bench.gates.threshold import find_metric, shown_at
 
-    usual: tuple[str, ...] = SHOWN
+    shown = shown_at("compare")
+    usual = [metric.name for metric in shown]
+    kept = [metric.name for metric in shown_at("several")]
     if kind == "gate":
-        usual = CLOSED if load.rate_per_s is None else OPEN
+        usual = [*(CLOSED if load.rate_per_s is None else OPEN)]
     judged = tuple(dict.fromkeys(find_metric(name) for name in values["metrics"] or usual))
     for metric in judged:
-        if metric.name not in USUAL:
-            some = nearest(metric.name, USUAL) or f"; compared are {', '.join(SHOWN)}"
+        if metric.name not in kept:
+            some = nearest(metric.name, kept) or f"; compared are {', '.join(usual)}"
             raise UsageError(f"option --metric: {metric.name} is not compared{some}")
-    others = (
-        []
-        if kind == "compare"
-        else [metric for metric in map(find_metric, SHOWN) if metric not in judged]
-    )
+    others = [] if kind == "compare" else [metric for metric in shown if metric not in judged]
     return judged, tuple(others)
 
 

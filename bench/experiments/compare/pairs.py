@@ -29,7 +29,7 @@ from msgspec import structs
 from bench.errors import BenchError
 from bench.experiments.compare.judge import tolerance_of, values_of
 from bench.experiments.compare.result import ComparedRun, Kind, RunSafety
-from bench.gates.threshold import USUAL, Metric, find_metric, finite
+from bench.gates.threshold import Metric, finite, shown_at
 from bench.measure.run_result import RunResult
 from bench.measure.workers import IN_DOUBT
 from bench.recipes.registry import find_recipe
@@ -315,7 +315,7 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
         safety=RunSafety(
             **{name: getattr(result.safety, name) for name in RunSafety.__struct_fields__}
         ),
-        figures={metric.name: finite(metric.value(result)) for metric in map(find_metric, USUAL)},
+        figures={metric.name: finite(metric.value(result)) for metric in shown_at("several")},
         thresholds=result.thresholds,
     )
 

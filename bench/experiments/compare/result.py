@@ -14,10 +14,10 @@ from bench.measure.run_result import (
     JudgedThreshold,
     RunResult,
     SafetyWord,
-    Unit,
 )
 from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import TESTED_LEAST, Status, Verdict
+from bench.measure.words import Unit
 from bench.scenario import Scenario
 
 Kind = Literal["compare", "gate"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import EnvironmentNotReadyError
-from bench.gates.threshold import USUAL, find_metric
+from bench.gates.threshold import shown_at
 from bench.measure.result import write_whole
 from bench.measure.run_result import RunResult
 from bench.report.figures import count, in_unit, latency
@@ -117,7 +117,6 @@ def _text(name: str) -> str:
 
 # The styles of the curves. Further runs have no curve and stand in the tables alone.
 _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
-_FIGURES = ("rate.offered_per_s", *USUAL, "safety.violations", "safety.tested_leases")
 
 
 def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
@@ -138,7 +137,7 @@ def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
     )
     rows = [
         (one.name, *(in_unit(one.value(run), one.unit) for run in runs))
-        for one in map(find_metric, _FIGURES)
+        for one in shown_at("several", "beside")
     ]
     verdicts = ("verdict", *(one.verdict for *_, one in named))
     figures = Part("Figures", about, ("", *labels), (verdicts, *rows))

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from textwrap import shorten
 
+from bench.measure.section import builtins_of
+from bench.measure.words import fields_in
 from bench.report.html.scale import Scale
 
 _WIDTH = 470.0
@@ -57,6 +59,16 @@ class Figure:
     cursor: Sequence[float] = ()
     legend: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, object] | None = None
+
+
+def data_of(
+    kind: type, rows: Iterable[object], place: str = "data"
+) -> tuple[list[Column], list[list[Cell]]]:
+    """Return the data of sections of one `kind`: a column for each field that is shown at
+    `place`."""
+    fields = fields_in(kind, place)
+    columns = [Column("_".join(field.path), field.unit, field.label) for field in fields]
+    return columns, [[builtins_of(field.of(row)) for field in fields] for row in rows]
 
 
 # -- series over two axes --------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
-from bench.measure.latency import Latency, OverTime
+from bench.measure.latency import Latencies, Latency, OverTime
 from bench.measure.run_result import InjectedFault, RunResult, fields_of
+from bench.measure.words import fields_in
 from bench.report.figures import count, latency, percent, share
 from bench.report.html.plot import Area, Band, Cell, Column, Figure, Line, Mark, plot
 from bench.report.html.scale import (
@@ -28,13 +29,8 @@ from bench.report.html.scale import (
 
 # Points (1 ÷ (1 − share), seconds).
 Curve = list[tuple[float, float]]
-CURVES = (
-    ("acquire", "c1", "acquire"),
-    ("release", "c2", "release"),
-    ("handoff", "c4", "hand-off"),
-    ("acquire_failed", "bad", "failed acquire"),
-    ("hold", "c5", "hold"),
-)
+# The styles of the latencies that have a curve, in their order.
+_STYLES = ("c1", "bad", "c2", "c4", "c5", "c3", "good")
 _POINTS_PER_DECADE = 24
 MOST_INSTANCES = 9
 
@@ -52,15 +48,16 @@ class LatencyCurve:
 def percentile_figure(result: RunResult) -> Figure | None:
     """All latencies of a run as percentile curves; None when nothing was measured."""
     curves = []
-    for name, style, text in CURVES:
-        section: Latency = getattr(result.latency_s, name)
+    for field, style in zip(fields_in(Latencies, "curve"), _STYLES, strict=False):
+        name = field.name
+        section: Latency = field.of(result.latency_s)
         if (
             section.count
             and name in result.histograms
             and (name != "hold" or result.scenario.hold.ms)
         ):
             points = curve_of(result.histograms[name], section.max)
-            curves.append(LatencyCurve(Column(f"{name}_s", "s", text), style, points))
+            curves.append(LatencyCurve(Column(f"{name}_s", "s", field.label), style, points))
     acquire = result.latency_s.acquire
     title = "No lease was acquired"
     if acquire.count:

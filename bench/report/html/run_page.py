@@ -24,7 +24,7 @@ from bench.report.html.run_figures import (
     percentile_figure,
     slowest_of,
 )
-from bench.report.sheet import Part, Sheet
+from bench.report.sheet import Part, Sheet, facts_of
 from bench.report.summary import key_figures, safety_sentence, sheet
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, skew_text
@@ -166,17 +166,8 @@ def _around(result: RunResult, at_s: float) -> tuple[float, float]:
 def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
     holders = _holders(result, moment)
     examples = _examples(result)
-    broken_rules = (
-        "service_faults",
-        "granted_invalid",
-        "foreign_deletes",
-        "client_overstays",
-        "spurious_refusals",
-    )
-    names = (*broken_rules, "unexplained", "contested_leases", "tested_leases")
-    rows = tuple((name.replace("_", " "), f"{getattr(result.safety, name):,}") for name in names)
     about = "in the whole run, warm-up and drain included"
-    counts = Part("What the oracle found", about, ("rule", "count"), rows)
+    counts = Part("What the oracle found", about, ("rule", "count"), facts_of(result.safety))
     figures = (holders,) if holders else ()
     tables = (counts, examples) if examples else (counts,)
     return Chapter("Did the lock hold?", figures, tables)
