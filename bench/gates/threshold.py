@@ -71,9 +71,9 @@ def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
     return by_path
 
 
-def shown_at(*places: str) -> list[Metric]:
-    """The metrics that are shown at one of these places."""
-    return [metric for metric in metrics().values() if set(places) & set(metric.shown)]
+def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
+    """Return the metrics that are shown at one of these places."""
+    return [metric for metric in metrics(kind).values() if set(places) & set(metric.shown)]
 
 
 def finite(value: float | None) -> float | None:
@@ -85,14 +85,17 @@ def finite(value: float | None) -> float | None:
 
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 # The units that may be written for a figure, by the unit in which it is stored.
+_RATIO = {"": Decimal(1), "%": Decimal("0.01")}
 _SCALES: dict[str, dict[str, Decimal]] = {
     "s": _SECONDS,
     "us": {unit: seconds * 10**6 for unit, seconds in _SECONDS.items()},
     "per_s": {"": Decimal(1), "/s": Decimal(1)},
-    "ratio": {"": Decimal(1), "%": Decimal("0.01")},
+    "ratio": _RATIO,
+    "factor": _RATIO,
     "count": {"": Decimal(1)},
 }
-_EXAMPLES = {"s": "5ms", "us": "30us", "per_s": "2000/s", "ratio": "99.9%", "count": "0"}
+# A limit on any other figure is written as a plain number.
+_EXAMPLES = {"s": "5ms", "us": "30us", "per_s": "2000/s", "ratio": "99.9%"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,7 @@ def read_threshold(text: str) -> Threshold:
     unit = parts["unit"] or ""
     scale = _SCALES[metric.unit].get(unit)
     if scale is None:
-        example = f"{metric.name} {parts['operator']} {_EXAMPLES[metric.unit]}"
+        example = f"{metric.name} {parts['operator']} {_EXAMPLES.get(metric.unit, '0')}"
         wrong = f"{unit!r} is not a unit of {metric.name}" if unit else "the limit needs a unit"
         raise UsageError(f"threshold {expression!r}: {wrong} (write it like {example})")
     limit = Decimal(parts["number"]) * scale

@@ -41,8 +41,12 @@ class Percentiles(Section, frozen=True, kw_only=True):
     p50: Annotated[Amount | None, says("50 % of the samples do not exceed it")]
     p90: Annotated[Amount | None, says("90 % of the samples do not exceed it")] = None
     p99: Annotated[Amount | None, says("99 % of the samples do not exceed it")]
-    p999: Annotated[Amount | None, says("99.9 % of the samples do not exceed it", label="p99.9")] = None
-    p9999: Annotated[Amount | None, says("99.99 % of the samples do not exceed it", label="p99.99")] = None
+    p999: Annotated[
+        Amount | None, says("99.9 % of the samples do not exceed it", label="p99.9")
+    ] = None
+    p9999: Annotated[
+        Amount | None, says("99.99 % of the samples do not exceed it", label="p99.99")
+    ] = None
     max: Annotated[Amount | None, says("largest sample; null without samples")] = None
 
     def contradictions(self) -> Iterator[str]:
@@ -185,7 +189,7 @@ class Waiting(Section, frozen=True, kw_only=True):
         says(
             "Jain's index of the callers' leases in the window; 1: even; null: none",
             label="Jain",
-            unit="count",
+            unit="factor",
             shown="line",
         ),
     ] = None

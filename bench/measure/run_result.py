@@ -87,9 +87,7 @@ class Cost(Section, frozen=True, kw_only=True):
 
     commands_per_acquire: Annotated[
         Amount | None,
-        says(
-            "commands sent to all instances", label="commands", shown="line several compare"
-        ),
+        says("commands sent to all instances", label="commands", shown="line several compare"),
     ]
     round_trips_per_acquire: Annotated[
         Amount | None,
@@ -158,6 +156,7 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
         says(
             "closed loop: callers at work or thinking ÷ users; must be 1",
             label="Little",
+            unit="factor",
             shown="line",
         ),
     ]
@@ -507,9 +506,7 @@ class LoadWorker(Section, frozen=True, kw_only=True):
     ]
     round_trip_s: Annotated[Amount | None, says("the shortest")]
     round_trips: Annotated[Count, says("that bound its clock")]
-    clock_steps: Annotated[
-        Count, says("times when nothing was known of its clock", shown="line")
-    ]
+    clock_steps: Annotated[Count, says("times when nothing was known of its clock", shown="line")]
 
 
 class InjectedFault(Section, frozen=True, kw_only=True):

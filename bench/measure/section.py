@@ -2,8 +2,9 @@
 Schema of it*.
 
 - A field is `Annotated[type, says("one sentence")]`; the name carries the unit, and
-  `bench.measure.words` says how a field gets from here to a table. A field that is younger than the kind has a default, so that stored results can be read; unknown keys of newer
-  ones are ignored.
+  `bench.measure.words` says how a field gets from here to a table. A field that is younger than
+  the kind has a default, so that stored results can be read; unknown keys of newer ones are
+  ignored.
 - `schema_of` is what `make schemas` writes beside each type; nobody writes a schema by hand.
 - Only this file has msgspec read, one thread at a time. It looks at a type when it first meets it,
   and two threads that meet one type at once end the process with SIGSEGV (0.22: the second uses

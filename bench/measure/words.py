@@ -2,15 +2,14 @@
 
     field of a struct -> says(sentence, label, shown, …) -> Field -> whatever shows it
 
-| what shows it | how it finds the fields |
-|---|---|
-| result.schema.json | msgspec reads the sentence |
-| limits (`acquire.p99 < 10ms`), --metric, compare, gate | `bench.gates.threshold.metrics`: every number |
-| a table on terminal, page, in Markdown | `bench.report.sheet.table_of`: shown at "table" |
-| a line of sentences | `bench.report.figures.in_words`: shown at "line" |
-| the data below a picture | `bench.report.html.plot.data_of`: shown at "data" |
-| the percentile curves of a run | shown at "curve" |
-| --csv, what compare keeps of a run, runs side by side | shown at "several" |
+- result.schema.json has the sentence: msgspec reads it.
+- Limits (`acquire.p99 < 10ms`), --metric, compare and gate know every number by its name:
+  `bench.gates.threshold.metrics`.
+- Tables on a terminal, on a page and in Markdown show fields at "table": `table_of` and `facts_of`
+  in `bench.report.sheet`. "line" is a part of a sentence: `bench.report.figures.in_words`. "data"
+  is what a picture has below it: `bench.report.html.plot.data_of`. "curve" is a curve of its own.
+- --csv, runs side by side on a page and what compare keeps of a run are fields at "several".
+  "compare" is what it judges, "beside" what only the page shows.
 
 Rules
 - A property is a field, too, where what it returns has words: `-> Annotated[str, says(…)]`.
@@ -33,7 +32,8 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, g
 
 from msgspec import Meta
 
-Unit = Literal["s", "us", "ms", "per_s", "ratio", "count", "text"]
+# A factor is a ratio that nobody reads in per cent, such as that of Little's law.
+Unit = Literal["s", "us", "ms", "per_s", "ratio", "factor", "count", "text"]
 _UNIT = re.compile(r"(?:^|_)(per_s|us|ms|s|ratio)(?=$|_per_)")
 
 
@@ -66,11 +66,14 @@ def says(
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field of a section, or of a section in it, with its words. `path`: the names that lead to
-    it; `outer_label`: that of the section that names it where it is shown, "" = none does; `shown`: as in `says`; `is_whole`: it counts; `is_share`: it lies between 0 and 1."""
+    it; `named`: the places where the section that it stands in names it, and `outer_label` that
+    section's label then; `shown`: all places; `is_whole`: it counts; `is_share`: it lies between 0
+    and 1."""
 
     path: tuple[str, ...]
     own_label: str
     outer_label: str
+    named: tuple[str, ...]
     unit: Unit
     sentence: str
     note: str
@@ -102,8 +105,12 @@ class Field:
 @cache
 def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
     """Return every field of a type of section and of the sections in it, in their order; with a
-    `place` those that are shown there."""
-    return tuple(field for field in _fields(kind, None) if not place or place in field.shown)
+    `place` those that its sections show there: its own, and those that they name."""
+    return tuple(
+        field
+        for field in _fields(kind, None)
+        if not place or place in (field.shown if len(field.path) == 1 else field.named)
+    )
 
 
 def _fields(kind: type, outer: Field | None) -> Iterator[Field]:
@@ -125,6 +132,7 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
     for meta in metas:
         words |= meta.extra or {}
     outer_label = ""
+    named: list[str] = []
     shown = words.get("shown", "").split()
     path: tuple[str, ...] = (name,)
     inherited: Unit = "text"
@@ -133,18 +141,18 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
         inherited = outer.unit
         places = [place.partition(":") for place in outer.shown]
         named = [place for place, _, names in places if name in names.split(",")]
-        shown += named
         outer_label = outer.label if named else ""
     is_share = any(meta.le == 1 for meta in metas)
     return Field(
         path=path,
         own_label=words.get("label") or _UNIT.sub("", name).replace("_", " "),
         outer_label=outer_label,
+        named=tuple(named) if len(path) == 2 else (),
         unit=words.get("unit") or _unit(name, types, inherited, is_share=is_share),
         sentence=next((meta.description for meta in metas if meta.description), ""),
         note=words.get("note", ""),
         name=words.get("metric") or ".".join(path),
-        shown=tuple(shown),
+        shown=(*shown, *named),
         higher_is_better=words.get("higher_is_better", False),
         is_number=types in ({int}, {float}),
         is_whole=types == {int},

@@ -82,18 +82,18 @@ def share(part: float, whole: float) -> str:
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """Return a figure of a result with its unit: `unit` is s, us, per_s, ratio or count."""
+    """Return a figure of a result with its unit, a `Unit`."""
     if value is None:
         return MISSING
     if unit == "s":
         return latency(value)
-    if unit == "us":
-        return f"{count(value)} µs"
-    if unit == "per_s":
-        return f"{count(value)}/s"
     if unit == "ratio":
         return percent(value, 2)
-    return f"{value:.2f}" if value != int(value) and value < 10 else count(value)
+    if unit == "factor" or (value != int(value) and value < 10):
+        text = f"{value:.2f}"
+    else:
+        text = count(value)
+    return text + {"us": " µs", "ms": " ms", "per_s": "/s"}.get(unit, "")
 
 
 _HEAD_UNITS: dict[Unit, str] = {"s": "ms", "ms": "ms", "us": "µs", "per_s": "/s"}
@@ -122,7 +122,7 @@ def cell_of(field: Field, section: object) -> str:
         return milliseconds(value)
     if field.unit == "ratio":
         return percent(value, 2 if field.is_share else 0)
-    return count(round(value) if field.unit == "per_s" else value)
+    return in_unit(round(value) if field.unit == "per_s" else value, "count")
 
 
 def interval(value: Interval) -> str:

@@ -132,7 +132,9 @@ def table_of(
 
 def facts_of(section: Section, place: str = "table") -> tuple[tuple[str, str], ...]:
     """Return the rows of a table of one section: a row for each field that is shown at `place`."""
-    return tuple((field.label, cell_of(field, section)) for field in fields_in(type(section), place))
+    return tuple(
+        (field.label, cell_of(field, section)) for field in fields_in(type(section), place)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,16 @@ NO_FAULT = "none"
 class CourseStep(Section, frozen=True):
     """One step of a schedule as it was played."""
 
-    after_ms: Annotated[Amount, says("since the servers were empty")]
-    who: Annotated[str, says("a client, by its letter; empty: the servers")]
+    after_ms: Annotated[Amount, says("since the servers were empty", shown="table")]
+    who: Annotated[
+        str, says("a client, by its letter; empty: the servers", label="client", shown="table")
+    ]
     what: Annotated[
-        str, says("a call in the library's own words, what came of it, or what was done to it")
+        str,
+        says(
+            "a call in the library's own words, what came of it, or what was done to it",
+            shown="table",
+        ),
     ]
 
 

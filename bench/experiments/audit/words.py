@@ -5,12 +5,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell
+from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell, CourseStep
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent
 from bench.report.junit import Case, Suite
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, made, sheet_of
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, made, sheet_of, table_of
 
 # of audits
 UNSEEN = 0.05
@@ -97,14 +97,9 @@ def _course(cell: Cell, drivers: Sequence[str]) -> Part:
     again = shlex.join(
         ("lockbench", "audit", *drivers, "--library", cell.library, "--schedule", cell.schedule)
     )
-    rows = tuple((f"{step.after_ms:,.0f}", step.who, step.what) for step in cell.course)
-    return Part(
-        f"{cell.library}, {cell.schedule}{times}",
-        f"{cell.happened}. {promised}Again: {again}",
-        ("after ms", "client", "what"),
-        rows,
-        frozenset({1, 2}),
-    )
+    name = f"{cell.library}, {cell.schedule}{times}"
+    about = f"{cell.happened}. {promised}Again: {again}"
+    return table_of(CourseStep, name, about, cell.course)
 
 
 def _is_control(cell: Cell) -> bool:

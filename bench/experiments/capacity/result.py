@@ -62,9 +62,7 @@ class ProbedInstance(Section, frozen=True, kw_only=True):
 
     index: Annotated[Count, says("position among the instances", label="#", shown="table")]
     address: Annotated[str, says("host and port", label="instance", shown="table")]
-    cpu_ratio: Annotated[
-        Amount | None, says("its share of a core", label="CPU", shown="table")
-    ]
+    cpu_ratio: Annotated[Amount | None, says("its share of a core", label="CPU", shown="table")]
     cpu_us_per_command: Annotated[
         Amount | None, says("its CPU time", label="CPU/cmd", shown="table")
     ]
@@ -100,9 +98,7 @@ class Probe(Section, frozen=True, kw_only=True):
     completed_per_s: Annotated[
         Amount | None, says("acquires that returned", label="done", shown="table")
     ]
-    acquire_s: Annotated[
-        Latency, says("of those that got a lease", shown="table:p50,p99 data:p99")
-    ]
+    acquire_s: Annotated[Latency, says("of those that got a lease", shown="table:p50,p99 data:p99")]
     attainment: Annotated[
         Attainment | None,
         says(
@@ -188,9 +184,7 @@ class ClosedLoop(Section, frozen=True, kw_only=True):
     """One closed-loop run."""
 
     users: Annotated[Count, says("callers", label="callers", shown="table")]
-    achieved_per_s: Annotated[
-        Amount | None, says("leases granted", label="leases", shown="table")
-    ]
+    achieved_per_s: Annotated[Amount | None, says("leases granted", label="leases", shown="table")]
     acquire_s: Annotated[Latency, says("of those that got a lease", shown="table:p50,p99")]
     generator_cpu_ratio: Annotated[
         Amount | None,

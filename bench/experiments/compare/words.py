@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from bench.experiments.compare.result import ComparisonResult, Exact, Judged
-from bench.gates.threshold import FOREVER_S
+from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.verdict import TESTED_LEAST
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, percent, threshold_text
 from bench.report.html.plot import Bar, Column, Figure, forest
@@ -79,15 +79,7 @@ def _gate_names(result: ComparisonResult) -> str:
 
 def _short(metric: str) -> str:
     """A metric's name in a headline."""
-    name = (
-        metric.removeprefix("acquire.")
-        .removeprefix("cost.")
-        .removesuffix("_per_acquire")
-        .replace("_", " ")
-    )
-    return {"client cpu us per cycle": "CPU", "server cpu us per cycle": "server CPU"}.get(
-        name, name
-    )
+    return metric_text(metric).removeprefix("acquire.")
 
 
 def _untested(result: ComparisonResult) -> list[str]:
@@ -239,7 +231,7 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[str, str]]:
 def _exact(exact: Exact) -> str:
     if exact.skipped:
         return f"not counted: {exact.skipped}"
-    rows = [(metric_text(row.name), row.first, row.second) for row in exact.rows]
+    rows = [(row.name.replace("_", " "), row.first, row.second) for row in exact.rows]
     changed = [f"{name} {first:g} → {second:g}" for name, first, second in rows if first != second]
     same = ", ".join(f"{name} {first:g}" for name, first, second in rows if first == second)
     parts = changed
@@ -251,7 +243,7 @@ def _exact(exact: Exact) -> str:
 
 def metric_text(name: str) -> str:
     """A metric's name as a table has room for it."""
-    return name.removeprefix("cost.").replace("_us_per_cycle", " µs").replace("_", " ")
+    return find_metric(name).label if name.startswith("cost.") else name
 
 
 def suite(result: ComparisonResult) -> Suite:

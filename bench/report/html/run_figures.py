@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
-from bench.measure.latency import Latencies, Latency, OverTime
+from bench.measure.latency import AcquireOverTime, Latencies, Latency, OverTime
 from bench.measure.run_result import InjectedFault, RunResult, fields_of
 from bench.measure.words import fields_in
 from bench.report.figures import count, latency, percent, share
@@ -221,25 +221,24 @@ class _CourseFigures:
 
     def latency(self) -> Figure:
         """Percentiles of acquire, slice by slice."""
-        acquire = self._over.acquire
-        series = (
-            ("max", "slowest", "c5", acquire.max_s),
-            ("p99", "p99", "c2", acquire.p99_s),
-            ("p90", "p90", "c3", acquire.p90_s),
-            ("p50", "p50", "c1", acquire.p50_s),
-        )
+        columns = {
+            Column(one.name, one.unit, one.label): one.of(self._over.acquire)
+            for one in fields_in(AcquireOverTime)
+        }
         lines = [
-            Line(self._middles, [one or None for one in values], style, text)
-            for _, text, style, values in series
+            Line(self._middles, [one or None for one in values], style, column.label)
+            for (column, values), style in zip(
+                columns.items(), ("c1", "c3", "c2", "c5"), strict=True
+            )
         ]
         about = (
             f"Acquire latency from the intended start, {self._slice}; a percentile needs ten "
             "samples beyond it"
         )
-        y = latencies(value for *_, values in series for value in values if value)
-        columns = {Column(f"{name}_s", "s", name): values for name, *_, values in reversed(series)}
+        y = latencies(value for values in columns.values() for value in values if value)
         _, title = slowest_of(self._result) or (0.0, "No lease was acquired in the measured window")
-        return self._figure("latency-over-time", title, about, y, marks=lines, columns=columns)
+        marks = lines[::-1]
+        return self._figure("latency-over-time", title, about, y, marks=marks, columns=columns)
 
     def rate(self) -> Figure:
         """Leases granted per second; in open loop beside what was offered and what was due."""
