@@ -369,7 +369,7 @@ class AcquireOverTime(Section, frozen=True, kw_only=True):
     p50_s: Annotated[tuple[Amount | None, ...], says("half took no longer")]
     p90_s: Annotated[tuple[Amount | None, ...], says("90 % took no longer")]
     p99_s: Annotated[tuple[Amount | None, ...], says("99 % took no longer")]
-    max_s: Annotated[tuple[Amount | None, ...], says("the longest")]
+    max_s: Annotated[tuple[Amount | None, ...], says("the longest", label="slowest")]
 
 
 class OverTime(Section, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.frame.showing import append_line, require_table
-from bench.gates.threshold import USUAL
+from bench.gates.threshold import shown_at
 from tests.bench.whole_run import SAMPLE, run_of
 
 
@@ -40,7 +40,7 @@ def test_every_usual_figure_and_every_key_of_a_scenario_has_a_column(tmp_path: P
         line.split(",") for line in (tmp_path / "runs.csv").read_text("utf-8").splitlines()[:1]
     ]
     assert {name.removesuffix("_s") for name in columns} >= {
-        name.removesuffix("_s") for name in USUAL
+        metric.name for metric in shown_at("several")
     }
     assert {"recipe", "instances", "fsync", "hold.ms", "faults", "thresholds"} <= set(columns)
 
