@@ -215,15 +215,28 @@ def _thresholds(result: RunResult) -> Iterator[Sentence]:
         yield Sentence("threshold", text, styles.get(entry.status, DOUBTFUL))
 
 
-def _outcomes(result: RunResult) -> Sentence:
+def endings(result: RunResult) -> list[str]:
+    """How acquires ended, in shares: `contended 1.1 %`."""
     retried = result.scenario.retry.unreachable
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
     shares = {one: one.value(result.outcome_shares) for one in fields_in(OutcomeShares)}
-    parts = [
+    return [
         f"{one.label} {percent(ratio)}{how.get(one.label, '')}"
         for one, ratio in shares.items()
         if ratio
     ]
+
+
+def margins(result: RunResult) -> str:
+    """How many votes beyond the quorum leases had, in shares: `2: 97.9 %, 1: 2.1 %`."""
+    counts = result.votes.margin
+    whole = sum(counts.values())
+    ordered = sorted(counts, key=int, reverse=True)
+    return ", ".join(f"{margin}: {share(counts[margin], whole)}" for margin in ordered)
+
+
+def _outcomes(result: RunResult) -> Sentence:
+    parts = endings(result)
     nothing = "nothing was recorded in the measured window"
     unserved = result.waiting.unserved
     callers = result.waiting.asked
@@ -241,18 +254,11 @@ def _outcomes(result: RunResult) -> Sentence:
 
 
 def _attempts(result: RunResult) -> Sentence:
-    margins = result.votes.margin
-    votes = result.votes
     mean = result.attempts.mean
-    whole = sum(margins.values())
-    shown = ", ".join(
-        f"{margin}: {share(margins[margin], whole)}"
-        for margin in sorted(margins, key=int, reverse=True)
-    )
-    lost = [*in_words(votes)]
+    lost = [*in_words(result.votes)]
     parts = ["none" if mean is None else f"{mean:.2f} per lease"]
-    if shown:
-        parts.append(f"vote margin {shown}")
+    if shares := margins(result):
+        parts.append(f"vote margin {shares}")
     parts += lost
     return Sentence("attempts", " · ".join(parts), DOUBTFUL if lost else "")
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from bench.measure.histogram import SAMPLES_BEYOND, Histogram, highest_of_bucket
 from bench.measure.latency import AcquireOverTime, Latencies, Latency, OverTime
-from bench.measure.run_result import InjectedFault, RunResult, fields_of
+from bench.measure.run_result import InjectedFault, RunResult
 from bench.measure.words import fields_in
-from bench.report.figures import count, latency, percent, share
+from bench.report.figures import count, latency, percent
 from bench.report.html.plot import Area, Band, Cell, Column, Figure, Line, Mark, plot
 from bench.report.html.scale import (
     Scale,
@@ -26,6 +26,7 @@ from bench.report.html.scale import (
     number_tick,
     percentiles,
 )
+from bench.report.summary import endings, margins
 
 # Points (1 ÷ (1 − share), seconds).
 Curve = list[tuple[float, float]]
@@ -269,13 +270,10 @@ class _CourseFigures:
 
     def outcomes(self) -> Figure:
         """How acquires ended, as shares."""
-        shares = fields_of(self._result.outcome_shares)
         counts = self._over.outcomes
-        endings = ", ".join(
-            f"{name.replace('_', ' ')} {percent(ratio)}" for name, ratio in shares.items() if ratio
-        )
+        shares = ", ".join(endings(self._result))
         title = (
-            f"Acquires ended: {endings}" if endings else "No acquire was due in the measured window"
+            f"Acquires ended: {shares}" if shares else "No acquire was due in the measured window"
         )
         about = f"Share of the acquires due in each slice, by outcome, {self._slice}"
         columns = {
@@ -289,32 +287,26 @@ class _CourseFigures:
 
     def votes(self) -> Figure:
         """Vote margins as shares, and split votes."""
-        margins = sorted(self._over.margin, key=int, reverse=True)
-        whole = self._result.votes.margin
+        ordered = sorted(self._over.margin, key=int, reverse=True)
         split = self._result.split_votes
-        total = sum(whole.values())
-        margin_shares = ", ".join(
-            f"{margin} in {share(whole[margin], total)}" for margin in sorted(whole, key=int)[::-1]
-        )
+        shares = margins(self._result)
         rounds = f"{count(split.count)} split votes" + (
             f" ({percent(split.ratio)} of the rounds)" * bool(split.count)
         )
         title = (
-            f"Vote margin {margin_shares}; {rounds}"
-            if margin_shares
-            else f"No lease's round closed; {rounds}"
+            f"Vote margin {shares}; {rounds}" if shares else f"No lease's round closed; {rounds}"
         )
         about = (
             "Share of leases by granted votes beyond the quorum when the round closed, "
             f"{self._slice}"
         )
         columns = {
-            Column(f"margin_{m}", "count", f"margin {m}"): self._over.margin[m] for m in margins
+            Column(f"margin_{m}", "count", f"margin {m}"): self._over.margin[m] for m in ordered
         }
-        good = ("good", "c1", "c3", "c4", *["c5"] * len(margins))
+        good = ("good", "c1", "c3", "c4", *["c5"] * len(ordered))
         styles = {
             column: "bad" if int(margin) < 0 else style
-            for column, margin, style in zip(columns, margins, good, strict=False)
+            for column, margin, style in zip(columns, ordered, good, strict=False)
         }
         columns[Column("split_votes", "count", "split votes")] = self._over.split_votes
         return self._shares("votes", title, about, styles, columns)
