@@ -178,7 +178,7 @@ def _samples(metric: Metric, result: Figures) -> int:
     """How many samples a figure of a distribution rests on; 0 for other figures."""
     if metric.path[0] != "latency_s":
         return 0
-    section: Latency | AllAcquires = result.latency_s.figure(metric.path[1])
+    section: Latency | AllAcquires = result.latency_s.value_of(metric.path[1])
     return section.count
 
 

@@ -93,7 +93,7 @@ class Cost(Section, frozen=True, kw_only=True):
         Amount | None,
         says(
             "rounds (all instances in parallel) and releases",
-            label="round trips",
+            label="trips",
             shown="line several",
         ),
     ]

@@ -41,7 +41,7 @@ class Section(Struct, frozen=True, kw_only=True):
     def __getitem__(self, name: str) -> object:
         return getattr(self, name)
 
-    def figure(self, name: str) -> Any:
+    def value_of(self, name: str) -> Any:
         """Return what its tables show of a field."""
         return getattr(self, name)
 

@@ -93,7 +93,7 @@ class Field:
         """Return what `section` has there; None where a section on the way is not known."""
         value: Any = section
         for name in self.path:
-            value = None if value is None else value.figure(name)
+            value = None if value is None else value.value_of(name)
         return value
 
     def value(self, section: object) -> float | None:

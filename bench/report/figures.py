@@ -89,10 +89,9 @@ def in_unit(value: float | None, unit: str) -> str:
         return latency(value)
     if unit == "ratio":
         return percent(value, 2)
-    if unit == "factor" or (value != int(value) and value < 10):
-        text = f"{value:.2f}"
-    else:
-        text = count(value)
+    if unit == "factor":
+        return f"{value:.3g}"
+    text = f"{value:.2f}" if value != int(value) and value < 10 else count(value)
     return text + {"us": " µs", "ms": " ms", "per_s": "/s"}.get(unit, "")
 
 

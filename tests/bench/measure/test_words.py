@@ -28,7 +28,9 @@ class Sampled(Section, frozen=True, kw_only=True):
     ] = None
     looked_per_s: Annotated[Amount, says("look-ups", shown="table", metric="looks")] = 0.0
     steps: Annotated[Count, says("of all look-ups", shown="line")] = 0
-    cache: Annotated[Cache | None, says("what remembers", shown="table:hits_ratio")] = None
+    cache: Annotated[
+        Cache | None, says("what remembers", shown="table:hits_ratio data:hits_ratio")
+    ] = None
     wait_s: Annotated[Latency | None, says("waits", shown="table:p99")] = None
     chance: Annotated[Interval, says("that it is there", shown="table")] = Interval(0.5, 0.25, 0.75)
 
@@ -64,7 +66,7 @@ def test_a_figure_is_a_row_of_its_sections_facts_and_part_of_its_line() -> None:
 
 def test_a_figure_is_data_of_a_picture() -> None:
     assert data_of(Sampled, [SAMPLE]) == (
-        [Column("took_s", "s", "look-up"), Column("cache_hits_ratio", "ratio", "hits")],
+        [Column("took_s", "s", "look-up"), Column("cache_hits_ratio", "ratio", "cache hits")],
         [[0.0125, 0.875]],
     )
 
