@@ -177,7 +177,7 @@ def test_turns_that_were_passed_between_processes_are_told_with_who_waited(resul
     result["waiting"] = {"jain": 0.9981, "longest_s": 0.1521, "wakeups": 1430, "polls": 6}
     text = text_of(result, 200)
     assert (
-        "\nwaits      longest 152 ms · Jain 0.998 · turns passed between processes 1,430 "
+        "\nwaits      Jain 0.998 · longest 152 ms · turns passed between processes 1,430 "
         "· polls 6\n" in text
     )
 

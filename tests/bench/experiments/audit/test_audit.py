@@ -257,7 +257,7 @@ def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not(
     shown = result(wrong, unknown, planted, cell("rslock", "holds"))
     parts = evidence(shown)
     assert [part.name.partition(",")[0] for part in parts] == ["redlock-py", "pottery"]
-    assert parts[0].rows == (("12", "A", "dlm.lock(<name>)"), ("13", "", "server 3: killed"))
+    assert parts[0].rows == (("12.4", "A", "dlm.lock(<name>)"), ("13", "", "server 3: killed"))
     assert "lockbench audit --library redlock-py --schedule one-stopped" in parts[0].about
     far = structs.replace(shown, command=("lockbench", "audit", "--drivers", "d", "--quick"))
     assert "lockbench audit --drivers d --library redlock-py" in evidence(far)[0].about
