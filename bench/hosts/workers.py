@@ -12,9 +12,9 @@ import numpy as np
 from bench.hosts.share import BUCKETS, budget_per_s, read_folds, read_led
 from bench.measure.clocks import Clock, Who
 from bench.measure.histogram import SumsState
+from bench.measure.load_worker import LoadWorker
 from bench.measure.outcomes import acquired
 from bench.measure.record import CALLERS_PER_WORKER, Records
-from bench.measure.run_result import LoadWorker
 from bench.measure.workers import WorkerNote, cpu_ratio, merged
 
 Clocks = Mapping[tuple[int, int], Clock]
