@@ -60,8 +60,8 @@ class ResourceUse(Section, frozen=True):
 class ProbedInstance(Section, frozen=True, kw_only=True):
     """One instance while it was loaded."""
 
-    index: Annotated[Count, says("position among the instances", label="#", shown="table")]
     address: Annotated[str, says("host and port", label="instance", shown="table")]
+    index: Annotated[Count, says("position among the instances", label="#", shown="table")]
     cpu_ratio: Annotated[Amount | None, says("its share of a core", label="CPU", shown="table")]
     cpu_us_per_command: Annotated[
         Amount | None, says("its CPU time", label="CPU/cmd", shown="table")

@@ -52,6 +52,11 @@ DROPPED = {
     ".calibration[].probable_by_outcome.expected",
     ".calibration[].probable_by_holders",
     ".calibration[].as_expected",
+    *(
+        f"{where}.{name}"
+        for where in (".scenario", ".points[].scenario", ".sides[].scenario")
+        for name in ("merge_releases", "wait_for_own")
+    ),
     ".contention[].start_skew_s",
     ".contention[].processes",
     ".retries[].processes",

@@ -130,7 +130,7 @@ def test_nothing_is_cut_off(width: int) -> None:
         "95 % sure: 99.41 % to 99.58 %",
         "5,000/s holds",
         "they agree",
-        "#2 127.0.0.1:40000",
+        "127.0.0.1:40000 2",
         "97 %",
     ):
         assert needed in " ".join(text.split())
