@@ -17,7 +17,6 @@ from statistics import median
 from typing import Annotated, Self
 
 import numpy as np
-from msgspec.structs import replace
 
 from bench.measure.section import Section, Share, says
 
@@ -73,22 +72,6 @@ class Spread(Section, frozen=True, kw_only=True):
         """Median, lowest and highest of the values, at least one."""
         numbers = [float(value) for value in values]
         return cls(median=median(numbers), low=min(numbers), high=max(numbers))
-
-    @classmethod
-    def of_rounds(cls, values: Iterable[float]) -> Self:
-        """As `of`, with the interval of 95 % instead of lowest and highest; of fewer than six
-        values there is none."""
-        numbers = [float(value) for value in values]
-        whole = cls.of(numbers)
-        sure = paired_shift(numbers, 0.95)
-        low = max(whole.low, sure.low)
-        high = min(whole.high, sure.high)
-        return cls(median=whole.median, low=min(whole.median, low), high=max(whole.median, high))
-
-    def stretched_to(self, other: Self) -> Self:
-        """The same, as far as the near end of what `other` spans: what is between two that do not
-        meet is not known."""
-        return replace(self, low=min(self.low, other.high), high=max(self.high, other.low))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from bench.topology.fleet import start_fleet
 from lockcore import AsyncRedlock, Denied, Lease, Outcome, Redlock
 from lockcore.otel import instrument
 from tests.contest.clients.loops import LoadOrder, run_blocking, run_tasks
-from tests.contest.judge import INSTANCES, bar_of
+from tests.contest.judge import INSTANCES, bar_of, spread_of_rounds
 from tests.contest.machine import Machine, two_cores
 from tests.contest.peers import Show
 from tests.contest.result import BUSY_RATIO, Bar, Conditions, SpeedResult
@@ -103,7 +103,7 @@ def _bars(shell: str, rounds: int, urls: Sequence[str], show: Show) -> Iterator[
     if not took:
         raise EnvironmentNotReadyError(f"{shell} got no round done; try again on a quieter machine")
     plain_us = paired_shift([us[0] for us in took], CONFIDENCE).shift
-    null = Spread.of_rounds(us[-1] - us[0] for us in took)
+    null = spread_of_rounds(us[-1] - us[0] for us in took)
     for index, (how, bar) in enumerate(BARS.items(), 1):
         added = paired_shift([us[index] - us[0] for us in took], CONFIDENCE)
         where = f"{SHELLS[shell]} callers, {plain_us:.1f} µs a cycle: what lockcore.otel adds"

@@ -18,7 +18,7 @@ from operator import truediv
 from statistics import median
 from typing import Literal
 
-from bench.measure.statistics import Spread
+from bench.measure.statistics import Spread, paired_shift
 from bench.measure.verdict import (
     INTERRUPTED,
     NOT_KNOWN,
@@ -159,6 +159,25 @@ def usual_pace(rows: Iterable[Sequence[RoundFigures]]) -> float | None:
     return median(took_us) if took_us else None
 
 
+def spread_of_rounds(values: Iterable[float]) -> Spread:
+    """Median and interval of 95 %; of fewer than six values lowest and highest, as there is no
+    such interval."""
+    numbers = [float(value) for value in values]
+    whole = Spread.of(numbers)
+    sure = paired_shift(numbers, 0.95)
+    low = max(whole.low, sure.low)
+    high = min(whole.high, sure.high)
+    return Spread(median=whole.median, low=min(whole.median, low), high=max(whole.median, high))
+
+
+def stretched(spread: Spread, other: Spread) -> Spread:
+    """`spread`, as far as the near end of what `other` spans: what is between two that do not meet
+    is not known."""
+    return Spread(
+        median=spread.median, low=min(spread.low, other.high), high=max(spread.high, other.low)
+    )
+
+
 def compared(
     ours: Sequence[RoundFigures],
     theirs: Sequence[RoundFigures | None],
@@ -185,8 +204,8 @@ def compared(
         results = [how(our, their) for our, their in values if 0 < their < math.inf]
         if not results:
             return None, not quiet
-        spreads.append(Spread.of_rounds(results))
-    return spreads[0].stretched_to(spreads[1]), not quiet
+        spreads.append(spread_of_rounds(results))
+    return stretched(*spreads), not quiet
 
 
 def _value(figures: RoundFigures | None, figure: Figure) -> float:
