@@ -156,9 +156,10 @@ def test_a_run_that_does_not_stand_by_its_figures_is_made_again_and_is_no_row(
     runs = [bad, good]
     monkeypatch.setattr(speeds, "_run", lambda *_: runs.pop(0) if runs else bad)
     entry = SpeedEntry("lockbench run", locust="fast")
-    assert figures_of_run(entry, None, 1.0).cycles_per_s == good.rate.achieved_per_s
+    no_fleet: Any = None
+    assert figures_of_run(entry, no_fleet, 1.0).cycles_per_s == good.rate.achieved_per_s
     with pytest.raises(EnvironmentNotReadyError, match="lockbench run gave no figures"):
-        figures_of_run(entry, None, 1.0)
+        figures_of_run(entry, no_fleet, 1.0)
 
 
 def test_who_gives_no_figures_misses_its_bars_and_the_others_go_on(
