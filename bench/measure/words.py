@@ -28,7 +28,18 @@ from dataclasses import dataclass
 from functools import cache
 from inspect import getmembers
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypedDict,
+    Union,
+    Unpack,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from msgspec import Meta
 
@@ -37,30 +48,24 @@ Unit = Literal["s", "us", "ms", "per_s", "ratio", "factor", "count", "text"]
 _UNIT = re.compile(r"(?:^|_)(per_s|us|ms|s|ratio)(?=$|_per_)")
 
 
-def says(
-    sentence: str,
-    *,
-    label: str = "",
-    unit: Unit | None = None,
-    shown: str = "",
-    note: str = "",
-    metric: str = "",
-    higher_is_better: bool = False,
-) -> Meta:
-    """Return what a field of a result means, and its words.
+class Words(TypedDict, total=False):
+    """What a field says beside its sentence.
 
     `label`: its name wherever it is shown; `unit`: only where its name does not tell; `shown`: the
     places that show it, parted by spaces; `note`: what a roomy terminal adds; `metric`: its name in
     a limit, where that is not its path."""
-    words = {
-        "label": label,
-        "unit": unit,
-        "shown": shown,
-        "note": note,
-        "metric": metric,
-        "higher_is_better": higher_is_better,
-    }
-    return Meta(description=sentence, extra={name: word for name, word in words.items() if word})
+
+    label: str
+    unit: Unit
+    shown: str
+    note: str
+    metric: str
+    higher_is_better: bool
+
+
+def says(sentence: str, **words: Unpack[Words]) -> Meta:
+    """Return what a field of a result means, and its words."""
+    return Meta(description=sentence, extra={**words})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,6 @@ class Field:
     outer_label: str
     named: tuple[str, ...]
     unit: Unit
-    sentence: str
     note: str
     name: str
     shown: tuple[str, ...]
@@ -149,7 +153,6 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
         outer_label=outer_label,
         named=tuple(named) if len(path) == 2 else (),
         unit=words.get("unit") or _unit(name, types, inherited, is_share=is_share),
-        sentence=next((meta.description for meta in metas if meta.description), ""),
         note=words.get("note", ""),
         name=words.get("metric") or ".".join(path),
         shown=(*shown, *named),
