@@ -4,11 +4,12 @@ from typing import Any
 
 from bench.experiments.compare.result import ComparedRun, Judged, RunSafety
 from bench.measure.run_result import JudgedThreshold
+from bench.measure.verdict import TESTED_LEAST
 
 
 def compared_run(side: int = 0, status: Any = "pass", **more: Any) -> ComparedRun:
     """A run of a side that ended well, unless `status` says otherwise."""
-    safety = RunSafety(verdict="SAFE", service_faults=0)
+    safety = RunSafety(verdict="SAFE", service_faults=0, tested_leases=TESTED_LEAST)
     usual = {"pair": 0, "id": "x", "reasons": ("so it was",), "generator_cpu_ratio": None}
     return ComparedRun(
         side=side,

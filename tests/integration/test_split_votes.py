@@ -2,7 +2,6 @@
 nothing is left behind."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -15,11 +14,11 @@ from bench.experiments.split_votes import experiment as split_votes
 from bench.experiments.split_votes import plan as split_plan
 from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.experiment import Driver
-from bench.experiments.split_votes.judge import calibration_row, double_grants, ending_of, rounds_of
-from bench.experiments.split_votes.plan import ORDERS, Attempt, Block, Contest, RetrySettings
+from bench.experiments.split_votes.judge import calibration_row, double_grants, rounds_of
+from bench.experiments.split_votes.plan import ORDERS, Contest, RetrySettings
 from bench.experiments.split_votes.result import SplitVotesResult
 from bench.topology.fleet import Fleet, start_fleet
-from lockcore import Outcome, Vote
+from lockcore import Outcome
 from tests.conftest import Ended
 from tests.integration.locust_runs import cut_short, keys, result_in, started
 
@@ -51,30 +50,22 @@ class NoShuffle(Random):
 # -- calibration -----------------------------------------------------------------------------------
 
 
-def test_votes_shared_by_chance_split_as_the_closed_form_says(fleet: Fleet) -> None:
-    rng = Random(1)
-    with Driver(fleet.urls, PREFIX) as driver:
-        rounds = [driver.round(3, number, rng) for number in range(1000)]
-    row = calibration_row(5, 3, rounds)
+@pytest.mark.parametrize(("instances", "chance"), [(5, 0.370), (4, 2 / 3)])
+def test_votes_shared_by_chance_split_as_the_closed_form_says(
+    fleet: Fleet, instances: int, chance: float
+) -> None:
+    with Driver(fleet.urls[:instances], PREFIX) as driver:
+        endings = driver.rounds(3, 1000, Random(1))
+    row = calibration_row(instances, 3, endings)
+    assert row.closed_form == pytest.approx(chance, abs=0.01)
     assert row.misses == ()
     assert row.split_rate.low < row.closed_form < row.split_rate.high
-    assert row.endings.unproven == row.endings.unreachable == 0
     assert keys(fleet) == 0
-
-
-def test_at_even_n_the_attempts_own_outcome_shows_it_too(fleet: Fleet) -> None:
-    with Driver(fleet.urls[:4], PREFIX) as driver:
-        rounds = [driver.round(3, number, Random(number)) for number in range(1000)]
-    row = calibration_row(4, 3, rounds)
-    assert row.misses == ()
-    assert row.closed_form == pytest.approx(2 / 3, abs=0.01)
-    assert row.probable_by_outcome.rate > 0.5
 
 
 def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
     with Driver(fleet.urls, PREFIX) as driver:
-        rounds = [driver.round(3, number, NoShuffle(1)) for number in range(200)]
-    row = calibration_row(5, 3, rounds)
+        row = calibration_row(5, 3, driver.rounds(3, 200, NoShuffle(1)))
     assert row.misses
     assert row.split_rate.rate == 0, "the first contender takes all"
 
@@ -83,47 +74,33 @@ def test_an_order_that_is_not_shuffled_is_noticed(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_contenders_start_together_and_at_most_one_wins(
-    contenders: Contenders, fleet: Fleet, order: str
-) -> None:
-    rounds: list[tuple[Attempt, ...]] = []
-    for first in range(1 + 1000 * ORDERS.index(order), 1 + 1000 * ORDERS.index(order) + 100, 20):
-        trials = contenders.run(Block(first, 20, Contest(5, order)))
-        assert list(trials) == list(range(first, first + 20))
-        for attempts in trials.values():
-            assert sorted(attempt.contender for attempt in attempts) == [0, 1, 2, 3, 4], (
-                "one attempt each"
-            )
-            assert sum(attempt.is_won for attempt in attempts) <= 1
-            assert double_grants(attempts) == 0
-            rounds += [round_ for round_ in rounds_of(attempts) if len(round_) > 1]
+def test_contenders_start_together_and_at_most_one_wins(contenders: Contenders, order: str) -> None:
+    met = 0
+    for _ in range(100):
+        attempts = contenders.run(Contest(5, order))
+        assert [attempt.contender for attempt in attempts] == [0, 1, 2, 3, 4], "one attempt each"
+        assert sum(attempt.is_won for attempt in attempts) <= 1
+        assert double_grants(attempts) == 0
+        assert all(attempt.started_ns < attempt.decided_ns for attempt in attempts)
+        assert Outcome.UNREACHABLE not in {attempt.outcome for attempt in attempts}
+        met += any(len(round_) > 1 for round_ in rounds_of(attempts))
         # on a busy machine fewer of them have a core at the same time
-        if len(rounds) >= 10:
+        if met >= 10:
             break
-    assert len(rounds) >= 10, "released together, they meet"
-    endings = Counter(ending_of(round_) for round_ in rounds)
-    assert endings["unreachable"] == 0
-    assert keys(fleet) == 0
+    assert met >= 10, "released together, they meet"
 
 
-def test_records_are_whole_and_in_order(contenders: Contenders) -> None:
+def test_who_loses_leaves_no_key_behind(contenders: Contenders, fleet: Fleet) -> None:
+    before = keys(fleet)
     for order in ORDERS:
-        for attempts in contenders.run(
-            Block(5000 + 100 * ORDERS.index(order), 5, Contest(4, order))
-        ).values():
-            for attempt in attempts:
-                assert len(attempt.votes) == 5
-                for cast in attempt.votes:
-                    assert cast.vote in (Vote.GRANTED, Vote.REFUSED)
-                    assert attempt.started_ns <= cast.sent_ns < cast.replied_ns
-                    assert cast.release_sent_ns > 0, "given back, won or lost"
-                assert attempt.started_ns < attempt.decided_ns
-                if attempt.is_won:
-                    assert attempt.decided_ns <= attempt.lease_end_ns < attempt.valid_until_ns
+        grants = sum(attempt.is_won for attempt in contenders.run(Contest(5, order)))
+        # The winner keeps its lease, on a quorum of the instances at least.
+        before += 5 * grants
+    assert keys(fleet) <= before
 
 
 def test_starts_are_spread_as_asked(contenders: Contenders) -> None:
-    spread = contenders.run(Block(6000, 20, Contest(4, "parallel", spread_ms=40.0))).values()
+    spread = [contenders.run(Contest(4, "parallel", spread_ms=40.0)) for _ in range(20)]
     skews_ms = sorted(
         max(a.started_ns for a in one) / 1e6 - min(a.started_ns for a in one) / 1e6
         for one in spread
@@ -131,20 +108,18 @@ def test_starts_are_spread_as_asked(contenders: Contenders) -> None:
     assert 10 < skews_ms[10] < 60
 
 
-def test_who_retries_goes_on_until_somebody_wins(contenders: Contenders, fleet: Fleet) -> None:
-    trials = contenders.run(
-        Block(7000, 30, Contest(5, "random", retry=RetrySettings("full-jitter", 20.0)))
-    )
-    assert all(sum(attempt.is_won for attempt in attempts) == 1 for attempts in trials.values())
-    assert max(map(len, trials.values())) > 5, "somebody tried again"
-    assert {attempt.outcome for attempts in trials.values() for attempt in attempts} == {
+def test_who_retries_goes_on_until_somebody_wins(contenders: Contenders) -> None:
+    contest = Contest(5, "random", retry=RetrySettings("full-jitter", 20.0))
+    trials = [contenders.run(contest) for _ in range(30)]
+    assert all(sum(attempt.is_won for attempt in attempts) == 1 for attempts in trials)
+    assert max(map(len, trials)) > 5, "somebody tried again"
+    assert {attempt.outcome for attempts in trials for attempt in attempts} == {
         Outcome.ACQUIRED,
         Outcome.CONTENDED,
     }
-    assert keys(fleet) == 0
 
 
-def test_a_contender_that_is_killed_ends_the_block_in_one_sentence(
+def test_a_contender_that_is_killed_ends_the_trial_in_one_sentence(
     fleet: Fleet, tmp_path: Path
 ) -> None:
     before = set(psutil.Process().children())
@@ -155,7 +130,7 @@ def test_a_contender_that_is_killed_ends_the_block_in_one_sentence(
         with pytest.raises(
             EnvironmentNotReadyError, match=r"contender \d ended early \(signal 9\)"
         ):
-            contenders.run(Block(8000, 3, Contest(2, "parallel")))
+            contenders.run(Contest(2, "parallel"))
     assert not any(member.is_running() for member in members)
 
 

@@ -15,7 +15,6 @@ from lockcore.engine.attempt import Acquisition
 from lockcore.engine.engine import Engine
 from lockcore.facts.membership import Hello
 from lockcore.facts.model import Lease
-from lockcore.rounds.resp import bulk
 from lockcore.rounds.rounds import SetRound
 from lockcore.settings import RetryPolicy
 from tests.doubles.keyspace import Keyspace
@@ -99,10 +98,6 @@ class House:
         town.commands[kind] += 1
         if kind == "PUBLISH":
             return b":%d\r\n" % town.publish(index, *command[1:])
-        if kind == "GETRANGE":
-            start = int(command[2])
-            end = int(command[3])
-            return bulk((town.servers[index].get(command[1]) or b"")[start : end + 1])
         return town.servers[index].run(command)
 
     def asks(self, wait_ms: float = 60_000) -> Caller:

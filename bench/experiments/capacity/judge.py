@@ -552,13 +552,7 @@ def earned(result: CapacityResult) -> CapacityResult:
     slo = read_slo(result.slo)
     plan = CapacityPlan((), slo, result.target_rate_per_s, fixed_users=False, budget_s=0.0)
     points = tuple(_earned_point(point, plan) for point in result.points)
-    stopped = result.stopped
-    # Results from before 2026-11-27 have no `stopped`; their reasons name it.
-    if stopped is None:
-        point_reasons = {reason for point in points for reason in point.reasons}
-        unknown = [reason for reason in result.verdict.reasons if reason not in point_reasons]
-        stopped = "; ".join(unknown) if result.verdict.word == words.INCONCLUSIVE.text else ""
-    verdict = judge_capacity(points, stopped=stopped, interrupted=result.interrupted)
+    verdict = judge_capacity(points, stopped=result.stopped, interrupted=result.interrupted)
     return replace(result, points=points, verdict=verdict)
 
 

@@ -26,8 +26,6 @@ class Seen(Enum):
 
     HELD = "held"
     MISSED = "missed"
-    # only in results from before 2026-11-23
-    CLEARLY_MISSED = "missed by far"
     # The generator may be why it missed.
     SATURATED = "saturated"
     # The machine kept the load process from running.
@@ -137,9 +135,7 @@ class Capacity(Section, frozen=True, kw_only=True):
     high: Annotated[Amount | None, says("upper end; null: too few probes missed for one")]
     at_least: Annotated[bool, says("nothing but the generator, or nothing at all, bounds it above")]
     likely: Annotated[Amount | None, says("its middle; null: not both ends are known")] = None
-    sure: Annotated[
-        Share | None, says("of it; null before 2026-11-23: then low held, high did not")
-    ] = None
+    sure: Annotated[Share, says("how sure the interval is")] = 0.95
     as_it_is: Annotated[
         bool, says("of this machine as it is now: misses of its pauses are in it")
     ] = False
@@ -218,9 +214,7 @@ class CapacityResult(Document, frozen=True, kw_only=True):
     slo: Annotated[tuple[str, ...], says("expressions that must all hold")]
     target_rate_per_s: Annotated[Amount | None, says("the rate whose headroom was asked for")]
     points: Annotated[tuple[CapacityPoint, ...], says("as many as were begun")]
-    stopped: Annotated[
-        str | None, says("why not all was probed; empty: nothing stopped it; null: older")
-    ] = None
+    stopped: Annotated[str, says("why not all was probed; empty: nothing stopped it")] = ""
 
 
 def point_name(variables: Mapping[str, str]) -> str:

@@ -25,9 +25,7 @@ from bench.report.junit import Case, Suite
 from bench.report.sheet import Columns, Part, Sheet, made, sheet_of, table, table_of
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
-_SEEN = {Seen.HELD: ("good", "held the SLO")} | dict.fromkeys(
-    (Seen.MISSED, Seen.CLEARLY_MISSED), ("bad", "missed it")
-)
+_SEEN = {Seen.HELD: ("good", "held the SLO"), Seen.MISSED: ("bad", "missed it")}
 
 
 def _near(point: CapacityPoint) -> Probe | None:
@@ -161,7 +159,7 @@ def _bracket(point: CapacityPoint) -> str:
         ends = f"≥ {low}"
     else:
         ends = f"{low}–{high}"
-    return f"{ends} leases/s" + (f", {percent(capacity.sure, 0)} sure," if capacity.sure else "")
+    return f"{ends} leases/s, {percent(capacity.sure, 0)} sure,"
 
 
 def rate_text(rate: float | None) -> str:
@@ -189,7 +187,7 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
     yield "answer", answer(point, result)
     if point.headroom:
         yield "target", _headroom(point, point.headroom, result)
-    missed = outcomes[Seen.MISSED] + outcomes[Seen.CLEARLY_MISSED]
+    missed = outcomes[Seen.MISSED]
     spoilt = outcomes[Seen.SATURATED]
     tally = f"{counted(len(point.probes), 'probe')}, {outcomes[Seen.HELD]} held, {missed} missed"
     tally += f", {spoilt} spoilt by the generator" if spoilt else ""

@@ -9,7 +9,13 @@ Ctrl-C came is judged and kept.
 from collections.abc import Iterator
 
 from bench.experiments.compare.costs import count_exactly
-from bench.experiments.compare.judge import ComparisonRequest, earned, judge_figures, verdict_over
+from bench.experiments.compare.judge import (
+    MISSED,
+    ComparisonRequest,
+    earned,
+    judge_figures,
+    verdict_over,
+)
 from bench.experiments.compare.pairs import CompareOrder, Comparison, Rounds, run_pairs, take_turns
 from bench.experiments.compare.result import (
     ComparedSide,
@@ -99,7 +105,7 @@ def _answer(
         repeated_pairs=rounds.repeated,
         stopped=rounds.stopped,
         sharp=plan.cpu_share < 1,
-        missed_ratio=question.missed,
+        missed_ratio=MISSED,
         metrics=tuple(judge_figures(question, rounds.runs)),
         exact=exact,
         thresholds=(),

@@ -78,10 +78,11 @@ Costs = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """What is asked of runs: by whom (`labels` of the sides, those of `noise` are an A/A), by which
-    figures, `looks` of a gate, what share of the tolerance CPU is allowed, and how often a gate may
-    miss what is worse (None: as often as it may give a false alarm over one figure). It is the same
-    for runs made now and for those of a stored result."""
+    """What is asked of runs. It is the same for runs made now and for those of a stored result.
+
+    `labels`: of the sides; `noise`: the sides that are an A/A; `cpu_share`: what share of the
+    tolerance CPU is allowed; `looks`: of a gate.
+    """
 
     kind: Kind
     labels: Sequence[str]
@@ -92,7 +93,6 @@ class ComparisonRequest:
     cpu_share: float
     looks: Sequence[int]
     paired: bool
-    missed: float | None = MISSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,9 @@ def gate_confidence(metrics: int, looks: int = 1) -> float:
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
-def gate_shift(
-    values: Callable[[float], Shift], missed: float | None, metrics: int, looks: int
-) -> Shift:
+def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
     """Return the shift of a gate, whose `low` end is that of `gate_confidence` and whose `high` end
-    is wrong in `missed` of all gates at most. `values`: the shift with the interval of a
+    is wrong in MISSED of all gates at most. `values`: the shift with the interval of a
     confidence.
 
     PASS needs the high end of *every* metric within its tolerance. So the chance of a wrong PASS is
@@ -145,9 +143,7 @@ def gate_shift(
     Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
     """
     worse = values(gate_confidence(metrics, looks))
-    if missed is None:
-        return worse
-    return replace_fields(worse, high=values(1 - 2 * missed / looks).high)
+    return replace_fields(worse, high=values(1 - 2 * MISSED / looks).high)
 
 
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
@@ -196,12 +192,11 @@ def judge_figure(
     *,
     metrics: int = 1,
     looks: int = 1,
-    missed: float | None = MISSED,
 ) -> Judged:
     """Judge one figure of two sides, the baseline's values first.
 
-    For a gate it is one of `metrics` that count at each of `looks` (`missed`: see
-    `ComparisonRequest`). Else: whether they differ, and by how much."""
+    For a gate it is one of `metrics` that count at each of `looks`. Else: whether
+    they differ, and by how much."""
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
     entry = replace(
@@ -220,9 +215,8 @@ def judge_figure(
         shift = partial(paired_shift, differences)
     confidence = COMPARE_CONFIDENCE
     if kind == "gate":
-        worse = gate_shift(shift, missed, metrics, looks)
-        risk = FALSE_ALARM / metrics
-        confidence = 1 - (risk + (risk if missed is None else missed)) / looks
+        worse = gate_shift(shift, metrics, looks)
+        confidence = 1 - (FALSE_ALARM / metrics + MISSED) / looks
     else:
         worse = shift(confidence)
     noise = spread(differences)
@@ -333,7 +327,6 @@ def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> I
                 tolerance_of(metric, question.tolerance, question.cpu_share),
                 metrics=len(question.judged),
                 looks=len(question.looks) or 1,
-                missed=question.missed,
             )
             if next_look > finished and entry.verdict != "inconclusive":
                 reason = (
@@ -408,13 +401,6 @@ def earned(result: ComparisonResult) -> ComparisonResult:
     exact = result.exact
     if exact is not None and not exact.skipped:
         exact = exact_of(exact.rows)
-    stopped = result.stopped
-    # Results from before 2026-11-27 have no `stopped`; their reasons name it.
-    if stopped is None:
-        stopped = "; ".join(
-            one.removeprefix(_NOT_ALL) for one in result.verdict.reasons if one.startswith(_NOT_ALL)
-        )
-        stopped = "" if result.interrupted else stopped
     return replace(
         result,
         finished_pairs=len({run.pair for run in result.runs}),
@@ -422,15 +408,14 @@ def earned(result: ComparisonResult) -> ComparisonResult:
         exact=exact,
         thresholds=tuple(judge_thresholds(question, result.runs)),
         verdict=verdict_over(
-            question, result.runs, exact, stopped=stopped, interrupted=result.interrupted
+            question, result.runs, exact, stopped=result.stopped, interrupted=result.interrupted
         ),
     )
 
 
 def _asked_of(result: ComparisonResult) -> ComparisonRequest:
     """What was asked of a stored result: the roles of its figures and the tolerance of its CPU say
-    it. CPU was allowed 0.3 of the tolerance before 2026-11-28, and a gate missed as seldom as it
-    alarmed."""
+    it."""
     noise = frozenset(entry.side for entry in result.metrics if entry.role == "noise")
     first = [entry for entry in result.metrics if entry.side == 1]
     cpu = [entry.tolerance_ratio or 0.0 for entry in first if entry.metric == CPU]
@@ -444,7 +429,6 @@ def _asked_of(result: ComparisonResult) -> ComparisonRequest:
         cpu_share=min(cpu[0] / result.tolerance_ratio, 1.0) if cpu else 1.0,
         looks=result.looks,
         paired=result.paired,
-        missed=result.missed_ratio,
     )
 
 

@@ -105,14 +105,13 @@ class RunSafety(Section, frozen=True, kw_only=True):
     service_faults: Annotated[
         Count, says("two leases of one resource at once, or another rule broken")
     ]
-    tested_leases: Annotated[Count, says("leases held and asked for meanwhile")] = 0
+    tested_leases: Annotated[Count, says("leases held and asked for meanwhile")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield where the word is not what the counts come to; results of before 2026-11-22 have no
-        tested leases."""
+        """Yield where the word is not what the counts come to."""
         if self.service_faults and self.verdict != "VIOLATED":
             yield f"{self.verdict} beside {self.service_faults} service faults"
-        if self.verdict == "SAFE" and 0 < self.tested_leases < TESTED_LEAST:
+        if self.verdict == "SAFE" and self.tested_leases < TESTED_LEAST:
             yield f"SAFE over {self.tested_leases} tested leases: NOT TESTED below {TESTED_LEAST}"
         if self.verdict == "NOT TESTED" and self.tested_leases >= TESTED_LEAST:
             yield f"NOT TESTED over {self.tested_leases} tested leases"
@@ -186,19 +185,11 @@ class ComparisonResult(Document, frozen=True, kw_only=True):
         tuple[Count, ...], says("after how many pairs a gate asked whether it can answer")
     ] = ()
     repeated_pairs: Annotated[Count, says("rounds run again because a run was INVALID")]
-    stopped: Annotated[
-        str | None, says("why not all rounds were run; empty: nothing stopped them; null: older")
-    ] = None
-    sharp: Annotated[
-        bool | None, says("whether the client's CPU is allowed less than the rest; null: older")
-    ] = None
+    stopped: Annotated[str, says("why not all rounds were run; empty: nothing stopped them")] = ""
+    sharp: Annotated[bool, says("whether the client's CPU is allowed less than the rest")]
     missed_ratio: Annotated[
-        Share | None,
-        says(
-            "how often a gate may PASS what is worse by all that is allowed; null: "
-            "older, see README"
-        ),
-    ] = None
+        Share, says("how often a gate may PASS what is worse by all that is allowed")
+    ]
     metrics: Annotated[tuple[Judged, ...], says("every figure of every side against the first")]
     exact: Annotated[Exact | None, says("costs per acquire; null: not asked for")]
     thresholds: Annotated[

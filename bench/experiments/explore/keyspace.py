@@ -185,8 +185,9 @@ class Keyspace:
 
     def _hset(self, key: bytes, *pairs: bytes) -> Reply:
         table = self.get(key) or {}
-        self.put(key, {**table, **dict(zip(pairs[::2], pairs[1::2], strict=True))})
-        return len(pairs) // 2
+        written = {**table, **dict(zip(pairs[::2], pairs[1::2], strict=True))}
+        self.put(key, written)
+        return len(written) - len(table)
 
     def _lpush(self, key: bytes, *values: bytes) -> Reply:
         self.put(key, values)

@@ -1,14 +1,14 @@
 """How often nobody wins, and how long that lasts: *N, K, spreads, orders, retry policies → a
 judged, written result*.
 
-Rules: own servers on loopback, in memory; blocks of all rows are interleaved in random order, so
-that what else the machine does hits all alike.
+Rules: own servers on loopback, in memory; the trials of all rows come in one random order, so that
+what else the machine does hits all alike.
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -17,21 +17,25 @@ from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes.contenders import Contenders
-from bench.experiments.split_votes.judge import ContestFigures, calibration_row, judge_split_votes
-from bench.experiments.split_votes.plan import TTL_MS, Attempt, Block, CastVote, SplitVotesPlan
-from bench.experiments.split_votes.result import CalibrationRow, SplitVotesResult
+from bench.experiments.split_votes.judge import (
+    calibration_row,
+    contention_row,
+    judge_split_votes,
+    retry_row,
+)
+from bench.experiments.split_votes.plan import TTL_MS, Attempt, Contest, SplitVotesPlan
+from bench.experiments.split_votes.result import CalibrationRow, Endings, SplitVotesResult
 from bench.measure.run_result import OwnFleet
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.run.servers import Servers, ask
 from bench.topology.fleet import Fleet, start_fleet
 from bench.topology.server import find_server
-from lockcore import Outcome, Vote
-from lockcore.bench import outcome_of, quorum_of
-from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.bench import quorum_of
 
 CALIBRATION_ROUNDS = 2000
-BLOCK = 20  # trials
 REPLY_S = 5.0
+# The trials of each row, in which every attempt stands.
+Rows = Mapping[Contest, list[list[Attempt]]]
 
 
 def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[SplitVotesResult]:
@@ -41,19 +45,15 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
     with Experiment(order) as experiment:
         with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
             facts = ask(fleet.urls, allow_missing=False)
-            measured = _Measurement(order, experiment, show)
-            measured.measure(fleet)
-            losses = Servers(fleet.urls, facts, fleet, None).losses()
-        unreachable = sum(
-            row.endings["unreachable"] for row in (*measured.contests, *measured.retried)
-        )
-        warning = f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes"
+            measured = _Measurement(order, show)
+            measured.measure(fleet, experiment)
+            losses = tuple(Servers(fleet.urls, facts, fleet, None).losses())
         contention = tuple(
-            figures.contention_row(plan.instances)
-            for figures in measured.contests
-            if figures.trials
+            contention_row(plan.instances, *row) for row in measured.contests.items() if row[1]
         )
-        retries = tuple(figures.retry_row() for figures in measured.retried if figures.trials)
+        retries = tuple(retry_row(*row) for row in measured.retried.items() if row[1])
+        unreachable = sum(row.endings.unreachable for row in contention)
+        warning = f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes"
         result = SplitVotesResult(
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=fleet.server, fsync=fleet.fsync, instances=facts),
@@ -61,7 +61,7 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
             calibration=tuple(measured.calibration),
             contention=contention,
             retries=retries,
-            losses=tuple(losses),
+            losses=losses,
             warnings=(warning,) if unreachable else (),
             verdict=judge_split_votes(
                 measured.calibration, contention, retries, losses, interrupted=experiment.cut
@@ -71,62 +71,47 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
 
 
 class _Measurement:
-    def __init__(
-        self, order: ExperimentOrder[SplitVotesPlan], experiment: Experiment, show: Show
-    ) -> None:
+    def __init__(self, order: ExperimentOrder[SplitVotesPlan], show: Show) -> None:
         self._plan = order.plan
-        self._experiment = experiment
         self._show = show
         self._prefix = f"lockbench:{order.run_id}:"
         self._rng = Random(f"{order.plan.seed} split votes")
-        self._blocks = count(1, BLOCK)
         self.calibration: list[CalibrationRow] = []
-        self.contests = [ContestFigures(contest) for contest in order.plan.contests]
-        self.retried = [ContestFigures(contest) for contest in order.plan.retried]
+        self.contests: Rows = {contest: [] for contest in order.plan.contests}
+        self.retried: Rows = {contest: [] for contest in order.plan.retried}
 
-    def measure(self, fleet: Fleet) -> None:
+    def measure(self, fleet: Fleet, experiment: Experiment) -> None:
         """Measure everything.
 
         Raises KeyboardInterrupt if it was cut before anything was measured.
         """
-        seats = max(figures.contest.contenders for figures in [*self.contests, *self.retried])
+        seats = max(contest.contenders for contest in [*self.contests, *self.retried])
         self._show(f"starting {seats} contenders")
         folder = Path(tempfile.mkdtemp(prefix="contenders-", dir=fleet.folder))
         with (
             Contenders(fleet.urls, seats, folder, self._prefix, self._plan.seed) as contenders,
-            self._experiment.cuttable(),
+            experiment.cuttable(),
         ):
             self._calibrate(fleet.urls)
             self._contend(contenders, "contention", self.contests)
             self._contend(contenders, "retries", self.retried)
-        self._experiment.require(self.calibration)
+        experiment.require(self.calibration)
 
     def _calibrate(self, urls: Sequence[str]) -> None:
         rounds = max(CALIBRATION_ROUNDS, self._plan.rounds)
         with Driver(urls, self._prefix) as driver:
             for contenders in self._plan.contenders:
-                played = []
-                for number in range(rounds):
-                    if number % 100 == 0:
-                        self._show(f"calibration: round {number:,} of {rounds:,}, K={contenders}")
-                    played.append(driver.round(contenders, number, self._rng))
-                self.calibration.append(calibration_row(self._plan.instances, contenders, played))
+                self._show(f"calibration: {rounds:,} rounds, K={contenders}")
+                endings = driver.rounds(contenders, rounds, self._rng)
+                self.calibration.append(calibration_row(self._plan.instances, contenders, endings))
 
-    def _contend(
-        self, contenders: Contenders, section: str, rows: Sequence[ContestFigures]
-    ) -> None:
-        """Pass after pass over all rows, a block each, until every row has its trials."""
-        while wanting := [figures for figures in rows if figures.missing]:
-            for figures in self._rng.sample(wanting, len(wanting)):
-                contest = figures.contest
-                what = (
-                    f"trial {figures.trials:,} of {contest.trials:,}, K={contest.contenders} "
-                    f"{contest.order}"
-                )
-                self._show(f"{section}: {what}")
-                figures.take(
-                    contenders.run(Block(next(self._blocks), min(BLOCK, figures.missing), contest))
-                )
+    def _contend(self, contenders: Contenders, section: str, rows: Rows) -> None:
+        trials = [contest for contest in rows for _ in range(contest.trials)]
+        self._rng.shuffle(trials)
+        for number, contest in enumerate(trials, 1):
+            what = f"K={contest.contenders} {contest.order}"
+            self._show(f"{section}: trial {number:,} of {len(trials):,}, {what}")
+            rows[contest].append(contenders.run(contest))
 
 
 class Driver(ExitStack):
@@ -139,55 +124,38 @@ class Driver(ExitStack):
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
         super().__init__()
-        self._prefix = key_prefix
+        self._key = f"{key_prefix}calibration"
         clients = (
             Redis.from_url(url, protocol=2, driver_info=None, socket_timeout=REPLY_S)
             for url in urls
         )
         self._servers = [self.enter_context(client) for client in clients]
 
-    def round(self, contenders: int, number: int, rng: Random) -> list[Attempt]:
-        """Make one round: an attempt of each of the `contenders`.
+    def rounds(self, contenders: int, rounds: int, rng: Random) -> Endings:
+        """How so many rounds end. Raises EnvironmentNotReadyError."""
+        quorum = quorum_of(len(self._servers))
+        won = 0
+        for _ in range(rounds):
+            won += max(self._round(contenders, rng).values()) >= quorum
+        return Endings(won=won, nobody=rounds - won)
 
-        Raises EnvironmentNotReadyError.
-        """
-        start_ns = monotonic_ns()
-        instances = len(self._servers)
-        turns = [(seat, index) for seat in range(contenders) for index in range(instances)]
+    def _round(self, contenders: int, rng: Random) -> Counter[int]:
+        """The votes of each contender that got any."""
+        turns = [(seat, index) for seat in range(contenders) for index in range(len(self._servers))]
         rng.shuffle(turns)
+        votes = Counter[int]()
         try:
-            votes = [
-                self._votes(
-                    server,
-                    f"calibration-{contenders}-{number}",
-                    [seat for seat, at in turns if at == index],
-                )
-                for index, server in enumerate(self._servers)
-            ]
+            for index, server in enumerate(self._servers):
+                commands = server.pipeline(transaction=False)
+                for seat, at in turns:
+                    if at == index:
+                        commands.set(self._key, seat, nx=True, px=TTL_MS)
+                commands.get(self._key)
+                commands.delete(self._key)
+                *_, winner, _ = commands.execute()
+                votes[int(winner)] += 1
         except RedisError as error:
             raise EnvironmentNotReadyError(
                 f"a server did not answer a round of the calibration: {error}"
             ) from error
-        decided_ns = monotonic_ns()
-        attempts = []
-        for seat in range(contenders):
-            own = [of_it[seat] for of_it in votes]
-            outcome = outcome_of(
-                own.count(Vote.GRANTED), own.count(Vote.REFUSED), quorum_of(instances)
-            )
-            cast = tuple(CastVote(vote, start_ns, decided_ns) for vote in own)
-            until_ns = start_ns + TTL_MS * NS_PER_MS if outcome is Outcome.ACQUIRED else 0
-            attempts.append(Attempt(seat, start_ns, decided_ns, outcome, cast, until_ns))
-        return attempts
-
-    def _votes(self, server: Redis, resource: str, seats: Sequence[int]) -> dict[int, Vote]:
-        key = self._prefix + resource
-        commands = server.pipeline(transaction=False)
-        for seat in seats:
-            commands.set(key, seat, nx=True, px=TTL_MS)
-        commands.delete(key)
-        replies = commands.execute()[:-1]
-        return {
-            seat: Vote.GRANTED if reply else Vote.REFUSED
-            for seat, reply in zip(seats, replies, strict=True)
-        }
+        return votes

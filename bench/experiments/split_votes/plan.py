@@ -1,5 +1,5 @@
-"""What is contended for, by whom, how often: *options → rows → blocks of trials, as contenders are
-told; attempts*. Values only: both sides of a contender's pipe import this."""
+"""What is contended for, by whom, how often: *options → rows → trials, as contenders are told;
+attempts*. Values only: both sides of a contender's pipe import this."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Struct
 
 from bench.measure.section import Amount, Count, Section, says
-from lockcore.bench import Outcome, Vote
+from lockcore.bench import Outcome
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
@@ -88,61 +88,35 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 class Enrolment(Struct, frozen=True):
     """What a contender is told once.
 
-    `seat`: its number, from 0; `gate`: the shared memory's file, for `seats`.
+    `seat`: its number, from 0; `won`: the file of the shared word (see contenders.py).
     """
 
     urls: Sequence[str]
     key_prefix: str
-    gate: str
-    seats: int
+    won: str
     seat: int
     seed: int
 
 
-class Block(Struct, frozen=True):
-    """`count` trials in a row from number `first` on, each of a resource of its own, of the first
-    seats."""
+class Trial(Struct, frozen=True):
+    """One trial of a contest, of a resource of its own; `number` ≥ 1 grows with each trial."""
 
-    first: int
-    count: int
+    number: int
+    start_ns: int
     contest: Contest
-
-    @property
-    def trials(self) -> range:
-        """Their numbers."""
-        return range(self.first, self.first + self.count)
-
-
-class CastVote(Struct, frozen=True, array_like=True):
-    """One instance's part in one attempt.
-
-    Times in ns of CLOCK_MONOTONIC, 0 = never; `release_sent_ns` is not late.
-    """
-
-    vote: Vote
-    sent_ns: int = 0
-    replied_ns: int = 0
-    release_sent_ns: int = 0
 
 
 class Attempt(Struct, frozen=True, array_like=True):
-    """One contender's round of SETs, one vote per configured instance; `valid_until_ns` counts if
-    it was won."""
+    """One contender's round of SETs. Times in ns of CLOCK_MONOTONIC, as the contender read them
+    before and after its call; `valid_until_ns` counts if it was won."""
 
     contender: int
     started_ns: int
     decided_ns: int
     outcome: Outcome
-    votes: tuple[CastVote, ...]
     valid_until_ns: int = 0
 
     @property
     def is_won(self) -> bool:
         """Whether it gave a lease."""
         return self.outcome is Outcome.ACQUIRED
-
-    @property
-    def lease_end_ns(self) -> int:
-        """When the lease it gave was over: at its first release, or its own end."""
-        releases = [cast.release_sent_ns for cast in self.votes if cast.release_sent_ns]
-        return min([self.valid_until_ns, *releases])

@@ -11,15 +11,10 @@ from bench.measure.statistics import Interval
 
 
 class Endings(Section, frozen=True, kw_only=True):
-    """How many contention rounds ended how."""
+    """How many rounds ended how."""
 
     won: Annotated[Count, says("somebody was granted a lease")] = 0
-    split: Annotated[
-        Count, says("at some moment nobody had won and, for certain, nobody still could")
-    ] = 0
-    unproven: Annotated[
-        Count, says("nobody won, and there was no moment at which that was certain")
-    ] = 0
+    nobody: Annotated[Count, says("nobody won, though a quorum answered")] = 0
     unreachable: Annotated[Count, says("fewer than a quorum answered: no matter of votes")] = 0
 
 
@@ -28,12 +23,9 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 
     contenders: Annotated[Count, says("K")]
     rounds: Annotated[Count, says("made")]
-    endings: Annotated[Endings, says("how they ended")]
-    split_rate: Annotated[Interval, says("split votes of all rounds, exact")]
+    endings: Annotated[Endings, says("how they ended, by the table of votes")]
+    split_rate: Annotated[Interval, says("rounds that nobody won, of all")]
     closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)")]
-    probable_by_outcome: Annotated[
-        Interval, says("rounds in which an attempt alone ended as SPLIT_VOTE")
-    ]
     misses: Annotated[
         tuple[str, ...], says("what is not as expected: the rate within 0.05 of the closed form")
     ]
@@ -59,15 +51,7 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
         Count, says("two or more overlapping attempts on a resource without a valid holder")
     ]
     endings: Annotated[Endings, says("how they ended")]
-    split_rate: Annotated[
-        Interval, says("split votes of the contention rounds, exact: the lower bound")
-    ]
-    nobody_won_rate: Annotated[
-        Interval, says("rounds that nobody won, though a quorum answered: the upper bound")
-    ]
-    probable_by_outcome: Annotated[
-        Interval, says("rounds in which an attempt alone ended as SPLIT_VOTE")
-    ]
+    nobody_won_rate: Annotated[Interval, says("rounds that nobody won, though a quorum answered")]
     closed_form: Annotated[Share, says("by pure chance; no tolerance here")]
 
 
@@ -93,6 +77,4 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
     ]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
     retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
-    losses: Annotated[
-        tuple[str, ...] | None, says("servers that ended meanwhile, in words; null: older")
-    ] = None
+    losses: Annotated[tuple[str, ...], says("servers that ended meanwhile, in words")] = ()

@@ -1,5 +1,5 @@
-"""What `lockbench split-votes` says: *its result → tables and sentences*. Exact and probable
-figures are named as such wherever they stand; tables fit 80 columns."""
+"""What `lockbench split-votes` says: *its result → tables and sentences*, at most 80 columns
+wide."""
 
 from collections.abc import Iterator
 
@@ -18,10 +18,9 @@ from bench.scenario.quantity import duration_text
 _CALIBRATION: Columns[CalibrationRow] = (
     ("K", lambda row: str(row.contenders)),
     ("rounds", lambda row: count(row.rounds)),
-    ("split votes,\nexact, 95 %", lambda row: _interval(row.split_rate, digits=3)),
+    ("nobody won,\n95 %", lambda row: _interval(row.split_rate, digits=3)),
     ("closed\nform", lambda row: f"{row.closed_form:.3f}"),
     ("", lambda row: "NOT AS EXPECTED" if row.misses else "as expected"),
-    ("prob-\nable", lambda row: _rate(row.probable_by_outcome, 3)),
 )
 _CONTENTION: Columns[ContentionRow] = (
     ("K", lambda row: str(row.contenders)),
@@ -29,8 +28,6 @@ _CONTENTION: Columns[ContentionRow] = (
     ("spread\nms", lambda row: f"{row.spread_s * 1000:g}"),
     ("rounds", lambda row: count(row.contention_rounds)),
     ("nobody won,\n95 %", lambda row: _interval(row.nobody_won_rate)),
-    ("split votes,\nexact, 95 %", lambda row: _interval(row.split_rate)),
-    ("prob-\nable", lambda row: _rate(row.probable_by_outcome)),
     ("closed\nform", lambda row: f"{row.closed_form:.2f}"),
     ("took\np50 ms", lambda row: milliseconds(row.attempt_s.p50)),
 )
@@ -101,16 +98,8 @@ def _lines(result: SplitVotesResult) -> Iterator[tuple[str, str]]:
         "contention rounds: overlapping attempts on a resource without a valid holder; "
         "took: an attempt",
     )
-    yield (
-        "exact",
-        "by all contenders' records at some moment nobody had won and nobody still "
-        "could; at least so many",
-    )
-    odd = "; at odd N, all answering, a quorum refuses every loser: CONTENDED"
-    yield (
-        "probable",
-        f"an attempt alone ended as SPLIT_VOTE{odd if result.conditions.instances % 2 else ''}",
-    )
+    if result.conditions.instances % 2:
+        yield "outcomes", "at odd N, all answering, a quorum refuses every loser: CONTENDED"
     yield (
         "closed form",
         "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one uniformly random order; no tolerance "

@@ -159,7 +159,7 @@ def read(made: Json) -> Any:
         ("split-votes", [("contention.0.double_grants", 2)], "its sections come to VIOLATED"),
         (
             "split-votes",
-            [("calibration.0.endings.won", 1000)],
+            [("calibration.0.endings.nobody", 1000)],
             "its sections come to NOT AS EXPECTED",
         ),
         ("audit", [("cells.4.seen", 0)], "cells.4.verdict is does not"),

@@ -11,14 +11,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from msgspec import structs
 
-from bench.measure.result import read_result
 from bench.measure.section import builtins_of
 from bench.questions import ANSWERS
 from bench.report.html.page import render
 from bench.report.junit import junit_xml
 from bench.report.sheet import sheet_markdown
 from tests.bench.report.screen import sheet_text, stored
-from tests.doubles.answers import cases_of, kind_of, of_its_kind, page_of, sheet_of_its_kind
+from tests.doubles.answers import cases_of, kind_of, page_of, sheet_of_its_kind
 
 RESULTS = Path(__file__).parents[2] / "histories" / "results"
 PATHS = sorted(RESULTS.glob("*.json"))
@@ -36,22 +35,8 @@ JUDGED = {
     "reasons",
     "thresholds",
 }
-YOUNGER = {
-    "evidence",
-    "exit_code",
-    "generator",
-    "held",
-    "noisy",
-    "only_noise",
-    "probed",
-    "tested_leases",
-    "word",
-}
 # figures that nobody reads any more
 DROPPED = {
-    ".calibration[].probable_by_outcome.expected",
-    ".calibration[].probable_by_holders",
-    ".calibration[].as_expected",
     *(
         f"{where}.{name}"
         for where in (".scenario", ".points[].scenario", ".sides[].scenario")
@@ -191,14 +176,12 @@ DROPPED = {
 
 
 def without(node: Any, keys: set[str]) -> Any:
-    """`node` as it was before there were these keys; a probe's `generator` is older than a compared
-    run's."""
+    """`node` without these keys."""
     if isinstance(node, list):
         return [without(one, keys) for one in node]
     if not isinstance(node, dict):
         return node
-    gone = keys - {"generator"} if isinstance(node.get("generator"), dict) else keys
-    return {key: without(value, keys) for key, value in node.items() if key not in gone}
+    return {key: without(value, keys) for key, value in node.items() if key not in keys}
 
 
 def missing(old: Any, new: Any, path: str = "") -> Iterator[str]:
@@ -260,13 +243,6 @@ def test_a_stored_result_keeps_every_value_and_is_told_whole(path: Path) -> None
 
 def test_there_is_one_of_every_kind() -> None:
     assert {kind_of(stored(path)) for path in PATHS} == set(ANSWERS)
-
-
-@pytest.mark.parametrize("kind", ["capacity", "compare", "gate"])
-def test_one_from_before_the_younger_keys_is_told_too(kind: str) -> None:
-    old = without(read_result(RESULTS / f"{kind}.json"), YOUNGER)
-    word = read_result(RESULTS / f"{kind}.json")["verdict"]["word"]
-    assert word in sheet_markdown(sheet_of_its_kind(of_its_kind(old, kind)))
 
 
 def planted(node: Any, url: str) -> Any:

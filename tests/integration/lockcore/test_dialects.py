@@ -45,7 +45,7 @@ class ScriptedPlace:
         self.get = lambda key: keyspace.keys.get(key.encode())
         self.put = lambda key, value: keyspace.put(key.encode(), value)
         self.drop = lambda key: keyspace.drop(key.encode())
-        self.ttl_ms = lambda key: keyspace.ttl_ms(key.encode())
+        self.ttl_ms = lambda key: keyspace.pttl(key.encode())
         self.forget_scripts = keyspace.scripts.clear
 
 

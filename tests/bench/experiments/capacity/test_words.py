@@ -37,10 +37,6 @@ def test_the_planning_question_is_answered_in_words(
     )
 
 
-def test_a_bracket_from_before_there_were_intervals_claims_none() -> None:
-    assert "% sure" not in answer(point(capacity={"sure": None, "likely": None}), result(point()))
-
-
 def test_what_the_generator_left_open_says_what_to_do() -> None:
     gave_out = structs.replace(
         point().next_limit, text=GAVE_OUT.format("92 % of a core at 900/s"), full_per_s=None

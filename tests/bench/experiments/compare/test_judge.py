@@ -191,16 +191,12 @@ def test_the_end_that_a_pass_rests_on_is_shared_by_looks_and_not_by_metrics() ->
     values = [0.01 * place for place in range(-12, 12)]
 
     def ends(metrics: int, looks: int) -> tuple[float, float]:
-        found = gate_shift(partial(paired_shift, values), MISSED, metrics, looks)
+        found = gate_shift(partial(paired_shift, values), metrics, looks)
         return found.low, found.high
 
     assert ends(1, 4)[1] == ends(8, 4)[1]
     assert ends(8, 4)[0] < ends(1, 4)[0]
     assert ends(4, 8)[1] > ends(4, 1)[1]
-    older = gate_shift(partial(paired_shift, values), None, 4, 4)
-    assert older == paired_shift(values, gate_confidence(4, 4)), (
-        "results of before are judged as they were made"
-    )
 
 
 def test_too_few_pairs_to_fail_are_too_few_to_pass() -> None:
