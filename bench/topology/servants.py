@@ -32,7 +32,7 @@ class ServerState:
     stopped: bool
 
 
-class Answer(msgspec.Struct):
+class ServantReply(msgspec.Struct):
     """What a servant says; `id`: of the request that it answers, 0 for its first words."""
 
     id: int
@@ -57,12 +57,12 @@ class Servant(Child):
         self._lock = threading.Lock()
         self._asked = 0
         try:
-            self.hello = self.hear(Answer, _ANSWER_S)
+            self.hello = self.hear(ServantReply, _ANSWER_S)
         except BaseException:
             self.close()
             raise
 
-    def ask(self, **request: object) -> Answer:
+    def ask(self, **request: object) -> ServantReply:
         """Return the answer.
 
         Raises EnvironmentNotReadyError when it has ended or could not do it.
@@ -71,7 +71,7 @@ class Servant(Child):
             self._asked += 1
             try:
                 self.tell({"id": self._asked, **request})
-                while (answer := self.hear(Answer, _ANSWER_S)).id != self._asked:
+                while (answer := self.hear(ServantReply, _ANSWER_S)).id != self._asked:
                     pass
             except (EnvironmentNotReadyError, ValueError) as error:
                 # ValueError: it was closed
