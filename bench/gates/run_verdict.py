@@ -52,18 +52,8 @@ def judge_limits(
 
 
 def breaks_of(result: RunResult) -> tuple[str, ...]:
-    """What ended early or did not take place. Results of before 2026-11-27 do not say; there it is
-    the reasons of an INVALID word that the generator does not explain, which makes nothing
-    better."""
-    if result.breaks is not None:
-        return (
-            *result.breaks,
-            *(one for one in result.limits.invalidities() if one not in result.breaks),
-        )
-    unexplained = (
-        result.verdict.status == words.INVALID.status and result.generator.verdict != "INVALID"
-    )
-    return result.verdict.reasons if unexplained else ()
+    """What ended early or did not take place."""
+    return tuple(dict.fromkeys((*result.breaks, *result.limits.invalidities())))
 
 
 def judge_run(

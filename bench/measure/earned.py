@@ -34,8 +34,6 @@ SENTENCES = frozenset(
 )
 # A section that also rests on another result is read anew and never compared.
 ELSEWHERE = frozenset(("planner",))
-# These fields of a verdict are null in results stored before 2026-11-22.
-OLDER = frozenset(("word", "exit_code"))
 # A command that was asked to end while it judged has this code instead of any other.
 INTERRUPTED_CODE = 130
 CLOSE = 1e-9
@@ -46,13 +44,13 @@ def first_difference(stored: Document, earned: Document) -> str:
     nowhere."""
     own = stored.verdict
     due = earned.verdict
-    if (own.word or due.word) != due.word:
+    if own.word != due.word:
         return f"it says {own.word}, and its sections come to {due.word}"
     if own.status != due.status:
         return f"its status is {own.status}, and its sections come to {due.word}"
-    if own.exit_code not in (None, due.exit_code, INTERRUPTED_CODE):
+    if own.exit_code not in (due.exit_code, INTERRUPTED_CODE):
         return f"its exit code is {own.exit_code}, and {due.word} ends with {due.exit_code}"
-    if due.status != "pass" or own.word is None:
+    if due.status != "pass":
         return ""
     for place, was, due_value in _differences(builtins_of(stored), builtins_of(earned), ""):
         if place != "verdict.exit_code":
@@ -67,7 +65,7 @@ def _differences(
 ) -> Iterator[tuple[str, object, object]]:
     """Yield every place at which the two JSON values differ, with both."""
     name = place.rpartition(".")[2]
-    if name in SENTENCES | ELSEWHERE or (stored is None and name in OLDER):
+    if name in SENTENCES | ELSEWHERE:
         return
     if (
         isinstance(stored, Mapping)

@@ -306,7 +306,7 @@ class Exceptions(Section, frozen=True, kw_only=True):
     raised: Annotated[
         Count, says("exceptions of its acquires, its releases and of what it has started")
     ] = 0
-    operations: Annotated[Count, says("acquires that were begun; 0 in older results")] = 0
+    operations: Annotated[Count, says("acquires that were begun")] = 0
     first: Annotated[str, says('the first one with file and line; "" = none')] = ""
 
     def contradictions(self) -> Iterator[str]:
@@ -556,28 +556,20 @@ class RunResult(Document, frozen=True, kw_only=True):
     attempts: Annotated[Attempts, says("rounds per lease")]
     votes: Annotated[Votes, says("how the last rounds of the operations in the window ended")]
     split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
-    waiting: Annotated[Waiting, says("how those waited who had to; not in older results")] = (
-        Waiting()
-    )
+    waiting: Annotated[Waiting, says("how those waited who had to")] = Waiting()
     cost: Annotated[Cost, says("what a lease costs")]
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]
     workers: Annotated[
         tuple[LoadWorker, ...], says("load processes of other hosts; none: all were of this one")
     ] = ()
-    limits: Annotated[
-        Limits, says("what kept this machine from running meanwhile; not in older results")
-    ] = Limits()
+    limits: Annotated[Limits, says("what kept this machine from running meanwhile")] = Limits()
     safety: Annotated[SafetyReport, says("whether the lock held")]
-    exceptions: Annotated[Exceptions, says("what the recipe raised; not in older results")] = (
-        Exceptions()
-    )
+    exceptions: Annotated[Exceptions, says("what the recipe raised")] = Exceptions()
     faults: Annotated[
         tuple[InjectedFault, ...], says("injected faults, one entry for each target")
     ] = ()
-    breaks: Annotated[
-        tuple[str, ...] | None, says("what ended early or did not take place; null: older")
-    ] = None
+    breaks: Annotated[tuple[str, ...], says("what ended early or did not take place")] = ()
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("limits that were asked for")] = ()
     histograms: Annotated[
         dict[str, str], says("HDR V2, compressed, base64: latency_s, generator, reply_<index>")

@@ -69,7 +69,7 @@ class Verdict(Section, frozen=True, kw_only=True):
     """One word, and what it rests on."""
 
     status: Annotated[Status, says("the kind of word")]
-    word: Annotated[str | None, says("as printed; null in results stored before 2026-11-22")] = None
+    word: Annotated[str | None, says("as printed; null: not judged yet")] = None
     exit_code: Annotated[
         int | None, says("of the command, unless Ctrl-C ended it; null as `word`")
     ] = None

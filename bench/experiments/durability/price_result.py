@@ -13,8 +13,7 @@ from bench.measure.section import Amount, Count, Section, says
 from bench.measure.server_facts import InstanceFacts, ServerBinary, SyncLatency
 from bench.measure.statistics import Spread
 
-# 50% in results of before 2026-11-23 only
-LoadName = Literal["max", "50%", "80%"]
+LoadName = Literal["max", "80%"]
 Word = Literal["as expected", "not shown", "not known", "violated", "not judged"]
 Number = TypeVar("Number", int, float)
 
@@ -177,9 +176,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
         DiskFigures | None, says("the disk of the servers; null = not known")
     ]
     generator: Annotated[LoadProcessFigures, says("the load process")]
-    visits: Annotated[
-        tuple[VisitRate, ...], says("each by itself, for pairs; none before 2026-11-23")
-    ] = ()
+    visits: Annotated[tuple[VisitRate, ...], says("each by itself, for pairs")]
 
     @property
     def rate(self) -> float:

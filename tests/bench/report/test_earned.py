@@ -178,23 +178,6 @@ def test_a_word_that_its_sections_do_not_earn_is_refused(
     assert str(refusal.value).startswith("x/result.json is ")
 
 
-def test_a_result_of_before_there_was_a_word_gets_the_one_that_it_earns() -> None:
-    old = changed("run", ("verdict", {"status": "pass", "reasons": []}))
-    assert read(old).verdict.word == "SAFE"
-    with pytest.raises(UsageError, match="its status is pass, and its sections come to VIOLATED"):
-        read(
-            old
-            | {
-                "safety": changed("run", ("safety.granted_invalid", 2))["safety"]
-                | {
-                    "verdict": "VIOLATED",
-                    "reason": "2 × granted invalid",
-                    "upper_bound_95": None,
-                }
-            }
-        )
-
-
 def test_a_run_whose_exit_code_is_that_of_a_late_wish_to_end_is_read() -> None:
     assert read(changed("run", ("verdict.exit_code", 130))).verdict.word == "SAFE"
 

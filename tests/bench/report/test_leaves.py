@@ -228,8 +228,8 @@ def test_no_number_turns_a_word_that_is_not_green_into_one_that_is(
     with pytest.raises(UsageError, match=f"it says SAFE, and its sections come to {word}"):
         of_its_kind(made, "x/result.json")
     made["verdict"] |= {
-        "word": None,
-        "exit_code": None,
+        "word": word,
+        "exit_code": {"VIOLATED": 5, "INTERRUPTED": 130}.get(word, 4),
         "status": {"INTERRUPTED": "inconclusive"}.get(word, word.lower()),
     }
     assert of_its_kind(made, "x/result.json").verdict.word == word

@@ -207,7 +207,12 @@ def test_figures_of_another_machine_are_called_so() -> None:
         (
             {
                 "interrupted": True,
-                "verdict": {"word": "INTERRUPTED", "status": "inconclusive", "reasons": []},
+                "verdict": {
+                    "word": "INTERRUPTED",
+                    "exit_code": 130,
+                    "status": "inconclusive",
+                    "reasons": [],
+                },
             },
             "the losses of 2026-11-22 say INTERRUPTED: interrupted: groups of cuts",
         ),
