@@ -29,7 +29,7 @@ from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.durability.loss_judge import AskedAgain, CutFacts, Ledger, Loss
-from bench.experiments.durability.loss_plan import TTL_MS, load_range_s
+from bench.experiments.durability.loss_plan import TTL_MS, CrashPlan, load_range_s, sync_delay_s
 from bench.experiments.durability.loss_result import Crash
 from bench.experiments.durability.policies import AofPolicy
 from bench.experiments.durability.servers import shimmed_fleet
@@ -207,29 +207,20 @@ def valid_until_ns(record: AttemptRecord) -> int:
 
 
 class OneCut:
-    """One cut to come. `prefix`: of its keys; `rng`: every random choice of it; `locks_per_s` over
-    all margins; `sync_delay_s`: how much longer each fsync takes while locks are taken."""
+    """One cut to come. `prefix`: of its keys. Every random choice of it depends on the plan's seed,
+    the crash and its number alone."""
 
     def __init__(
-        self,
-        place: CrashPlace,
-        crash: Crash,
-        number: int,
-        *,
-        prefix: str,
-        rng: Random,
-        locks_per_s: int,
-        sync_delay_s: float,
+        self, place: CrashPlace, plan: CrashPlan, crash: Crash, number: int, prefix: str
     ) -> None:
-        self._sync_delay_s = sync_delay_s
         self._place = place
+        self._plan = plan
         self._crash = crash
         self._number = number
         self._prefix = prefix
-        self._rng = rng
-        self._locks_per_s = locks_per_s
-        self._victims = sorted(rng.sample(range(crash.instances), crash.crashed))
-        self._load_s = rng.uniform(*load_range_s(crash))
+        self._rng = Random(f"{plan.seed} {crash.key} {number}")
+        self._victims = sorted(self._rng.sample(range(crash.instances), crash.crashed))
+        self._load_s = self._rng.uniform(*load_range_s(crash))
         self._dead_ns = 0
         self._ended_ns = dict[int, int]()
         self._firsts: dict[_First, AsyncRedlock] = {}
@@ -255,9 +246,15 @@ class OneCut:
                 raise EnvironmentNotReadyError(
                     "this machine is too slow: no lock was valid any more after the crash"
                 )
-            unavailable_s = tuple(await asyncio.gather(*probes))
-            facts = tuple(ledgers), tuple(losses), tuple(contests)
-            return CutFacts(self._crash, self._number, self._load_s, *facts, unavailable_s)
+            return CutFacts(
+                self._crash,
+                self._number,
+                self._load_s,
+                tuple(ledgers),
+                tuple(losses),
+                tuple(contests),
+                tuple(await asyncio.gather(*probes)),
+            )
 
     async def _connect(self, stack: AsyncExitStack) -> None:
         quorum = quorum_of(self._crash.instances)
@@ -290,8 +287,7 @@ class OneCut:
 
     async def _end_under_load(self) -> None:
         """Take locks, end the victims meanwhile, and wait for the last answers."""
-        if delay_s := self._sync_delay_s:
-            self._place.slow_syncs(delay_s)
+        self._place.slow_syncs(sync_delay_s(self._crash, self._plan.latency_ms))
         stop = asyncio.Event()
         load = asyncio.ensure_future(self._load(stop))
         try:
@@ -300,8 +296,7 @@ class OneCut:
             self._dead_ns = monotonic_ns()
         finally:
             stop.set()
-            if delay_s:
-                self._place.slow_syncs(0)
+            self._place.slow_syncs(0)
             await load
 
     async def _load(self, stop: asyncio.Event) -> None:
@@ -312,7 +307,7 @@ class OneCut:
         began_ns = monotonic_ns()
         try:
             while not stop.is_set():
-                due = int((monotonic_ns() - began_ns) / NS_PER_S * self._locks_per_s)
+                due = int((monotonic_ns() - began_ns) / NS_PER_S * self._plan.locks_per_s)
                 for number in range(started, min(due, started + MOST_OUTSTANDING - len(asking))):
                     task = asyncio.create_task(
                         locks[number % len(locks)].try_acquire(str(number), TTL_MS)

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count, groupby
 from pathlib import Path
-from random import Random
 
 import numpy as np
 from msgspec import structs
@@ -32,7 +31,6 @@ from bench.experiments.durability.loss_plan import (
     CrashPlan,
     lanes_of,
     seconds_of,
-    sync_delay_s,
 )
 from bench.experiments.durability.loss_result import Crash, CrashConditions, CrashResult
 from bench.measure.run_result import OwnFleet
@@ -207,22 +205,10 @@ class _CutQueue:
         """The cut, tried a few times; None when it was given up."""
         for _ in range(TRIES):
             prefix = f"lockbench:{self._run_id}:{next(self._tries)}:"
-            rng = Random(f"{self._plan.seed} {crash.key} {number}")
             try:
                 async with asyncio.timeout(_CUT_S):
                     await finish(place.open, crash.instances, crash.policy)
-                    delay_s = sync_delay_s(crash, self._plan.latency_ms)
-                    rate = self._plan.locks_per_s
-                    cut = OneCut(
-                        place,
-                        crash,
-                        number,
-                        prefix=prefix,
-                        rng=rng,
-                        locks_per_s=rate,
-                        sync_delay_s=delay_s,
-                    )
-                    return await cut.run()
+                    return await OneCut(place, self._plan, crash, number, prefix).run()
             except (BenchError, LockcoreError, OSError, RedisError) as error:
                 reason = str(error) or type(error).__name__
                 await finish(place.close)

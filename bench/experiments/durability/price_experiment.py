@@ -270,7 +270,7 @@ def load_process(order: LoadOrder) -> Iterator[Child]:
 
     Raises EnvironmentNotReadyError.
     """
-    with Child("the load process", "bench.experiments.durability.load_process") as child:
+    with Child("the load process", f"{__package__}.load_process") as child:
         child.tell(order)
         child.hear(str, PATIENCE_S)
         yield child

@@ -169,9 +169,7 @@ class UserServers:
                 )
             self._before = [(target, _policy_of(target)) for target in parse_targets(self.urls)]
             order = json.dumps({"urls": self.urls, "values": [value for _, value in self._before]})
-            self._leash = Leash(
-                "bench.experiments.durability.servers", ready=_READY, say=order + "\n"
-            )
+            self._leash = Leash(__name__, ready=_READY, say=order + "\n")
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
