@@ -299,30 +299,25 @@ def _orders(rows: Rows) -> Iterator[FsyncFinding]:
 
 def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
     for slow in find_rows(rows, policy="always", callers=1):
-        others = [row for row in find_rows(rows, **like(slow)) if row.policy in ("no", "everysec")]
+        others = [row for row in find_rows(rows, **like(slow)) if row.policy in TAKING_TURNS[:-1]]
         if not others:
             continue
-        fastest = max(row.rate for row in others)
         least = min(others, key=lambda row: row.rate)
-        text = (
-            f"{slow.place}: always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the "
-            "next slowest)"
-        )
-        times = times_as_fast(least, slow)
-        shows = times.low > 0
-        hides = times.high < math.log(1 + NOISE)
-        verdict: Word = "not shown" if hides else "not known"
-        if shows:
-            verdict = "as expected"
-        if verdict == "as expected" and slow.generator.bound:
-            verdict = "not judged"
-            text = f"{text}: the load process was the limit"
-        disk = slow.disk_fdatasync_s
-        for_nothing = not slow.injected_ms and (disk is None or 2 * disk.p50 * fastest < CHEAP_SYNC)
-        if verdict != "as expected" and for_nothing:
-            verdict = "not judged"
-            text = f"{text}: this disk syncs for nearly nothing"
-        yield FsyncFinding("always-slowest", slow.place, text, verdict)
+        rates = f"always {slow.rate:,.0f}/s, {least.policy} {least.rate:,.0f}/s (the next slowest)"
+        verdict, why = _slowest(slow, least, max(row.rate for row in others))
+        yield FsyncFinding("always-slowest", slow.place, f"{slow.place}: {rates}{why}", verdict)
+
+
+def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Word, str]:
+    """Whether `slow` is slower than the next slowest policy, and why that is not judged."""
+    times = times_as_fast(least, slow)
+    disk = slow.disk_fdatasync_s
+    if times.low > 0:
+        limit = ": the load process was the limit"
+        return ("not judged", limit) if slow.generator.bound else ("as expected", "")
+    if not slow.injected_ms and (disk is None or 2 * disk.p50 * fastest_per_s < CHEAP_SYNC):
+        return "not judged", ": this disk syncs for nearly nothing"
+    return "not shown" if times.high < math.log(1 + NOISE) else "not known", ""
 
 
 def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
