@@ -111,30 +111,23 @@ def table_of(
     name: str,
     about: str,
     rows: Iterable[object],
-    *,
-    place: str = "table",
-    styles: Mapping[str, str] | None = None,
-    terms: Mapping[str, str] | None = None,
 ) -> Part:
-    """Return the table of `rows`, sections of one `kind`: a column for each field that is shown at
-    `place`."""
-    fields = fields_in(kind, place)
+    """Return the table of `rows`, sections of one `kind`: a column for each field that a table
+    shows."""
+    fields = fields_in(kind, "table")
     return Part(
         name,
         about,
         tuple(map(head_of, fields)),
         tuple(tuple(cell_of(field, row) for field in fields) for row in rows),
         frozenset(number for number, field in enumerate(fields) if field.unit == "text"),
-        styles=styles or {},
-        terms=terms or {},
     )
 
 
-def facts_of(section: Section, place: str = "table") -> tuple[tuple[str, str], ...]:
-    """Return the rows of a table of one section: a row for each field that is shown at `place`."""
-    return tuple(
-        (field.label, cell_of(field, section)) for field in fields_in(type(section), place)
-    )
+def facts_of(section: Section) -> tuple[tuple[str, str], ...]:
+    """Return the rows of a table of one section: a row for each field that a table shows."""
+    fields = fields_in(type(section), "table")
+    return tuple((field.label, cell_of(field, section)) for field in fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,12 +61,10 @@ class Figure:
     drawn: Mapping[str, object] | None = None
 
 
-def data_of(
-    kind: type, rows: Iterable[object], place: str = "data"
-) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the data of sections of one `kind`: a column for each field that is shown at
-    `place`."""
-    fields = fields_in(kind, place)
+def data_of(kind: type, rows: Iterable[object]) -> tuple[list[Column], list[list[Cell]]]:
+    """Return the data below a picture of `rows`, sections of one `kind`: a column for each field
+    that is shown there."""
+    fields = fields_in(kind, "data")
     columns = [Column("_".join(field.path), field.unit, field.label) for field in fields]
     return columns, [[builtins_of(field.of(row)) for field in fields] for row in rows]
 
