@@ -97,7 +97,7 @@ def in_unit(value: float | None, unit: str) -> str:
 
 _HEAD_UNITS: dict[Unit, str] = {"s": "ms", "ms": "ms", "us": "µs", "per_s": "/s"}
 # A word of a head longer than this makes its column wider.
-_HEAD_LETTERS = 8
+_HEAD_LETTERS = 7
 
 
 def head_of(field: Field) -> str:
@@ -121,15 +121,17 @@ def cell_of(field: Field, section: object) -> str:
         return milliseconds(value)
     if field.unit == "ratio":
         return percent(value, 2 if field.is_share else 0)
+    if field.unit == "factor":
+        return decimals(value, 3)
     return in_unit(round(value) if field.unit == "per_s" else value, "count")
 
 
 def interval(value: Interval) -> str:
-    """Return a rate with its interval, as `0.38 .36–.40`."""
+    """Return a rate with its interval, as `0.381 .360–.402`."""
     if value.rate is None or value.low is None or value.high is None:
         return MISSING
-    low, high = (f"{end:.2f}".removeprefix("0") for end in (value.low, value.high))
-    return f"{value.rate:.2f} {low}–{high}"
+    low, high = (f"{end:.3f}".removeprefix("0") for end in (value.low, value.high))
+    return f"{value.rate:.3f} {low}–{high}"
 
 
 def in_words(section: Section) -> Iterator[str]:

@@ -21,22 +21,36 @@ class Endings(Section, frozen=True, kw_only=True):
 class CalibrationRow(Section, frozen=True, kw_only=True):
     """One K whose votes were shared out by pure chance."""
 
-    contenders: Annotated[Count, says("K")]
-    rounds: Annotated[Count, says("made")]
+    contenders: Annotated[Count, says("K", label="K", shown="table")]
+    rounds: Annotated[Count, says("made", shown="table")]
     endings: Annotated[Endings, says("how they ended, by the table of votes")]
-    split_rate: Annotated[Interval, says("rounds that nobody won, of all")]
-    closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)")]
+    split_rate: Annotated[
+        Interval,
+        says(
+            "rounds that nobody won, of all",
+            label="nobody won, 95%",
+            unit="factor",
+            shown="table",
+        ),
+    ]
+    closed_form: Annotated[Share, says("1 − K·P(Bin(N,1/K) ≥ q)", unit="factor", shown="table")]
     misses: Annotated[
         tuple[str, ...], says("what is not as expected: the rate within 0.05 of the closed form")
     ]
+
+    @property
+    def came_out(self) -> Annotated[str, says("whether that is as expected", shown="table")]:
+        """Its word."""
+        return "NOT AS EXPECTED" if self.misses else "as expected"
 
 
 class ContestRow(Section, frozen=True, kw_only=True):
     """Contenders in processes of their own that were released together, again and again."""
 
-    contenders: Annotated[Count, says("K, each a process")]
+    contenders: Annotated[Count, says("K, each a process", label="K", shown="table")]
     order: Annotated[
-        Literal["parallel", "sequential", "random"], says("in which an attempt asks the instances")
+        Literal["parallel", "sequential", "random"],
+        says("in which an attempt asks the instances", shown="table"),
     ]
     spread_s: Annotated[Amount, says("each starts U(0, spread) after the trial's start")]
     trials: Annotated[Count, says("made")]
@@ -47,23 +61,65 @@ class ContestRow(Section, frozen=True, kw_only=True):
 class ContentionRow(ContestRow, frozen=True, kw_only=True):
     """One attempt each: how often nobody wins."""
 
+    spread_s: Annotated[
+        Amount, says("each starts U(0, spread) after the trial's start", shown="table")
+    ]
+    attempt_s: Annotated[Latency, says("of one attempt, in seconds", shown="table:p50")]
     contention_rounds: Annotated[
-        Count, says("two or more overlapping attempts on a resource without a valid holder")
+        Count,
+        says(
+            "two or more overlapping attempts on a resource without a valid holder",
+            label="rounds",
+            shown="table",
+        ),
     ]
     endings: Annotated[Endings, says("how they ended")]
-    nobody_won_rate: Annotated[Interval, says("rounds that nobody won, though a quorum answered")]
-    closed_form: Annotated[Share, says("by pure chance; no tolerance here")]
+    nobody_won_rate: Annotated[
+        Interval,
+        says(
+            "rounds that nobody won, though a quorum answered",
+            label="nobody won, 95%",
+            unit="factor",
+            shown="table",
+        ),
+    ]
+    closed_form: Annotated[
+        Share, says("by pure chance; no tolerance here", unit="factor", shown="table")
+    ]
 
 
 class RetryRow(ContestRow, frozen=True, kw_only=True):
     """Attempt after attempt, until somebody wins."""
 
-    retry: Annotated[RetrySettings, says("when the next attempt starts")]
+    retry: Annotated[
+        RetrySettings, says("when the next attempt starts", shown="table:policy,window_ms")
+    ]
     granted: Annotated[Count, says("trials that somebody won")]
     first_attempts_lost: Annotated[Count, says("trials in which nobody's first attempt won")]
-    attempts_per_grant: Annotated[Amount | None, says("of all contenders until the grant")]
-    first_grant_s: Annotated[Latency, says("from the first start to the first grant, in seconds")]
-    dead_time_s: Annotated[Latency, says("the same of trials in which nobody's first attempt won")]
+    attempts_per_grant: Annotated[
+        Amount | None, says("of all contenders until the grant", shown="table")
+    ]
+    first_grant_s: Annotated[
+        Latency,
+        says(
+            "from the first start to the first grant, in seconds",
+            label="first",
+            shown="table:p50,p99,max",
+        ),
+    ]
+    dead_time_s: Annotated[
+        Latency,
+        says(
+            "the same of trials in which nobody's first attempt won",
+            label="dead",
+            shown="table:p50",
+        ),
+    ]
+
+    @property
+    def all_lost(self) -> Annotated[str, says("first attempts lost, of the trials", shown="table")]:
+        """How often nobody's first attempt won."""
+        return f"{self.first_attempts_lost}/{self.trials}"
 
 
 class SplitVotesResult(Document, frozen=True, kw_only=True):

@@ -49,11 +49,11 @@ def test_a_figure_is_a_column_with_its_unit_in_the_head() -> None:
         "look-up\nms",
         "looked\n/s",
         "cache\nhits",
-        "wait p99\nms",
+        "wait\np99 ms",
         "chance",
         "step µs",
     )
-    assert part.rows[0] == ("12.5", "1,235", "87.50 %", "–", "0.50 .25–.75", "125")
+    assert part.rows[0] == ("12.5", "1,235", "87.50 %", "–", "0.500 .250–.750", "125")
     assert part.rows[1][:4] == ("–", "0", "–", "–")
     assert part.left == {4}
 

@@ -59,4 +59,4 @@ def test_markdown_has_the_same_rows(result: dict[str, Any]) -> None:
     assert len(tables) == rows + 2 * 3
     for name in ("calibration", "contention", "retries"):
         assert f"### {name}: " in text
-    assert {line.count("|") for line in tables} == {6, 8, 10}
+    assert {line.count("|") for line in tables} == {6, 8, 11}
