@@ -37,9 +37,9 @@ def recommended(ways: Ways) -> Way | None:
     that never waits."""
 
     def rank(way: Way) -> tuple[bool, bool, bool, int]:
-        wanted = "everysec" if way.waits else "always"
+        durable = "everysec" if way.waits else "always"
         costs = -POLICIES.index(way.policy)
-        return way.restart != "delayed", not way.abstention, way.policy != wanted, costs
+        return way.restart != "delayed", not way.abstention, way.policy != durable, costs
 
     return min((way for way, losses in ways.items() if losses.is_safe), key=rank, default=None)
 

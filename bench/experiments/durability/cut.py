@@ -113,11 +113,11 @@ class CrashPlace:
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
         """End the victims, one right after the other; when (ns) each was told to."""
-        told_ns = {}
+        ended_ns = {}
         for index in victims:
-            told_ns[index] = monotonic_ns()
+            ended_ns[index] = monotonic_ns()
             self.fleet.kill(index, signal.SIGTERM if kind == "shutdown" else signal.SIGKILL)
-        return told_ns
+        return ended_ns
 
     def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> Ledger:
         """Read the ledger of a dead instance, cutting its files if the power went."""
