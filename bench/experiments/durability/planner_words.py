@@ -136,13 +136,18 @@ def _of_crash(shown: Callable[[Losses], str]) -> Callable[[PlannerOption], str]:
     return lambda option: shown(option.crash) if option.crash else MISSING
 
 
+def _if_known(shown: Callable[[AlwaysCost], str]) -> Callable[[AlwaysCost], str]:
+    """A column that shows a price that may be quoted."""
+    return lambda cost: shown(cost) if cost.is_known else MISSING
+
+
 _COSTS: Columns[AlwaysCost] = (
     ("N", lambda cost: str(cost.instances)),
     ("callers", lambda cost: count(cost.callers)),
     ("hold", hold_text),
     ("disk", lambda cost: cost.disk),
-    ("always costs", lambda cost: cost.times if cost.is_known else MISSING),
-    ("95 % sure", lambda cost: cost.interval if cost.is_known else MISSING),
+    ("always costs", _if_known(lambda cost: cost.times)),
+    ("95 % sure", _if_known(lambda cost: cost.interval)),
     ("pairs", lambda cost: str(cost.pairs)),
 )
 _OPTIONS: Columns[PlannerOption] = (
