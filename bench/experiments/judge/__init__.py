@@ -1,0 +1,1 @@
+"""Does your own lock hold? See README.md."""

@@ -1,0 +1,58 @@
+"""`lockbench judge`: *a lock and options → every row of it, judged*."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.frame.experiment import experiment_options, measured
+
+if TYPE_CHECKING:
+    from bench.experiments.judge.result import JudgeResult
+    from bench.run.experiment import Done
+
+SECONDS = 10.0
+QUICK_SECONDS = 3.0
+PLAYS = 3
+
+
+@click.argument("lock", metavar="LOCK")
+@click.option("--quick", is_flag=True, help="two minutes: each row once, short loads")
+@click.option(
+    "--instances",
+    metavar="N",
+    type=click.IntRange(1, 15),
+    default=1,
+    help="servers that the lock is given  [1]",
+)
+@click.option(
+    "--capacity",
+    metavar="N",
+    type=click.IntRange(1, 64),
+    default=1,
+    help="how many may hold it at once: 1 is a mutex, more a semaphore  [1]",
+)
+@experiment_options("judge", seed=None)
+def judge(**values: Any) -> Done[JudgeResult]:
+    """Does your own lock hold? One page, with a word for each question.
+
+    LOCK is a file (mine.py), package.module:object, or a command. The function `lock(urls)` of the
+    file returns what locks: a callable from a name to a context manager, or an object with
+    acquire(name) and release(name), synchronous or asynchronous. A command reads `acquire NAME` and
+    `release NAME` on stdin and answers each by a line: ok, no, or what went wrong. It is given the
+    URLs of the servers as its last arguments.
+
+    Exit code 5: two clients had the lock, or could. 1: something else does not hold.
+    """
+    from bench.experiments.judge.experiment import JudgePlan, run_judge
+    from bench.experiments.judge.subject import read_subject
+
+    plan = JudgePlan(
+        read_subject(values["lock"]),
+        values["instances"],
+        values["capacity"],
+        QUICK_SECONDS if values["quick"] else SECONDS,
+        1 if values["quick"] else PLAYS,
+    )
+    return measured("judge", plan, values, run_judge)

@@ -1,0 +1,245 @@
+"""A lock is judged: *its rows, several stages at once → words and evidence → a result*.
+
+Rules: each row has servers and clients of its own that start empty. What is not known is played
+once more, alone. The loads run at the end, one after the other, because they measure time. Ctrl-C
+ends every wait within a moment; rows that are under way are dropped then.
+"""
+
+import os
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from threading import Event
+
+from redis.exceptions import RedisError
+
+from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.experiments.audit.installed import ours
+from bench.experiments.audit.party import CutError, HangsError, NotApplicableError
+from bench.experiments.audit.schedules import UnmetError
+from bench.experiments.audit.stage import Stage
+from bench.experiments.judge.judge import judge_rows
+from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult, WaitingCost
+from bench.experiments.judge.rows import (
+    CALLERS,
+    ROWS,
+    Contention,
+    Finding,
+    Row,
+    contend,
+)
+from bench.experiments.judge.stage import JudgeStage
+from bench.experiments.judge.subject import Subject
+from bench.measure.run_result import OwnFleet
+from bench.measure.server_facts import ServerBinary
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
+from bench.topology.server import find_server
+from lockcore.clock import NS_PER_S
+
+# so many rows per core play at once: they mostly wait
+AT_ONCE = 4
+# rows of which one play says little
+REPEATED = 3
+# hand-offs that a 99th percentile takes
+LEAST_P99 = 1000
+BESIDE = ("redis-py Lock", "lockcore threads")
+# These rows measure time, or use both cores: they are played alone.
+ALONE = ("contention", "renewal")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePlan:
+    """What to judge. `seconds`: of each load; `plays`: of each other row."""
+
+    subject: Subject
+    instances: int
+    capacity: int
+    seconds: float
+    plays: int
+    rows: Sequence[Row] = ROWS
+
+
+def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult]:
+    """Judge the lock of `order`.
+
+    Raises UsageError where it cannot be driven, BenchError, and KeyboardInterrupt before the first
+    row is through.
+    """
+    plan = order.plan
+    server = find_server(order.server)
+    with Experiment(order) as experiment:
+        playing = _Playing(plan, server, show)
+        with experiment.cuttable():
+            playing.run()
+        experiment.require(playing.rows)
+        rows = tuple(sorted(playing.rows, key=lambda row: _place(plan, row)))
+        result = JudgeResult(
+            **experiment.header(seed=None, interrupted=experiment.cut),
+            fleet=OwnFleet(server=server),
+            lock=plan.subject.text,
+            instances=plan.instances,
+            capacity=plan.capacity,
+            ttl_ms=playing.ttl_ms,
+            keys=playing.keys,
+            rows=rows,
+            costs=tuple(playing.costs),
+            verdict=judge_rows(rows, interrupted=experiment.cut),
+        )
+        return experiment.store(result)
+
+
+def _place(plan: JudgePlan, row: JudgedRow) -> int:
+    return [one.name for one in plan.rows].index(row.name)
+
+
+class _Playing:
+    """The work; `_stop` ends every wait, and drops the rows under way."""
+
+    def __init__(self, plan: JudgePlan, server: ServerBinary, show: Show) -> None:
+        self._plan = plan
+        self._server = server
+        self._show = show
+        self._stop = Event()
+        self._keys: list[frozenset[bytes]] = []
+        self.ttl_ms: int | None = None
+        self.rows: list[JudgedRow] = []
+        self.costs: list[WaitingCost] = []
+
+    @property
+    def keys(self) -> int:
+        """How many keys a lease makes."""
+        return sum(map(len, self._keys))
+
+    def run(self) -> None:
+        """Learn what a lease is, then play all rows, then measure what waiting costs."""
+        with self._stage() as stage:
+            stage.learn()
+            self._keys = stage.lock_keys
+            self.ttl_ms = stage.ttl_ms
+        beside = [row for row in self._plan.rows if row.name not in ALONE]
+        with ThreadPoolExecutor(AT_ONCE * len(os.sched_getaffinity(0))) as pool:
+            begun = {pool.submit(self._play, row): row for row in beside}
+            try:
+                for number, one in enumerate(as_completed(begun), 1):
+                    self.rows.append(one.result())
+                    self._show(f"{number} of {len(self._plan.rows)}: {begun[one].name}")
+            finally:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+        self._stop.clear()
+        for index, row in enumerate(self.rows):
+            if row.verdict == "not known":
+                self._show(f"again, alone: {row.name}")
+                self.rows[index] = self._play(
+                    next(one for one in beside if one.name == row.name)
+                )
+        for row in self._plan.rows:
+            if row.name in ALONE:
+                self._show(row.name)
+                self.rows.append(self._play(row))
+        self._measure_costs()
+
+    def _stage(self) -> JudgeStage:
+        stage = JudgeStage(self._plan.subject, self._plan.instances, self._server, self._stop)
+        stage.capacity = self._plan.capacity
+        stage.seconds = self._plan.seconds
+        if self._keys:
+            stage.lock_keys = self._keys
+            stage.ttl_ms = self.ttl_ms
+        return stage
+
+    def _play(self, row: Row) -> JudgedRow:
+        """Play a row until something goes wrong, or as often as the plan says."""
+        wrong = 0
+        plays = 0
+        word: JudgedWord = "not known"
+        finding = Finding()
+        with self._stage() as stage:
+            for _ in range(self._plan.plays if row.name not in ALONE else 1):
+                word, finding = _played(stage, row)
+                plays += word in ("holds", "does not", "told")
+                wrong += word == "does not"
+                if word != "holds" or self._stop.is_set():
+                    break
+            course = tuple(stage.course) if word in ("does not", "not known") else ()
+        return JudgedRow(
+            group=row.group,
+            name=row.name,
+            question=row.question,
+            is_safety=row.is_safety,
+            verdict=word,
+            happened=finding.wrong or finding.told,
+            wrong=wrong,
+            plays=plays,
+            figures=finding.figures,
+            course=course,
+        )
+
+    def _measure_costs(self) -> None:
+        with self._stage() as stage:
+            self._measure(self._plan.subject.text, stage)
+        for name in BESIDE:
+            with Stage(ours(name), self._plan.instances, self._server, self._stop) as stage_beside:
+                self._measure(name, stage_beside)
+
+    def _measure(self, name: str, stage: Stage) -> None:
+        self._show(f"what waiting costs: {name}")
+        try:
+            self.costs.append(cost_of(name, contend(stage, self._plan.seconds)))
+        except (EnvironmentNotReadyError, HangsError) as error:
+            self._show(f"{name} could not be measured: {error}")
+
+
+def _played(stage: JudgeStage, row: Row) -> tuple[JudgedWord, Finding]:
+    if stage.instances < row.least:
+        return "not applicable", Finding(told=f"it takes {row.least} servers; see --instances")
+    try:
+        stage.clear()
+        try:
+            finding = row.play(stage)
+            broken = stage.broken() if row.is_safety and stage.capacity == 1 else ""
+            finding = Finding(finding.wrong or broken, finding.told, finding.figures)
+        except HangsError as error:
+            finding = Finding(wrong=str(error))
+        stage.require_servers()
+    except NotApplicableError as error:
+        return "not applicable", Finding(told=str(error))
+    except UnmetError as error:
+        return "not known", Finding(told=f"did not come about: {error}")
+    except CutError:
+        return "not known", Finding(told="it was interrupted")
+    except (BenchError, RedisError, TimeoutError, OSError) as error:
+        return "not known", Finding(told=f"{type(error).__name__}: {error}")
+    if finding.wrong:
+        return "does not", finding
+    is_told = bool(finding.told) and row.name not in ALONE[:1]
+    return ("told" if is_told else "holds"), finding
+
+
+def cost_of(name: str, seen: Contention) -> WaitingCost:
+    """What `seen` says of the lock called `name`."""
+    leases = seen.leases
+    handoffs = sorted(_handoffs(seen))
+    per_caller = [sum(one.granted_ns > 0 for one in own) for own in seen.operations]
+    squares = sum(count * count for count in per_caller)
+    count = len(leases)
+    return WaitingCost(
+        lock=name,
+        leases_per_s=count / seen.seconds,
+        handoff_p50_s=statistics.median(handoffs) if handoffs else None,
+        handoff_p99_s=handoffs[int(0.99 * len(handoffs))] if len(handoffs) >= LEAST_P99 else None,
+        fairness=count * count / (CALLERS * squares) if squares else None,
+        commands_per_lease=seen.commands / count if count else None,
+        client_cpu_us_per_lease=seen.cpu_s * 1e6 / count if count else None,
+    )
+
+
+def _handoffs(seen: Contention) -> list[float]:
+    """From each release to the next grant of somebody who had asked before it, in s."""
+    leases = seen.leases
+    return [
+        (after.granted_ns - before.release_sent_ns) / NS_PER_S
+        for before, after in zip(leases, leases[1:], strict=False)
+        if before.release_sent_ns and after.attempt_ns < before.release_sent_ns < after.granted_ns
+    ]

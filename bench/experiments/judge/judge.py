@@ -1,0 +1,52 @@
+"""The verdict over a judged lock: *a word per row → one word*. Pure.
+
+Rules: a row of safety that does not hold makes the lock VIOLATED, any other FAIL. Rows that tell
+something, and those that cannot be asked of this lock, decide nothing. Without the row of contention
+nothing good is said. `earned` makes each row's word of its own counts.
+"""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult
+from bench.measure import verdict as words
+from bench.measure.verdict import Evidence, Verdict, conclude
+
+CONTENTION = "contention"
+
+
+def judge_rows(rows: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdict:
+    """Return the word of the whole."""
+    broken = [row for row in rows if row.verdict == "does not"]
+    reasons = {
+        words.VIOLATED: [_sentence(row) for row in broken if row.is_safety],
+        words.FAIL: [_sentence(row) for row in broken if not row.is_safety],
+        words.NOT_KNOWN: [_sentence(row) for row in rows if row.verdict == "not known"],
+        words.INTERRUPTED: [f"interrupted after {len(rows)} rows"] if interrupted else [],
+    }
+    contended = sum(row.name == CONTENTION and row.verdict == "holds" for row in rows)
+    evidence = [
+        Evidence("rows that hold", sum(row.verdict == "holds" for row in rows)),
+        Evidence("rows of contention that hold", contended),
+    ]
+    return conclude(words.HOLDS, evidence, reasons)
+
+
+def _sentence(row: JudgedRow) -> str:
+    return f"{row.name}: {row.happened}"
+
+
+def earned(result: JudgeResult) -> JudgeResult:
+    """Return `result` with the words and the verdict that its rows earn."""
+    rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
+    return replace(result, rows=rows, verdict=judge_rows(rows, interrupted=result.interrupted))
+
+
+def word_of_row(row: JudgedRow) -> JudgedWord:
+    """Return the word that the counts of a stored row earn."""
+    if row.wrong:
+        return "does not"
+    if row.plays:
+        return "told" if row.verdict == "told" else "holds"
+    return "not known" if row.verdict in ("holds", "does not", "told") else row.verdict

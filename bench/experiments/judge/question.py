@@ -1,0 +1,34 @@
+"""The judgement of a lock as a value: *does your own lock hold?*"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.experiments.judge.command import judge
+from bench.frame.question import Question
+
+if TYPE_CHECKING:
+    from bench.experiments.judge.result import JudgeResult
+    from bench.report.answer import Answer
+
+
+def _answer() -> Answer[JudgeResult]:
+    from bench.experiments.judge.judge import earned
+    from bench.experiments.judge.result import JudgeResult
+    from bench.experiments.judge.words import evidence, sheet, suite
+    from bench.report.answer import Answer
+
+    return Answer("judge", JudgeResult, earned, sheet, suite, evidence=evidence)
+
+
+JUDGE = Question(
+    "judge",
+    judge,
+    _answer,
+    examples=(
+        "lockbench judge mine.py --quick",
+        "lockbench judge package.module:lock --instances 3",
+        "lockbench judge 'node lock.mjs' --quick",
+    ),
+    note="The servers are started on loopback, empty and in memory, and stopped at the end.",
+)

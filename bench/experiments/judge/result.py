@@ -1,0 +1,66 @@
+"""What `lockbench judge` stores: *a word per row, with its evidence → a typed result*."""
+
+from typing import Annotated, Literal
+
+from bench.experiments.audit.result import CourseStep
+from bench.measure.result import Document
+from bench.measure.run_result import OwnFleet
+from bench.measure.section import Count, Section, says
+
+JudgedWord = Literal["holds", "does not", "told", "not applicable", "not known"]
+
+
+class RowFigure(Section, frozen=True):
+    """A number that a row rests on."""
+
+    name: Annotated[str, says("what was counted or measured")]
+    value: Annotated[float, says("in its unit")]
+    unit: Annotated[str, says("of the value; empty: a count")]
+
+
+class JudgedRow(Section, frozen=True, kw_only=True):
+    """One thing that was asked of the lock."""
+
+    group: Annotated[str, says("what the row is about")]
+    name: Annotated[str, says("of the row")]
+    question: Annotated[str, says("the fault that the row looks for")]
+    is_safety: Annotated[bool, says("a fault means that two clients had the lock, or could")]
+    verdict: Annotated[
+        JudgedWord,
+        says("told: nothing can be right or wrong; not known: what it rests on did not come about"),
+    ]
+    happened: Annotated[str, says("what went wrong, what the caller was told, or why not known")] = ""
+    wrong: Annotated[Count, says("in how many plays it went wrong")] = 0
+    plays: Annotated[Count, says("how often it was played to an end")] = 0
+    figures: Annotated[tuple[RowFigure, ...], says("what the row rests on")] = ()
+    course: Annotated[
+        tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")
+    ] = ()
+
+
+class WaitingCost(Section, frozen=True, kw_only=True):
+    """What a lock cost four processes that all wanted one name, and how they waited."""
+
+    lock: Annotated[str, says("which lock")]
+    leases_per_s: Annotated[float, says("of all processes")]
+    handoff_p50_s: Annotated[float | None, says("from a release to the next grant, half of them")]
+    handoff_p99_s: Annotated[float | None, says("the same, 99 of 100; null: fewer than 1,000")]
+    fairness: Annotated[float | None, says("Jain's index of the processes' leases: 1 = all alike")]
+    commands_per_lease: Annotated[float | None, says("that the servers counted, with a key")]
+    client_cpu_us_per_lease: Annotated[float | None, says("of the processes, the judge's pipe too")]
+
+
+class JudgeResult(Document, frozen=True, kw_only=True):
+    """One lock, asked row by row."""
+
+    kind: Annotated[Literal["judge"], says("the command that made it")] = "judge"
+    fleet: Annotated[OwnFleet, says("the servers")]
+    lock: Annotated[str, says("as it was named")]
+    instances: Annotated[Count, says("servers that it was given")]
+    capacity: Annotated[Count, says("how many may hold it at once")]
+    ttl_ms: Annotated[int | None, says("of its keys after a grant; null: they have no end")]
+    keys: Annotated[Count, says("that a lease makes, over all servers; 0: it asks no server")]
+    rows: Annotated[tuple[JudgedRow, ...], says("what it was asked, and what came of it")]
+    costs: Annotated[
+        tuple[WaitingCost, ...], says("the lock, redis-py's and lockcore on the same machine")
+    ] = ()

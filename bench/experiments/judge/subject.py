@@ -1,0 +1,230 @@
+"""The lock that is judged: *a word of the command line → a lock that can be driven*.
+
+    mine.py              its function `lock`; mine.py:other names another one
+    package.module:lock  that function
+    "node lock.mjs"      a command that reads `acquire NAME` and `release NAME` on stdin, and answers
+                         each by a line: ok, no, or what went wrong
+
+The function is called with the URLs of the servers, as `lock(urls)`, and returns what locks. That is
+a callable from a name to a context manager, or an object with `acquire(name)` and `release(name)`.
+A function `lock(name, urls)` may also return the context manager itself. All of it may be
+asynchronous. What is anything else is refused in one sentence.
+
+Rules: the file runs in a process of its own and never in ours. This module looks at a lock only in
+that process; here it only reads the word.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import shlex
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bench.errors import UsageError
+from bench.experiments.audit.clients.lock import ClientOrder, Lock, value
+
+FUNCTION = "lock"
+SHAPE = (
+    "write `def lock(urls): …` that returns a callable from a name to a context manager, or an "
+    "object with acquire(name) and release(name)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A lock as it was named. `command`: its words, empty where it is Python."""
+
+    text: str
+    command: tuple[str, ...] = ()
+
+
+def read_subject(text: str) -> Subject:
+    """Return the lock that `text` names. Raises UsageError where it names none."""
+    place, _, _ = text.partition(":")
+    if place.endswith(".py"):
+        if not Path(place).is_file():
+            raise UsageError(
+                f"there is no file {place}; name a file, package.module:object or a command"
+            )
+        return Subject(str(Path(place).resolve()) + text.removeprefix(place))
+    words = shlex.split(text)
+    if len(words) == 1 and ":" in text and "/" not in text:
+        return Subject(text)
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(
+            f"{text!r} is no file that ends in .py, no package.module:object, and no command that "
+            "can be found"
+        )
+    return Subject(text, tuple(_absolute(word) for word in words))
+
+
+def _absolute(word: str) -> str:
+    """A file's whole path, because a client runs in a folder of its own; any other word as it is."""
+    path = Path(word)
+    return str(path.resolve()) if path.is_file() else word
+
+
+# -- in the process of the lock --------------------------------------------------------------------
+
+
+def lock_of(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
+    """Return how the lock that `order` names waits (threads or asyncio), and what connects it.
+    Raises UsageError where it cannot be driven."""
+    function = _found(order.name)
+    parameters = _parameters(function, order.name)
+    is_direct = len(parameters) > 1
+    if is_direct:
+        is_async = inspect.iscoroutinefunction(function) or _is_asynchronous(
+            function("lockbench:probe", order.urls), order.name
+        )
+        return _way(is_async), lambda order: _driven(
+            lambda name: function(name, order.urls), order.name
+        )
+    if inspect.iscoroutinefunction(function):
+        return "asyncio", lambda order: _connected(function, order)
+    is_async = _is_asynchronous(_held_by(function(order.urls), order.name), order.name)
+    return _way(is_async), lambda order: _driven(function(order.urls), order.name)
+
+
+def _way(is_async: bool) -> str:
+    return "asyncio" if is_async else "threads"
+
+
+async def _connected(function: Callable[..., Awaitable[object]], order: ClientOrder) -> Lock:
+    return _driven(await function(order.urls), order.name)
+
+
+def _found(text: str) -> Callable[..., Any]:
+    place, _, name = text.partition(":")
+    module = _module(place)
+    names = name or FUNCTION
+    target: object = module
+    for part in names.split("."):
+        target = getattr(target, part, None)
+    if target is None:
+        public = [one for one in vars(module) if not one.startswith("_")]
+        there = ", ".join(public) or "nothing"
+        raise UsageError(f"{place} has no {names!r} (it has {there}); {SHAPE}")
+    if not callable(target):
+        raise UsageError(f"{names!r} of {place} is no function; {SHAPE}")
+    return target
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    path = Path(place)
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _parameters(function: Callable[..., Any], text: str) -> Sequence[str]:
+    """The names of what the function must be given, one or two of them. Raises UsageError."""
+    needed = [
+        one.name
+        for one in inspect.signature(function).parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    if needed in (["urls"], ["name", "urls"]) or (len(needed) == 1 and needed != ["name"]):
+        return needed
+    signature = f"{function.__name__}({', '.join(needed)})"
+    raise UsageError(f"{text}: {signature} does not take the servers to ask; {SHAPE}")
+
+
+def _held_by(made: object, text: str) -> object:
+    """What `made` gives for a name, not entered yet."""
+    if inspect.isawaitable(made) or not callable(made):
+        return made
+    return made("lockbench:probe")
+
+
+def _is_asynchronous(made: object, text: str) -> bool:
+    """Whether what locks is awaited. Raises UsageError where it cannot be driven."""
+    for enter in ("__enter__", "acquire"):
+        method = getattr(made, enter, None)
+        if method is not None:
+            return inspect.iscoroutinefunction(method)
+    if hasattr(made, "__aenter__"):
+        return True
+    raise UsageError(f"{text} gives {type(made).__name__!r}, which does not lock; {SHAPE}")
+
+
+def _driven(made: Any, text: str) -> Lock:
+    """The calls of what locks."""
+    if hasattr(made, "acquire") and hasattr(made, "release"):
+        return Lock(lambda name, *_: _by_name(made.acquire, name), made.release)
+
+    def make(name: str, *_terms: int) -> Any:
+        manager = made(name)
+        if not any(hasattr(manager, one) for one in ("__enter__", "__aenter__", "acquire")):
+            raise UsageError(
+                f"{text} gives {type(manager).__name__!r}, which does not lock; {SHAPE}"
+            )
+        return manager
+
+    if hasattr(_probe(made), "__enter__") or hasattr(_probe(made), "__aenter__"):
+        return Lock(lambda name, *_: _enter(make(name)), _leave, hold=make)
+    return Lock(lambda name, *_: _taken(make(name)), lambda held: held.release())
+
+
+def _probe(made: Callable[[str], object]) -> object:
+    return made("lockbench:probe")
+
+
+def _by_name(acquire: Callable[[str], Any], name: str) -> Any:
+    got = acquire(name)
+    if inspect.isawaitable(got):
+        return _awaited(got, name)
+    return name if got is None or got else None
+
+
+async def _awaited(got: Awaitable[object], name: str) -> str | None:
+    outcome = await got
+    return name if outcome is None or outcome else None
+
+
+def _enter(manager: Any) -> Any:
+    if hasattr(manager, "__enter__"):
+        manager.__enter__()
+        return manager
+    return _entered(manager)
+
+
+async def _entered(manager: Any) -> Any:
+    await manager.__aenter__()
+    return manager
+
+
+def _leave(manager: Any) -> Any:
+    if hasattr(manager, "__enter__"):
+        manager.__exit__(None, None, None)
+        return None
+    return _left(manager)
+
+
+async def _left(manager: Any) -> None:
+    await value(manager.__aexit__(None, None, None))
+
+
+def _taken(lock: Any) -> Any:
+    got = lock.acquire()
+    if inspect.isawaitable(got):
+        return _awaited_lock(got, lock)
+    return lock if got is None or got else None
+
+
+async def _awaited_lock(got: Awaitable[object], lock: object) -> object:
+    outcome = await got
+    return lock if outcome is None or outcome else None

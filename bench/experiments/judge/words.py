@@ -1,0 +1,149 @@
+"""What `lockbench judge` says: *its result → a word for each question, the advice, the course of
+each fault*, verdict first."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
+from bench.measure import verdict as words
+from bench.report.figures import counted, latency, percent
+from bench.report.junit import Case, Suite
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, made, sheet_of
+
+# What to change, by the row that does not hold.
+ADVICE: Mapping[str, str] = {
+    "contention": "take the lock by one command on the server: SET key owner NX PX ttl",
+    "paused-in-acquire": "measure the validity from before the SET, and refuse a grant whose TTL "
+    "has passed",
+    "clock-ahead": "let the server count the time: PX in SET, no timestamps of clients",
+    "body-without-lock": "raise when the lock was not granted, before the body runs",
+    "forked": "make a client per process, and owner tokens that no fork copies",
+    "release-after-expiry": "delete the key only if it still holds your own random value: DELEX, "
+    "DELIFEQ, or a script that compares",
+    "paused-holder": "let the release tell whether the lock was still yours, and check it",
+    "sigterm": "give the key a TTL in the command that makes it",
+    "sigkill": "give the key a TTL in the command that makes it",
+    "stopped": "give the key a TTL in the command that makes it",
+    "network": "give the key a TTL in the command that makes it",
+    "script-flush": "on NOSCRIPT send the script again by EVAL",
+    "late-set": "release also what was never granted: its SET may still arrive",
+    "one-stopped": "give each server a short time-out of its own, and ask all of them at once",
+    "one-killed": "count votes: a server that is gone is one vote less, and no error",
+    "majority-down": "bound the time that one acquire may take",
+    "exception-in-body": "release in finally, or leave it to a context manager",
+    "interrupted-acquire": "on BaseException release what may have been sent",
+    "interrupted-release": "send the release again when it was interrupted",
+}
+_STYLES = {
+    "holds": GOOD,
+    "does not": f"bold {BAD}",
+    "not known": f"bold {DOUBTFUL}",
+}
+_COST_HEAD = (
+    "lock",
+    "leases/s",
+    "hand-off p50",
+    "p99",
+    "fairness",
+    "commands/lease",
+    "client CPU/lease",
+)
+
+
+def sheet(result: JudgeResult, place: str = "") -> Sheet:
+    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    server = result.fleet.server
+    lifetime = "none" if result.ttl_ms is None else f"{result.ttl_ms / 1000:g} s"
+    about = (
+        f"N={result.instances}, at most {counted(result.capacity, 'holder')}, TTL {lifetime}",
+        f"{server.name} {server.version}, own servers in memory on loopback",
+        *made(result),
+    )
+    return sheet_of(
+        result,
+        place,
+        kind="judge",
+        headline=_headline(result),
+        conditions=about,
+        parts=_parts(result),
+        lines=[*_advice(result), *_limits(result)],
+        tables_first=True,
+    )
+
+
+def _headline(result: JudgeResult) -> str:
+    counts = Counter(row.verdict for row in result.rows)
+    broken = [row for row in result.rows if row.verdict == "does not"]
+    worst = next((row for row in broken if row.is_safety), next(iter(broken), None))
+    told = f"{counts['holds']} rows hold, {counts['does not']} do not, {counts['not known']} not known"
+    first = f"{worst.happened}; " if worst else ""
+    return f"{result.lock}: {first}{told}"
+
+
+def _parts(result: JudgeResult) -> Iterator[Part]:
+    head = ("about", "row", "word", "what happened")
+    rows = tuple((row.group, row.name, row.verdict, row.happened) for row in result.rows)
+    yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=_STYLES)
+    if result.costs:
+        about = "four processes want one name and hold it for 2 ms; the CPU has the judge's pipe in it"
+        costs = tuple(map(_cost, result.costs))
+        yield Part("what waiting costs", about, _COST_HEAD, costs, frozenset({0}))
+
+
+def _cost(cost: WaitingCost) -> tuple[str, ...]:
+    def number(value: float | None, digits: int) -> str:
+        return "–" if value is None else f"{value:.{digits}f}"
+
+    cpu = cost.client_cpu_us_per_lease
+    return (
+        cost.lock,
+        f"{cost.leases_per_s:,.0f}",
+        latency(cost.handoff_p50_s),
+        latency(cost.handoff_p99_s),
+        "–" if cost.fairness is None else percent(cost.fairness, 0),
+        number(cost.commands_per_lease, 1),
+        "–" if cpu is None else f"{cpu:,.0f} µs",
+    )
+
+
+def _advice(result: JudgeResult) -> Iterator[tuple[str, str]]:
+    """What to change, once for each sentence."""
+    broken = [row for row in result.rows if row.verdict == "does not" and row.name in ADVICE]
+    for text in dict.fromkeys(ADVICE[row.name] for row in broken):
+        names = ", ".join(row.name for row in broken if ADVICE[row.name] == text)
+        yield "change", f"{text} ({names})"
+
+
+def _limits(result: JudgeResult) -> Iterator[tuple[str, str]]:
+    """What was not tried."""
+    if not result.keys:
+        yield "beware", "a lease makes no key on these servers: the lock does not ask them"
+    for row in result.rows:
+        if row.verdict == "not applicable":
+            yield "not tried", f"{row.name}: {row.happened}"
+    yield "not tried", "fail-over to a replica, eviction, load over several hosts, simulated schedules"
+
+
+def evidence(result: JudgeResult) -> tuple[Part, ...]:
+    """Every row that does not hold, and what is not known, step by step."""
+    return tuple(_course(row) for row in result.rows if row.course)
+
+
+def _course(row: JudgedRow) -> Part:
+    rows = tuple((f"{step.after_ms:,.0f}", step.who, step.what) for step in row.course)
+    about = f"{row.question}: {row.happened}"
+    return Part(row.name, about, ("after ms", "client", "what"), rows, frozenset({1, 2}))
+
+
+def suite(result: JudgeResult) -> Suite:
+    """The rows that decide something, as JUnit cases."""
+    statuses = {"holds": words.HOLDS.status, "not known": words.NOT_KNOWN.status}
+    cases = []
+    for row in result.rows:
+        status = statuses.get(row.verdict)
+        if row.verdict == "does not":
+            status = words.VIOLATED.status if row.is_safety else words.FAIL.status
+        if status is not None:
+            cases.append(Case(row.name, status, row.happened))
+    properties = {"id": result.id, "lock": result.lock}
+    return Suite("judge", result.started_at, result.duration_s, cases, properties)
