@@ -220,6 +220,14 @@ RECOMMENDED = Word(
     "20 crashes or more of each way, none of the one named led to a double grant",
     "what to choose, of what was measured; the page names the machine and the dates",
 )
+HOLDS = Word(
+    "HOLDS",
+    Kind.GOOD,
+    "pass",
+    0,
+    f"every row that can be right or wrong; ≥ {TESTED_LEAST} leases tested under contention",
+    "nothing that was tried breaks the lock; the page says what was not tried",
+)
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
 # The words of each command. The name of a command is the `kind` of its result.
@@ -229,6 +237,7 @@ WORDS: Mapping[str, tuple[Word, ...]] = {
     "gate": (PASS, VIOLATED, FAIL, INVALID, INCONCLUSIVE, INTERRUPTED),
     "capacity": (FOUND, VIOLATED, NOT_KEPT, INCONCLUSIVE, INTERRUPTED),
     **dict.fromkeys(("safety", "explore", "split-votes", "crash", "fsync", "audit"), _EXPERIMENT),
+    "judge": (HOLDS, VIOLATED, FAIL, NOT_KNOWN, INTERRUPTED),
     "planner": (RECOMMENDED, NOT_KNOWN),
 }
 

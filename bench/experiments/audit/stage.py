@@ -64,6 +64,9 @@ class Stage:
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
         self.fleet: Fleet = start_fleet(instances, "none", server=server)
+        # What the next client is given, and what drives it.
+        self.urls: tuple[str, ...] = self.fleet.urls
+        self.party_type = Party
         self.parties: list[Party] = []
         self.course: list[CourseStep] = []
         self._begun_ns = monotonic_ns()
@@ -121,7 +124,7 @@ class Stage:
         party.note(f"its wall clock is set {'back' if by_s < 0 else 'ahead'} by {abs(by_s)} s")
 
     def _party(self, preload: Mapping[str, str], folder: Path) -> Party:
-        order = ClientOrder(self.name, self.fleet.urls)
+        order = ClientOrder(self.name, self.urls)
         environ = {
             **os.environ,
             **_BRIEF,
@@ -129,7 +132,7 @@ class Stage:
             **preload,
         }
         number = len(self.parties)
-        party = Party(self.driver, order, environ, folder, self._cut)
+        party = self.party_type(self._driver(), order, environ, folder, self._cut)
         self.parties.append(party)
         self.fleet.adopt(party.process.pid)
         for do, words in (
@@ -142,6 +145,10 @@ class Stage:
         party.note = lambda step: self.note(step, chr(ord("A") + number))
         party.note(self.driver.words.connect)
         return party
+
+    def _driver(self) -> LibraryDriver:
+        """What starts the next client."""
+        return self.driver
 
     def note(self, step: str, who: str = "") -> None:
         """Add a step to the course. `who` does it: a client; "" = the servers."""
@@ -235,6 +242,11 @@ class Stage:
                 f"after {patience_s:.0f} s there are keys on {sum(map(bool, self.keys()))} servers"
             )
         return lockable
+
+    def rest(self, seconds: float) -> None:
+        """Wait so long. Raises CutError."""
+        if self._cut.wait(seconds):
+            raise CutError
 
     def _within(self, patience_s: float, met: Callable[[], bool], look_s: float = 0.002) -> bool:
         """Return when it is so, looking every `look_s`; False: it was not in time.

@@ -9,7 +9,8 @@ import os
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from threading import Event
 
 from redis.exceptions import RedisError
@@ -19,7 +20,7 @@ from bench.experiments.audit.installed import ours
 from bench.experiments.audit.party import CutError, HangsError, NotApplicableError
 from bench.experiments.audit.schedules import UnmetError
 from bench.experiments.audit.stage import Stage
-from bench.experiments.judge.judge import judge_rows
+from bench.experiments.judge.judge import CONTENTION, judge_rows
 from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult, WaitingCost
 from bench.experiments.judge.rows import (
     CALLERS,
@@ -45,7 +46,7 @@ REPEATED = 3
 LEAST_P99 = 1000
 BESIDE = ("redis-py Lock", "lockcore threads")
 # These rows measure time, or use both cores: they are played alone.
-ALONE = ("contention", "renewal")
+ALONE = (CONTENTION, "renewal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult
         result = JudgeResult(
             **experiment.header(seed=None, interrupted=experiment.cut),
             fleet=OwnFleet(server=server),
-            lock=plan.subject.text,
+            lock=plan.subject.typed,
             instances=plan.instances,
             capacity=plan.capacity,
             ttl_ms=playing.ttl_ms,
@@ -131,9 +132,7 @@ class _Playing:
         for index, row in enumerate(self.rows):
             if row.verdict == "not known":
                 self._show(f"again, alone: {row.name}")
-                self.rows[index] = self._play(
-                    next(one for one in beside if one.name == row.name)
-                )
+                self.rows[index] = self._play(next(one for one in beside if one.name == row.name))
         for row in self._plan.rows:
             if row.name in ALONE:
                 self._show(row.name)
@@ -178,7 +177,7 @@ class _Playing:
 
     def _measure_costs(self) -> None:
         with self._stage() as stage:
-            self._measure(self._plan.subject.text, stage)
+            self._measure(self._plan.subject.typed, stage)
         for name in BESIDE:
             with Stage(ours(name), self._plan.instances, self._server, self._stop) as stage_beside:
                 self._measure(name, stage_beside)
@@ -194,18 +193,22 @@ class _Playing:
 def _played(stage: JudgeStage, row: Row) -> tuple[JudgedWord, Finding]:
     if stage.instances < row.least:
         return "not applicable", Finding(told=f"it takes {row.least} servers; see --instances")
+    if not any(stage.lock_keys) and row.name != CONTENTION:
+        return "not applicable", Finding(told="a lease makes no key on these servers")
     try:
         stage.clear()
         try:
             finding = row.play(stage)
             broken = stage.broken() if row.is_safety and stage.capacity == 1 else ""
-            finding = Finding(finding.wrong or broken, finding.told, finding.figures)
+            finding = replace(finding, wrong=finding.wrong or broken)
         except HangsError as error:
             finding = Finding(wrong=str(error))
         stage.require_servers()
     except NotApplicableError as error:
         return "not applicable", Finding(told=str(error))
     except UnmetError as error:
+        if row.may_wait and stage.has_waited():
+            return "holds", Finding(told="the other client waited until the lock had ended")
         return "not known", Finding(told=f"did not come about: {error}")
     except CutError:
         return "not known", Finding(told="it was interrupted")
@@ -213,8 +216,9 @@ def _played(stage: JudgeStage, row: Row) -> tuple[JudgedWord, Finding]:
         return "not known", Finding(told=f"{type(error).__name__}: {error}")
     if finding.wrong:
         return "does not", finding
-    is_told = bool(finding.told) and row.name not in ALONE[:1]
-    return ("told" if is_told else "holds"), finding
+    if row.only_tells:
+        return "told", finding
+    return "holds", replace(finding, told=finding.told or f"not seen: {row.question}")
 
 
 def cost_of(name: str, seen: Contention) -> WaitingCost:
@@ -240,6 +244,6 @@ def _handoffs(seen: Contention) -> list[float]:
     leases = seen.leases
     return [
         (after.granted_ns - before.release_sent_ns) / NS_PER_S
-        for before, after in zip(leases, leases[1:], strict=False)
+        for before, after in pairwise(leases)
         if before.release_sent_ns and after.attempt_ns < before.release_sent_ns < after.granted_ns
     ]

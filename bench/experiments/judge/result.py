@@ -29,7 +29,9 @@ class JudgedRow(Section, frozen=True, kw_only=True):
         JudgedWord,
         says("told: nothing can be right or wrong; not known: what it rests on did not come about"),
     ]
-    happened: Annotated[str, says("what went wrong, what the caller was told, or why not known")] = ""
+    happened: Annotated[
+        str, says("what went wrong, what the caller was told, or why not known")
+    ] = ""
     wrong: Annotated[Count, says("in how many plays it went wrong")] = 0
     plays: Annotated[Count, says("how often it was played to an end")] = 0
     figures: Annotated[tuple[RowFigure, ...], says("what the row rests on")] = ()

@@ -16,13 +16,15 @@ from itertools import pairwise
 import psutil
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.audit.party import HangsError, NotApplicableError, Party
-from bench.experiments.audit.schedules import SCHEDULES, UnmetError, need
+from bench.experiments.audit.party import HangsError, Party
+from bench.experiments.audit.schedules import SCHEDULES, need
 from bench.experiments.audit.stage import Stage
 from bench.experiments.judge.result import RowFigure
-from bench.experiments.judge.stage import LONGEST_TTL_MS, JudgeStage
+from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 from bench.measure.verdict import TESTED_LEAST
+from bench.run.own_lock import commands_between
+from bench.topology.probe import info_snapshot
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 CALLERS = 4
@@ -31,6 +33,8 @@ HOLD_S = 0.002
 LOOK_S = 0.01
 # a caller that was refused asks again after this time
 REST_S = 0.02
+# so much longer than a takeover may take a client is waited for
+GRANT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> Contention:
         except (HangsError, EnvironmentNotReadyError) as error:
             errors.append(str(error))
 
-    commands = stage.commands_with_key()
+    before = info_snapshot(stage.fleet.urls)
     cpu_s = _cpu_s(parties)
     threads = [threading.Thread(target=call, args=(party,)) for party in parties]
     for thread in threads:
@@ -125,7 +129,7 @@ def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> Contention:
     return Contention(
         [party.operations for party in parties],
         seconds,
-        stage.commands_with_key() - commands,
+        sum(commands_between(before, info_snapshot(stage.fleet.urls))),
         _cpu_s(parties) - cpu_s,
         errors,
     )
@@ -181,7 +185,9 @@ def contention(stage: JudgeStage) -> Finding:
     )
     if most > stage.capacity:
         allowed = "one" if stage.capacity == 1 else str(stage.capacity)
-        return Finding(f"{most} processes held the lock at once, and {allowed} may", figures=figures)
+        return Finding(
+            f"{most} processes held the lock at once, and {allowed} may", figures=figures
+        )
     tests = tested(seen)
     need(
         tests >= TESTED_LEAST,
@@ -197,7 +203,7 @@ def contention(stage: JudgeStage) -> Finding:
 
 def renewal(stage: JudgeStage) -> Finding:
     """One client holds the lock, and the time to live of its keys is watched."""
-    ttl_ms = _bounded_ttl(stage)
+    ttl_ms = stage.require_ttl()
     holder = stage.party()
     need(holder.acquire().ok, "the client was granted")
     times = _renewals(stage, ttl_ms)
@@ -238,28 +244,16 @@ def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
         if left_ms > last_ms + 5:
             times.append(now_ms)
         last_ms = left_ms
-        stage.pause(LOOK_S)
+        stage.rest(LOOK_S)
     return times
-
-
-def _bounded_ttl(stage: JudgeStage) -> int:
-    """The lock's TTL in ms. Raises NotApplicableError where there is none to wait for."""
-    if stage.ttl_ms is None:
-        raise NotApplicableError("its keys have no time to live")
-    if stage.ttl_ms > LONGEST_TTL_MS:
-        raise NotApplicableError(
-            f"its TTL is {stage.ttl_ms / 1000:g} s; for this row judge it with a TTL of "
-            f"{LONGEST_TTL_MS // 1000} s or less"
-        )
-    return stage.ttl_ms
 
 
 def _takeover(how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False) -> Play:
     def play(stage: JudgeStage) -> Finding:
         ttl_ms = stage.ttl_ms if stage.ttl_ms is not None else 0
         if ttl_ms:
-            _bounded_ttl(stage)
-        holder = stage.party_behind_proxy()[0] if proxied else stage.party()
+            stage.require_ttl()
+        holder = stage.party_behind_proxy() if proxied else stage.party()
         other = stage.party()
         need(holder.acquire().ok, "the first client was granted")
         end(stage, holder)
@@ -267,19 +261,18 @@ def _takeover(how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bo
         patience_s = 2 * ttl_ms / 1000 + 5
         while monotonic_ns() - ended_ns < patience_s * NS_PER_S:
             other.begin_acquire()
-            reply = other.acquired(patience_s + READY_S)
+            reply = other.acquired(patience_s + GRANT_S)
             if reply.ok:
                 took_s = (other.operations[-1].granted_ns - ended_ns) / NS_PER_S
                 figures = (RowFigure("takeover", took_s, "s"),)
                 beside = f", with a TTL of {ttl_ms / 1000:g} s" if ttl_ms else ""
-                return Finding(told=f"the next client has it after {took_s:.2f} s{beside}", figures=figures)
-            stage.pause(REST_S)
+                return Finding(
+                    told=f"the next client has it after {took_s:.2f} s{beside}", figures=figures
+                )
+            stage.rest(REST_S)
         return Finding(f"{patience_s:.0f} s after its holder {how} nobody else gets the lock")
 
     return play
-
-
-READY_S = 10.0
 
 
 def _terminate(stage: JudgeStage, party: Party) -> None:
@@ -358,7 +351,9 @@ ROWS: tuple[Row, ...] = (
     _of_audit(OWNER, "release-after-expiry", is_safety=True),
     _of_audit(OWNER, "paused-holder"),
     Row(RENEWAL, "renewal", "how many renewals may fail", renewal),
-    Row(TAKEOVER, "sigterm", "its holder ends by SIGTERM", _takeover("ended by SIGTERM", _terminate)),
+    Row(
+        TAKEOVER, "sigterm", "its holder ends by SIGTERM", _takeover("ended by SIGTERM", _terminate)
+    ),
     Row(TAKEOVER, "sigkill", "its holder is killed", _takeover("was killed", _kill)),
     Row(TAKEOVER, "stopped", "its holder stands still", _takeover("stood still", _freeze)),
     Row(

@@ -1,10 +1,11 @@
 """Where a lock is judged: *a lock and N servers → clients that obey step by step, on the audit's
 stage*.
 
-Rules: the time to live is the lock's own, so nobody asks for one. A key's end is not waited for:
-the stage ends it on the servers (PEXPIRE), where the lock's keys are known by what appears with a
-lease and is gone after its release. A client that loses its network stands behind a proxy that hands
-over nothing any more.
+Rules: the time to live is the lock's own, and a lock may measure it, so it is waited for. The lock's
+keys are what appears with a lease and is gone after its release. Nobody sees when an acquire that
+waits sends its SET. So a lease ends a TTL after the acquire began, or at its grant if that is later:
+a lease without length accuses nobody. A client that loses its network stands behind a proxy that
+hands over nothing any more.
 """
 
 import sys
@@ -13,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
+
+from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.audit.clients.lock import ClientOrder
@@ -62,6 +65,15 @@ class OwnParty(Party):
         super().begin(do, **words)
         self._ttl_ms = self.own_ttl_ms
 
+    def acquired(self, patience_s: float = PATIENCE_S) -> Said:
+        """What came of an acquire; a lease never ends before its grant."""
+        reply = super().acquired(patience_s)
+        last = self.operations[-1]
+        ends_ns = max(last.valid_until_ns, last.granted_ns + 1)
+        if reply.ok:
+            self.operations[-1] = structs.replace(last, valid_until_ns=ends_ns)
+        return reply
+
 
 class CommandParty(OwnParty):
     """A client that is the user's own command: `acquire NAME`, `release NAME`, a line each."""
@@ -103,6 +115,8 @@ class JudgeStage(Stage):
         """Start the servers. Raises EnvironmentNotReadyError."""
         super().__init__(driver_of(subject), instances, server, cut)
         self.subject = subject
+        self.capacity = 1
+        self.seconds = 1.0
         self.ttl_ms: int | None = None
         self.lock_keys: list[frozenset[bytes]] = [frozenset()] * instances
         self._proxies: Proxies | None = None
@@ -113,22 +127,23 @@ class JudgeStage(Stage):
 
     # -- its clients -------------------------------------------------------------------------------
 
-    def party_behind_proxy(self) -> tuple[Party, Proxies]:
-        """One more client, and the proxies between it and the servers."""
+    def party_behind_proxy(self) -> Party:
+        """One more client, with proxies between it and the servers."""
         if self._proxies is None:
             self._proxies = Proxies([one.port for one in self.fleet.instances])
         urls = self.urls
         self.urls = tuple(f"redis://127.0.0.1:{port}" for port in self._proxies.ports)
         try:
-            return self.party(), self._proxies
+            return self.party()
         finally:
             self.urls = urls
 
-    def cut_network(self, proxies: Proxies) -> None:
-        """Have nothing come through any more, in either direction."""
+    def cut_network(self) -> None:
+        """Have nothing come through the proxies any more, in either direction."""
+        assert self._proxies is not None
         for index in range(self.instances):
-            proxies.shape(index, Shape(held=("to", "from")))
-        self.note("its network is cut: nothing comes through any more")
+            self._proxies.shape(index, Shape(held=("to", "from")))
+        self.note("the network of client A is cut")
 
     def heal_network(self) -> None:
         """Have all come through again, what waits included."""
@@ -156,6 +171,43 @@ class JudgeStage(Stage):
             return self.driver
         return replace(self.driver, command=(*self.subject.command, *self.urls))
 
+    # -- its servers -------------------------------------------------------------------------------
+
+    def restart_all(self) -> None:
+        """Restart all servers, which forget everything."""
+        everyone = range(self.instances)
+        self.kill(everyone)
+        self.fleet.restart(*everyone)
+        self._killed.clear()
+        self.note("all servers are there again, and empty")
+
+    def make_replicas(self) -> None:
+        """Have all servers refuse writes, as replicas do."""
+        for server in self._servers:
+            server.replicaof("127.0.0.1", 1)
+        self.note("all servers: REPLICAOF, so they answer READONLY")
+
+    def make_masters(self) -> None:
+        """Have all servers take writes again."""
+        for server in self._servers:
+            server.replicaof("NO", "ONE")
+        self.note("all servers: REPLICAOF NO ONE")
+
+    def fill_memory(self) -> None:
+        """Have all servers refuse what needs memory."""
+        self._configure("1")
+        self.note("all servers: maxmemory 1, so they answer OOM")
+
+    def free_memory(self) -> None:
+        """Have all servers take everything again."""
+        self._configure("0")
+        self.note("all servers: maxmemory 0")
+
+    def _configure(self, maxmemory: str) -> None:
+        for index in range(self.instances):
+            settings = {"maxmemory": maxmemory, "maxmemory-policy": "noeviction"}
+            self.fleet.configure(index, settings)
+
     # -- its keys ----------------------------------------------------------------------------------
 
     def learn(self) -> None:
@@ -167,10 +219,14 @@ class JudgeStage(Stage):
             raise UsageError(str(error)) from None
         reply = party.acquire()
         if not reply.ok:
-            raise UsageError(f"{self.name} did not get a lock that nobody has ({reply.error or 'no'})")
+            raise UsageError(
+                f"{self.name} did not get a lock that nobody has ({reply.error or 'no'})"
+            )
         held = self._names()
         lifetimes = [
-            server.pttl(name) for server, names in zip(self._servers, held, strict=True) for name in names
+            server.pttl(name)
+            for server, names in zip(self._servers, held, strict=True)
+            for name in names
         ]
         party.release()
         self._within(PATIENCE_S / 4, lambda: self._names() != held)
@@ -203,13 +259,21 @@ class JudgeStage(Stage):
         return -1 if -1 in lifetimes else max(lifetimes, default=-2)
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
-        """End the lock's keys, as their time to live would, and return when they are gone."""
-        for index, server in enumerate(self._servers):
-            if index not in self._stopped:
-                for name in self.lock_keys[index]:
-                    server.pexpire(name, 1)
-        self.note("its time to live ends")
-        return super().until_free(patience_s)
+        """Return when the lock's keys have ended by themselves. Raises NotApplicableError where
+        that would take too long."""
+        return super().until_free(patience_s + self.require_ttl() / 1000)
+
+    def require_ttl(self) -> int:
+        """Return the TTL of the lock's keys in ms. Raises NotApplicableError where there is none, or
+        none to wait for."""
+        if self.ttl_ms is None:
+            raise NotApplicableError("its keys have no time to live")
+        if self.ttl_ms > LONGEST_TTL_MS:
+            raise NotApplicableError(
+                f"its TTL is {self.ttl_ms / 1000:g} s; give it one of {LONGEST_TTL_MS // 1000} s or "
+                "less for this row"
+            )
+        return self.ttl_ms
 
     def end_parties(self) -> None:
         """End the clients, and the proxies before them."""
@@ -225,4 +289,3 @@ class JudgeStage(Stage):
     def __exit__(self, *raised: object) -> None:
         self.close_proxies()
         super().__exit__(*raised)
-

@@ -75,7 +75,9 @@ def _headline(result: JudgeResult) -> str:
     counts = Counter(row.verdict for row in result.rows)
     broken = [row for row in result.rows if row.verdict == "does not"]
     worst = next((row for row in broken if row.is_safety), next(iter(broken), None))
-    told = f"{counts['holds']} rows hold, {counts['does not']} do not, {counts['not known']} not known"
+    told = (
+        f"{counts['holds']} rows hold, {counts['does not']} do not, {counts['not known']} not known"
+    )
     first = f"{worst.happened}; " if worst else ""
     return f"{result.lock}: {first}{told}"
 
@@ -85,7 +87,9 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
     rows = tuple((row.group, row.name, row.verdict, row.happened) for row in result.rows)
     yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=_STYLES)
     if result.costs:
-        about = "four processes want one name and hold it for 2 ms; the CPU has the judge's pipe in it"
+        about = (
+            "four processes want one name and hold it for 2 ms; the CPU has the judge's pipe in it"
+        )
         costs = tuple(map(_cost, result.costs))
         yield Part("what waiting costs", about, _COST_HEAD, costs, frozenset({0}))
 
@@ -121,7 +125,10 @@ def _limits(result: JudgeResult) -> Iterator[tuple[str, str]]:
     for row in result.rows:
         if row.verdict == "not applicable":
             yield "not tried", f"{row.name}: {row.happened}"
-    yield "not tried", "fail-over to a replica, eviction, load over several hosts, simulated schedules"
+    yield (
+        "not tried",
+        "fail-over to a replica, eviction, load over several hosts, simulated schedules",
+    )
 
 
 def evidence(result: JudgeResult) -> tuple[Part, ...]:

@@ -331,9 +331,13 @@ def _raised(error: BaseException, *, ok: bool) -> Answer:
     return {"ok": ok, "error": f"{type(error).__name__}: {error}"[:200]}
 
 
-def step(order: ClientOrder, say: Callable[[Answer], None]) -> None:
-    """Do the steps on stdin."""
-    how, connect = LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
+def step(
+    how: str,
+    connect: Callable[[ClientOrder], Any],
+    order: ClientOrder,
+    say: Callable[[Answer], None],
+) -> None:
+    """Do the steps on stdin with a lock that waits as `how` says."""
     read: Callable[[], str] = sys.stdin.readline
     # Reading in a thread lets the greenlets go on.
     if how == "gevent":
@@ -362,8 +366,13 @@ async def _step_tasks(
         say(await task)
 
 
-def main() -> None:
-    """Do the steps of the order on stdin."""
+def library(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
+    """How the library that `order` names waits, and what connects it."""
+    return LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
+
+
+def serve(find: Callable[[ClientOrder], tuple[str, Callable[[ClientOrder], Any]]]) -> None:
+    """Do the steps of the order on stdin, with the lock that `find` finds for it."""
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
@@ -372,11 +381,12 @@ def main() -> None:
         answer.write(json.dumps(message) + "\n")
         answer.flush()
 
-    step(ClientOrder(**json.loads(sys.stdin.readline())), say)
+    order = ClientOrder(**json.loads(sys.stdin.readline()))
+    step(*find(order), order, say)
     # Threads of a library may still wait for a stopped server. They have nothing more to say, so
     # nobody waits for them.
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    serve(library)
