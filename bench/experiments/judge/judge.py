@@ -1,8 +1,8 @@
 """The verdict over a judged lock: *a word per row → one word*. Pure.
 
-Rules: a row of safety that does not hold makes the lock VIOLATED, any other FAIL. Rows that tell
-something, and those that cannot be asked of this lock, decide nothing. Without the row of contention
-nothing good is said. `earned` makes each row's word of its own counts.
+Rules: a row of safety that does not hold makes the lock VIOLATED, any other FAIL. Rows that only
+tell something, and rows that cannot be asked of this lock, decide nothing. Without the row of
+contention nothing good is said. `earned` makes each row's word of its own counts.
 """
 
 from collections.abc import Sequence

@@ -17,11 +17,12 @@ def main() -> None:
     try:
         serve(lock_of)
     except UsageError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         sys.exit(UsageError.exit_code)
     except Exception as error:  # noqa: BLE001 - the user's file may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
-        print(f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})", file=sys.stderr)
+        where = f"{place.filename}:{place.lineno}"
+        sys.stderr.write(f"{type(error).__name__}: {error} ({where})\n")
         sys.exit(UsageError.exit_code)
 
 

@@ -1,8 +1,9 @@
 """What a lock is asked: *a stage → what came of it*, a row each.
 
-Rules: most rows are schedules of the audit, so one text tells both what they do. The rows below are
-those that need no library: contention, renewal, takeover, and servers that refuse. Times are the
-judge's own, taken after a grant was heard and before a release is sent, so they only shrink a lease.
+Rules: most rows are schedules of the audit, so one text tells what both do. The rows below are
+those that only a lock of your own is asked: contention, renewal, takeover, and servers that refuse.
+Times are the judge's own. They are taken after a grant was heard and before a release is sent, so
+they only shrink a lease.
 """
 
 import statistics
@@ -39,8 +40,10 @@ GRANT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of a row. `wrong`: what went wrong, "" for nothing; `told`: what the caller was told
-    where nothing can be right or wrong."""
+    """What came of a row.
+
+    `wrong`: what went wrong, "" for nothing; `told`: what was seen, or what the caller was told.
+    """
 
     wrong: str = ""
     told: str = ""
@@ -52,8 +55,9 @@ Play = Callable[[JudgeStage], Finding]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table. `least`: the fewest instances that it needs; `is_safety`: whether a fault
-    means that two clients had the lock."""
+    """A row of the table. `least`: the fewest instances that it needs. `is_safety`: a fault means
+    that two clients had the lock. `may_wait`: a client that waits for the end of the other's lease
+    does right. `only_tells`: nothing can be right or wrong."""
 
     group: str
     name: str
@@ -61,9 +65,11 @@ class Row:
     play: Play
     least: int = 1
     is_safety: bool = False
+    may_wait: bool = False
+    only_tells: bool = False
 
 
-def _of_audit(group: str, name: str, *, is_safety: bool = False) -> Row:
+def _of_audit(group: str, name: str, *, is_safety: bool = False, may_wait: bool = False) -> Row:
     schedule = SCHEDULES[name]
     return Row(
         group,
@@ -72,6 +78,7 @@ def _of_audit(group: str, name: str, *, is_safety: bool = False) -> Row:
         lambda stage: Finding(schedule.play(stage)),
         schedule.least,
         is_safety,
+        may_wait,
     )
 
 
@@ -218,8 +225,8 @@ def renewal(stage: JudgeStage) -> Finding:
     )
     lost = "renewal" if may_fail == 1 else "renewals"
     told = (
-        f"it renews every {every_ms / 1000:.2g} s a lease of {ttl_ms / 1000:g} s: {may_fail} {lost} "
-        "in a row may fail, one more lets a second holder in"
+        f"it renews every {every_ms / 1000:.2g} s a lease of {ttl_ms / 1000:g} s: {may_fail} "
+        f"{lost} in a row may fail, one more lets a second holder in"
     )
     if not may_fail:
         return Finding(f"{told}: renew at least three times in a TTL", figures=figures)
@@ -297,7 +304,7 @@ def _cut(stage: JudgeStage, _party: Party) -> None:
 
 
 def _refusing(do: Callable[[JudgeStage], None], undo: Callable[[JudgeStage], None]) -> Play:
-    """Servers that refuse to write: a client asks for the lock, then one that has it gives it back."""
+    """Servers that refuse to write: one client gives its lock back, another one asks for it."""
 
     def play(stage: JudgeStage) -> Finding:
         client = stage.party()
@@ -345,35 +352,50 @@ ENDS = "cancellation and crash"
 ROWS: tuple[Row, ...] = (
     Row(EXCLUSION, "contention", "two holders at once under load", contention, is_safety=True),
     _of_audit(EXCLUSION, "paused-in-acquire", is_safety=True),
-    _of_audit(EXCLUSION, "clock-ahead", is_safety=True),
-    _of_audit(EXCLUSION, "body-without-lock", is_safety=True),
-    _of_audit(EXCLUSION, "forked", is_safety=True),
+    _of_audit(EXCLUSION, "clock-ahead", is_safety=True, may_wait=True),
+    _of_audit(EXCLUSION, "body-without-lock", is_safety=True, may_wait=True),
+    _of_audit(EXCLUSION, "forked", is_safety=True, may_wait=True),
     _of_audit(OWNER, "release-after-expiry", is_safety=True),
     _of_audit(OWNER, "paused-holder"),
-    Row(RENEWAL, "renewal", "how many renewals may fail", renewal),
+    Row(RENEWAL, "renewal", "how many renewals may fail", renewal, only_tells=True),
     Row(
-        TAKEOVER, "sigterm", "its holder ends by SIGTERM", _takeover("ended by SIGTERM", _terminate)
+        TAKEOVER,
+        "sigterm",
+        "its holder ends by SIGTERM",
+        _takeover("ended by SIGTERM", _terminate),
+        only_tells=True,
     ),
-    Row(TAKEOVER, "sigkill", "its holder is killed", _takeover("was killed", _kill)),
-    Row(TAKEOVER, "stopped", "its holder stands still", _takeover("stood still", _freeze)),
+    Row(
+        TAKEOVER, "sigkill", "its holder is killed", _takeover("was killed", _kill), only_tells=True
+    ),
+    Row(
+        TAKEOVER,
+        "stopped",
+        "its holder stands still",
+        _takeover("stood still", _freeze),
+        only_tells=True,
+    ),
     Row(
         TAKEOVER,
         "network",
         "its holder loses the network",
         _takeover("lost the network", _cut, proxied=True),
+        only_tells=True,
     ),
-    Row(SERVERS, "restart", "servers restart without persistence", restarted),
+    Row(SERVERS, "restart", "servers restart without persistence", restarted, only_tells=True),
     Row(
         SERVERS,
         "readonly",
         "READONLY: the server became a replica",
         _refusing(JudgeStage.make_replicas, JudgeStage.make_masters),
+        only_tells=True,
     ),
     Row(
         SERVERS,
         "out-of-memory",
         "OOM: the server takes no writes",
         _refusing(JudgeStage.fill_memory, JudgeStage.free_memory),
+        only_tells=True,
     ),
     _of_audit(SERVERS, "script-flush"),
     _of_audit(SERVERS, "late-set"),

@@ -1,11 +1,11 @@
 """Where a lock is judged: *a lock and N servers → clients that obey step by step, on the audit's
 stage*.
 
-Rules: the time to live is the lock's own, and a lock may measure it, so it is waited for. The lock's
-keys are what appears with a lease and is gone after its release. Nobody sees when an acquire that
-waits sends its SET. So a lease ends a TTL after the acquire began, or at its grant if that is later:
-a lease without length accuses nobody. A client that loses its network stands behind a proxy that
-hands over nothing any more.
+Rules: the time to live is the lock's own, and a lock may measure it, so it is waited for. The
+lock's keys are what appears with a lease and is gone after its release. Nobody sees when an acquire
+that waits sends its SET. So a lease ends a TTL after the acquire began, or at its grant if that is
+later: a lease without length accuses nobody. A client that loses its network stands behind a proxy
+that hands over nothing any more.
 """
 
 import sys
@@ -33,9 +33,12 @@ from bench.experiments.audit.result import Library
 from bench.experiments.audit.stage import Stage
 from bench.experiments.judge.subject import Subject
 from bench.topology.servants import Proxies, Shape
+from lockcore.clock import NS_PER_S, monotonic_ns
 
 # A lock whose keys live for longer is not waited for.
 LONGEST_TTL_MS = 30_000
+# An answer that comes so soon after the end of another's lease waited for that end.
+WAITED_S = 2.0
 WORDS = LibraryWords(
     connect="lock(urls)",
     acquire="acquire",
@@ -250,7 +253,8 @@ class JudgeStage(Stage):
         return holders
 
     def left_ms(self) -> int:
-        """How long the lock's keys live yet, at most, in ms; -1: one has no end, -2: there is none."""
+        """How long the lock's keys live yet, at most, in ms; -1: one has no end; -2: none is
+        there."""
         lifetimes = [
             server.pttl(name)
             for server, names in zip(self._servers, self.lock_keys, strict=True)
@@ -263,15 +267,22 @@ class JudgeStage(Stage):
         that would take too long."""
         return super().until_free(patience_s + self.require_ttl() / 1000)
 
+    def has_waited(self) -> bool:
+        """Whether a client's last answer came just when the lease of another one had ended. A
+        client that is granted what another one holds is granted it at once."""
+        ends_ns = [party.until_ns for party in self.parties if party.operations]
+        now_ns = monotonic_ns()
+        return any(0 <= now_ns - end_ns < WAITED_S * NS_PER_S for end_ns in ends_ns)
+
     def require_ttl(self) -> int:
-        """Return the TTL of the lock's keys in ms. Raises NotApplicableError where there is none, or
-        none to wait for."""
+        """Return the TTL of the lock's keys in ms. Raises NotApplicableError where there is none,
+        or none to wait for."""
         if self.ttl_ms is None:
             raise NotApplicableError("its keys have no time to live")
         if self.ttl_ms > LONGEST_TTL_MS:
             raise NotApplicableError(
-                f"its TTL is {self.ttl_ms / 1000:g} s; give it one of {LONGEST_TTL_MS // 1000} s or "
-                "less for this row"
+                f"its TTL is {self.ttl_ms / 1000:g} s; give it one of {LONGEST_TTL_MS // 1000} s "
+                "or less for this row"
             )
         return self.ttl_ms
 

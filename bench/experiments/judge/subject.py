@@ -2,12 +2,12 @@
 
     mine.py              its function `lock`; mine.py:other names another one
     package.module:lock  that function
-    "node lock.mjs"      a command that reads `acquire NAME` and `release NAME` on stdin, and answers
-                         each by a line: ok, no, or what went wrong
+    "node lock.mjs"      a command that reads `acquire NAME` and `release NAME` on stdin, and
+                         answers each by a line: ok, no, or what went wrong
 
-The function is called with the URLs of the servers, as `lock(urls)`, and returns what locks. That is
-a callable from a name to a context manager, or an object with `acquire(name)` and `release(name)`.
-A function `lock(name, urls)` may also return the context manager itself. All of it may be
+The function is called with the URLs of the servers, as `lock(urls)`, and returns what locks: a
+callable from a name to a context manager, or an object with `acquire(name)` and `release(name)`. A
+function `lock(name, urls)` may also return the context manager itself. All of it may be
 asynchronous. What is anything else is refused in one sentence.
 
 Rules: the file runs in a process of its own and never in ours. This module looks at a lock only in
@@ -38,8 +38,10 @@ SHAPE = (
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A lock as it was named. `command`: its words, empty where it is Python."""
+    """A lock. `typed`: as it was named; `text`: the same with a file's whole path; `command`: its
+    words, empty where it is Python."""
 
+    typed: str
     text: str
     command: tuple[str, ...] = ()
 
@@ -52,20 +54,20 @@ def read_subject(text: str) -> Subject:
             raise UsageError(
                 f"there is no file {place}; name a file, package.module:object or a command"
             )
-        return Subject(str(Path(place).resolve()) + text.removeprefix(place))
+        return Subject(text, str(Path(place).resolve()) + text.removeprefix(place))
     words = shlex.split(text)
     if len(words) == 1 and ":" in text and "/" not in text:
-        return Subject(text)
+        return Subject(text, text)
     if not words or shutil.which(words[0]) is None:
         raise UsageError(
             f"{text!r} is no file that ends in .py, no package.module:object, and no command that "
             "can be found"
         )
-    return Subject(text, tuple(_absolute(word) for word in words))
+    return Subject(text, text, tuple(_absolute(word) for word in words))
 
 
 def _absolute(word: str) -> str:
-    """A file's whole path, because a client runs in a folder of its own; any other word as it is."""
+    """A file's whole path, as a client runs in a folder of its own; any other word as it is."""
     path = Path(word)
     return str(path.resolve()) if path.is_file() else word
 

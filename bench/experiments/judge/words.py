@@ -39,6 +39,12 @@ _STYLES = {
     "does not": f"bold {BAD}",
     "not known": f"bold {DOUBTFUL}",
 }
+_TALLY = {
+    "holds": "hold",
+    "does not": "do not",
+    "told": "only tell",
+    "not known": "not known",
+}
 _COST_HEAD = (
     "lock",
     "leases/s",
@@ -75,11 +81,9 @@ def _headline(result: JudgeResult) -> str:
     counts = Counter(row.verdict for row in result.rows)
     broken = [row for row in result.rows if row.verdict == "does not"]
     worst = next((row for row in broken if row.is_safety), next(iter(broken), None))
-    told = (
-        f"{counts['holds']} rows hold, {counts['does not']} do not, {counts['not known']} not known"
-    )
-    first = f"{worst.happened}; " if worst else ""
-    return f"{result.lock}: {first}{told}"
+    tally = " · ".join(f"{counts[word]} {text}" for word, text in _TALLY.items() if counts[word])
+    first = f"{worst.name}: {worst.happened}; " if worst else ""
+    return f"{result.lock}: {first}{tally}"
 
 
 def _parts(result: JudgeResult) -> Iterator[Part]:
