@@ -202,7 +202,7 @@ def _played(stage: JudgeStage, row: Row) -> tuple[JudgedWord, Finding]:
             broken = stage.broken() if row.is_safety and stage.capacity == 1 else ""
             finding = replace(finding, wrong=finding.wrong or broken)
         except HangsError as error:
-            finding = Finding(wrong=str(error))
+            finding = _hung(row, error)
         stage.require_servers()
     except NotApplicableError as error:
         return "not applicable", Finding(told=str(error))
@@ -219,6 +219,13 @@ def _played(stage: JudgeStage, row: Row) -> tuple[JudgedWord, Finding]:
     if row.only_tells:
         return "told", finding
     return "holds", replace(finding, told=finding.told or f"not seen: {row.question}")
+
+
+def _hung(row: Row, error: HangsError) -> Finding:
+    """What it means that a client did not answer: it may wait for a lock that another one has."""
+    if row.may_wait:
+        return Finding(told="the other client waited")
+    return Finding(told=str(error)) if row.only_tells else Finding(wrong=str(error))
 
 
 def cost_of(name: str, seen: Contention) -> WaitingCost:

@@ -30,6 +30,8 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 CALLERS = 4
 HOLD_S = 0.002
+# a slow lock is loaded so much longer
+LONGER = 5
 # between two looks at the time to live of a key
 LOOK_S = 0.01
 # a caller that was refused asks again after this time
@@ -184,7 +186,10 @@ def tested(contention: Contention) -> int:
 
 def contention(stage: JudgeStage) -> Finding:
     """Four processes want one lock."""
-    seen = contend(stage, stage.seconds)
+    seen = contend(stage, stage.seconds, stage.capacity + CALLERS - 1)
+    if tested(seen) < TESTED_LEAST:
+        stage.end_parties()
+        seen = contend(stage, LONGER * stage.seconds, stage.capacity + CALLERS - 1)
     most = most_at_once(seen.leases)
     figures = (
         RowFigure("leases", float(len(seen.leases)), ""),
@@ -201,7 +206,7 @@ def contention(stage: JudgeStage) -> Finding:
         f"{TESTED_LEAST} leases were held while another process asked; there were {tests}"
         + (f", and the lock raised {seen.errors[0]!r}" if seen.errors else ""),
     )
-    told = f"never more than {most} of {CALLERS} at once, in {tests:,} tested leases"
+    told = f"never more than {most} of {len(seen.operations)} at once, in {tests:,} tested leases"
     return Finding(told=told, figures=figures)
 
 
