@@ -51,7 +51,8 @@ ALONE = (CONTENTION, "renewal")
 
 @dataclass(frozen=True, slots=True)
 class JudgePlan:
-    """What to judge. `seconds`: of each load; `plays`: of each other row."""
+    """What to judge. `seconds`: of each load; `plays`: of each other row; `with_costs`: also what
+    waiting costs."""
 
     subject: Subject
     instances: int
@@ -59,6 +60,7 @@ class JudgePlan:
     seconds: float
     plays: int
     rows: Sequence[Row] = ROWS
+    with_costs: bool = True
 
 
 def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult]:
@@ -137,7 +139,8 @@ class _Playing:
             if row.name in ALONE:
                 self._show(row.name)
                 self.rows.append(self._play(row))
-        self._measure_costs()
+        if self._plan.with_costs:
+            self._measure_costs()
 
     def _stage(self) -> JudgeStage:
         stage = JudgeStage(self._plan.subject, self._plan.instances, self._server, self._stop)

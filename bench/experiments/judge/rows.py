@@ -164,7 +164,7 @@ def most_at_once(leases: Sequence[OperationFacts]) -> int:
     return most
 
 
-def tested(contention: Contention) -> int:
+def leases_tested(contention: Contention) -> int:
     """How many leases were held while another process was asking for the lock."""
     count = 0
     for number, own in enumerate(contention.operations):
@@ -187,7 +187,7 @@ def tested(contention: Contention) -> int:
 def contention(stage: JudgeStage) -> Finding:
     """Four processes want one lock."""
     seen = contend(stage, stage.seconds, stage.capacity + CALLERS - 1)
-    if tested(seen) < TESTED_LEAST:
+    if leases_tested(seen) < TESTED_LEAST:
         stage.end_parties()
         seen = contend(stage, LONGER * stage.seconds, stage.capacity + CALLERS - 1)
     most = most_at_once(seen.leases)
@@ -200,7 +200,7 @@ def contention(stage: JudgeStage) -> Finding:
         return Finding(
             f"{most} processes held the lock at once, and {allowed} may", figures=figures
         )
-    tests = tested(seen)
+    tests = leases_tested(seen)
     need(
         tests >= TESTED_LEAST,
         f"{TESTED_LEAST} leases were held while another process asked; there were {tests}"

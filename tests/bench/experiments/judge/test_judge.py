@@ -1,0 +1,86 @@
+"""The word of a judged lock, and of each of its rows."""
+
+import pytest
+from msgspec.structs import replace
+
+from bench.experiments.judge.judge import CONTENTION, judge_rows, word_of_row
+from bench.experiments.judge.result import JudgedRow, JudgedWord
+from bench.experiments.judge.rows import ROWS
+from bench.experiments.judge.words import ADVICE
+
+CONTENDED = JudgedRow(
+    group="mutual exclusion",
+    name=CONTENTION,
+    question="two holders at once",
+    is_safety=True,
+    verdict="holds",
+    happened="never more than 1",
+    plays=1,
+)
+OTHER = replace(CONTENDED, name="late-set", is_safety=False)
+
+
+def row(verdict: JudgedWord, *, is_safety: bool = False) -> JudgedRow:
+    """Return a row with this word, and the counts that earn it."""
+    wrong = int(verdict == "does not")
+    plays = int(verdict in ("holds", "does not", "told"))
+    return replace(
+        OTHER,
+        verdict=verdict,
+        is_safety=is_safety,
+        happened=verdict,
+        wrong=wrong,
+        plays=plays,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "word", "code"),
+    [
+        ([CONTENDED, OTHER], "HOLDS", 0),
+        ([CONTENDED, row("told"), row("not applicable")], "HOLDS", 0),
+        ([CONTENDED, row("does not", is_safety=True), row("does not")], "VIOLATED", 5),
+        ([CONTENDED, row("does not"), row("not known")], "FAIL", 1),
+        ([CONTENDED, row("not known")], "NOT KNOWN", 4),
+        # negative controls: nothing good without the row of contention, or without any row
+        ([OTHER], "NOT KNOWN", 4),
+        ([], "NOT KNOWN", 4),
+        ([replace(CONTENDED, verdict="told")], "NOT KNOWN", 4),
+    ],
+)
+def test_the_worst_row_decides(rows: list[JudgedRow], word: str, code: int) -> None:
+    verdict = judge_rows(rows)
+    assert (verdict.word, verdict.exit_code) == (word, code)
+
+
+def test_an_interrupted_judgement_is_never_good() -> None:
+    assert judge_rows([CONTENDED, OTHER], interrupted=True).word == "INTERRUPTED"
+
+
+@pytest.mark.parametrize("word", ["holds", "does not", "told", "not applicable", "not known"])
+def test_a_row_keeps_the_word_that_it_earns(word: JudgedWord) -> None:
+    assert word_of_row(row(word)) == word
+
+
+@pytest.mark.parametrize("word", ["holds", "told"])
+def test_a_stored_row_that_was_never_played_is_not_known(word: JudgedWord) -> None:
+    assert word_of_row(replace(row(word), plays=0)) == "not known"
+
+
+def test_a_stored_row_that_went_wrong_does_not_hold() -> None:
+    assert word_of_row(replace(row("holds"), wrong=1)) == "does not"
+
+
+def test_each_row_that_can_go_wrong_has_advice() -> None:
+    decides = [one.name for one in ROWS if not one.only_tells]
+    assert [name for name in decides if name not in ADVICE] == []
+
+
+def test_the_advice_is_about_rows_that_are_there() -> None:
+    names = {one.name for one in ROWS}
+    assert set(ADVICE) <= names
+
+
+def test_no_row_is_there_twice() -> None:
+    names = [one.name for one in ROWS]
+    assert len(names) == len(set(names))

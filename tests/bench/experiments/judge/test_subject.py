@@ -1,0 +1,158 @@
+"""What a user may name and write, and what is refused in one sentence."""
+
+import asyncio
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.errors import UsageError
+from bench.experiments.audit.clients.lock import ClientOrder, Lock, at_once, value
+from bench.experiments.judge.subject import lock_of, read_subject
+
+URLS = ("redis://127.0.0.1:1",)
+LOCKS = {
+    "context manager": """
+        import contextlib
+        LOG = []
+        def lock(urls):
+            @contextlib.contextmanager
+            def held(name):
+                LOG.append(("in", name, tuple(urls)))
+                yield
+                LOG.append(("out", name))
+            return held
+    """,
+    "name and urls": """
+        import contextlib
+        LOG = []
+        @contextlib.contextmanager
+        def lock(name, urls):
+            LOG.append(("in", name, tuple(urls)))
+            yield
+            LOG.append(("out", name))
+    """,
+    "object": """
+        LOG = []
+        class Locks:
+            def __init__(self, urls):
+                self.urls = tuple(urls)
+            def acquire(self, name):
+                LOG.append(("in", name, self.urls))
+                return True
+            def release(self, name):
+                LOG.append(("out", name))
+        lock = Locks
+    """,
+    "asynchronous context manager": """
+        import contextlib
+        LOG = []
+        def lock(urls):
+            @contextlib.asynccontextmanager
+            async def held(name):
+                LOG.append(("in", name, tuple(urls)))
+                yield
+                LOG.append(("out", name))
+            return held
+    """,
+    "asynchronous object": """
+        LOG = []
+        class Locks:
+            def __init__(self, urls):
+                self.urls = tuple(urls)
+            async def acquire(self, name):
+                LOG.append(("in", name, self.urls))
+            async def release(self, name):
+                LOG.append(("out", name))
+        async def lock(urls):
+            return Locks(urls)
+    """,
+}
+
+
+def written(folder: Path, text: str) -> Path:
+    """A file of this text."""
+    path = folder / "mine.py"
+    path.write_text(textwrap.dedent(text), "utf-8")
+    return path
+
+
+async def used(connect: Callable[[ClientOrder], object], order: ClientOrder) -> None:
+    """Lock and release once."""
+    lock = await value(connect(order))
+    assert isinstance(lock, Lock)
+    held = await value(lock.acquire("r", 0, 0))
+    assert held is not None
+    await value(lock.release(held))
+
+
+@pytest.mark.parametrize("form", LOCKS)
+def test_each_form_of_a_lock_is_entered_and_left(form: str, tmp_path: Path) -> None:
+    path = written(tmp_path, LOCKS[form])
+    order = ClientOrder(str(path), URLS)
+    how, connect = lock_of(order)
+    assert how == ("asyncio" if "asynchronous" in form else "threads")
+    if how == "asyncio":
+        asyncio.run(used(connect, order))
+    else:
+        at_once(used(connect, order))
+    assert sys.modules["mine"].LOG == [("in", "r", URLS), ("out", "r")]
+
+
+def test_a_lock_that_says_no_is_refused(tmp_path: Path) -> None:
+    text = """
+        class Locks:
+            def acquire(self, name):
+                return False
+            def release(self, name):
+                pass
+        def lock(urls):
+            return Locks()
+    """
+    order = ClientOrder(str(written(tmp_path, text)), URLS)
+    _, connect = lock_of(order)
+    assert connect(order).acquire("r", 0, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x = 1", "has no 'lock'"),
+        ("lock = 1", "is no function"),
+        ("def lock(name): ...", r"lock\(name\) does not take the servers to ask"),
+        ("def lock(a, b, c): ...", "does not take the servers to ask"),
+        ("def lock(urls): return 7", "gives 'int', which does not lock"),
+        ("def lock(urls): return lambda name: 7", "gives 'int', which does not lock"),
+    ],
+)
+def test_what_cannot_be_driven_is_refused_in_a_sentence(
+    text: str, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        lock_of(ClientOrder(str(written(tmp_path, text)), URLS))
+
+
+def test_a_file_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "")
+    monkeypatch.chdir(tmp_path)
+    assert read_subject("mine.py:other").text == f"{path}:other"
+
+
+def test_a_module_and_a_command_are_told_apart() -> None:
+    assert read_subject("package.module:lock").command == ()
+    assert read_subject("sh -c cat").command == ("sh", "-c", "cat")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("absent.py", "there is no file absent.py"),
+        ("no-such-program x", "no command that can be found"),
+        ("", "no command that can be found"),
+    ],
+)
+def test_a_name_of_nothing_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        read_subject(text)

@@ -1,0 +1,168 @@
+"""`lockbench judge` on real servers: locks whose faults are known from their source."""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from bench.errors import UsageError
+from bench.experiments.judge.experiment import JudgePlan, _Playing
+from bench.experiments.judge.result import JudgedRow
+from bench.experiments.judge.rows import BY_NAME
+from bench.experiments.judge.subject import read_subject
+from bench.topology.server import find_server
+
+pytestmark = pytest.mark.integration
+HEAD = "import contextlib, threading, time, uuid, redis\n"
+LOCKS = {
+    # compares before it deletes
+    "redis-py": """
+        def lock(urls):
+            client = redis.Redis.from_url(urls[0])
+            return lambda name: client.lock(name, timeout=1, sleep=0.002)
+    """,
+    # deletes whatever is there
+    "naive": """
+        def lock(urls):
+            client = redis.Redis.from_url(urls[0])
+            @contextlib.contextmanager
+            def held(name):
+                while not client.set(name, "1", nx=True, px=1000):
+                    time.sleep(0.002)
+                try:
+                    yield
+                finally:
+                    client.delete(name)
+            return held
+    """,
+    # holds within a process only
+    "memory": """
+        LOCKS = {}
+        def lock(urls):
+            return lambda name: LOCKS.setdefault(name, threading.Lock())
+    """,
+    # never ends, and an exception in the body leaks it
+    "endless": """
+        def lock(urls):
+            client = redis.Redis.from_url(urls[0])
+            @contextlib.contextmanager
+            def held(name):
+                while not client.setnx(name, "1"):
+                    time.sleep(0.002)
+                yield
+                client.delete(name)
+            return held
+    """,
+    "semaphore": """
+        TAKE = (
+            "if redis.call('scard', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end "
+            "redis.call('pexpire', KEYS[1], 5000) return redis.call('sadd', KEYS[1], ARGV[1])"
+        )
+        def semaphore(size, urls):
+            client = redis.Redis.from_url(urls[0])
+            @contextlib.contextmanager
+            def held(name):
+                me = uuid.uuid4().hex
+                while not client.eval(TAKE, 1, name, me, size):
+                    time.sleep(0.002)
+                try:
+                    yield
+                finally:
+                    client.srem(name, me)
+            return held
+        def right(urls):
+            return semaphore(2, urls)
+        def wrong(urls):
+            return semaphore(3, urls)
+    """,
+}
+COMMAND = """
+    import sys, time, redis
+    client = redis.Redis.from_url(sys.argv[-1])
+    for line in sys.stdin:
+        verb, name = line.split()
+        if verb == "acquire":
+            while not client.set(name, "me", nx=True, px=1000):
+                time.sleep(0.002)
+        else:
+            client.delete(name)
+        print("ok", flush=True)
+"""
+
+
+def judged(lock: str, *names: str, capacity: int = 1) -> dict[str, JudgedRow]:
+    """The rows called so, of the lock that is named."""
+    rows = [BY_NAME[name] for name in names]
+    plan = JudgePlan(read_subject(lock), 1, capacity, 1.0, 1, rows, with_costs=False)
+    playing = _Playing(plan, find_server(None), lambda _text: None)
+    playing.run()
+    return {row.name: row for row in playing.rows}
+
+
+def written(folder: Path, name: str) -> str:
+    """A file with this lock in it."""
+    path = folder / "mine.py"
+    path.write_text(HEAD + textwrap.dedent(LOCKS[name]), "utf-8")
+    return str(path)
+
+
+def test_a_lock_without_an_owner_check_deletes_its_successors_lock(tmp_path: Path) -> None:
+    row = judged(written(tmp_path, "naive"), "release-after-expiry")["release-after-expiry"]
+    assert row.verdict in ("does not", "not known"), row
+    if row.verdict == "does not":
+        assert row.happened == "it deletes the lock of the next holder"
+        assert row.course
+
+
+def test_a_lock_that_compares_keeps_its_successors_lock(tmp_path: Path) -> None:
+    """The negative control of the test above."""
+    row = judged(written(tmp_path, "redis-py"), "release-after-expiry")["release-after-expiry"]
+    assert row.verdict in ("holds", "not known"), row
+
+
+def test_a_lock_in_memory_lets_each_process_in(tmp_path: Path) -> None:
+    rows = judged(written(tmp_path, "memory"), "contention", "sigkill")
+    assert rows["contention"].verdict == "does not", rows
+    assert rows["sigkill"].verdict == "not applicable", rows
+
+
+def test_a_lock_without_a_ttl_blocks_everybody_for_ever(tmp_path: Path) -> None:
+    rows = judged(written(tmp_path, "endless"), "exception-in-body", "renewal")
+    assert rows["exception-in-body"].verdict in ("does not", "not known"), rows
+    assert rows["renewal"].verdict == "not applicable", rows
+
+
+@pytest.mark.parametrize(("name", "words"), [("right", {"holds"}), ("wrong", {"does not"})])
+def test_a_semaphore_that_lets_one_in_too_many_is_found(
+    name: str, words: set[str], tmp_path: Path
+) -> None:
+    lock = f"{written(tmp_path, 'semaphore')}:{name}"
+    row = judged(lock, "contention", capacity=2)["contention"]
+    assert row.verdict in words | {"not known"}, row
+
+
+def test_a_command_is_judged_by_two_lines(tmp_path: Path) -> None:
+    path = tmp_path / "command.py"
+    path.write_text(textwrap.dedent(COMMAND), "utf-8")
+    rows = judged(f"{sys.executable} {path}", "release-after-expiry", "body-without-lock")
+    assert rows["release-after-expiry"].verdict in ("does not", "not known"), rows
+    assert rows["body-without-lock"].verdict == "not applicable", rows
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def lock(urls): return 7", "does not lock; write `def lock"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def lock(urls: return", "SyntaxError"),
+        ("def lock(urls): return lambda name: open('/absent')", "FileNotFoundError"),
+    ],
+)
+def test_a_file_that_cannot_be_driven_is_refused_before_any_load(
+    text: str, sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=sentence):
+        judged(str(path), "contention")
