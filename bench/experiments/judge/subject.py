@@ -49,13 +49,13 @@ class Subject:
 def read_subject(text: str) -> Subject:
     """Return the lock that `text` names. Raises UsageError where it names none."""
     place, _, _ = text.partition(":")
-    if place.endswith(".py"):
-        if not Path(place).is_file():
-            raise UsageError(
-                f"there is no file {place}; name a file, package.module:object or a command"
-            )
+    if place.endswith(".py") and Path(place).is_file():
         return Subject(text, str(Path(place).resolve()) + text.removeprefix(place))
     words = shlex.split(text)
+    if len(words) == 1 and place.endswith(".py"):
+        raise UsageError(
+            f"there is no file {place}; name a file, package.module:object or a command"
+        )
     if len(words) == 1 and ":" in text and "/" not in text:
         return Subject(text, text)
     if not words or shutil.which(words[0]) is None:
