@@ -69,7 +69,7 @@ def read_subject(text: str) -> Subject:
 def _absolute(word: str) -> str:
     """A file's whole path, as a client runs in a folder of its own; any other word as it is."""
     path = Path(word)
-    return str(path.resolve()) if path.is_file() else word
+    return str(path.absolute()) if path.is_file() else word
 
 
 # -- in the process of the lock --------------------------------------------------------------------
