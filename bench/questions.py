@@ -10,6 +10,7 @@ from bench.experiments.capacity.question import CAPACITY
 from bench.experiments.compare.question import COMPARE, GATE
 from bench.experiments.durability.question import CRASH, FSYNC
 from bench.experiments.explore.question import EXPLORE
+from bench.experiments.judge.question import JUDGE
 from bench.experiments.safety_matrix.question import SAFETY
 from bench.experiments.split_votes.question import SPLIT_VOTES
 from bench.frame.question import Question
@@ -23,7 +24,7 @@ QUESTIONS: Mapping[str, tuple[Question[Any], ...]] = {
     "Plan capacity": (CAPACITY,),
     "Choose an fsync policy": (FSYNC, CRASH),
     "Compare, and gate in CI": (COMPARE, GATE),
-    "Judge safety": (SAFETY, EXPLORE, SPLIT_VOTES, AUDIT),
+    "Judge safety": (JUDGE, SAFETY, EXPLORE, SPLIT_VOTES, AUDIT),
 }
 
 

@@ -11,6 +11,7 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from bench.errors import EnvironmentNotReadyError, UsageError, writing
+from bench.experiments import judge
 from bench.frame.execute import VARIABLE
 from bench.frame.options import Grouped, ending, environment_targets
 from bench.scenario import KEYS, ScenarioKey
@@ -141,18 +143,32 @@ _EXAMPLES = {
 }
 
 
-@click.command(cls=Grouped, epilog=ending("lockbench init mine.toml"))
-@click.argument("file", default="scenario.toml", type=click.Path(path_type=Path))
-def init(file: Path) -> int:
-    """Write FILE [scenario.toml], a scenario with every key, its default and its meaning."""
+@click.command(
+    cls=Grouped, epilog=ending("lockbench init mine.toml", "lockbench init --lock mine.py")
+)
+@click.argument("file", default=None, required=False, type=click.Path(path_type=Path))
+@click.option("--lock", is_flag=True, help="a lock for `lockbench judge`, with comments")
+def init(file: Path | None, *, lock: bool) -> int:
+    """Write FILE, a scenario with every key, its default and its meaning.
+
+    FILE is scenario.toml unless it is named. With --lock it is a lock to start from, and mine.py.
+    """
+    file = file or Path("mine.py" if lock else "scenario.toml")
     if file.exists():
         raise EnvironmentNotReadyError(
             f"{file} exists already and was left as it is; name another file"
         )
     with writing(file, "name another file"), file.open("x", encoding="utf-8") as opened:
-        opened.write(scenario_template(file.name))
-    note(f"wrote {file}; next: lockbench run {shlex.quote(str(file))}")
+        opened.write(lock_template(file.name) if lock else scenario_template(file.name))
+    following = "judge" if lock else "run"
+    note(f"wrote {file}; next: lockbench {following} {shlex.quote(str(file))}")
     return 0
+
+
+def lock_template(name: str) -> str:
+    """Return the text of a file called `name` with a lock that can be judged as it is."""
+    text = resources.files(judge).joinpath("example.py").read_text("utf-8")
+    return text.replace("THIS_FILE", name)
 
 
 def scenario_template(name: str) -> str:

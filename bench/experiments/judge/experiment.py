@@ -131,10 +131,11 @@ class _Playing:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
         self._stop.clear()
-        for index, row in enumerate(self.rows):
-            if row.verdict == "not known":
-                self._show(f"again, alone: {row.name}")
-                self.rows[index] = self._play(next(one for one in beside if one.name == row.name))
+        rows = {row.name: row for row in self._plan.rows}
+        for index, judged in enumerate(self.rows):
+            if judged.verdict == "not known":
+                self._show(f"again, alone: {judged.name}")
+                self.rows[index] = self._play(rows[judged.name])
         for row in self._plan.rows:
             if row.name in ALONE:
                 self._show(row.name)

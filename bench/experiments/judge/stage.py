@@ -29,7 +29,7 @@ from bench.experiments.audit.party import (
     Party,
     Said,
 )
-from bench.experiments.audit.result import Library
+from bench.experiments.audit.result import Language, Library
 from bench.experiments.audit.stage import Stage
 from bench.experiments.judge.subject import Subject
 from bench.topology.servants import Proxies, Shape
@@ -46,13 +46,13 @@ WORDS = LibraryWords(
     hold="with lock: body",
     fork="a forked child: acquire",
 )
-LOCK_PROCESS = "bench.experiments.judge.lock_process"
+LOCK_PROCESS = f"{__package__}.lock_process"
 
 
 def driver_of(subject: Subject) -> LibraryDriver:
     """What starts a client of the lock."""
     command = subject.command or (sys.executable, "-m", LOCK_PROCESS)
-    kind = "python" if not subject.command else "node"
+    kind: Language = "node" if subject.command else "python"
     # A module that is named stands where the command is typed.
     path = f"{ROOT}:{Path.cwd()}"
     return LibraryDriver(Library(subject.text, kind), WORDS, command, {"PYTHONPATH": path})
@@ -101,12 +101,12 @@ class CommandParty(OwnParty):
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
         """Return its answer."""
-        if self._answers:
-            answer: Any = self._answers.pop()
-            return answer
-        word = self.read_line(READY_S if patience_s is None else patience_s).strip()
-        said: Any = Said(ok=word == "ok", error="" if word in ("ok", "no") else word)
-        return said
+        if not self._answers:
+            word = self.read_line(READY_S if patience_s is None else patience_s).strip()
+            self._answers.append(Said(ok=word == "ok", error="" if word in ("ok", "no") else word))
+        answer = self._answers.pop()
+        assert isinstance(answer, kind)
+        return answer
 
 
 class JudgeStage(Stage):
@@ -239,7 +239,7 @@ class JudgeStage(Stage):
         self.ttl_ms = max(ends) if ends else None
 
     def _names(self) -> list[set[bytes]]:
-        return [set(server.keys("*")) for server in self._servers]
+        return [{bytes(name) for name in server.scan_iter()} for server in self._servers]
 
     def keys(self) -> list[str | None]:
         """What the lock's keys hold on each instance that lives, None for nothing."""

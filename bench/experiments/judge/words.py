@@ -78,7 +78,7 @@ def sheet(result: JudgeResult, place: str = "") -> Sheet:
 
 
 def _headline(result: JudgeResult) -> str:
-    counts = Counter(row.verdict for row in result.rows)
+    counts = Counter[str](row.verdict for row in result.rows)
     broken = [row for row in result.rows if row.verdict == "does not"]
     worst = next((row for row in broken if row.is_safety), next(iter(broken), None))
     tally = " · ".join(f"{counts[word]} {text}" for word, text in _TALLY.items() if counts[word])
