@@ -8,7 +8,7 @@ from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
 from bench.measure import verdict as words
 from bench.report.figures import counted, latency, percent
 from bench.report.junit import Case, Suite
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, made, sheet_of
+from bench.report.sheet import BAD, DOUBTFUL, GOOD, KeyFigure, Part, Sheet, made, sheet_of
 
 # What to change, by the row that does not hold.
 ADVICE: Mapping[str, str] = {
@@ -74,6 +74,7 @@ def sheet(result: JudgeResult, place: str = "") -> Sheet:
         parts=_parts(result),
         lines=[*_advice(result), *_limits(result)],
         tables_first=True,
+        keys=_keys(result),
     )
 
 
@@ -82,8 +83,24 @@ def _headline(result: JudgeResult) -> str:
     broken = [row for row in result.rows if row.verdict == "does not"]
     worst = next((row for row in broken if row.is_safety), next(iter(broken), None))
     tally = " · ".join(f"{counts[word]} {text}" for word, text in _TALLY.items() if counts[word])
-    first = f"{worst.name}: {worst.happened}; " if worst else ""
+    first = f"{worst.name} does not hold; " if worst else ""
     return f"{result.lock}: {first}{tally}"
+
+
+def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
+    """The figures at the head of the page."""
+    figures = {(row.name, one.name): one.value for row in result.rows for one in row.figures}
+    at_once = figures.get(("contention", "at once"))
+    if at_once is not None:
+        yield KeyFigure("holders at once", f"{at_once:.0f}", f"{result.capacity} may")
+    takeover_s = figures.get(("sigkill", "takeover"))
+    if takeover_s is not None:
+        yield KeyFigure("takeover after SIGKILL", latency(takeover_s), "one play")
+    if result.costs and result.costs[0].handoff_p50_s:
+        beside = ", ".join(
+            f"{cost.lock} {latency(cost.handoff_p50_s)}" for cost in result.costs[1:]
+        )
+        yield KeyFigure("hand-off p50", latency(result.costs[0].handoff_p50_s), beside)
 
 
 def _parts(result: JudgeResult) -> Iterator[Part]:
