@@ -32,6 +32,9 @@ from bench.experiments.durability.price_judge import findings_of, judge_fsync
 from bench.experiments.explore.experiment import row_of
 from bench.experiments.explore.judge import judge_explored
 from bench.experiments.explore.search import Hunt
+from bench.experiments.judge.judge import CONTENTION, TESTED
+from bench.experiments.judge.judge import judge_rows as judge_lock
+from bench.experiments.judge.result import JudgedRow, JudgedWord, RowFigure
 from bench.experiments.safety_matrix.judge import judge_rows
 from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
@@ -68,6 +71,16 @@ def audit(*cells: tuple[str, CellWord]) -> Verdict:
     return judge_cells(
         [Cell(library=name, schedule="forked", verdict=verdict) for name, verdict in cells]
     )
+
+
+def own_lock(tested: int, *others: JudgedWord) -> Verdict:
+    """What is said of a lock with so many tested leases, and other rows with these words."""
+    figures = (RowFigure(TESTED, float(tested), ""),)
+    contended = JudgedRow(
+        group="?", name=CONTENTION, question="?", is_safety=True, verdict="holds", figures=figures
+    )
+    rows = [structs.replace(contended, name="?", verdict=word) for word in others]
+    return judge_lock([contended, *rows])
 
 
 def crash(word: RowWord) -> Verdict:
@@ -163,6 +176,7 @@ GREEN: dict[str, Callable[[], Verdict]] = {
     "compare": lambda: comparison("compare", ("same",), "pass", "pass"),
     "gate": lambda: comparison("gate", ("pass",), "pass", "pass"),
     "planner": lambda: planned(cut("everysec", "delayed", instances=1)),
+    "judge": lambda: own_lock(100),
 }
 # nothing, a contradiction, noise
 NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {
@@ -193,6 +207,13 @@ NEVER_GREEN: dict[str, tuple[Callable[[], Verdict], ...]] = {
         lambda: audit(("redlock-py", "not known"), ("control: forked", "does not")),
         lambda: audit(("redlock-py", "holds"), ("control: forked", "holds")),
         lambda: audit(("lockcore gevent", "does not"), ("control: forked", "does not")),
+    ),
+    "judge": (
+        lambda: judge_lock([]),
+        lambda: own_lock(0),
+        lambda: own_lock(99),
+        lambda: own_lock(100, "not known"),
+        lambda: own_lock(100, "does not"),
     ),
     "crash": (
         lambda: judge_crash([], []),

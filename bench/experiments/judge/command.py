@@ -48,11 +48,11 @@ def judge(**values: Any) -> Done[JudgeResult]:
     from bench.experiments.judge.experiment import JudgePlan, run_judge
     from bench.experiments.judge.subject import read_subject
 
-    plan = JudgePlan(
-        read_subject(values["lock"]),
-        values["instances"],
-        values["capacity"],
-        QUICK_SECONDS if values["quick"] else SECONDS,
-        1 if values["quick"] else PLAYS,
-    )
+    subject = read_subject(values["lock"])
+    seconds = SECONDS
+    plays = PLAYS
+    if values["quick"]:
+        seconds = QUICK_SECONDS
+        plays = 1
+    plan = JudgePlan(subject, values["instances"], values["capacity"], seconds, plays)
     return measured("judge", plan, values, run_judge)

@@ -243,11 +243,19 @@ def cost_of(name: str, seen: Contention) -> WaitingCost:
         lock=name,
         leases_per_s=count / seen.seconds,
         handoff_p50_s=statistics.median(handoffs) if handoffs else None,
-        handoff_p99_s=handoffs[int(0.99 * len(handoffs))] if len(handoffs) >= LEAST_P99 else None,
+        handoff_p99_s=_p99(handoffs),
         fairness=count * count / (CALLERS * squares) if squares else None,
-        commands_per_lease=seen.commands / count if count else None,
-        client_cpu_us_per_lease=seen.cpu_s * 1e6 / count if count else None,
+        commands_per_lease=_each(seen.commands, count),
+        client_cpu_us_per_lease=_each(seen.cpu_s * 1e6, count),
     )
+
+
+def _each(amount: float, count: int) -> float | None:
+    return amount / count if count else None
+
+
+def _p99(handoffs: Sequence[float]) -> float | None:
+    return handoffs[int(0.99 * len(handoffs))] if len(handoffs) >= LEAST_P99 else None
 
 
 def _handoffs(seen: Contention) -> list[float]:

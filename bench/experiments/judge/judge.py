@@ -1,8 +1,8 @@
 """The verdict over a judged lock: *a word per row → one word*. Pure.
 
 Rules: a row of safety that does not hold makes the lock VIOLATED, any other FAIL. Rows that only
-tell something, and rows that cannot be asked of this lock, decide nothing. Without the row of
-contention nothing good is said. `earned` makes each row's word of its own counts.
+tell something, and rows that cannot be asked of this lock, decide nothing. Without 100 leases that
+were tested under contention nothing good is said. `earned` makes each row's word of its own counts.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from bench.measure import verdict as words
 from bench.measure.verdict import Evidence, Verdict, conclude
 
 CONTENTION = "contention"
+# the figure of that row which says how many leases it tested
+TESTED = "tested leases"
 
 
 def judge_rows(rows: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdict:
@@ -25,10 +27,16 @@ def judge_rows(rows: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdi
         words.NOT_KNOWN: [_sentence(row) for row in rows if row.verdict == "not known"],
         words.INTERRUPTED: [f"interrupted after {len(rows)} rows"] if interrupted else [],
     }
-    contended = sum(row.name == CONTENTION and row.verdict == "holds" for row in rows)
+    tested = sum(
+        int(figure.value)
+        for row in rows
+        if row.name == CONTENTION and row.verdict == "holds"
+        for figure in row.figures
+        if figure.name == TESTED
+    )
     evidence = [
         Evidence("rows that hold", sum(row.verdict == "holds" for row in rows)),
-        Evidence("rows of contention that hold", contended),
+        Evidence("leases tested under contention", tested, words.TESTED_LEAST),
     ]
     return conclude(words.HOLDS, evidence, reasons)
 

@@ -20,6 +20,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.audit.party import HangsError, Party
 from bench.experiments.audit.schedules import SCHEDULES, need
 from bench.experiments.audit.stage import Stage
+from bench.experiments.judge.judge import CONTENTION, TESTED
 from bench.experiments.judge.result import RowFigure
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
@@ -191,8 +192,10 @@ def contention(stage: JudgeStage) -> Finding:
         stage.end_parties()
         seen = contend(stage, LONGER * stage.seconds, stage.capacity + CALLERS - 1)
     most = most_at_once(seen.leases)
+    tests = leases_tested(seen)
     figures = (
         RowFigure("leases", float(len(seen.leases)), ""),
+        RowFigure(TESTED, float(tests), ""),
         RowFigure("at once", float(most), ""),
     )
     if most > stage.capacity:
@@ -200,7 +203,6 @@ def contention(stage: JudgeStage) -> Finding:
         return Finding(
             f"{most} processes held the lock at once, and {allowed} may", figures=figures
         )
-    tests = leases_tested(seen)
     need(
         tests >= TESTED_LEAST,
         f"{TESTED_LEAST} leases were held while another process asked; there were {tests}"
@@ -355,7 +357,7 @@ SERVERS = "servers"
 ENDS = "cancellation and crash"
 
 ROWS: tuple[Row, ...] = (
-    Row(EXCLUSION, "contention", "two holders at once under load", contention, is_safety=True),
+    Row(EXCLUSION, CONTENTION, "two holders at once under load", contention, is_safety=True),
     _of_audit(EXCLUSION, "paused-in-acquire", is_safety=True),
     _of_audit(EXCLUSION, "clock-ahead", is_safety=True, may_wait=True),
     _of_audit(EXCLUSION, "body-without-lock", is_safety=True, may_wait=True),

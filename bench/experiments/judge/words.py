@@ -52,7 +52,7 @@ _COST_HEAD = (
     "p99",
     "fairness",
     "commands/lease",
-    "client CPU/lease",
+    "client CPU µs/lease",
 )
 
 
@@ -116,19 +116,19 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
 
 
 def _cost(cost: WaitingCost) -> tuple[str, ...]:
-    def number(value: float | None, digits: int) -> str:
-        return "–" if value is None else f"{value:.{digits}f}"
-
-    cpu = cost.client_cpu_us_per_lease
     return (
         cost.lock,
         f"{cost.leases_per_s:,.0f}",
         latency(cost.handoff_p50_s),
         latency(cost.handoff_p99_s),
-        "–" if cost.fairness is None else percent(cost.fairness, 0),
-        number(cost.commands_per_lease, 1),
-        "–" if cpu is None else f"{cpu:,.0f} µs",
+        percent(cost.fairness, 0),
+        _number(cost.commands_per_lease, 1),
+        _number(cost.client_cpu_us_per_lease, 0),
     )
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def _advice(result: JudgeResult) -> Iterator[tuple[str, str]]:

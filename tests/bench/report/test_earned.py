@@ -163,6 +163,8 @@ def read(made: Json) -> Any:
             "its sections come to NOT AS EXPECTED",
         ),
         ("audit", [("cells.4.seen", 0)], "cells.4.verdict is does not"),
+        ("judge", [("rows.0.figures.1.value", 4)], "its sections come to NOT KNOWN"),
+        ("judge", [("rows.2.wrong", 1)], "rows.2.verdict is holds"),
         ("capacity", [("verdict.word", "FOUND"), ("verdict.status", "pass")], "it says FOUND"),
         ("gate", [("verdict.word", "PASS"), ("verdict.status", "pass")], "it says PASS"),
         ("compare", [("verdict.word", "COMPARED"), ("verdict.status", "pass")], "it says COMPARED"),

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from bench.experiments.judge.judge import CONTENTION, judge_rows, word_of_row
-from bench.experiments.judge.result import JudgedRow, JudgedWord
+from bench.experiments.judge.judge import CONTENTION, TESTED, judge_rows, word_of_row
+from bench.experiments.judge.result import JudgedRow, JudgedWord, RowFigure
 from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.words import ADVICE
 
@@ -16,7 +16,9 @@ CONTENDED = JudgedRow(
     verdict="holds",
     happened="never more than 1",
     plays=1,
+    figures=(RowFigure(TESTED, 100.0, ""),),
 )
+FEW = replace(CONTENDED, figures=(RowFigure(TESTED, 99.0, ""),))
 OTHER = replace(CONTENDED, name="late-set", is_safety=False)
 
 
@@ -45,6 +47,7 @@ def row(verdict: JudgedWord, *, is_safety: bool = False) -> JudgedRow:
         # negative controls: nothing good without the row of contention, or without any row
         ([OTHER], "NOT KNOWN", 4),
         ([], "NOT KNOWN", 4),
+        ([FEW, OTHER], "NOT KNOWN", 4),
         ([replace(CONTENDED, verdict="told")], "NOT KNOWN", 4),
     ],
 )
