@@ -32,9 +32,9 @@ from bench.experiments.durability.price_judge import findings_of, judge_fsync
 from bench.experiments.explore.experiment import row_of
 from bench.experiments.explore.judge import judge_explored
 from bench.experiments.explore.search import Hunt
-from bench.experiments.judge.judge import CONTENTION, TESTED
+from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.judge import judge_rows as judge_lock
-from bench.experiments.judge.result import JudgedRow, JudgedWord, RowFigure
+from bench.experiments.judge.result import JudgedRow, JudgedWord
 from bench.experiments.safety_matrix.judge import judge_rows
 from bench.experiments.safety_matrix.leases import confirmed
 from bench.experiments.safety_matrix.result import MatrixWord, SafetyRow
@@ -75,11 +75,10 @@ def audit(*cells: tuple[str, CellWord]) -> Verdict:
 
 def own_lock(tested: int, *others: JudgedWord) -> Verdict:
     """What is said of a lock with so many tested leases, and other rows with these words."""
-    figures = (RowFigure(TESTED, float(tested), ""),)
     contended = JudgedRow(
-        group="?", name=CONTENTION, question="?", is_safety=True, verdict="holds", figures=figures
+        group="?", name=CONTENTION, question="?", is_safety=True, verdict="holds", tested=tested
     )
-    rows = [structs.replace(contended, name="?", verdict=word) for word in others]
+    rows = [structs.replace(contended, name="?", verdict=word, tested=0) for word in others]
     return judge_lock([contended, *rows])
 
 

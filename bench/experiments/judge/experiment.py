@@ -175,6 +175,7 @@ class _Playing:
             happened=finding.wrong or finding.told,
             wrong=wrong,
             plays=plays,
+            tested=finding.tested,
             figures=finding.figures,
             course=course,
         )
@@ -236,13 +237,14 @@ def cost_of(name: str, seen: Contention) -> WaitingCost:
     """What `seen` says of the lock called `name`."""
     leases = seen.leases
     handoffs = sorted(_handoffs(seen))
+    half_s = statistics.median(handoffs) if handoffs else None
     per_caller = [sum(one.granted_ns > 0 for one in own) for own in seen.operations]
     squares = sum(count * count for count in per_caller)
     count = len(leases)
     return WaitingCost(
         lock=name,
         leases_per_s=count / seen.seconds,
-        handoff_p50_s=statistics.median(handoffs) if handoffs else None,
+        handoff_p50_s=half_s,
         handoff_p99_s=_p99(handoffs),
         fairness=count * count / (CALLERS * squares) if squares else None,
         commands_per_lease=_each(seen.commands, count),

@@ -14,8 +14,6 @@ from bench.measure import verdict as words
 from bench.measure.verdict import Evidence, Verdict, conclude
 
 CONTENTION = "contention"
-# the figure of that row which says how many leases it tested
-TESTED = "tested leases"
 
 
 def judge_rows(rows: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdict:
@@ -27,13 +25,7 @@ def judge_rows(rows: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdi
         words.NOT_KNOWN: [_sentence(row) for row in rows if row.verdict == "not known"],
         words.INTERRUPTED: [f"interrupted after {len(rows)} rows"] if interrupted else [],
     }
-    tested = sum(
-        int(figure.value)
-        for row in rows
-        if row.name == CONTENTION and row.verdict == "holds"
-        for figure in row.figures
-        if figure.name == TESTED
-    )
+    tested = sum(row.tested for row in rows if row.verdict == "holds")
     evidence = [
         Evidence("rows that hold", sum(row.verdict == "holds" for row in rows)),
         Evidence("leases tested under contention", tested, words.TESTED_LEAST),

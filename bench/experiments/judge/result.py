@@ -34,6 +34,9 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     ] = ""
     wrong: Annotated[Count, says("in how many plays it went wrong")] = 0
     plays: Annotated[Count, says("how often it was played to an end")] = 0
+    tested: Annotated[
+        Count, says("leases that were held while another process asked, of contention")
+    ] = 0
     figures: Annotated[tuple[RowFigure, ...], says("what the row rests on")] = ()
     course: Annotated[
         tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")

@@ -20,7 +20,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.audit.party import HangsError, Party
 from bench.experiments.audit.schedules import SCHEDULES, need
 from bench.experiments.audit.stage import Stage
-from bench.experiments.judge.judge import CONTENTION, TESTED
+from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.result import RowFigure
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
@@ -46,10 +46,12 @@ class Finding:
     """What came of a row.
 
     `wrong`: what went wrong, "" for nothing; `told`: what was seen, or what the caller was told.
+    `tested`: leases that another process asked for while they were held.
     """
 
     wrong: str = ""
     told: str = ""
+    tested: int = 0
     figures: tuple[RowFigure, ...] = ()
 
 
@@ -195,7 +197,6 @@ def contention(stage: JudgeStage) -> Finding:
     tests = leases_tested(seen)
     figures = (
         RowFigure("leases", float(len(seen.leases)), ""),
-        RowFigure(TESTED, float(tests), ""),
         RowFigure("at once", float(most), ""),
     )
     if most > stage.capacity:
@@ -209,7 +210,7 @@ def contention(stage: JudgeStage) -> Finding:
         + (f", and the lock raised {seen.errors[0]!r}" if seen.errors else ""),
     )
     told = f"never more than {most} of {len(seen.operations)} at once, in {tests:,} tested leases"
-    return Finding(told=told, figures=figures)
+    return Finding(told=told, tested=tests, figures=figures)
 
 
 # -- renewal and takeover --------------------------------------------------------------------------

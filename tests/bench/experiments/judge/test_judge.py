@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from bench.experiments.judge.judge import CONTENTION, TESTED, judge_rows, word_of_row
-from bench.experiments.judge.result import JudgedRow, JudgedWord, RowFigure
+from bench.experiments.judge.judge import CONTENTION, judge_rows, word_of_row
+from bench.experiments.judge.result import JudgedRow, JudgedWord
 from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.words import ADVICE
 
@@ -16,10 +16,10 @@ CONTENDED = JudgedRow(
     verdict="holds",
     happened="never more than 1",
     plays=1,
-    figures=(RowFigure(TESTED, 100.0, ""),),
+    tested=100,
 )
-FEW = replace(CONTENDED, figures=(RowFigure(TESTED, 99.0, ""),))
-OTHER = replace(CONTENDED, name="late-set", is_safety=False)
+FEW = replace(CONTENDED, tested=99)
+OTHER = replace(CONTENDED, name="late-set", is_safety=False, tested=0)
 
 
 def row(verdict: JudgedWord, *, is_safety: bool = False) -> JudgedRow:
