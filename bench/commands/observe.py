@@ -19,6 +19,7 @@ from bench.frame.options import (
     scenario_of,
     scenario_options,
 )
+from bench.frame.outputs import Outputs
 from bench.screen import note
 
 
@@ -40,31 +41,39 @@ from bench.screen import note
 )
 @click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
 @run_options("observe")
-def observe(scenario: Path | None, **values: Any) -> int:
+def observe(
+    scenario: Path | None,
+    prometheus: str | None,
+    collector: str | None,
+    *,
+    stay: bool,
+    **values: Any,
+) -> int:
     """One run with Prometheus around it: look at it while it runs, or afterwards with --stay.
 
     SCENARIO.toml and the options are those of `lockbench run`.
     """
-    requested = scenario_of(scenario, values)
+    outputs = Outputs.taken_from(values)
+    requested = scenario_of(scenario, values, quiet=outputs.quiet)
     from bench.commands.run import run_and_show
     from bench.commands.watch import NAMES, graphs, last_words, open_watch, shipped
     from bench.frame.showing import require_outputs
 
     # A file that cannot be written is refused before anything starts.
-    require_outputs(values)
-    with open_watch(values["prometheus"], values["collector"]) as watch:
+    require_outputs(outputs)
+    with open_watch(prometheus, collector) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
         note(f"Prometheus  {watch.url}  as long as this runs{way}")
         note(f"graphs      {graphs(watch.url)}")
         note(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
-        code = run_and_show("observe", requested, values)
+        code = run_and_show("observe", requested, outputs, values)
         troubles = [
             index for index, state in watch.guard.states().items() if state.exit_code is not None
         ]
         for index in troubles:
             last = last_words(watch.guard, index)
             note(f"{NAMES[index]} ended before the run had, so what it shows is not all ({last})")
-        if values["stay"] and not troubles and code != EXIT_INTERRUPTED:
+        if stay and not troubles and code != EXIT_INTERRUPTED:
             note(f"Prometheus  {watch.url}  stays until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
                 threading.Event().wait()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.errors import UNPAIRED, UsageError, writing
-from bench.frame.options import PLACE, Grouped, Values, ending
+from bench.frame.options import PLACE, Grouped, ending
+from bench.frame.outputs import Outputs
 from bench.frame.showing import result_folder
 from bench.screen import console_on, say, say_json
 
@@ -45,21 +46,29 @@ if TYPE_CHECKING:
     "--judge", is_flag=True, help="judge the record anew that run --keep-history kept, and compare"
 )
 @click.option("--quiet", is_flag=True, help="no summary")
-def report(results: tuple[Path, ...], **values: Any) -> int:
+def report(
+    results: tuple[Path, ...],
+    html: Path | None,
+    markdown: Path | None,
+    *,
+    as_json: bool,
+    judge: bool,
+    quiet: bool,
+) -> int:
     """Write a result as an HTML page, and show it again. RESULT: a result folder, or its
     result.json.
 
     With --judge no page is written. The exit code is that of a run with the verdict that the record
     has. It is 2 where that would be 0, and the result says something else.
     """
-    if values["judge"]:
+    if judge:
         from bench.commands.judging import judge_again
 
-        return judge_again(results, quiet=values["quiet"])
+        return judge_again(results, quiet=quiet)
     names = [str(place.parent if place.is_file() else place) for place in results]
     stored = [*map(_read, results, names)]
     try:
-        _show_again(stored, names, values)
+        _show_again(stored, names, html, Outputs(None, markdown, None, as_json, quiet))
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(
@@ -80,7 +89,10 @@ def _read(place: Path, name: str) -> tuple[Answer[Any], Document]:
 
 
 def _show_again(
-    stored: Sequence[tuple[Answer[Any], Document]], names: Sequence[str], values: Values
+    stored: Sequence[tuple[Answer[Any], Document]],
+    names: Sequence[str],
+    html: Path | None,
+    outputs: Outputs,
 ) -> None:
     from bench.report.html.page import REPORT_NAME, page_of_several, write_page
     from bench.report.sheet import print_sheet, sheet_markdown
@@ -92,22 +104,22 @@ def _show_again(
     else:
         page = page_of_several(_runs(stored, names), [Path(name).name or name for name in names])
         folder = Path()
-        if values["html"] is None:
+        if html is None:
             folder, _ = result_folder(None, "report", secrets.token_hex(4))
             folder.mkdir(parents=True)
-    place = write_page(page, values["html"] or folder / REPORT_NAME)
+    place = write_page(page, html or folder / REPORT_NAME)
     sheets = [
         answer.sheet(result, name) for (answer, result), name in zip(stored, names, strict=True)
     ]
-    if (path := values["markdown"]) is not None:
+    if (path := outputs.markdown) is not None:
         with (
             writing(path, "name another file"),
             click.open_file(path, "w", encoding="utf-8", errors=UNPAIRED) as file,
         ):
             file.write("\n".join(map(sheet_markdown, sheets)))
-    if values["as_json"]:
+    if outputs.as_json:
         say_json({"results": list(names), "html": str(place)})
-    elif not values["quiet"] and str(path) != "-":
+    elif not outputs.quiet and str(path) != "-":
         console = console_on()
         for sheet in sheets:
             print_sheet(sheet, console)

@@ -25,6 +25,7 @@ from bench.frame.options import (
     scenario_of,
     scenario_options,
 )
+from bench.frame.outputs import Outputs
 from bench.scenario import Scenario
 from bench.screen import say
 
@@ -64,46 +65,46 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
 @click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run")
 @hosts_options
 @run_options("run")
-def run(scenario: Path | None, **values: Any) -> int:
+def run(scenario: Path | None, repeat: int, **values: Any) -> int:
     """One run: servers, Locust, record, verdict.
 
     SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
     """
     from bench.frame.showing import require_table
 
-    requested = scenario_of(scenario, values)
+    outputs = Outputs.taken_from(values)
+    requested = scenario_of(scenario, values, quiet=outputs.quiet)
     if values["csv"] is not None:
         require_table(values["csv"])
-    if values["repeat"] == 1:
-        return run_and_show("run", requested, values)
-    for name in ("markdown", "junit", "as_json"):
-        if values[name]:
+    if repeat == 1:
+        return run_and_show("run", requested, outputs, values)
+    of_one = {"markdown": outputs.markdown, "junit": outputs.junit, "json": outputs.as_json}
+    for name, value in of_one.items():
+        if value:
             reason = "is of one run; leave it out, and give the folder to compare or report"
-            raise UsageError(f"option --{name.removeprefix('as_')}: {reason}")
-    return _repeated(requested, values)
+            raise UsageError(f"option --{name}: {reason}")
+    return _repeated(requested, repeat, outputs, values)
 
 
-def _repeated(scenario: Scenario, values: Values) -> int:
+def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) -> int:
     """Run it so often, a line for each. What is wrong ends the series; what was run stays."""
     from bench.frame.showing import result_folder
     from bench.measure.verdict import worst_code
 
-    times = values["repeat"]
     codes = list[int]()
-    folder, _ = result_folder(values["out"], "run", secrets.token_hex(4))
+    folder, _ = result_folder(outputs.out, "run", secrets.token_hex(4))
     for number in range(times):
         # Each run has a seed of its own. With one seed every run would have the same luck.
         one = replace(scenario, seed=scenario.seed + number)
-        part = {
-            **values,
-            "out": folder / f"{number + 1:0{len(str(times))}}",
-            "summary": f"{number + 1} of {times}",
-        }
-        part["more"] = number + 1 < times
-        codes.append(run_and_show("run", one, part))
+        part = replace(
+            outputs,
+            out=folder / f"{number + 1:0{len(str(times))}}",
+            summary=f"{number + 1} of {times}",
+        )
+        codes.append(run_and_show("run", one, part, {**values, "more": number + 1 < times}))
         if codes[-1] == EXIT_INTERRUPTED:
             break
-    if not values["quiet"]:
+    if not outputs.quiet:
         say(
             f"{len(codes)} of {times} runs in {folder}; compare them: lockbench compare "
             f"{folder} OTHER"
@@ -111,7 +112,7 @@ def _repeated(scenario: Scenario, values: Values) -> int:
     return worst_code(codes)
 
 
-def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
+def run_and_show(command: str, scenario: Scenario, outputs: Outputs, values: Values) -> int:
     """Run `scenario` as the options of `command` say, show and store its result, and return the
     exit code."""
     from bench.frame.showing import append_line, show
@@ -119,7 +120,7 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
     from bench.run.interrupt import Interrupts
     from bench.run.run import Order, run_scenario
 
-    (scenario,), bind = led([scenario], values)
+    (scenario,), bind = led([scenario], values, quiet=outputs.quiet)
 
     def measure(order: ExperimentOrder[Scenario], progress: ProgressLine) -> Done[RunResult]:
         options = {name: values[name] for name in (*_TOLD, "keep_history") if name in values}
@@ -138,4 +139,5 @@ def run_and_show(command: str, scenario: Scenario, values: Values) -> int:
             append_line(values["csv"], done.result)
         return done
 
-    return show(measured(command, scenario, values, measure), RUN, values)
+    done = measured(command, scenario, outputs, measure, server=values["server"])
+    return show(done, RUN, outputs)

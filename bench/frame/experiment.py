@@ -20,15 +20,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from bench.errors import BenchError, UsageError
-from bench.frame.options import Decorator, Read, Values, result_options, server_option, together
+from bench.frame.options import Decorator, Read, result_options, server_option, together
+from bench.frame.outputs import Outputs
 
 if TYPE_CHECKING:
     from bench.frame.progress_line import ProgressLine
     from bench.run.experiment import Done, ExperimentOrder, Stored
 
 Plan = TypeVar("Plan")
-# These experiments keep a journal, so a run that was cut can go on.
-_RESUMED = ("crash", "fsync")
 
 
 def experiment_options(kind: str, *, seed: int | None = 1) -> Decorator:
@@ -44,11 +43,15 @@ def experiment_options(kind: str, *, seed: int | None = 1) -> Decorator:
 def measured(
     kind: str,
     plan: Plan,
-    values: Values,
+    outputs: Outputs,
     run: Callable[[ExperimentOrder[Plan], ProgressLine], Done[Stored]],
+    *,
+    server: str | None,
+    goes_on: bool = False,
 ) -> Done[Stored]:
-    """Have `plan` measured by `run` in a folder of its own, with progress on stderr. Raises
-    BenchError, and KeyboardInterrupt when it was cut before there was anything to show."""
+    """Have `plan` measured by `run` in a folder of its own, with progress on stderr. `server`: the
+    program to start; `goes_on`: what was cut goes on in its folder. Raises BenchError, and
+    KeyboardInterrupt when it was cut before there was anything to show."""
     from bench.frame.progress_line import ProgressLine
     from bench.frame.showing import remove_empty, require_outputs, result_folder
     from bench.run.experiment import ExperimentOrder
@@ -57,18 +60,18 @@ def measured(
     from lockcore.bench import masked_command
 
     # A file that cannot be written is refused before the work begins.
-    require_outputs(values)
+    require_outputs(outputs)
     require_receivers(os.environ)
     run_id = secrets.token_hex(4)
-    folder = values["out"]
+    folder = outputs.out
     new_folders = list[Path]()
     command = ["lockbench", *masked_command(sys.argv[1:])]
-    if kind not in _RESUMED or folder is None or not is_unfinished(folder):
+    if not goes_on or folder is None or not is_unfinished(folder):
         folder, new_folders = result_folder(folder, kind, run_id)
-    order = ExperimentOrder(plan, run_id, command, folder, values["server"])
-    go_on = f"go on with: {shlex.join(command)}" + ("" if values["out"] else f" --out {folder}")
+    order = ExperimentOrder(plan, run_id, command, folder, server)
+    go_on = f"go on with: {shlex.join(command)}" + ("" if outputs.out else f" --out {folder}")
     try:
-        with ProgressLine(quiet=values["quiet"]) as line:
+        with ProgressLine(quiet=outputs.quiet) as line:
             done = run(order, line)
     except BenchError as error:
         if is_unfinished(folder) and not isinstance(error, UsageError):

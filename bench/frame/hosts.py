@@ -36,7 +36,9 @@ hosts_options = together(
 )
 
 
-def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], Address | None]:
+def led(
+    scenarios: Sequence[Scenario], values: Values, *, quiet: bool = False
+) -> tuple[list[Scenario], Address | None]:
     """The scenarios with as many processes as workers are expected, and where they are. Raises
     UsageError."""
     expected = values.get("expect_workers")
@@ -68,7 +70,7 @@ def led(scenarios: Sequence[Scenario], values: Values) -> tuple[list[Scenario], 
             "reaches with --target, or "
             "try it on one host with --bind 127.0.0.1"
         )
-    if not values["quiet"]:
+    if not quiet:
         many = f"{expected} worker{'s'[: expected > 1]}"
         where = "HOST" if bind[0] == "*" else bind[0]
         port = f":{bind[1]}" if bind[1] != PORT else ""

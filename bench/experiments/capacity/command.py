@@ -29,6 +29,7 @@ from bench.frame.options import (
     scenario_options,
     swept,
 )
+from bench.frame.outputs import Outputs
 from bench.scenario import Scenario, load
 from bench.scenario.keys import BY_NAME, document_of
 from bench.scenario.quantity import duration_text
@@ -73,7 +74,7 @@ _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEP
     refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL}
 )
 @experiment_options("capacity", seed=None)
-def capacity(scenario: Path | None, **values: Any) -> Done[CapacityResult]:
+def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[CapacityResult]:
     """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it
     next.
 
@@ -83,16 +84,17 @@ def capacity(scenario: Path | None, **values: Any) -> Done[CapacityResult]:
     """
     from bench.experiments.capacity.experiment import run_capacity
 
-    return measured("capacity", plan_of(scenario, values), values, run_capacity)
+    plan = plan_of(scenario, values, quiet=outputs.quiet)
+    return measured("capacity", plan, outputs, run_capacity, server=values["server"])
 
 
-def plan_of(path: Path | None, values: Values) -> CapacityPlan:
+def plan_of(path: Path | None, values: Values, *, quiet: bool = False) -> CapacityPlan:
     """Return what the options ask for. Raises UsageError, naming the option and what it takes."""
     from bench.experiments.capacity.judge import CapacityPlan, SweepPoint
     from bench.experiments.capacity.probe import read_slo
 
     slo = read_slo(values["slo"])
-    options = given_options(values)
+    options = given_options(values, quiet=quiet)
     # Loading refuses a wrong option here and says where it stands.
     _load(path, options, open_loop="rate" not in options)
     written = {*options, *(document_of(path) if path else ())}
@@ -103,7 +105,8 @@ def plan_of(path: Path | None, values: Values) -> CapacityPlan:
     usual, own_keys = (QUICK, {*options}) if values["quick"] else (FULL, written)
     options = {**{name: text for name, text in usual.items() if name not in own_keys}, **options}
     choices = swept("--sweep", values["sweeps"], NOT_SWEPT)
-    scenarios, bind = led([_load(path, {**options, **choice}) for choice in choices], values)
+    swept_scenarios = [_load(path, {**options, **choice}) for choice in choices]
+    scenarios, bind = led(swept_scenarios, values, quiet=quiet)
     points = tuple(
         SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True)
     )

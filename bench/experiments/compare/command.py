@@ -34,6 +34,7 @@ from bench.frame.options import (
     swept,
     together,
 )
+from bench.frame.outputs import Outputs
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import nearest, parse_share
 
@@ -104,7 +105,7 @@ def _options(command: Command, kind: Kind) -> Command:
     help="run it now (repeatable)",
 )
 @partial(_options, kind="compare")
-def compare(things: tuple[str, ...], **values: Any) -> Done[ComparisonResult]:
+def compare(outputs: Outputs, things: tuple[str, ...], **values: Any) -> Done[ComparisonResult]:
     """Which is faster, by how much, and is it certain?
 
     Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, and one
@@ -124,9 +125,9 @@ def compare(things: tuple[str, ...], **values: Any) -> Done[ComparisonResult]:
     if is_stored(named_things):
         if any(choices):
             raise UsageError("option --variable: what is stored is not run again with other values")
-        return _stored("compare", named_things, values)
+        return _stored("compare", named_things, outputs, values)
     sides: list[Side] = []
-    written = given_options(values)
+    written = given_options(values, quiet=outputs.quiet)
     with ExitStack() as stack:
         for choice in choices:
             options = written | choice
@@ -139,7 +140,7 @@ def compare(things: tuple[str, ...], **values: Any) -> Done[ComparisonResult]:
                     else [side.label, *choice.values()]
                 )
                 sides.append(replace(side, label=" ".join(words)))
-        return _now("compare", sides, values)
+        return _now("compare", sides, outputs, values)
 
 
 @click.argument("scenario", required=False, type=ScenarioPlace())
@@ -164,7 +165,14 @@ def compare(things: tuple[str, ...], **values: Any) -> Done[ComparisonResult]:
     help="where revisions are  [.]",
 )
 @partial(_options, kind="gate")
-def gate(scenario: Path | None, **values: Any) -> Done[ComparisonResult]:
+def gate(
+    outputs: Outputs,
+    scenario: Path | None,
+    baseline: str,
+    candidate: str,
+    repo: Path,
+    **values: Any,
+) -> Done[ComparisonResult]:
     """Did this change make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
 
     Two scenarios, revisions or installed versions are run in turns, on equal servers, until it is
@@ -177,27 +185,25 @@ def gate(scenario: Path | None, **values: Any) -> Done[ComparisonResult]:
     """
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
-    if not values["baseline"]:
+    if not baseline:
         raise UsageError(
             "no baseline was named: say with --baseline what it must not be worse than"
         )
-    baseline = read_named(values["baseline"], values["repo"])
-    if values["candidate"]:
-        candidate = read_named(values["candidate"], values["repo"])
-    elif baseline.kind in ("revision", "library"):
-        candidate = Named("the code here", "here")
+    named_things = [read_named(baseline, repo)]
+    if candidate:
+        named_things.append(read_named(candidate, repo))
+    elif named_things[0].kind in ("revision", "library"):
+        named_things.append(Named("the code here", "here"))
     else:
         raise UsageError("name what is to be judged with --candidate")
-    if is_stored([baseline, candidate]):
-        return _stored("gate", [baseline, candidate], values)
-    options = given_options(values)
-    with opened(
-        [baseline, candidate], partial(_scenario, options, load_of=scenario), options
-    ) as sides:
-        return _now("gate", sides, values)
+    if is_stored(named_things):
+        return _stored("gate", named_things, outputs, values)
+    options = given_options(values, quiet=outputs.quiet)
+    with opened(named_things, partial(_scenario, options, load_of=scenario), options) as sides:
+        return _now("gate", sides, outputs, values)
 
 
-def _now(kind: Kind, sides: list[Side], values: Values) -> Done[ComparisonResult]:
+def _now(kind: Kind, sides: list[Side], outputs: Outputs, values: Values) -> Done[ComparisonResult]:
     from bench.experiments.compare.experiment import compare_now
     from bench.experiments.compare.judge import CPU_SHARE, gate_confidence, gate_looks
     from bench.experiments.compare.pairs import Comparison, take_turns
@@ -210,7 +216,7 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> Done[ComparisonResult
             "there; over them compare "
             "scenarios or recipes, and on one host revisions and installed versions"
         )
-    scenarios, bind = led([side.scenario for side in sides], values)
+    scenarios, bind = led([side.scenario for side in sides], values, quiet=outputs.quiet)
     sides = [
         replace(side, scenario=scenario) for side, scenario in zip(sides, scenarios, strict=True)
     ]
@@ -243,10 +249,12 @@ def _now(kind: Kind, sides: list[Side], values: Values) -> Done[ComparisonResult
     # The sharper limit on CPU is only for the usual figures. A named one has the --tolerance.
     if is_gate and not values["metrics"] and take_turns(plan):
         plan = replace(plan, cpu_share=CPU_SHARE)
-    return measured(kind, plan, values, compare_now)
+    return measured(kind, plan, outputs, compare_now, server=values["server"])
 
 
-def _stored(kind: Kind, named_things: Sequence[Named], values: Values) -> Done[ComparisonResult]:
+def _stored(
+    kind: Kind, named_things: Sequence[Named], outputs: Outputs, values: Values
+) -> Done[ComparisonResult]:
     if values["expect_workers"]:
         raise UsageError(
             "option --expect-workers: what is stored is not run again; leave it out, or "
@@ -279,7 +287,13 @@ def _stored(kind: Kind, named_things: Sequence[Named], values: Values) -> Done[C
         judged = tuple(dict.fromkeys((*judged, *counted)))
         shown = tuple(metric for metric in shown if metric not in judged)
     plan = Comparison(kind, sides, judged, shown, values["tolerance"], first.seed, rounds.finished)
-    return measured(kind, plan, values, lambda order, _show: compare_stored(order, rounds))
+    return measured(
+        kind,
+        plan,
+        outputs,
+        lambda order, _show: compare_stored(order, rounds),
+        server=values["server"],
+    )
 
 
 def _metrics(

@@ -28,6 +28,7 @@ from bench.frame.options import (
     environment_targets,
     file_options,
 )
+from bench.frame.outputs import Outputs
 from bench.scenario import Scenario, load
 from bench.scenario.quantity import delay_text, parse_duration, parse_target
 
@@ -123,7 +124,7 @@ _HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms
     "--disk", metavar="DIR", type=PLACE, help="where started servers keep their files  [TMPDIR]"
 )
 @experiment_options("fsync", seed=SEED)
-def fsync(**values: Any) -> Done[FsyncResult]:
+def fsync(outputs: Outputs, **values: Any) -> Done[FsyncResult]:
     """What an AOF fsync policy costs: acquires/s, latency, fsyncs, by callers, disk and N; beside
     what it loses.
 
@@ -137,7 +138,7 @@ def fsync(**values: Any) -> Done[FsyncResult]:
 
     disk = values["disk"]
     if not values["targets"] and not values["server"] and not disk:
-        values["targets"] = environment_targets(quiet=values["quiet"])
+        values["targets"] = environment_targets(quiet=outputs.quiet)
     if values["scenario"] and not values["targets"]:
         values["targets"] = load(values["scenario"]).targets
     targets = values["targets"]
@@ -155,7 +156,14 @@ def fsync(**values: Any) -> Done[FsyncResult]:
         policies = {cell.policy for cell in plan.cells}
         return UserServers(targets, policies, allow_config=values["allow_config"])
 
-    return measured("fsync", plan, values, partial(run_fsync, open_servers=servers))
+    return measured(
+        "fsync",
+        plan,
+        outputs,
+        partial(run_fsync, open_servers=servers),
+        server=values["server"],
+        goes_on=True,
+    )
 
 
 def fsync_plan_of(values: Values) -> FsyncPlan:
@@ -298,7 +306,7 @@ def _product(
 )
 @click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
 @experiment_options("crash", seed=SEED)
-def crash(**values: Any) -> Done[CrashResult]:
+def crash(outputs: Outputs, **values: Any) -> Done[CrashResult]:
     """What is lost at a crash, by AOF policy, kind of crash, restart and vote margin; who then gets
     a lock twice.
 
@@ -313,7 +321,8 @@ def crash(**values: Any) -> Done[CrashResult]:
     """
     from bench.experiments.durability.loss_experiment import run_crash
 
-    return measured("crash", crash_plan_of(values), values, run_crash)
+    plan = crash_plan_of(values)
+    return measured("crash", plan, outputs, run_crash, server=values["server"], goes_on=True)
 
 
 def crash_plan_of(values: Values) -> CrashPlan:
@@ -354,7 +363,9 @@ def crash_plan_of(values: Values) -> CrashPlan:
     "--json", "as_json", is_flag=True, help="print the page as JSON on stdout, nothing else"
 )
 @click.option("--quiet", is_flag=True, help="print nothing")
-def planner(**values: Any) -> int:
+def planner(
+    speed: Path | None, crash: Path | None, ttl_ms: float | None, html: Path | None, **values: Any
+) -> int:
     """The planner's page: throughput and p99 of each fsync policy beside what a crash loses, and
     what to choose.
 
@@ -376,32 +387,33 @@ def planner(**values: Any) -> int:
     from bench.screen import console_on, say_json
     from lockcore.bench import masked_command
 
-    require_outputs(values)
-    result = _named_or_newest(values["speed"], PRICES)
-    crash = _named_or_newest(values["crash"], LOSSES)
+    outputs = Outputs.taken_from(values)
+    require_outputs(outputs)
+    result = _named_or_newest(speed, PRICES)
+    losses = _named_or_newest(crash, LOSSES)
     if result is None:
         raise EnvironmentNotReadyError(
             "there is no result of lockbench fsync in results/; measure one, or name it"
         )
-    if crash is not None and (why := apart(result, crash)):
+    if losses is not None and (why := apart(result, losses)):
         raise UsageError(
             f"nothing can be planned: {why}; name two results that belong together "
             "(--costs, --crash)"
         )
-    page = plan_page(result.rows, crash, values["ttl_ms"])
+    page = plan_page(result.rows, losses, ttl_ms)
     result = replace(result, planner=page)
-    named = (("fsync", result), ("crash", crash))
+    named = (("fsync", result), ("crash", losses))
     sources = [f"{name} {one.id} of {one.started_at}" for name, one in named if one]
     sources.append(machine_text(result.environment, describe_environment()))
     sheet = planner_sheet(result, sources)
-    if values["as_json"]:
+    if outputs.as_json:
         say_json(builtins_of(page))
-    elif not values["quiet"]:
+    elif not outputs.quiet:
         print_sheet(sheet, console_on())
-    write_outputs(values, sheet, suite(result))
-    if values["html"]:
+    write_outputs(outputs, sheet, suite(result))
+    if html:
         repeat = shlex.join(["lockbench", *masked_command(sys.argv[1:])])
-        write_page(planner_page(result, sources, repeat), values["html"])
+        write_page(planner_page(result, sources, repeat), html)
     return int(judge_page(page).exit_code or 0)
 
 

@@ -4,12 +4,13 @@ by step*."""
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bench.frame.experiment import experiment_options, measured
 from bench.frame.options import BUDGET, RECIPE
+from bench.frame.outputs import Outputs
 
 if TYPE_CHECKING:
     from bench.experiments.explore.result import ExploreResult
@@ -47,7 +48,17 @@ if TYPE_CHECKING:
     help="that search at once  [one per core]",
 )
 @experiment_options("explore")
-def explore(**values: Any) -> Done[ExploreResult]:
+def explore(
+    outputs: Outputs,
+    *,
+    recipes: tuple[str, ...],
+    budget: float | None,
+    schedules: int | None,
+    exhaustive: int | None,
+    processes: int,
+    seed: int,
+    server: str | None,
+) -> Done[ExploreResult]:
     """Each recipe in thousands of simulated schedules, until one breaks it: the smallest, step by
     step.
 
@@ -58,18 +69,17 @@ def explore(**values: Any) -> Done[ExploreResult]:
     from bench.experiments.explore.result import ExplorePlan
     from bench.recipes.registry import all_recipes, find_recipe
 
-    recipes = values["recipes"] or tuple(all_recipes())
-    exhaustive = values["exhaustive"]
-    budget_s = values["budget"] or (10.0 if exhaustive is None else None)
+    recipes = recipes or tuple(all_recipes())
+    budget_s = budget or (10.0 if exhaustive is None else None)
     for recipe in recipes:
         # A wrong name is refused before the work.
         _ = find_recipe(recipe).about
     plan = ExplorePlan(
         recipes=tuple(dict.fromkeys(recipes)),
         budget_s=budget_s,
-        schedules=values["schedules"],
+        schedules=schedules,
         exhaustive=exhaustive,
-        processes=values["processes"],
-        seed=values["seed"],
+        processes=processes,
+        seed=seed,
     )
-    return measured("explore", plan, values, run_explore)
+    return measured("explore", plan, outputs, run_explore, server=server)

@@ -4,12 +4,13 @@ refused at once."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bench.frame.experiment import experiment_options, measured
 from bench.frame.options import RECIPE, Offered
+from bench.frame.outputs import Outputs
 
 if TYPE_CHECKING:
     from bench.experiments.safety_matrix.result import SafetyResult
@@ -40,7 +41,15 @@ def _claims() -> Iterable[str]:
 )
 @click.option("--quick", is_flag=True, help="a glance: fewer schedules, short TTLs")
 @experiment_options("safety")
-def safety(**values: Any) -> Done[SafetyResult]:
+def safety(
+    outputs: Outputs,
+    *,
+    recipes: tuple[str, ...],
+    claims: tuple[str, ...],
+    quick: bool,
+    seed: int,
+    server: str | None,
+) -> Done[SafetyResult]:
     """Each recipe under the faults that are known to break it: expected, seen, figure, verdict.
 
     Simulated schedules first, then what is claimed of Redlock. Exit code
@@ -49,7 +58,7 @@ def safety(**values: Any) -> Done[SafetyResult]:
     from bench.experiments.safety_matrix.experiment import choose_cases, run_safety
     from bench.experiments.safety_matrix.result import SafetyPlan
 
-    plan = SafetyPlan(values["recipes"], values["claims"], values["quick"], values["seed"])
+    plan = SafetyPlan(recipes, claims, quick, seed)
     # A wrong name is refused before the work.
     choose_cases(plan.recipes, plan.claims)
-    return measured("safety", plan, values, run_safety)
+    return measured("safety", plan, outputs, run_safety, server=server)

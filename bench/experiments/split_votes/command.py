@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bench.frame.experiment import Several, experiment_options, measured
-from bench.frame.options import Values
+from bench.frame.outputs import Outputs
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
-    from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
+    from bench.experiments.split_votes.plan import RetrySettings
     from bench.experiments.split_votes.result import SplitVotesResult
     from bench.run.experiment import Done
 
@@ -82,32 +82,39 @@ _ALL = "parallel,sequential,random"
 )
 @click.option("--quick", is_flag=True, help="a glance in about a minute")
 @experiment_options("split-votes")
-def split_votes(**values: Any) -> Done[SplitVotesResult]:
+def split_votes(
+    outputs: Outputs,
+    *,
+    instances: int,
+    contenders: tuple[int, ...],
+    spread: tuple[float, ...] | None,
+    rounds: int | None,
+    order: tuple[str, ...],
+    retry: tuple[RetrySettings | None, ...],
+    quick: bool,
+    seed: int,
+    server: str | None,
+) -> Done[SplitVotesResult]:
     """How often nobody wins, by contenders, order and spread; how long that lasts, by retry policy.
 
     Calibration: votes shared out by pure chance must be within 0.05 of the closed form. Contention:
     real processes, the rate beside it. Retries: the same until somebody wins.
     """
     from bench.experiments.split_votes.experiment import run_split_votes
-
-    return measured("split-votes", plan_of(values), values, run_split_votes)
-
-
-def plan_of(values: Values) -> SplitVotesPlan:
-    """Return what the options ask for."""
     from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan
 
     usual_spreads_ms: tuple[float, ...] = SPREADS_MS
     usual_rounds = ROUNDS
-    if values["quick"]:
+    if quick:
         usual_spreads_ms = QUICK_SPREADS_MS
         usual_rounds = QUICK_ROUNDS
-    return SplitVotesPlan(
-        instances=values["instances"],
-        contenders=tuple(sorted(values["contenders"])),
-        spreads_ms=tuple(sorted(values["spread"] or usual_spreads_ms)),
-        orders=tuple(order for order in ORDERS if order in values["order"]),
-        retries=tuple(filter(None, values["retry"])),
-        rounds=values["rounds"] or usual_rounds,
-        seed=values["seed"],
+    plan = SplitVotesPlan(
+        instances=instances,
+        contenders=tuple(sorted(contenders)),
+        spreads_ms=tuple(sorted(spread or usual_spreads_ms)),
+        orders=tuple(one for one in ORDERS if one in order),
+        retries=tuple(filter(None, retry)),
+        rounds=rounds or usual_rounds,
+        seed=seed,
     )
+    return measured("split-votes", plan, outputs, run_split_votes, server=server)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.frame import showing
+from bench.frame.outputs import Outputs
 from bench.frame.showing import report_beside
 from bench.measure.section import builtins_of
 from bench.program import execute
@@ -36,9 +37,9 @@ def test_an_experiment_is_shown_before_it_is_interrupted(
 ) -> None:
     """Also one that nobody wants to see, if it is stored nowhere."""
     monkeypatch.setattr(showing, "report_beside", interrupted)
-    values = {"markdown": None, "junit": None, "as_json": False, "quiet": quiet}
+    outputs = Outputs(quiet=quiet)
     with pytest.raises(KeyboardInterrupt):
-        showing.show(Done(RESULT, stored, 0), RUN, values)
+        showing.show(Done(RESULT, stored, 0), RUN, outputs)
     assert "leases/s" in capsys.readouterr().out
 
 
@@ -49,14 +50,9 @@ def test_the_files_are_written_though_nobody_reads_to_the_end(
         raise BrokenPipeError
 
     monkeypatch.setattr("bench.report.sheet.print_sheet", closed)
-    values = {
-        "markdown": tmp_path / "run.md",
-        "junit": tmp_path / "run.xml",
-        "as_json": False,
-        "quiet": False,
-    }
+    outputs = Outputs(markdown=tmp_path / "run.md", junit=tmp_path / "run.xml")
     with pytest.raises(BrokenPipeError):
-        showing.show(Done(RESULT, None, 0), RUN, values)
+        showing.show(Done(RESULT, None, 0), RUN, outputs)
     assert all((tmp_path / name).read_text(encoding="utf-8") for name in ("run.md", "run.xml"))
 
 

@@ -4,13 +4,14 @@ Document."""
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import click
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.frame.experiment import Several, measured
+from bench.frame.outputs import Outputs
 from bench.measure.result import Document, read_result
 from bench.measure.section import says
 from bench.measure.verdict import AS_EXPECTED, NOT_KNOWN, Verdict
@@ -77,17 +78,6 @@ def test_cut_before_anything_was_measured_there_is_no_result(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-OPTIONS: dict[str, Any] = {
-    "out": None,
-    "server": None,
-    "json": False,
-    "quiet": True,
-    "markdown": None,
-    "junit": None,
-    "as_json": False,
-}
-
-
 def test_what_was_cut_or_broke_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,12 +98,15 @@ def test_what_was_cut_or_broke_says_how_to_go_on(
     for plan, out in enumerate((tmp_path / "a", tmp_path / "b")):
         monkeypatch.setattr(sys, "argv", ["lockbench", "crash", "--out", str(out)])
         again = f"go on with: lockbench crash --out {out}$"
-        values = {**OPTIONS, "out": out}
+        outputs = Outputs(out, quiet=True)
         if plan:
             with pytest.raises(EnvironmentNotReadyError, match=f"^the disk is full; {again}"):
-                measured("crash", plan, values, begin)
+                measured("crash", plan, outputs, begin, server=None, goes_on=True)
         else:
-            assert measured("crash", plan, values, begin).unstored == f"cut short; {again[:-1]}"
+            assert (
+                measured("crash", plan, outputs, begin, server=None, goes_on=True).unstored
+                == f"cut short; {again[:-1]}"
+            )
 
 
 def test_an_option_with_several_values_takes_each_once_and_names_itself() -> None:
