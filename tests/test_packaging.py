@@ -140,14 +140,15 @@ def test_the_compiled_load_is_not_linked_with_the_compiled_lock(unpacked):
 
 @needs_compiler
 def test_the_compiled_load_runs_on_the_source_of_another_lockcore(unpacked, tmp_path):
-    """As of a gate: `git:` brings lockcore as source, of a version whose inside may be another."""
+    """As of a gate: `git:` brings lockcore as source, of a version whose inside may be another.
+    What it has for the bench stands behind `lockcore.bench`, which is of the same version."""
     shutil.copytree(
         ROOT / "lockcore",
         tmp_path / "lockcore",
         ignore=shutil.ignore_patterns("__pycache__", "*.so"),
     )
     code = (
-        "import sys, lockcore, lockcore.engine.engine\n"
+        "import sys, lockcore, lockcore.bench, lockcore.engine.engine\n"
         f"sys.modules.update(dict.fromkeys({INSIDE!r}))  # planted: they cannot be "
         "imported any more\n"
         "import bench.workloads.worker as worker\n"

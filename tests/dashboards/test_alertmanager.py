@@ -98,9 +98,9 @@ def manager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Runn
             "--log.level=error",
         ]
         with subprocess.Popen(words) as process:
-            made = RunningAlertmanager(f"http://{HOST}:{port.number}", capsys)
-            until(made.ready, "Alertmanager, which answers")
-            yield made
+            running = RunningAlertmanager(f"http://{HOST}:{port.number}", capsys)
+            until(running.ready, "Alertmanager, which answers")
+            yield running
             process.kill()
         server.shutdown()
 

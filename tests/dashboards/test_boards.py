@@ -41,11 +41,11 @@ _SELECTOR = re.compile(r"([a-z_]+)\{([^}]*)\}")
 def test_the_committed_boards_are_what_the_code_makes_byte_for_byte() -> None:
     assert {path.name for path in FILES} == set(dashboards_main.BOARDS)
     for path in FILES:
-        made = dashboards_main.BOARDS[path.name]()
-        assert made == path.read_text(encoding="utf-8"), (
+        built = dashboards_main.BOARDS[path.name]()
+        assert built == path.read_text(encoding="utf-8"), (
             f"{path.name} is old: run python -m dashboards"
         )
-        assert made == dashboards_main.BOARDS[path.name](), "made twice, it differs"
+        assert built == dashboards_main.BOARDS[path.name](), "made twice, it differs"
 
 
 def test_there_are_the_four_boards_with_readable_uids() -> None:

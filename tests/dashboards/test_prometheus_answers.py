@@ -13,8 +13,8 @@ def test_a_query_gets_the_runs_id_and_times_as_grafana_would_put_them_in() -> No
         'rate(x{run=~"$run", r=~"$recipe", port=~"$port", le="$slo"}[$__rate_interval]) + '
         "y[$__range]"
     )
-    told = 'rate(x{run=~"7f3a90c1", r=~".*", port=~".*", le="0.01"}[4s]) + y[31s]'
-    assert resolve(text, BOARDS["lockbench-run-overview"], SPAN) == told
+    expected = 'rate(x{run=~"7f3a90c1", r=~".*", port=~".*", le="0.01"}[4s]) + y[31s]'
+    assert resolve(text, BOARDS["lockbench-run-overview"], SPAN) == expected
     generator = BOARDS["lockbench-generator"]
     assert resolve("$baseline", generator, SPAN) == "", "a run against itself is no comparison"
     assert resolve("$baseline", generator, WatchedRun("a", 0, 1, 1.0, "b")) == "b"

@@ -206,10 +206,10 @@ def test_the_words_name_every_fault_and_how_often(capsys: pytest.CaptureFixture[
         )
     )
     print_sheet(shown, Console(width=80))
-    said = capsys.readouterr().out
-    assert "9 of 9" in said
-    assert "1 of 1 planted faults found" in " ".join(said.split())
-    assert max(map(len, said.splitlines())) <= 80
+    text = capsys.readouterr().out
+    assert "9 of 9" in text
+    assert "1 of 1 planted faults found" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_junit_holds_what_decides() -> None:
@@ -224,9 +224,9 @@ def test_junit_holds_what_decides() -> None:
 @pytest.mark.parametrize("name", [name for name in ENTRIES if not name.startswith("lockcore")])
 def test_every_library_is_told_in_its_own_words(name: str) -> None:
     words = ENTRIES[name].words
-    said = words.call("acquire", 1500, 500)
-    assert "audit-r" in said
-    assert "1500" in said or "1.5" in said
+    text = words.call("acquire", 1500, 500)
+    assert "audit-r" in text
+    assert "1500" in text or "1.5" in text
     assert words.promise
     assert words.release != LibraryWords().release
     assert "$" not in "".join(
