@@ -161,8 +161,7 @@ class Engine(RoundEngine):
         self._submit_to(reached, round_)
 
     def _submit_to(self, reached: Sequence[InstancePipe], round_: ReleaseRound) -> None:
-        # The number is negative because not all instances are asked: each success has to be judged.
-        round_.undecided = -len(reached)
+        round_.undecided = len(reached)
         # The deadline is watched before anything is sent. A shell with nothing else to do sends at
         # once, and sets its timer by the deadlines that it finds.
         self.deadlines.watch(round_, self.now_ns)

@@ -230,7 +230,7 @@ class Handoff:
         turns.emptied = self._emptied
         for pipe in pipes:
             pipe.heard = self.heard
-            pipe.message_head = b">3\r\n" + bulk(b"message") + bulk(self.inbox) + b"$"
+            pipe.replies.message_head = b">3\r\n" + bulk(b"message") + bulk(self.inbox) + b"$"
 
     def _inbox(self, process: bytes) -> bytes:
         return self._prefix + b"handoff:" + process

@@ -76,7 +76,7 @@ class Members:
         state.joined(hello, abstention, now_ns)
         pipe.open(transmit, dialect)
         if earlier is not None:
-            pipe.reconnects += 1
+            pipe.traffic.reconnects += 1
             if earlier.run_id == hello.run_id and earlier.client_id:
                 # What the old connection still carries must not arrive behind what is owed.
                 kill = request(b"CLIENT", b"KILL", b"ID", b"%d" % earlier.client_id)

@@ -16,7 +16,7 @@ from lockcore.clock import FAR_FUTURE_NS
 from lockcore.rounds.awaited import Awaited, InstancePipe
 from lockcore.rounds.commands import Encode, merged_release
 from lockcore.rounds.deadlines import Deadlines
-from lockcore.rounds.flight import SMALLEST, Flight, MergedReply
+from lockcore.rounds.flight import FEWEST_PER_ONE_APART, SMALLEST, Flight, MergedReply
 from lockcore.rounds.pipeline import Pipeline
 from lockcore.rounds.rounds import Part, ReleaseRound, RoundEngine, SetRound
 from lockcore.rounds.watched import WatchedSetRound
@@ -145,7 +145,7 @@ class Outbox:
         for pipe in self._engine.voters:
             pipe.queue.append(data)
             # `send` will count this piece of the queue as one command.
-            pipe.commands += commands - 1
+            pipe.traffic.commands += commands - 1
 
     def _merge(self) -> None:
         """Make one script call of the releases of this pass.
@@ -174,7 +174,8 @@ class Outbox:
         watched = self._watched
         self._watched = []
         self._unstamped += watched
-        flight = Flight(engine, rounds, watched) if len(rounds) >= SMALLEST else None
+        is_flight = len(rounds) - len(watched) * FEWEST_PER_ONE_APART >= SMALLEST
+        flight = Flight(engine, rounds) if is_flight else None
         # An interrupt may have come before the first round was added.
         if rounds:
             self._deadlines.watch_batch(rounds, engine.now_ns, self._shortest_ns)

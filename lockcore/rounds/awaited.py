@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from lockcore.facts.model import Counted, Outcome
 from lockcore.facts.quorum import quorum_of
 from lockcore.rounds.commands import Dialect
+from lockcore.rounds.replies import Other
 
 
 class InstancePipe(Protocol):
@@ -26,7 +27,6 @@ class InstancePipe(Protocol):
 
     index: int
     dialect: Dialect
-    late_replies: int
     queue: list[bytes]
 
     @property
@@ -42,6 +42,9 @@ class InstancePipe(Protocol):
     def awaits_since(self, started_ns: int) -> bool:
         """True when something begun at `started_ns` or before has not been answered."""
 
+    def count_late(self) -> None:
+        """Count one more reply that came when its round was closed."""
+
     def count_error(self, kind: str) -> None:
         """Count one more vote that was lost to `kind`."""
 
@@ -52,35 +55,12 @@ class InstancePipe(Protocol):
         """The instance has forgotten locks, so the SETs that are still out become SILENT."""
 
 
-# The trick of the hot path, *counting inline*, and the sign of `undecided`.
-#
-# Nearly every reply is a success that settles nothing yet. So the connection itself counts it,
-# without a call into the round: while `undecided` is above 0 it compares the reply with
-# `success_reply`, takes one off `undecided` and one off `missing`, and calls `carried` when
-# `missing` is 0. In every other case the reply goes through `reply`.
-#
-# `undecided` has three meanings in one number:
-#   above 0   so many replies are out, and successes may be counted inline.
-#   0         the round is closed. A reply that still comes is late.
-#   below 0   as many replies are out as the absolute value, but each of them must go through
-#             `reply`: a success may settle another name than the plain one (a release that asks
-#             only some instances, a lost attempt), or somebody takes the time of each (watched).
-# The plain way is a second attribute, and one more comparison per reply. The sign costs the hot
-# path no comparison, as it has to ask for 0 anyway (its gain was not measured by itself). If a
-# round below 0 were counted inline, nobody would judge it when a success settles its name, and its
-# caller would wait for the timeout.
 class Awaited(Protocol):
     """Something with one reply to come per connection that it was sent on."""
-
-    undecided: int
 
     @property
     def started_ns(self) -> int:
         """When it was begun: its age is the lag of its connection."""
-
-    @property
-    def success(self) -> bytes:
-        """The bytes of the plainest answer; empty when none is foreseen."""
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Take the reply of an instance."""
@@ -178,8 +158,6 @@ class Ignored:
     """A command whose reply does not matter."""
 
     __slots__ = ("started_ns",)
-    undecided = 0
-    success = b""
 
     def __init__(self, started_ns: int) -> None:
         self.started_ns = started_ns
@@ -205,7 +183,7 @@ class Asked(Ignored):
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Hand the reply on."""
-        self._listener(reply, pipe)
+        self._listener(reply.value if isinstance(reply, Other) else reply, pipe)
 
 
 class Scripted(Awaited, Protocol):
@@ -227,8 +205,6 @@ class SentAgain:
     """
 
     __slots__ = ("awaited", "started_ns")
-    undecided = 0
-    success = b""
 
     def __init__(self, awaited: Scripted, started_ns: int) -> None:
         self.awaited = awaited

@@ -1,20 +1,19 @@
-r"""A batch on its way to all voters: *the bytes of each instance's answers → rounds carried*.
+"""A batch on its way to all voters: *the bytes that it should be answered with → rounds carried*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, what rounds share is a base class (`InFlight`) and no Protocol, and `Flight` has slots.
 
-Rules: a flight counts its rounds while every answer is the plainest one, a success or a refusal.
-An instance that answers a round otherwise than the first instance did sets the round *apart*:
-rounds.py counts it by itself, and the flight goes on with the others. Any other reply, a timeout
-or a broken connection dissolves the flight into its rounds, with the counts they have by then.
-Messages that others publish may come in between. All ways end in the same votes; tests compare
-them side by side.
+Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. A round
+that is answered otherwise by one instance is set *apart*: from then on it counts by itself
+(rounds.py), and the flight goes on with the others. A timeout or a broken connection dissolves the
+flight into its rounds, with the counts they have by then. All ways end in the same votes; tests
+compare them side by side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from lockcore.facts.model import RELEASED, Outcome
 from lockcore.rounds.awaited import Core, Ignored, InstancePipe, Settled
@@ -29,26 +28,12 @@ SMALLEST: Final = 4  # rounds
 # all of its rounds by themselves.
 FEWEST_PER_ONE_APART: Final = 6  # rounds
 
-# The refusals that stand in the place of each success, in RESP3 and in RESP2.
-_REFUSALS: Final = {
-    b"+OK\r\n": (b"_\r\n", b"$-1\r\n"),
-    b":1\r\n": (b":0\r\n",),
-}
-
-
-def _refusal(success: bytes, data: bytes, at: int) -> bytes:
-    """The refusal that stands at `data[at]` in the place of `success`; empty if none does."""
-    for refusal in _REFUSALS.get(success, ()):
-        if data.startswith(refusal, at):
-            return refusal
-    return b""
-
 
 class InFlight(Settled):
     """A round as its flight and its connections count it (`Awaited`).
 
     `flight` is None once the round counts by itself. `success` are the bytes of its plainest
-    answer. Parsed they are `success_reply`, and a quorum of them makes `success_outcome`.
+    answer. A quorum of them makes `success_outcome`.
     """
 
     __slots__ = ("flight", "missing", "started_ns")
@@ -56,9 +41,8 @@ class InFlight(Settled):
     missing: int
     started_ns: int
     success: bytes
-    success_reply: object
-    failure_reply: object
     success_outcome: Outcome
+    watched = False
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Count the reply of one instance."""
@@ -66,39 +50,13 @@ class InFlight(Settled):
     def silence(self, pipe: InstancePipe) -> None:
         """The connection broke before the instance answered."""
 
-    def carried(self) -> None:
-        """A quorum has answered `success`."""
-
-    def stamp(self, pipe: InstancePipe) -> None:
-        """An instance has just voted for the round. Only watched rounds take note of it."""
-
-    def close(self) -> None:
-        """The round counts by itself again, or is over. Only watched rounds take note of it."""
-
-    def refused_by(self, instances: int) -> None:
-        """So many instances have refused the round, and none has granted it."""
-
-    def turned_down(self) -> None:
-        """A quorum of an odd number of voters has refused the round, and none has granted it."""
-
     def send_alone(self, pipe: InstancePipe) -> None:
         """The merged call that carried the round failed as a whole: send the round by itself."""
 
 
-class Answers:
-    """The answers of one instance that stand in one piece of data.
-
-    There are so many `replies`. They end at `end` in the data, and behind `matched` bytes in what
-    the flight expects. `refused` are the numbers of the rounds that were refused.
-    """
-
-    __slots__ = ("end", "matched", "refused", "replies")
-
-    def __init__(self, replies: int, end: int, matched: int, refused: list[int]) -> None:
-        self.replies = replies
-        self.end = end
-        self.matched = matched
-        self.refused = refused
+def _no_answer(success: bytes) -> bytes:
+    """A line of the same length that no instance sends."""
+    return b"?" * (len(success) - 1) + b"\n"
 
 
 # The trick of a flight: counting is comparing. Redis answers a connection's commands in order. So
@@ -107,192 +65,91 @@ class Answers:
 # nothing is parsed. The rounds' own counts are not touched meanwhile (`round_.flight` says so).
 # They are made from `done` when somebody asks for them, or when the flight is over.
 #
-# All instances refuse what somebody holds. So once the first instance has refused a round, the
-# refusal is `expected` of the others.
+# In the place of a round apart, `expected` has a line that no instance sends. So the comparison
+# ends there by itself, and the reply goes to the round.
 #
-# The plain way is to parse every reply and to call its round. The flight saves 1.8 µs of the
-# client's CPU per cycle (N = 5, 200 callers). Counting refusals together saves 5 to 9 % per lease
-# where callers meet, compared with setting every refused round apart (README, "Tried").
-# Without the flight the votes are the same, so a reader may think of it as a cache. But `done`,
-# `led` and `expected` must agree at all times: a round that is counted twice, or a refusal that is
-# taken for a success, would be a grant that no server gave.
+# The plain way is to read every reply and to call its round. The flight saves 1.8 µs of the
+# client's CPU per cycle (N = 5, 200 callers). Without it the votes are the same, so a reader may
+# think of it as a cache. But `done` and `expected` must agree at all times: a round that is counted
+# twice would be a grant that no server gave.
 class Flight:
     """The rounds of one batch, counted together.
 
-    `done[i]` is the number of replies that instance i has given, −1 if it was not asked. `led` is
-    the number of bytes of `expected` before the first round that no instance has answered.
-    `against` are the rounds that are expected to be refused. `carried` is the number of rounds that
-    a quorum has answered. `apart` are the rounds that are counted by themselves. `open` is the
-    number of instances that have not finished; it is 0, too, once the flight is dissolved.
-
-    `alike` is True where only a quorum of refusals loses a round. With an even number of voters a
-    refused round is set apart: it is lost, and cleaned up, before its outcome is fixed.
+    `done[i]` is the number of replies that instance i has given, −1 if it was not asked. `carried`
+    is the number of rounds that a quorum has answered. `apart` are the rounds that are counted by
+    themselves. `open` is the number of instances that have not finished; it is 0, too, once the
+    flight is dissolved.
     """
 
-    __slots__ = (
-        "against",
-        "alike",
-        "apart",
-        "carried",
-        "done",
-        "engine",
-        "expected",
-        "led",
-        "open",
-        "rounds",
-        "started_ns",
-        "watched",
-    )
+    __slots__ = ("apart", "carried", "done", "engine", "expected", "open", "rounds", "started_ns")
 
-    # Always negative, so that no connection counts the flight inline (`Awaited` says how the sign
-    # is used).
-    undecided = -1
-
-    def __init__(
-        self, engine: Core, rounds: Sequence[InFlight], watched: Sequence[InFlight]
-    ) -> None:
+    def __init__(self, engine: Core, rounds: Sequence[InFlight]) -> None:
         self.engine = engine
         self.rounds = rounds
         self.started_ns = rounds[0].started_ns
-        self.expected = b"".join([round_.success for round_ in rounds])
-        self.alike = len(engine.voters) == 2 * engine.quorum - 1
-        self.led = 0
-        self.watched = [(rounds.index(round_), round_) for round_ in watched]
         self.done = [-1] * engine.instances
         for pipe in engine.voters:
             self.done[pipe.index] = 0
         self.open = len(engine.voters)
         self.carried = 0
-        self.apart: dict[int, None] = {}
-        self.against: dict[int, None] = {}
+        self.apart = set[int]()
         for round_ in rounds:
             round_.flight = self
+        # The time of each vote for a watched round is taken, so it counts by itself.
+        for index, round_ in enumerate(rounds):
+            if round_.watched:
+                round_.flight = None
+                self.apart.add(index)
+        self.expected = b"".join(
+            [_no_answer(one.success) if one.watched else one.success for one in rounds]
+        )
 
-    def answers(self, data: bytes, at: int, index: int, matched: int) -> Answers:
-        """The answers of the instance `index` from `data[at]` on.
-
-        They end before the first reply that is neither the success nor a refusal of its round.
-        `matched` bytes of `expected` have come from this instance before. Where this instance is
-        the first to answer a round, the others are expected to give the same answer.
-        """
-        rounds = self.rounds
-        expected = self.expected
-        number = self.done[index]
-        # The first round that no instance has answered. It is expected at `led`.
-        frontier = max(self.done)
-        news = at if number == frontier else -1
-        replies = 0
-        refused = list[int]()
-        while number < len(rounds):
-            success = rounds[number].success
-            if data.startswith(success, at):
-                at += len(success)
-            else:
-                refusal = _refusal(success, data, at)
-                if not refusal:
-                    break
-                refused.append(number)
-                at += len(refusal)
-            replies += 1
-            number += 1
-            matched = expected.index(b"\n", matched) + 1
-            if number == frontier:
-                news = at
-        if number > frontier:
-            self.expected = expected[: self.led] + data[news:at] + expected[matched:]
-            matched = self.led + at - news
-        return Answers(replies, at, matched, refused)
-
-    def count(
-        self, pipe: InstancePipe, replies: int, matched: int, refused: Sequence[int] | None = None
-    ) -> None:
-        """Count `replies` more of one instance, `matched` bytes of `expected` in all.
-
-        `refused` is None when the instance answered exactly what was expected.
-        """
-        rounds = self.rounds
+    def count(self, index: int, replies: int) -> None:
+        """An instance has given so many more replies: each a success, or to a round apart."""
         done = self.done
-        before = done[pipe.index]
-        after = before + replies
-        if refused is not None:
-            self._sort_out(before, after, refused)
-        self.led = max(self.led, matched)
-        done[pipe.index] = after
-        for index, watched in self.watched:
-            if before <= index < after:
-                watched.stamp(pipe)
+        done[index] += replies
         carried = sorted(done)[-self.engine.quorum]
-        losers: Sequence[InFlight] = ()
         if carried > self.carried:
             winners = self._together(self.carried, carried)
-            losers = [rounds[index] for index in self._refused_within(self.carried, carried)]
             for round_ in winners:
                 round_.outcome = round_.success_outcome
             self.engine.ready += winners
             self.carried = carried
-        if after == len(rounds):
+        if done[index] == len(self.rounds):
             self.open -= 1
             if not self.open:
                 self._close()
-        for round_ in losers:
-            round_.turned_down()
-        if self.apart:
-            refusals = self.against if refused is None else dict.fromkeys(refused)
-            self._count_apart(pipe, before, after, refusals)
 
-    def _sort_out(self, before: int, after: int, refused: Sequence[int]) -> None:
-        """An instance did not answer what was expected.
+    def next_of(self, index: int) -> InFlight:
+        """The round that the instance answers next."""
+        return self.rounds[self.done[index]]
 
-        Either it is the first instance to answer there, or it contradicts the first one.
+    def set_apart(self, index: int, start: int) -> None:
+        """The next answer of the instance is no success: its round counts by itself from now on.
+
+        The success is expected at `start`.
         """
-        led = max(self.done)
-        against = self.against
-        watched = dict(self.watched)
-        refusals = dict.fromkeys(refused)
-        contradicted = [
-            index for index in against if before <= index < after and index not in refusals
-        ]
-        for index in contradicted:
-            self._set_apart(index)
-        for index in refused:
-            if index >= led:
-                against[index] = None
-                if not self.alike or index in watched:
-                    self._set_apart(index)
-            elif index not in against:
-                self._set_apart(index)
+        number = self.done[index]
+        if number in self.apart:
+            return
+        round_ = self.rounds[number]
+        self._hand_back([round_], number)
+        self.apart.add(number)
+        end = start + len(round_.success)
+        line = _no_answer(round_.success)
+        self.expected = self.expected[:start] + line + self.expected[end:]
 
-    def _count_apart(
-        self, pipe: InstancePipe, before: int, after: int, refusals: dict[int, None]
-    ) -> None:
-        for index in self.apart:
-            if before <= index < after:
-                # The header of a merged release is never apart, so this is a round with replies.
-                single: Any = self.rounds[index]
-                reply = single.failure_reply if index in refusals else single.success_reply
-                single.reply(reply, pipe)
-        if len(self.apart) * FEWEST_PER_ONE_APART > len(self.rounds):
-            self.dissolve()
-
-    def _set_apart(self, index: int) -> None:
-        if index not in self.apart:
-            if self.watched:
-                self.watched = [(at, watched) for at, watched in self.watched if at != index]
-            self._hand_back_at(index)
-            self.apart[index] = None
-
-    def _hand_back_at(self, index: int) -> None:
-        round_ = self.rounds[index]
-        self._hand_back([round_], index)
-        if index in self.against:
-            round_.refused_by(self._counts_at(index)[0])
+    @property
+    def is_scattered(self) -> bool:
+        """True when so many rounds are apart that the rest is not worth it."""
+        return len(self.apart) * FEWEST_PER_ONE_APART > len(self.rounds)
 
     def _hand_back(self, rounds: Sequence[InFlight], index: int) -> None:
         """Give rounds their own counts, which are the same as those of the round at `index`."""
         successes, undecided = self._counts_at(index)
         for round_ in rounds:
             round_.missing = self.engine.quorum - successes
-            round_.undecided = -undecided if round_.undecided < 0 else undecided
+            round_.undecided = undecided
             round_.flight = None
 
     def _counts_at(self, index: int) -> tuple[int, int]:
@@ -312,33 +169,17 @@ class Flight:
             round_.undecided = 0
             round_.missing = missing
             round_.flight = None
-        for index in self._refused_within(0, len(self.rounds)):
-            self._hand_back_at(index)
-        for _, watched in self.watched:
-            watched.close()
 
     def _together(self, start: int, end: int) -> Sequence[InFlight]:
-        """The rounds from `start` to `end` that have been answered by successes alone."""
-        if not self.apart and not self.against:
+        """The rounds from `start` to `end` that are not apart."""
+        apart = self.apart
+        if not apart:
             return self.rounds[start:end]
-        rounds = list[InFlight]()
-        at = start
-        for index in sorted({*self.apart, *self.against}):
-            if start <= index < end:
-                rounds += self.rounds[at:index]
-                at = index + 1
-        rounds += self.rounds[at:end]
-        return rounds
+        return [self.rounds[index] for index in range(start, end) if index not in apart]
 
-    def _refused_within(self, start: int, end: int) -> list[int]:
-        """The numbers of the rounds that have been answered by refusals alone."""
-        return [index for index in self.against if start <= index < end and index not in self.apart]
-
-    def counts_of(self, round_: InFlight) -> tuple[int, int, int]:
-        """(successes, refusals, undecided) of one of the rounds that are not apart, now."""
-        index = self.rounds.index(round_)
-        answered, undecided = self._counts_at(index)
-        return (0, answered, undecided) if index in self.against else (answered, 0, undecided)
+    def counts_of(self, round_: InFlight) -> tuple[int, int]:
+        """(successes, undecided) of one of the rounds that are not apart, now."""
+        return self._counts_at(self.rounds.index(round_))
 
     def dissolve(self) -> None:
         """Give every round its own counts.
@@ -352,10 +193,6 @@ class Flight:
         for edge in sorted({count for count in self.done if count > 0} | {len(self.rounds)}):
             self._hand_back(self._together(start, edge), start)
             start = edge
-        for index in self._refused_within(0, len(self.rounds)):
-            self._hand_back_at(index)
-        for _, watched in self.watched:
-            watched.close()
 
     def left(self, index: int) -> Sequence[InFlight]:
         """The rounds that the instance `index` has still to answer."""
@@ -365,10 +202,10 @@ class Flight:
 class MergedReply(InFlight):
     """The header of a merged release's reply; the answers to its `parts` follow it line by line.
 
-    The header's line (`*parts`) and the lines of its parts are read like any other lines. An error
-    in the place of a part concerns that part. Any other reply in the place of the header is a reply
-    to the whole call, so it answers no part. Then each part is sent again alone, or it is owed
-    where the instance can do nothing now.
+    The header's line (`*parts`) is compared, and the lines of its parts are read like any other
+    lines. An error in the place of a part concerns that part. Any other reply in the place of the
+    header is a reply to the whole call, so it answers no part. Then each part is sent again alone,
+    or it is owed where the instance can do nothing now.
     """
 
     __slots__ = ("engine", "parts", "success")
@@ -379,7 +216,7 @@ class MergedReply(InFlight):
         self.parts = parts
         self.started_ns = parts[0].started_ns
         self.success = b"*%d\r\n" % len(parts)
-        self.undecided = -len(engine.voters)
+        self.undecided = 0
         self.missing = 0
         self.outcome = self.waiter = self.flight = None
 

@@ -71,9 +71,6 @@ class OwedRelease:
     """
 
     __slots__ = ("claim", "debts", "started_ns", "until_ns")
-    undecided = 0
-    success = b":1\r\n"
-    success_reply = 1
 
     def __init__(self, debts: Debts, claim: bytes, until_ns: int) -> None:
         self.debts = debts
@@ -96,7 +93,7 @@ class OwedRelease:
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
         """The instance took it, can never take it, or not yet."""
-        pipe.late_replies += 1
+        pipe.count_late()
         put_off = is_owed(reply)
         if put_off:
             pipe.count_error(error_kind(reply))

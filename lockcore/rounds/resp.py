@@ -37,7 +37,6 @@ TRANSIENT = frozenset(
 )
 ANSWERS: dict[bytes, object] = {b"+OK": b"OK", b"$-1": None, b"_": None, b":1": 1, b":0": 0}
 exact_answer = ANSWERS.get
-exact_line = {line + b"\r\n": answer for line, answer in ANSWERS.items()}.get
 
 
 def bulk(argument: bytes) -> bytes:

@@ -7,8 +7,7 @@ Rules: a round counts a reply exactly once, in whatever order replies come. It i
 outcome can no longer change, and *closed* when nothing is undecided (all replies are in, or the
 timeout has come). A lost SET round asks for its clean-up at once, before its outcome is fixed.
 Replies after the close are read and counted as late. `missing` counts grants down to zero, so the
-vote margin of a closed round is −missing. `Awaited` (awaited.py) and `Flight` (flight.py) say how
-replies are counted without a call into the round.
+vote margin of a closed round is −missing. docs/lockcore/rounds.md has the states of a round.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from hiredis import ReplyError
 
 from lockcore.clock import FAR_FUTURE_NS
 from lockcore.facts.arguments import check_lease
-from lockcore.facts.model import ACQUIRED, CONTENDED, GONE, RELEASED, Lease, Outcome, Tally
+from lockcore.facts.model import ACQUIRED, RELEASED, Lease, Outcome, Tally
 from lockcore.facts.quorum import (
     is_lost,
     is_owned_settled,
@@ -71,13 +70,13 @@ class Counting(InFlight):
         engine = self.engine
         granted = engine.quorum - self.missing
         refused = self.refused
-        undecided = abs(self.undecided)
+        undecided = self.undecided
         if granted == engine.instances:
             return engine.unanimous
         # The flight is read once: a caller may ask for the tally while the I/O thread counts.
         flight = self.flight
         if flight is not None:
-            granted, refused, undecided = flight.counts_of(self)
+            granted, undecided = flight.counts_of(self)
         absent = engine.instances - (granted + refused + self.errored + self.silent + undecided)
         return Tally(granted, refused, self.errored, self.silent, absent, undecided)
 
@@ -86,7 +85,7 @@ class Counting(InFlight):
 
     def expire(self) -> None:
         """The timeout has come: whatever is undecided stays SILENT."""
-        self.silent += abs(self.undecided)
+        self.silent += self.undecided
         self.undecided = 0
         self.judge()
 
@@ -122,10 +121,7 @@ class SetRound(Counting):
     denied_by: int
     newest: Lease
     asked_until_ns: int
-    watched = False
     success = b"+OK\r\n"
-    success_reply: object = b"OK"
-    failure_reply: object = None
     success_outcome = ACQUIRED
 
     def __init__(
@@ -137,9 +133,7 @@ class SetRound(Counting):
         self.terms = terms
         self.started_ns = started_ns
         self.voters = voters = engine.voters
-        # The sign has a meaning: `Awaited` (awaited.py) explains it.
         self.undecided = len(voters)
-        # This is counted down, so that the hot path needs one comparison with 0.
         self.missing = engine.quorum
         self.refused = self.errored = self.silent = 0
         self.cleaned = True
@@ -162,21 +156,18 @@ class SetRound(Counting):
         """Count the reply of one instance."""
         if isinstance(reply, ReplyError):
             self.denied_by = self._denied_by() | 1 << pipe.index
-        if not self._one_less():
-            pipe.late_replies += 1
-        elif reply == b"OK":
+        if not self.undecided:
+            pipe.count_late()
+            return
+        self.undecided -= 1
+        if reply == b"OK":
             self.missing -= 1
-            if not self.missing:
-                self.carried()
-            else:
-                self.judge()
         elif reply is None:
             self.refused += 1
-            self.judge()
         else:
             self.errored += 1
             pipe.count_error(error_kind(reply))
-            self.judge()
+        self.judge()
 
     def _denied_by(self) -> int:
         return getattr(self, "denied_by", 0)
@@ -188,36 +179,13 @@ class SetRound(Counting):
         """
         return not self._denied_by() >> pipe.index & 1
 
-    def _one_less(self) -> bool:
-        undecided = self.undecided
-        if undecided:
-            self.undecided = undecided - 1 if undecided > 0 else undecided + 1
-        return undecided != 0
-
-    def carried(self) -> None:
-        """A quorum has granted the round."""
-        if self.outcome is None:
-            self.outcome = ACQUIRED
-            self.engine.ready.append(self)
-
-    def refused_by(self, instances: int) -> None:
-        """So many instances have refused the round, and none has granted it."""
-        self.missing = self.engine.quorum
-        self.refused = instances
-
-    def turned_down(self) -> None:
-        """A quorum of an odd number of voters has refused the round, and none has granted it."""
-        self.clean_up()
-        if self.outcome is None:
-            self.outcome = CONTENDED
-            self.engine.ready.append(self)
-
     def silence(self, pipe: InstancePipe, kind: str = "CLOSED") -> None:
         """The connection broke before the reply, or the reply no longer counts.
 
         The SET may have happened.
         """
-        if self._one_less():
+        if self.undecided:
+            self.undecided -= 1
             self.silent += 1
             pipe.count_error(kind)
             self.judge()
@@ -233,7 +201,7 @@ class SetRound(Counting):
         """Release the attempt once it is lost, and settle its outcome once that is fixed."""
         quorum = self.engine.quorum
         granted = quorum - self.missing
-        undecided = abs(self.undecided)
+        undecided = self.undecided
         if granted < quorum and not self.cleaned and is_lost(granted, undecided, quorum):
             self.clean_up()
         if self.outcome is None and is_settled(granted, self.refused, undecided, quorum):
@@ -245,7 +213,6 @@ class SetRound(Counting):
         if not self.cleaned:
             self.cleaned = True
             self.engine.unreleased -= 1
-            self.undecided = -abs(self.undecided)
             self.engine.clean_up(self)
 
     def abandon(self) -> None:
@@ -281,8 +248,6 @@ class ReleaseRound(Counting):
 
     __slots__ = ("won",)
     success = b":1\r\n"
-    success_reply: object = 1
-    failure_reply: object = 0
     success_outcome = RELEASED
     script = COMPARE_AND_DELETE
     script_arguments: tuple[bytes, ...] = ()
@@ -329,9 +294,9 @@ class ReleaseRound(Counting):
         if is_owed(reply):
             self.put_off(pipe)
         if not self.undecided:
-            pipe.late_replies += 1
+            pipe.count_late()
             return
-        self._one_less()
+        self.undecided -= 1
         yes, no = self.answers(pipe.dialect)
         if reply == yes:
             self.missing -= 1
@@ -344,7 +309,7 @@ class ReleaseRound(Counting):
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
         """The replies of this dialect where the key is ours, and where it is not."""
-        return self.success_reply, self.failure_reply
+        return 1, 0
 
     def send_alone(self, pipe: InstancePipe) -> None:
         """The merged call that carried the release failed as a whole: send the release alone."""
@@ -355,41 +320,14 @@ class ReleaseRound(Counting):
         if self.won.may_hold(pipe):
             self.engine.owe(pipe, self)
 
-    def carried(self) -> None:
-        """The key was ours on a quorum."""
-        if self.outcome is None:
-            self.outcome = RELEASED
-            self.engine.ready.append(self)
-
-    def refused_by(self, instances: int) -> None:
-        """The key was another's on so many instances, and ours on none."""
-        undecided = abs(self.undecided)
-        self.missing = self.engine.quorum
-        self.refused = instances
-        self.undecided = -undecided
-
-    def turned_down(self) -> None:
-        """The key was another's on a quorum, and ours on no instance."""
-        if self.outcome is None:
-            self.outcome = GONE
-            self.engine.ready.append(self)
-
     def silence(self, pipe: InstancePipe) -> None:
         """The connection broke before the reply: the release is owed."""
         self.put_off(pipe)
         if self.undecided:
-            self._one_less()
+            self.undecided -= 1
             self.silent += 1
             pipe.count_error("CLOSED")
             self.judge()
-
-    def _one_less(self) -> None:
-        """One reply less is to come.
-
-        From now on even a success may settle another outcome than RELEASED. So the number becomes
-        negative, and every reply comes through `reply`.
-        """
-        self.undecided = 1 - abs(self.undecided)
 
     def judge(self) -> None:
         """Settle the outcome once no reply that is still out can change it."""
@@ -398,7 +336,7 @@ class ReleaseRound(Counting):
         engine = self.engine
         ours = engine.quorum - self.missing
         elsewhere = self.refused + self.never
-        if is_owned_settled(ours, elsewhere, abs(self.undecided), engine.instances, engine.quorum):
+        if is_owned_settled(ours, elsewhere, self.undecided, engine.instances, engine.quorum):
             self.outcome = owned_outcome_of(ours, elsewhere, engine.instances, engine.quorum)
             engine.ready.append(self)
 

@@ -35,8 +35,6 @@ class WatchedSetRound(SetRound):
         acquire_ns: int,
     ) -> None:
         super().__init__(engine, resource, claim, terms, started_ns)
-        # Below 0, so that every reply comes through `reply` (`Awaited` explains the sign).
-        self.undecided = -self.undecided
         self.observer = observer
         self.attempt = attempt
         self.acquire_ns = acquire_ns
@@ -101,7 +99,7 @@ class WatchedSetRound(SetRound):
 
     def close(self) -> None:
         """Report, once all votes are in and the caller has decided."""
-        if self.undecided or self.flight is not None:
+        if self.undecided:
             return
         if not self.closed_ns:
             # Without voters nothing has moved the engine's clock since before the start.

@@ -21,12 +21,11 @@ from lockcore.engine.turns import Turns
 from lockcore.facts.model import Lease
 from lockcore.rounds import awaited, claims
 from lockcore.rounds.commands import Dialect
-from lockcore.rounds.flight import Answers, Flight
+from lockcore.rounds.flight import Flight
 from lockcore.rounds.rounds import SetRound
 from tests.lockcore.scripted import rounds_kept
 
 REDLOCK = setting_of("redlock", RedlockRecipe.about)
-ANSWERS = Flight.answers
 REPLY = SetRound.reply
 # schedules: 8 s
 MOST = 4_000
@@ -110,28 +109,19 @@ def _twice(self: SetRound, reply: object, pipe: Any) -> None:
         REPLY(self, reply, pipe)
 
 
-def _misread(change: Callable[[list[int]], list[int]]) -> Callable[..., Answers]:
-    def answers(*arguments: Any) -> Answers:
-        read = ANSWERS(*arguments)
-        read.refused = change(read.refused)
-        return read
-
-    return answers
-
-
 PLANTED: dict[str, tuple[object, str, object, str]] = {
     "a quorum off by one": (awaited, "quorum_of", lambda instances: instances // 2, "a lease was"),
     "votes counted twice": (SetRound, "reply", _twice, "a lease was"),
     "a refusal of a batch given to the next round": (
         Flight,
-        "answers",
-        _misread(lambda refused: [index + 1 for index in refused][:-1]),
-        "a lease was",
+        "next_of",
+        lambda self, index: self.rounds[min(self.done[index] + 1, len(self.rounds) - 1)],
+        "two leases valid",
     ),
-    "one refusal of a batch kept": (
+    "a refusal of a batch that its flight counts": (
         Flight,
-        "answers",
-        _misread(lambda refused: refused[:1]),
+        "set_apart",
+        lambda self, index, start: None,
         "a lease was",
     ),
     "an ignored drift": (claims, "drift_ns", lambda ttl_ms, factor: 0, "two leases valid"),

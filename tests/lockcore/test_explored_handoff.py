@@ -22,6 +22,7 @@ from lockcore.engine.engine import Engine
 from lockcore.engine.handoff import Handoff
 from lockcore.engine.members import Members
 from lockcore.facts.membership import Hello
+from lockcore.facts.model import ACQUIRED
 from lockcore.rounds.rounds import SetRound
 from tests.lockcore.scripted import rounds_kept
 from tests.lockcore.source import needs_source
@@ -119,7 +120,8 @@ def _believed(self: Handoff, message: object, index: int) -> None:
     if isinstance(message, bytes) and message.startswith(b"2:turn:"):
         for part in list(self.engine.asked_now):  # type: ignore[attr-defined]
             if part.outcome is None:
-                part.carried()
+                part.outcome = ACQUIRED
+                self.engine.ready.append(part)
 
 
 HEARD = Handoff.heard

@@ -175,8 +175,7 @@ def test_a_vote_whose_judgement_was_interrupted_is_judged_at_the_timeout(
     round_ = fleet.ask()
     fleet.reply(0, *[OK] * company)
     with monkeypatch.context() as struck:
-        for step in ("carried", "judge"):
-            struck.setattr(SetRound, step, ctrl_c)
+        struck.setattr(SetRound, "judge", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             fleet.reply(0, reply)
     fleet.ask("another")

@@ -127,7 +127,7 @@ class Reading:
         engine = self.fleet.engine
         engine.pipes[index].heard = lambda word, *_: self.known.append((index, word))
         if self.random.random() < 0.5:
-            engine.pipes[index].message_head = HEAD
+            engine.pipes[index].replies.message_head = HEAD
         if plain:
             return PlainReader(engine, index).receive
         return lambda data: engine.received(index, data, self.fleet.now_ns)
@@ -188,7 +188,10 @@ class Reading:
                     )
                 fleet.flush()
         self.known.append(
-            [(pipe.errors, pipe.awaited, pipe.late_replies) for pipe in fleet.engine.pipes]
+            [
+                (pipe.traffic.errors, pipe.awaited, pipe.traffic.late_replies)
+                for pipe in fleet.engine.pipes
+            ]
         )
         fleet.tick(60)
         fleet.engine.take_ready()

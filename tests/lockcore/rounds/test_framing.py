@@ -206,14 +206,14 @@ def test_a_message_that_is_too_long_is_passed_over(size: int, known: bool, how: 
     heard = list[object]()
     fleet.engine.pipes[0].heard = lambda message, _: heard.append(message)
     head = b">3\r\n$7\r\nmessage\r\n" + bulk(b"inbox")
-    fleet.engine.pipes[0].message_head = head + b"$" if known else b""
+    fleet.engine.pipes[0].replies.message_head = head + b"$" if known else b""
     rounds = [fleet.begin(f"r{number}") for number in range(6)]
     fleet.flush()
     data = OK + head + bulk(b"+OK\r\n" * (size // 5)) + OK + head + bulk(b"short") + OK * 4
     receive(fleet, pieces_of(data, how))
     assert heard == [b"short"]
     assert [round_.tally.granted for round_ in rounds] == [1] * 6
-    assert len(fleet.engine.pipes[0]._kept) == 0
+    assert fleet.engine.pipes[0].replies.unread_bytes == 0
 
 
 def test_while_a_long_message_comes_nothing_of_it_is_kept_and_silence_is_noticed() -> None:
@@ -226,7 +226,7 @@ def test_while_a_long_message_comes_nothing_of_it_is_kept_and_silence_is_noticed
     silent: list[int] = []
     for _ in range(60):
         fleet.engine.received(0, b"+OK\r\n" * 10_000, fleet.now_ns)
-        assert pipe._kept == b""
+        assert pipe.replies.unread_bytes == 0
         silent += fleet.engine.members.silent(fleet.now_ns)
         fleet.tick(50)
     assert silent

@@ -5,7 +5,7 @@ import pytest
 
 from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.errors import ProtocolError
-from lockcore.rounds import pipeline
+from lockcore.rounds import pipeline, replies
 from lockcore.rounds.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, Dialect
 from lockcore.rounds.resp import UNEXPECTED, error_kind
 from lockcore.rounds.rounds import ReleaseRound
@@ -115,8 +115,7 @@ def test_an_extension_is_confirmed_by_the_answer_of_its_own_form_only(
 def test_votes_by_equality_alone_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """True == 1 == 1.0: the fault there was."""
     loose = {b"+OK": b"OK", b"$-1": None, b":1": b"OK", b":0": b"OK"}.get
-    monkeypatch.setattr(pipeline, "exact_answer", loose)
-    monkeypatch.setattr(pipeline, "exact_line", lambda line, default: loose(line.strip(), default))
+    monkeypatch.setattr(replies, "exact_answer", loose)
     for answer in (b":1\r\n", b":0\r\n"):
         with pytest.raises(AssertionError):
             test_only_ok_grants_a_set_and_only_nil_refuses_it(answer, 0, "at once")

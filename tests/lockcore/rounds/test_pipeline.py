@@ -10,7 +10,7 @@ import pytest
 
 from lockcore.errors import ProtocolError
 from lockcore.facts.model import AttemptRecord, Outcome
-from lockcore.rounds.pipeline import MOST_UNASKED
+from lockcore.rounds.replies import MOST_UNASKED
 from lockcore.rounds.rounds import Round
 from tests.doubles.keyspace import MISCONF, NIL, OK, ONE, WRONGTYPE, ZERO
 from tests.lockcore.scripted import (
@@ -190,7 +190,7 @@ def answered_in_pieces(
     fleet.tick(60)
     known.append([(name_of(round_), round_.tally) for round_ in rounds])
     for index, pipe in enumerate(fleet.engine.pipes):
-        known.append((dict(pipe.errors), sorted(map(kind_of, fleet.sent[index]))))
+        known.append((dict(pipe.traffic.errors), sorted(map(kind_of, fleet.sent[index]))))
         if not pipe.is_open:
             fleet.attach(index)
     fleet.drain()
