@@ -187,7 +187,8 @@ class Debts:
             # The age of a connection's oldest command is its lag, so this is not the SET's start.
             owed.started_ns = now_ns
             self._under_way += 1
-            self.engine.unicast(self.pipe, self.pipe.dialect.encode_release(owed.claim), owed)
+            encode = self.pipe.dialect.encode_release
+            self.engine.unicast(self.pipe, encode(owed.claim), owed)
 
     def _pause(self) -> None:
         self.due_ns = self.engine.now_ns + self._pause_ns

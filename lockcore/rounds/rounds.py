@@ -274,7 +274,8 @@ class ReleaseRound(Counting):
 
     def encode(self, dialect: Dialect) -> bytes:
         """The command for an instance of this dialect."""
-        return dialect.encode_release(self.won.claim)
+        encode = dialect.encode_release
+        return encode(self.won.claim)
 
     @property
     def source(self) -> bytes:
