@@ -8,7 +8,6 @@
 `lockcore.otel`.
 """
 
-from lockcore.engine.keeper import KeepAlive
 from lockcore.facts.model import (
     AttemptRecord,
     Denied,
@@ -22,6 +21,7 @@ from lockcore.facts.model import (
 )
 from lockcore.redlock import AsyncRedlock, Redlock
 from lockcore.settings import LagCap, RetryPolicy, Settings
+from lockcore.shells.common.keeper import KeepAlive
 
 __all__ = [
     "AsyncRedlock",

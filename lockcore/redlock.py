@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from lockcore.clock import monotonic_ns
 from lockcore.engine.attempt import Steps, extend_steps, release_steps
-from lockcore.engine.keeper import KeepAlive
 from lockcore.engine.observed import Listener, Unraising
 from lockcore.engine.turns import Request
 from lockcore.errors import error_of
@@ -40,6 +39,7 @@ from lockcore.settings import (
     RetryPolicy,
     Settings,
 )
+from lockcore.shells.common.keeper import KeepAlive
 
 if TYPE_CHECKING:
     from lockcore.shells.common.target import InstanceTarget

@@ -10,7 +10,6 @@ from random import Random
 from typing import TypeVar
 
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
-from lockcore.engine.keeper import KeepAlive, keeper_steps, over
 from lockcore.engine.observed import Listener, Unraising
 from lockcore.engine.turns import Request, Turn
 from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
@@ -20,6 +19,7 @@ from lockcore.rounds.pipeline import await_few
 from lockcore.rounds.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
 from lockcore.shells.common.connections import Connections, Drain
+from lockcore.shells.common.keeper import KeepAlive, keeper_steps, over
 from lockcore.shells.common.target import InstanceTarget
 from lockcore.shells.common.vigil import PASS_NS, Vigil
 

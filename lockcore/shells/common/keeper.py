@@ -1,7 +1,6 @@
 """A lease kept alive in the background: *a lease → a handle with the newest one, or its end*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: nobody adds
-attributes to a keeper from outside.
+Pure. It is the application's handle and on no hot path, so it stays Python.
 
 Rules: whatever ends it, except `stop`, is told at once, and to its holder before anybody else: the
 lease's end, a closed Redlock, a cancelled task, a fault of our own. What a holder's callback raises

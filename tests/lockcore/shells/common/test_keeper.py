@@ -7,10 +7,10 @@ import pytest
 
 from lockcore.clock import NS_PER_MS
 from lockcore.engine.attempt import extend_steps
-from lockcore.engine.keeper import KeepAlive, keeper_steps
 from lockcore.errors import ForeignProcessError
 from lockcore.facts.model import Denied, Lease, Outcome
 from lockcore.rounds.rounds import ExtendRound
+from lockcore.shells.common.keeper import KeepAlive, keeper_steps
 from tests.doubles.keyspace import MISCONF, NIL, OK
 from tests.lockcore.by_hand import Caller, Run
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, settings_of
