@@ -252,7 +252,7 @@ def test_what_is_torn_between_the_dead_is_not_asked_for_again_and_again() -> Non
     """Left-overs of two clients: no quorum refuses, none can be had, and nobody listens."""
     town = Town(1, instances=5)
     for index, process in enumerate((b"x", b"x", b"y")):
-        town.servers[index].put(b"shop:stock", process * 37, ttl_ms=2_000)
+        town.servers[index].put(b"shop:stock", process * 37, town.now_ns + 2_000 * NS_PER_MS)
     waiting = town.houses[0].asks()
     town.commands.clear()
     for _ in range(15):
