@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.judge.experiment import JudgePlan, _Playing
+from bench.experiments.judge.experiment import JudgePlan, _Questioning
 from bench.experiments.judge.result import JudgedRow
 from bench.experiments.judge.rows import BY_NAME
 from bench.experiments.judge.subject import read_subject
@@ -95,7 +95,7 @@ def judged(lock: str, *names: str, capacity: int = 1) -> dict[str, JudgedRow]:
     """The rows called so, of the lock that is named."""
     rows = [BY_NAME[name] for name in names]
     plan = JudgePlan(read_subject(lock), 1, capacity, 1.0, 1, rows, with_costs=False)
-    playing = _Playing(plan, find_server(None), lambda _text: None)
+    playing = _Questioning(plan, find_server(None), lambda _text: None)
     playing.run()
     return {row.name: row for row in playing.rows}
 

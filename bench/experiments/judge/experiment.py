@@ -25,9 +25,9 @@ from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult, W
 from bench.experiments.judge.rows import (
     CALLERS,
     ROWS,
-    Contention,
-    Finding,
-    Row,
+    ContendedLoad,
+    JudgeRow,
+    RowFinding,
     contend,
 )
 from bench.experiments.judge.stage import JudgeStage
@@ -59,7 +59,7 @@ class JudgePlan:
     capacity: int
     seconds: float
     plays: int
-    rows: Sequence[Row] = ROWS
+    rows: Sequence[JudgeRow] = ROWS
     with_costs: bool = True
 
 
@@ -72,7 +72,7 @@ def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult
     plan = order.plan
     server = find_server(order.server)
     with Experiment(order) as experiment:
-        playing = _Playing(plan, server, show)
+        playing = _Questioning(plan, server, show)
         with experiment.cuttable():
             playing.run()
         experiment.require(playing.rows)
@@ -96,7 +96,7 @@ def _place(plan: JudgePlan, row: JudgedRow) -> int:
     return [one.name for one in plan.rows].index(row.name)
 
 
-class _Playing:
+class _Questioning:
     """The work; `_stop` ends every wait, and drops the rows under way."""
 
     def __init__(self, plan: JudgePlan, server: ServerBinary, show: Show) -> None:
@@ -152,12 +152,12 @@ class _Playing:
             stage.ttl_ms = self.ttl_ms
         return stage
 
-    def _play(self, row: Row) -> JudgedRow:
+    def _play(self, row: JudgeRow) -> JudgedRow:
         """Play a row until something goes wrong, or as often as the plan says."""
         wrong = 0
         plays = 0
         word: JudgedWord = "not known"
-        finding = Finding()
+        finding = RowFinding()
         with self._stage() as stage:
             for _ in range(self._plan.plays if row.name not in ALONE else 1):
                 word, finding = _played(stage, row)
@@ -172,7 +172,7 @@ class _Playing:
             question=row.question,
             is_safety=row.is_safety,
             verdict=word,
-            happened=finding.wrong or finding.told,
+            happened=finding.wrong or finding.remark,
             wrong=wrong,
             plays=plays,
             tested=finding.tested,
@@ -195,11 +195,11 @@ class _Playing:
             self._show(f"{name} could not be measured: {error}")
 
 
-def _played(stage: JudgeStage, row: Row) -> tuple[JudgedWord, Finding]:
+def _played(stage: JudgeStage, row: JudgeRow) -> tuple[JudgedWord, RowFinding]:
     if stage.instances < row.least:
-        return "not applicable", Finding(told=f"it takes {row.least} servers; see --instances")
+        return "not applicable", RowFinding(remark=f"it takes {row.least} servers; see --instances")
     if not any(stage.lock_keys) and row.name != CONTENTION:
-        return "not applicable", Finding(told="a lease makes no key on these servers")
+        return "not applicable", RowFinding(remark="a lease makes no key on these servers")
     try:
         stage.clear()
         try:
@@ -210,30 +210,30 @@ def _played(stage: JudgeStage, row: Row) -> tuple[JudgedWord, Finding]:
             finding = _hung(row, error)
         stage.require_servers()
     except NotApplicableError as error:
-        return "not applicable", Finding(told=str(error))
+        return "not applicable", RowFinding(remark=str(error))
     except UnmetError as error:
         if row.may_wait and stage.has_waited():
-            return "holds", Finding(told="the other client waited until the lock had ended")
-        return "not known", Finding(told=f"did not come about: {error}")
+            return "holds", RowFinding(remark="the other client waited until the lock had ended")
+        return "not known", RowFinding(remark=f"did not come about: {error}")
     except CutError:
-        return "not known", Finding(told="it was interrupted")
+        return "not known", RowFinding(remark="it was interrupted")
     except (BenchError, RedisError, TimeoutError, OSError) as error:
-        return "not known", Finding(told=f"{type(error).__name__}: {error}")
+        return "not known", RowFinding(remark=f"{type(error).__name__}: {error}")
     if finding.wrong:
         return "does not", finding
     if row.only_tells:
         return "told", finding
-    return "holds", replace(finding, told=finding.told or f"not seen: {row.question}")
+    return "holds", replace(finding, remark=finding.remark or f"not seen: {row.question}")
 
 
-def _hung(row: Row, error: HangsError) -> Finding:
+def _hung(row: JudgeRow, error: HangsError) -> RowFinding:
     """What it means that a client did not answer: it may wait for a lock that another one has."""
     if row.may_wait:
-        return Finding(told="the other client waited")
-    return Finding(told=str(error)) if row.only_tells else Finding(wrong=str(error))
+        return RowFinding(remark="the other client waited")
+    return RowFinding(remark=str(error)) if row.only_tells else RowFinding(wrong=str(error))
 
 
-def cost_of(name: str, seen: Contention) -> WaitingCost:
+def cost_of(name: str, seen: ContendedLoad) -> WaitingCost:
     """What `seen` says of the lock called `name`."""
     leases = seen.leases
     handoffs = sorted(_handoffs(seen))
@@ -260,7 +260,7 @@ def _p99(handoffs: Sequence[float]) -> float | None:
     return handoffs[int(0.99 * len(handoffs))] if len(handoffs) >= LEAST_P99 else None
 
 
-def _handoffs(seen: Contention) -> list[float]:
+def _handoffs(seen: ContendedLoad) -> list[float]:
     """From each release to the next grant of somebody who had asked before it, in s."""
     leases = seen.leases
     return [

@@ -42,24 +42,24 @@ GRANT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RowFinding:
     """What came of a row.
 
-    `wrong`: what went wrong, "" for nothing; `told`: what was seen, or what the caller was told.
+    `wrong`: what went wrong, "" for nothing; `remark`: what was seen, or what the caller was told.
     `tested`: leases that another process asked for while they were held.
     """
 
     wrong: str = ""
-    told: str = ""
+    remark: str = ""
     tested: int = 0
     figures: tuple[RowFigure, ...] = ()
 
 
-Play = Callable[[JudgeStage], Finding]
+Play = Callable[[JudgeStage], RowFinding]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JudgeRow:
     """A row of the table. `least`: the fewest instances that it needs. `is_safety`: a fault means
     that two clients had the lock. `may_wait`: a client that waits for the end of the other's lease
     does right. `only_tells`: nothing can be right or wrong."""
@@ -74,13 +74,15 @@ class Row:
     only_tells: bool = False
 
 
-def _of_audit(group: str, name: str, *, is_safety: bool = False, may_wait: bool = False) -> Row:
+def _of_audit(
+    group: str, name: str, *, is_safety: bool = False, may_wait: bool = False
+) -> JudgeRow:
     schedule = SCHEDULES[name]
-    return Row(
+    return JudgeRow(
         group,
         name,
         schedule.facts.looks_for,
-        lambda stage: Finding(schedule.play(stage)),
+        lambda stage: RowFinding(schedule.play(stage)),
         schedule.least,
         is_safety,
         may_wait,
@@ -91,7 +93,7 @@ def _of_audit(group: str, name: str, *, is_safety: bool = False, may_wait: bool 
 
 
 @dataclass(slots=True)
-class Contention:
+class ContendedLoad:
     """What callers did that all wanted one lock. `cpu_s`: of all their processes."""
 
     operations: list[list[OperationFacts]]
@@ -109,7 +111,7 @@ class Contention:
         )
 
 
-def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> Contention:
+def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> ContendedLoad:
     """Have `callers` processes lock one name, hold it for 2 ms and give it back, for `seconds`."""
     parties = [stage.party() for _ in range(callers)]
     for party in parties:
@@ -138,7 +140,7 @@ def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> Contention:
         thread.start()
     for thread in threads:
         thread.join()
-    return Contention(
+    return ContendedLoad(
         [party.operations for party in parties],
         seconds,
         sum(commands_between(before, info_snapshot(stage.fleet.urls))),
@@ -167,7 +169,7 @@ def most_at_once(leases: Sequence[OperationFacts]) -> int:
     return most
 
 
-def leases_tested(contention: Contention) -> int:
+def leases_tested(contention: ContendedLoad) -> int:
     """How many leases were held while another process was asking for the lock."""
     count = 0
     for number, own in enumerate(contention.operations):
@@ -187,7 +189,7 @@ def leases_tested(contention: Contention) -> int:
     return count
 
 
-def contention(stage: JudgeStage) -> Finding:
+def contention(stage: JudgeStage) -> RowFinding:
     """Four processes want one lock."""
     seen = contend(stage, stage.seconds, stage.capacity + CALLERS - 1)
     if leases_tested(seen) < TESTED_LEAST:
@@ -201,7 +203,7 @@ def contention(stage: JudgeStage) -> Finding:
     )
     if most > stage.capacity:
         allowed = "one" if stage.capacity == 1 else str(stage.capacity)
-        return Finding(
+        return RowFinding(
             f"{most} processes held the lock at once, and {allowed} may", figures=figures
         )
     need(
@@ -209,22 +211,22 @@ def contention(stage: JudgeStage) -> Finding:
         f"{TESTED_LEAST} leases were held while another process asked; there were {tests}"
         + (f", and the lock raised {seen.errors[0]!r}" if seen.errors else ""),
     )
-    told = f"never more than {most} of {len(seen.operations)} at once, in {tests:,} tested leases"
-    return Finding(told=told, tested=tests, figures=figures)
+    remark = f"never more than {most} of {len(seen.operations)} at once, in {tests:,} tested leases"
+    return RowFinding(remark=remark, tested=tests, figures=figures)
 
 
 # -- renewal and takeover --------------------------------------------------------------------------
 
 
-def renewal(stage: JudgeStage) -> Finding:
+def renewal(stage: JudgeStage) -> RowFinding:
     """One client holds the lock, and the time to live of its keys is watched."""
     ttl_ms = stage.require_ttl()
     holder = stage.party()
     need(holder.acquire().ok, "the client was granted")
     times = _renewals(stage, ttl_ms)
     if not times:
-        told = f"it does not renew: a lease ends {ttl_ms / 1000:g} s after its grant, work or not"
-        return Finding(told=told, figures=(RowFigure("renewals that may fail", 0.0, ""),))
+        remark = f"it does not renew: a lease ends {ttl_ms / 1000:g} s after its grant, work or not"
+        return RowFinding(remark=remark, figures=(RowFigure("renewals that may fail", 0.0, ""),))
     every_ms = statistics.median(b - a for a, b in pairwise([0.0, *times]))
     may_fail = max(0, int((ttl_ms - 1) // every_ms) - 1)
     figures = (
@@ -232,19 +234,19 @@ def renewal(stage: JudgeStage) -> Finding:
         RowFigure("renewals that may fail", float(may_fail), ""),
     )
     lost = "renewal" if may_fail == 1 else "renewals"
-    told = (
+    remark = (
         f"it renews every {every_ms / 1000:.2g} s a lease of {ttl_ms / 1000:g} s: {may_fail} "
         f"{lost} in a row may fail, one more lets a second holder in"
     )
     if not may_fail:
-        return Finding(f"{told}: renew at least three times in a TTL", figures=figures)
+        return RowFinding(f"{remark}: renew at least three times in a TTL", figures=figures)
     # A holder that stands still for k renewals and a half has lost k of them.
     holder.pause()
     time.sleep((may_fail + 0.5) * every_ms / 1000)
     kept = any(stage.keys())
     holder.resume()
     need(kept, f"its keys were there after {may_fail} lost {lost}")
-    return Finding(told=told, figures=figures)
+    return RowFinding(remark=remark, figures=figures)
 
 
 def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
@@ -264,7 +266,7 @@ def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
 
 
 def _takeover(how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False) -> Play:
-    def play(stage: JudgeStage) -> Finding:
+    def play(stage: JudgeStage) -> RowFinding:
         ttl_ms = stage.ttl_ms if stage.ttl_ms is not None else 0
         if ttl_ms:
             stage.require_ttl()
@@ -281,11 +283,11 @@ def _takeover(how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bo
                 took_s = (other.operations[-1].granted_ns - ended_ns) / NS_PER_S
                 figures = (RowFigure("takeover", took_s, "s"),)
                 beside = f", with a TTL of {ttl_ms / 1000:g} s" if ttl_ms else ""
-                return Finding(
-                    told=f"the next client has it after {took_s:.2f} s{beside}", figures=figures
+                return RowFinding(
+                    remark=f"the next client has it after {took_s:.2f} s{beside}", figures=figures
                 )
             stage.rest(REST_S)
-        return Finding(f"{patience_s:.0f} s after its holder {how} nobody else gets the lock")
+        return RowFinding(f"{patience_s:.0f} s after its holder {how} nobody else gets the lock")
 
     return play
 
@@ -314,7 +316,7 @@ def _cut(stage: JudgeStage, _party: Party) -> None:
 def _refusing(do: Callable[[JudgeStage], None], undo: Callable[[JudgeStage], None]) -> Play:
     """Servers that refuse to write: one client gives its lock back, another one asks for it."""
 
-    def play(stage: JudgeStage) -> Finding:
+    def play(stage: JudgeStage) -> RowFinding:
         client = stage.party()
         other = stage.party()
         need(other.acquire().ok, "the client was granted")
@@ -325,15 +327,15 @@ def _refusing(do: Callable[[JudgeStage], None], undo: Callable[[JudgeStage], Non
         finally:
             undo(stage)
         if asked.ok:
-            return Finding("a client is granted the lock though no server takes writes")
+            return RowFinding("a client is granted the lock though no server takes writes")
         left = stage.until_lockable(0.5)
-        told = f"acquire: {asked.error or 'no'}; release: {released.error or 'no error'}"
-        return Finding(told=told if left else f"{told}; keys stay until their TTL ends")
+        remark = f"acquire: {asked.error or 'no'}; release: {released.error or 'no error'}"
+        return RowFinding(remark=remark if left else f"{remark}; keys stay until their TTL ends")
 
     return play
 
 
-def restarted(stage: JudgeStage) -> Finding:
+def restarted(stage: JudgeStage) -> RowFinding:
     """A client holds the lock; all servers restart without persistence; another client asks."""
     holder = stage.party()
     other = stage.party()
@@ -342,10 +344,10 @@ def restarted(stage: JudgeStage) -> Finding:
     reply = other.acquire()
     released = holder.release()
     if reply.ok:
-        told = "a second client is granted the lock that the servers forgot"
+        remark = "a second client is granted the lock that the servers forgot"
     else:
-        told = f"a second client is refused: {reply.error or 'no'}"
-    return Finding(told=f"{told}; the first one's release: {released.error or 'no error'}")
+        remark = f"a second client is refused: {reply.error or 'no'}"
+    return RowFinding(remark=f"{remark}; the first one's release: {released.error or 'no error'}")
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -357,48 +359,48 @@ TAKEOVER = "takeover"
 SERVERS = "servers"
 ENDS = "cancellation and crash"
 
-ROWS: tuple[Row, ...] = (
-    Row(EXCLUSION, CONTENTION, "two holders at once under load", contention, is_safety=True),
+ROWS: tuple[JudgeRow, ...] = (
+    JudgeRow(EXCLUSION, CONTENTION, "two holders at once under load", contention, is_safety=True),
     _of_audit(EXCLUSION, "paused-in-acquire", is_safety=True),
     _of_audit(EXCLUSION, "clock-ahead", is_safety=True, may_wait=True),
     _of_audit(EXCLUSION, "body-without-lock", is_safety=True, may_wait=True),
     _of_audit(EXCLUSION, "forked", is_safety=True, may_wait=True),
     _of_audit(OWNER, "release-after-expiry", is_safety=True),
     _of_audit(OWNER, "paused-holder"),
-    Row(RENEWAL, "renewal", "how many renewals may fail", renewal, only_tells=True),
-    Row(
+    JudgeRow(RENEWAL, "renewal", "how many renewals may fail", renewal, only_tells=True),
+    JudgeRow(
         TAKEOVER,
         "sigterm",
         "its holder ends by SIGTERM",
         _takeover("ended by SIGTERM", _terminate),
         only_tells=True,
     ),
-    Row(
+    JudgeRow(
         TAKEOVER, "sigkill", "its holder is killed", _takeover("was killed", _kill), only_tells=True
     ),
-    Row(
+    JudgeRow(
         TAKEOVER,
         "stopped",
         "its holder stands still",
         _takeover("stood still", _freeze),
         only_tells=True,
     ),
-    Row(
+    JudgeRow(
         TAKEOVER,
         "network",
         "its holder loses the network",
         _takeover("lost the network", _cut, proxied=True),
         only_tells=True,
     ),
-    Row(SERVERS, "restart", "servers restart without persistence", restarted, only_tells=True),
-    Row(
+    JudgeRow(SERVERS, "restart", "servers restart without persistence", restarted, only_tells=True),
+    JudgeRow(
         SERVERS,
         "readonly",
         "READONLY: the server became a replica",
         _refusing(JudgeStage.make_replicas, JudgeStage.make_masters),
         only_tells=True,
     ),
-    Row(
+    JudgeRow(
         SERVERS,
         "out-of-memory",
         "OOM: the server takes no writes",

@@ -44,7 +44,7 @@ class Contenders(ExitStack):
         try:
             for seat in range(seats):
                 child = Child(
-                    f"contender {seat}", "bench.experiments.split_votes.contender_process"
+                    f"contender {seat}", f"{__package__}.contender_process"
                 )
                 self._members.append(self.enter_context(child))
                 child.tell(Enrolment(urls, key_prefix, str(won), seat, seed))

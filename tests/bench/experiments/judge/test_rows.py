@@ -1,6 +1,6 @@
 """How many held a lock at once, and how many leases were tested."""
 
-from bench.experiments.judge.rows import Contention, leases_tested, most_at_once
+from bench.experiments.judge.rows import ContendedLoad, leases_tested, most_at_once
 from bench.measure.record import OperationFacts
 
 
@@ -33,9 +33,9 @@ def test_a_lease_that_was_not_given_back_counts_until_its_end() -> None:
     assert most_at_once([lease(0, 1, 0, ends=20), lease(2, 21, 30)]) == 1
 
 
-def contention(*operations: list[OperationFacts]) -> Contention:
+def contention(*operations: list[OperationFacts]) -> ContendedLoad:
     """What these callers did."""
-    return Contention([*operations], 1.0, 0, 0.0)
+    return ContendedLoad([*operations], 1.0, 0, 0.0)
 
 
 def test_a_lease_is_tested_if_another_process_asked_in_its_middle() -> None:
