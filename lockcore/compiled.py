@@ -33,14 +33,15 @@ def _compiled_files() -> list[Path]:
 
 
 def _name_of(file: Path) -> str:
-    return ".".join(["lockcore", *file.relative_to(HERE).with_suffix("").parts])
+    return ".".join(file.relative_to(HERE.parent).with_suffix("").parts)
 
 
 MODULES = tuple(_name_of(file) for file in _compiled_files())
-LOAD = (
-    "bench.measure.recorder",
-    "bench.workloads.operation",
-    "bench.workloads.alarm",
+# What a load process does for each operation, beside the lock itself.
+BENCH = HERE.parent / "bench"
+LOAD = tuple(
+    _name_of(BENCH / file)
+    for file in ("measure/recorder.py", "workloads/operation.py", "workloads/alarm.py")
 )
 
 # Modules of one group call each other as C functions and read each other's fields at fixed offsets.

@@ -43,9 +43,7 @@ class Contenders(ExitStack):
         self._members: list[Child] = []
         try:
             for seat in range(seats):
-                child = Child(
-                    f"contender {seat}", f"{__package__}.contender_process"
-                )
+                child = Child(f"contender {seat}", f"{__package__}.contender_process")
                 self._members.append(self.enter_context(child))
                 child.tell(Enrolment(urls, key_prefix, str(won), seat, seed))
             for member in self._members:
