@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bench.frame.experiment import experiment_options, measured
+from bench.frame.outputs import Outputs
 
 if TYPE_CHECKING:
     from bench.experiments.judge.result import JudgeResult
@@ -34,7 +35,9 @@ PLAYS = 3
     help="how many may hold it at once: 1 is a mutex, more a semaphore  [1]",
 )
 @experiment_options("judge", seed=None)
-def judge(**values: Any) -> Done[JudgeResult]:
+def judge(
+    outputs: Outputs, *, lock: str, quick: bool, instances: int, capacity: int, server: str | None
+) -> Done[JudgeResult]:
     """Does your own lock hold? One page, with a word for each question.
 
     LOCK is a file (mine.py), package.module:object, or a command. The function `lock(urls)` of the
@@ -48,11 +51,11 @@ def judge(**values: Any) -> Done[JudgeResult]:
     from bench.experiments.judge.experiment import JudgePlan, run_judge
     from bench.experiments.judge.subject import read_subject
 
-    subject = read_subject(values["lock"])
+    subject = read_subject(lock)
     seconds = SECONDS
     plays = PLAYS
-    if values["quick"]:
+    if quick:
         seconds = QUICK_SECONDS
         plays = 1
-    plan = JudgePlan(subject, values["instances"], values["capacity"], seconds, plays)
-    return measured("judge", plan, values, run_judge)
+    plan = JudgePlan(subject, instances, capacity, seconds, plays)
+    return measured("judge", plan, outputs, run_judge, server=server)
