@@ -30,6 +30,7 @@ class Document(Section, frozen=True, kw_only=True):
     schema_version: Annotated[
         Literal[1], says("version of this document's form; readers refuse others")
     ] = 1
+    kind: Annotated[str, says("the command that made it")]
     id: Annotated[str, says("of the run; part of its keys on the servers")]
     command: Annotated[tuple[str, ...], says("as typed, without secrets")]
     started_at: Annotated[str, says("UTC, ISO 8601")]

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from bench.measure.result import Document
+
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -37,6 +39,14 @@ class Suite:
     properties: Mapping[str, str]
     name: str = ""
     mark: str = ""
+
+
+def suite_of(
+    result: Document, cases: Sequence[Case], properties: Mapping[str, str] | None = None
+) -> Suite:
+    """Return the cases of a result, with its id and its other `properties`."""
+    about = {"id": result.id, **(properties or {})}
+    return Suite(result.kind, result.started_at, result.duration_s, cases, about)
 
 
 def junit_xml(suite: Suite) -> str:

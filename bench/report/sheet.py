@@ -162,7 +162,6 @@ def sheet_of(
     result: Document,
     place: str,
     *,
-    kind: str,
     headline: str,
     conditions: Iterable[str],
     parts: Iterable[Part],
@@ -171,7 +170,7 @@ def sheet_of(
     caveat: str = "",
     keys: Iterable[KeyFigure] = (),
 ) -> Sheet:
-    """Return the sheet of a `result` of `kind`, stored at `place` ("" = nowhere): around its own
+    """Return the sheet of a `result`, stored at `place` ("" = nowhere): around its own
     `lines` what every result says, the reasons of its verdict, its warnings, and where it is."""
     sentences = [
         *(("because", reason) for reason in result.verdict.reasons),
@@ -179,7 +178,7 @@ def sheet_of(
         *(("warning", warning) for warning in result.warnings),
         *([("result", place)] if place else []),
     ]
-    word = word_of(kind, result.verdict)
+    word = word_of(result.kind, result.verdict)
     once = tuple(dict.fromkeys(Sentence(*line) for line in sentences))
     about = " · ".join(conditions)
     return Sheet(

@@ -27,7 +27,7 @@ from bench.report.figures import (
     share,
     threshold_text,
 )
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, KeyFigure, Part, Sentence, Sheet, sheet_of
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
@@ -49,7 +49,6 @@ def sheet(result: RunResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="run",
         headline=_headline(result),
         conditions=_conditions(result),
         parts=[_latencies(result)],
@@ -75,8 +74,8 @@ def suite(result: RunResult) -> Suite:
     cases += [
         Case(entry.expression, entry.status, threshold_text(entry)) for entry in result.thresholds
     ]
-    properties = {"id": result.id, "recipe": scenario.recipe, "instances": str(scenario.instances)}
-    return Suite("run", result.started_at, result.duration_s, cases, properties)
+    properties = {"recipe": scenario.recipe, "instances": str(scenario.instances)}
+    return suite_of(result, cases, properties)
 
 
 def _headline(result: RunResult) -> str:

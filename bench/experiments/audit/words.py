@@ -9,7 +9,7 @@ from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell,
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, made, sheet_of, table_of
 
 # of audits
@@ -37,7 +37,6 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="audit",
         headline=_headline(result),
         conditions=about,
         parts=_parts(result),
@@ -157,5 +156,5 @@ def suite(result: AuditResult) -> Suite:
         for cell in result.cells
         if cell.library.startswith("lockcore") and cell.verdict in statuses
     ]
-    properties = {"id": result.id, "cells told": str(len(result.cells) - len(cases))}
-    return Suite("audit", result.started_at, result.duration_s, cases, properties)
+    others = str(len(result.cells) - len(cases))
+    return suite_of(result, cases, {"cells told": others})

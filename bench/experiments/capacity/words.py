@@ -21,7 +21,7 @@ from bench.experiments.capacity.result import (
 from bench.report.figures import MISSING, count, counted, latency, milliseconds, percent
 from bench.report.html.plot import Band, Figure, Line, Mark, Spot, data_of, plot
 from bench.report.html.scale import latencies, logarithmic, number_tick
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import Columns, Part, Sheet, made, sheet_of, table, table_of
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
@@ -78,7 +78,6 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="capacity",
         headline=headline,
         conditions=_conditions(result),
         parts=parts,
@@ -92,7 +91,7 @@ def suite(result: CapacityResult) -> Suite:
         Case(" ".join(point.variables.values()) or "capacity", point.status, answer(point, result))
         for point in result.points
     ]
-    return Suite("capacity", result.started_at, result.duration_s, cases, {"id": result.id})
+    return suite_of(result, cases)
 
 
 def answer(point: CapacityPoint, result: CapacityResult) -> str:

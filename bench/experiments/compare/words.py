@@ -12,7 +12,7 @@ from bench.measure.verdict import TESTED_LEAST
 from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, percent, threshold_text
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import Scale, exact, logarithmic
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import Part, Sheet, sheet_of
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
@@ -27,7 +27,6 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind=result.kind,
         headline=_headline(result),
         conditions=_conditions(result),
         parts=_parts(result),
@@ -264,7 +263,7 @@ def suite(result: ComparisonResult) -> Suite:
         )
     verdict = result.verdict
     cases.append(Case(result.kind, verdict.status, "; ".join(verdict.reasons) or _headline(result)))
-    return Suite(result.kind, result.started_at, result.duration_s, cases, {"id": result.id})
+    return suite_of(result, cases)
 
 
 # -- pictures --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from bench.experiments.durability.policies import AOF_POLICIES, terms
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, counted, decimals, latency, percent
 from bench.report.html.plot import Figure, Measure, Panel, panels
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import (
     NOT_MEASURED,
     TO_DO,
@@ -82,7 +82,6 @@ def sheet(result: CrashResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="crash",
         headline=_headline(result.groups),
         conditions=_conditions(result),
         parts=_parts(result),
@@ -277,7 +276,7 @@ def suite(result: CrashResult) -> Suite:
         )
         for row in result.rows
     ]
-    return Suite("crash", result.started_at, result.duration_s, cases, {"id": result.id})
+    return suite_of(result, cases)
 
 
 def figures(result: CrashResult) -> list[Figure]:

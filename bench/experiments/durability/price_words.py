@@ -25,7 +25,7 @@ from bench.report.answer import Answer
 from bench.report.figures import MISSING, count, counted, latency, milliseconds
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, table
 
 
@@ -61,7 +61,6 @@ def sheet(result: FsyncResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="fsync",
         headline=costs if page.always_costs else "what always costs is not known here",
         conditions=_conditions(result),
         parts=(prices(result), options(page), _measured(result)),
@@ -98,7 +97,7 @@ def suite(result: FsyncResult) -> Suite:
         # Findings that were not judged are left out.
         if finding.verdict in ROW_WORDS
     ]
-    return Suite("fsync", result.started_at, result.duration_s, cases, {"id": result.id})
+    return suite_of(result, cases)
 
 
 # a cell's row at its maximum, and its row in the open loop at 80 % of that

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from bench.experiments.explore.result import Broken, ExploredRow, ExploreResult, Replayed
 from bench.measure.expectation import NOT_KNOWN, ROW_WORDS
 from bench.report.figures import count
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import Part, Sheet, made, sheet_of
 
 HEAD = ("recipe", "size", "played", "tested", "per s", "steps", "came out", "verdict")
@@ -26,7 +26,6 @@ def sheet(result: ExploreResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="explore",
         headline=_headline(result),
         conditions=filter(
             None, (bound, "virtual time", f"{conditions.processes} processes", *made(result)[1:])
@@ -154,4 +153,4 @@ def suite(result: ExploreResult) -> Suite:
         )
         for row in result.rows
     ]
-    return Suite("explore", result.started_at, result.duration_s, cases, {"id": result.id})
+    return suite_of(result, cases)

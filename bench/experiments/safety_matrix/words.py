@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
 from bench.measure.expectation import ROW_WORDS
 from bench.report.figures import counted
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import Part, Sheet, made, sheet_of
 
 _PARTS = {
@@ -37,7 +37,6 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="safety",
         headline=headline,
         conditions=conditions,
         parts=_parts(result.rows),
@@ -92,5 +91,4 @@ def suite(result: SafetyResult) -> Suite:
         if row.verdict in ROW_WORDS
     ]
     unseen = str(len(result.rows) - len(cases))
-    properties = {"id": result.id, "rows not looked at": unseen}
-    return Suite("safety", result.started_at, result.duration_s, cases, properties)
+    return suite_of(result, cases, {"rows not looked at": unseen})

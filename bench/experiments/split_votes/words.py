@@ -10,7 +10,7 @@ from bench.experiments.split_votes.result import (
     SplitVotesResult,
 )
 from bench.report.figures import count, decimals, interval
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import Part, Sheet, made, sheet_of, table_of
 
 
@@ -25,7 +25,6 @@ def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="split-votes",
         headline=_headline(result),
         conditions=conditions,
         parts=_parts(result),
@@ -88,6 +87,4 @@ def suite(result: SplitVotesResult) -> Suite:
     ]
     verdict = result.verdict
     whole = Case("split votes", verdict.status, "; ".join(verdict.reasons) or _headline(result))
-    return Suite(
-        "split-votes", result.started_at, result.duration_s, [*cases, whole], {"id": result.id}
-    )
+    return suite_of(result, [*cases, whole])
