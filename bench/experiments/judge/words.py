@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
 from bench.measure import verdict as words
 from bench.report.figures import counted, latency, percent
-from bench.report.junit import Case, Suite
+from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import BAD, DOUBTFUL, GOOD, KeyFigure, Part, Sheet, made, sheet_of
 
 # What to change, by the row that does not hold.
@@ -68,7 +68,6 @@ def sheet(result: JudgeResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        kind="judge",
         headline=_headline(result),
         conditions=about,
         parts=_parts(result),
@@ -173,5 +172,4 @@ def suite(result: JudgeResult) -> Suite:
             status = words.VIOLATED.status if row.is_safety else words.FAIL.status
         if status is not None:
             cases.append(Case(row.name, status, row.happened))
-    properties = {"id": result.id, "lock": result.lock}
-    return Suite("judge", result.started_at, result.duration_s, cases, properties)
+    return suite_of(result, cases, {"lock": result.lock})
