@@ -5,6 +5,7 @@
 9.2), or `evalsha` (which has no SET … IFEQ); with `no eval` it knows no script.
 """
 
+import threading
 from collections.abc import Callable
 
 from bench.experiments.explore import keyspace as simulated
@@ -27,7 +28,11 @@ def error(text: str) -> bytes:
 
 class Keyspace(simulated.Keyspace):
     """Keys with their values and ends, and the scripts it was taught; `rate`: how fast its clock
-    runs."""
+    runs. Safe to use from several threads."""
+
+    # There is one Lua for all keyspaces of a process. A simulation has one thread, and the threads
+    # of several doubles would run scripts in it at the same time.
+    _one_at_a_time = threading.Lock()
 
     def __init__(
         self, dialect: str, now_ns: Callable[[], int] = monotonic_ns, rate: float = 1.0
@@ -41,3 +46,8 @@ class Keyspace(simulated.Keyspace):
         if "no eval" in dialect:
             unknown |= {b"EVAL", b"EVALSHA", b"SCRIPT"}
         super().__init__(now_ns, rate, frozenset(unknown))
+
+    def run(self, command: Command) -> bytes:
+        """Execute one command."""
+        with self._one_at_a_time:
+            return super().run(command)
