@@ -46,13 +46,28 @@ class JudgedRow(Section, frozen=True, kw_only=True):
 class WaitingCost(Section, frozen=True, kw_only=True):
     """What a lock cost four processes that all wanted one name, and how they waited."""
 
-    lock: Annotated[str, says("which lock")]
-    leases_per_s: Annotated[float, says("of all processes")]
-    handoff_p50_s: Annotated[float | None, says("from a release to the next grant, half of them")]
-    handoff_p99_s: Annotated[float | None, says("the same, 99 of 100; null: fewer than 1,000")]
-    fairness: Annotated[float | None, says("Jain's index of the processes' leases: 1 = all alike")]
-    commands_per_lease: Annotated[float | None, says("that the servers counted, with a key")]
-    client_cpu_us_per_lease: Annotated[float | None, says("of the processes, the judge's pipe too")]
+    lock: Annotated[str, says("which lock", shown="table")]
+    leases_per_s: Annotated[float, says("of all processes", shown="table")]
+    handoff_p50_s: Annotated[
+        float | None,
+        says("from a release to the next grant, half of them", label="hand-off p50", shown="table"),
+    ]
+    handoff_p99_s: Annotated[
+        float | None,
+        says("the same, 99 of 100; null: fewer than 1,000", label="hand-off p99", shown="table"),
+    ]
+    fairness: Annotated[
+        float | None,
+        says("Jain's index of the processes' leases: 1 = all alike", unit="ratio", shown="table"),
+    ]
+    commands_per_lease: Annotated[
+        float | None,
+        says("that the servers counted, with a key", label="commands", shown="table"),
+    ]
+    client_cpu_us_per_lease: Annotated[
+        float | None,
+        says("of the processes, the judge's pipe too", label="client CPU", shown="table"),
+    ]
 
 
 class JudgeResult(Document, frozen=True, kw_only=True):

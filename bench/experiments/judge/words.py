@@ -4,11 +4,22 @@ each fault*, verdict first."""
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from bench.experiments.audit.result import CourseStep
 from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
 from bench.measure import verdict as words
-from bench.report.figures import counted, latency, percent
+from bench.report.figures import counted, latency
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, KeyFigure, Part, Sheet, made, sheet_of
+from bench.report.sheet import (
+    BAD,
+    DOUBTFUL,
+    GOOD,
+    KeyFigure,
+    Part,
+    Sheet,
+    made,
+    sheet_of,
+    table_of,
+)
 
 # What to change, by the row that does not hold.
 ADVICE: Mapping[str, str] = {
@@ -45,15 +56,6 @@ _TALLY = {
     "told": "only tell",
     "not known": "not known",
 }
-_COST_HEAD = (
-    "lock",
-    "leases/s",
-    "hand-off p50",
-    "p99",
-    "fairness",
-    "commands/lease",
-    "client CPU µs/lease",
-)
 
 
 def sheet(result: JudgeResult, place: str = "") -> Sheet:
@@ -110,24 +112,7 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
         about = (
             "four processes want one name and hold it for 2 ms; the CPU has the judge's pipe in it"
         )
-        costs = tuple(map(_cost, result.costs))
-        yield Part("what waiting costs", about, _COST_HEAD, costs, frozenset({0}))
-
-
-def _cost(cost: WaitingCost) -> tuple[str, ...]:
-    return (
-        cost.lock,
-        f"{cost.leases_per_s:,.0f}",
-        latency(cost.handoff_p50_s),
-        latency(cost.handoff_p99_s),
-        percent(cost.fairness, 0),
-        _number(cost.commands_per_lease, 1),
-        _number(cost.client_cpu_us_per_lease, 0),
-    )
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
+        yield table_of(WaitingCost, "what waiting costs", about, result.costs)
 
 
 def _advice(result: JudgeResult) -> Iterator[tuple[str, str]]:
@@ -157,9 +142,7 @@ def evidence(result: JudgeResult) -> tuple[Part, ...]:
 
 
 def _course(row: JudgedRow) -> Part:
-    rows = tuple((f"{step.after_ms:,.0f}", step.who, step.what) for step in row.course)
-    about = f"{row.question}: {row.happened}"
-    return Part(row.name, about, ("after ms", "client", "what"), rows, frozenset({1, 2}))
+    return table_of(CourseStep, row.name, f"{row.question}: {row.happened}", row.course)
 
 
 def suite(result: JudgeResult) -> Suite:
