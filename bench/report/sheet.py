@@ -194,12 +194,12 @@ def sheet_of(
     )
 
 
-def made(result: Document, shared: str = "") -> tuple[str, str, str]:
+def made(result: Document, shared: str = "") -> tuple[str, ...]:
     """Conditions of every experiment: its cores and with whom they are `shared`, its seed, how long
     it took."""
     return (
         f"{result.environment.cores_text}{shared}",
-        f"seed {result.seed}",
+        *([] if result.seed is None else [f"seed {result.seed}"]),
         f"{result.duration_s:.0f} s",
     )
 

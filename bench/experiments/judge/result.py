@@ -10,6 +10,11 @@ from bench.measure.section import Count, Section, says
 JudgedWord = Literal["holds", "does not", "told", "not applicable", "not known"]
 
 
+def seconds_text(ms: float) -> str:
+    """A time to live as people name it: a server that is asked at once says 4,998 ms for 5 s."""
+    return f"{round(ms / 1000, 2):g} s"
+
+
 class RowFigure(Section, frozen=True):
     """A number that a row rests on."""
 

@@ -21,7 +21,7 @@ from bench.experiments.audit.party import HangsError, Party
 from bench.experiments.audit.schedules import SCHEDULES, need
 from bench.experiments.audit.stage import Stage
 from bench.experiments.judge.judge import CONTENTION
-from bench.experiments.judge.result import RowFigure
+from bench.experiments.judge.result import RowFigure, seconds_text
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 from bench.measure.verdict import TESTED_LEAST
@@ -225,7 +225,9 @@ def renewal(stage: JudgeStage) -> RowFinding:
     need(holder.acquire().ok, "the client was granted")
     times = _renewals(stage, ttl_ms)
     if not times:
-        remark = f"it does not renew: a lease ends {ttl_ms / 1000:g} s after its grant, work or not"
+        remark = (
+            f"it does not renew: a lease ends {seconds_text(ttl_ms)} after its grant, work or not"
+        )
         return RowFinding(remark=remark, figures=(RowFigure("renewals that may fail", 0.0, ""),))
     every_ms = statistics.median(b - a for a, b in pairwise([0.0, *times]))
     may_fail = max(0, int((ttl_ms - 1) // every_ms) - 1)
@@ -235,7 +237,7 @@ def renewal(stage: JudgeStage) -> RowFinding:
     )
     lost = "renewal" if may_fail == 1 else "renewals"
     remark = (
-        f"it renews every {every_ms / 1000:.2g} s a lease of {ttl_ms / 1000:g} s: {may_fail} "
+        f"it renews every {every_ms / 1000:.2g} s a lease of {seconds_text(ttl_ms)}: {may_fail} "
         f"{lost} in a row may fail, one more lets a second holder in"
     )
     if not may_fail:
@@ -282,7 +284,7 @@ def _takeover(how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bo
             if reply.ok:
                 took_s = (other.operations[-1].granted_ns - ended_ns) / NS_PER_S
                 figures = (RowFigure("takeover", took_s, "s"),)
-                beside = f", with a TTL of {ttl_ms / 1000:g} s" if ttl_ms else ""
+                beside = f", with a TTL of {seconds_text(ttl_ms)}" if ttl_ms else ""
                 return RowFinding(
                     remark=f"the next client has it after {took_s:.2f} s{beside}", figures=figures
                 )

@@ -5,7 +5,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from bench.experiments.audit.result import CourseStep
-from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
+from bench.experiments.judge.result import (
+    JudgedRow,
+    JudgeResult,
+    WaitingCost,
+    seconds_text,
+)
 from bench.measure import verdict as words
 from bench.report.figures import counted, latency
 from bench.report.junit import Case, Suite, suite_of
@@ -61,7 +66,7 @@ _TALLY = {
 def sheet(result: JudgeResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
     server = result.fleet.server
-    lifetime = "none" if result.ttl_ms is None else f"{result.ttl_ms / 1000:g} s"
+    lifetime = "none" if result.ttl_ms is None else seconds_text(result.ttl_ms)
     about = (
         f"N={result.instances}, at most {counted(result.capacity, 'holder')}, TTL {lifetime}",
         f"{server.name} {server.version}, own servers in memory on loopback",
@@ -106,7 +111,11 @@ def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
 
 def _parts(result: JudgeResult) -> Iterator[Part]:
     head = ("about", "row", "word", "what happened")
-    rows = tuple((row.group, row.name, row.verdict, row.happened) for row in result.rows)
+    above = [""] + [row.group for row in result.rows]
+    rows = tuple(
+        ("" if row.group == group else row.group, row.name, row.verdict, row.happened)
+        for group, row in zip(above, result.rows, strict=False)
+    )
     yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=_STYLES)
     if result.costs:
         about = (
