@@ -149,7 +149,7 @@ def test_a_user_who_may_not_hear_polls_and_that_is_said_once(
         assert len(said) == 1
         held = there.acquire("stock:1", TTL_MS)
         waiting = shell.start(here.acquire, "stock:1", TTL_MS, 60_000)
-        shell.until(lambda: here._driver.engine.asked > 5, "attempts")
+        shell.until(lambda: here.instances[0].commands > 5, "attempts")
         there.release(held)
         here.release(waiting.result())
         assert here.handoffs == {
