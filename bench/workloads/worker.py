@@ -317,6 +317,8 @@ class Worker:
         history = self.history
         waits = self.waits
         pacer = waits.pacer
+        late_starts = pacer.late if pacer else 0
+        queued_starts = pacer.queued if pacer else 0
         rows = (history.acquires, history.releases)
         return WorkerNote(
             worker=self.index,
@@ -326,8 +328,8 @@ class Worker:
             told_ns=monotonic_ns(),
             cpu_s=cpu_s,
             kept_ns=waits.kept_ns,
-            late_starts=pacer.late if pacer else 0,
-            queued_starts=pacer.queued if pacer else 0,
+            late_starts=late_starts,
+            queued_starts=queued_starts,
             cut=history.cuts,
             recorded=history.recorder.written,
             callers=self.callers,
