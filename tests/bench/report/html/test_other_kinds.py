@@ -57,6 +57,7 @@ def compared(*entries):
         finished_pairs=10,
         paired=True,
         repeated_pairs=0,
+        sharp=True,
         metrics=entries,
         exact=None,
         thresholds=(),
