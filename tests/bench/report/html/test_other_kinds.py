@@ -58,6 +58,7 @@ def compared(*entries):
         paired=True,
         repeated_pairs=0,
         sharp=True,
+        missed_ratio=None,
         metrics=entries,
         exact=None,
         thresholds=(),
