@@ -122,10 +122,13 @@ def test_a_tick_interrupted_at_any_moment_lets_nobody_wait_for_ever(
 ) -> None:
     driver = lock._driver
     tick = driver.tick
-    for moment in count(1):
+    moment = 1
+    while True:
         interrupt = Interrupt(moment, "driver.py", "engine.py", "turns.py", "deadlines.py")
+        ticks = list[int]()
 
-        def struck(trace: Any = interrupt.trace) -> None:
+        def struck(trace: Any = interrupt.trace, ticks: list[int] = ticks) -> None:
+            ticks.append(1)
             sys.settrace(trace)
             try:
                 tick()
@@ -143,8 +146,11 @@ def test_a_tick_interrupted_at_any_moment_lets_nobody_wait_for_ever(
         assert waits.ready(), interrupt.where
         lock.try_release(held)
         check_sound(shell, lock, servers, interrupt.where)
-        if not interrupt.where:
+        if interrupt.where:
+            moment += 1
+        elif ticks:
             break
+        # else replies have done what a tick does, as on a busy machine: once more
     assert moment > 10
 
 
