@@ -2,8 +2,8 @@
 
 Rules: validity is never judged by a wall clock, which jumps. On Linux CLOCK_MONOTONIC is one clock
 for every process of a host, so readings of several workers may be compared; readings of two hosts
-may not. It stands still while the host is suspended: README, "Which clock", says why it is this one
-nevertheless.
+may not. It stands still while the host is suspended. docs/lockcore/protocol.md, "Which clock",
+says why it is this one nevertheless.
 """
 
 from time import monotonic_ns

@@ -37,7 +37,7 @@ SWAPS: Final = request(b"INFO", b"commandstats")
 # so the reading comes before the SET's answer, and a swap that it shows voids the SET. A reading by
 # a timer would be answered behind SETs that the emptied server has granted. An idle client reads
 # nothing. A swap within SWAPS_EVERY_NS after a reading is noticed by the next reading only. The
-# reading takes a server 4 to 12 µs (redis 7.0 and 8.2; README, "max_ttl_ms").
+# reading takes a server 4 to 12 µs (redis 7.0 and 8.2).
 class Amnesia:
     """Notices, on connections that stay, that instances have forgotten their locks.
 

@@ -6,7 +6,7 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 A head that is refused reads the beginning of the key's value (GETRANGE). That is an owner token,
 which names the holder's process. The head then publishes "I wait" to that process. The process that
 releases passes the turn, behind its release, to the process that came first, together with the list
-of the others (README, "Hand-off").
+of the others (docs/lockcore/handoff.md).
 
 Rules: messages grant nothing. A lost message costs time, a false one an attempt. A message counts
 when a quorum of instances has brought it, each counted once. A turn that has come that way finds
@@ -278,8 +278,8 @@ class Handoff:
     # release is queued, so its SET leaves in the same write (`followed`). Nobody else needs a gap
     # between the two: the processes that wait have been heard, and get a message in their turn.
     # Writes per lease over five instances fell from 10.4 to 5.5, and the client's CPU from 1,060 to
-    # 620 µs (4 processes of 16 callers, from source, one run each beside other work; README,
-    # "Hand-off, measured"). While nobody has been heard, release and SET leave apart. Otherwise a
+    # 620 µs (4 processes of 16 callers, from source, one run each beside other work;
+    # docs/lab/lockcore.md). While nobody has been heard, release and SET leave apart. Otherwise a
     # process that is not heard, and polls, could not come in between.
     # When it is the turn of another process, and nobody here stands in line, a place is held for
     # 250 ms: whoever comes here stands behind the process that the turn was passed to.

@@ -5,8 +5,8 @@ numbers need none of them.
 
 Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED
 (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else
-SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm". The stopping rule is derived in the
-README, and tested over every vote table and every arrival order.
+SPLIT_VOTE. Source: the Redlock text, "The Redlock algorithm". The stopping rule is derived in
+docs/lockcore/protocol.md, and tested over every vote table and every arrival order.
 """
 
 from lockcore.facts.model import Outcome

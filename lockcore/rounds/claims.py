@@ -68,7 +68,7 @@ class Recent(dict[K, V]):
 # The plain way is one `%` for all parts, and a cache of encoded names in front of it. The cache of
 # 2,048 names lost: looked up among many names, what it finds is in no cache of the processor.
 # `Engine.set_round`, compiled, with the cache and without: 0.36 → 0.33 µs where 200 names are in
-# use, 0.76 → 0.45 µs over 100,000 names (README, "Tried").
+# use, 0.76 → 0.45 µs over 100,000 names (docs/lab/lockcore.md).
 # `_middle` is read and written as one tuple. Other threads make claims, too, and one that saw the
 # middle of another thousand would use an owner token twice.
 class Claims:

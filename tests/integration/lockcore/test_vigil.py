@@ -22,7 +22,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> list[int]:
     """Two cores, and what was awaited in every turn of a loop that was awake."""
     if shell.name == "threads":
         pytest.skip(
-            "its I/O thread sleeps: staying awake gave it nothing (lockcore/README.md, tried)"
+            "its I/O thread sleeps: staying awake gave it nothing (docs/lab/lockcore.md)"
         )
     seen = list[int]()
     goes_on = vigil.Vigil.goes_on
