@@ -273,8 +273,9 @@ class Engine(RoundEngine):
     # in one write with the callers that this reply wakes. A timer of its own would read every
     # socket, send one command, and wake each server for it. Per 1,000 leases of 64 users on 200
     # resources that was 420 → 330 sends and 365 → 254 reads. With another change of that day the
-    # client's CPU per lease fell from 17.6 to 15.0 µs (docs/lab/lockcore.md). Only turns may be late by
-    # the slack. If a round's timeout waited for it, a silent instance would cost every caller more.
+    # client's CPU per lease fell from 17.6 to 15.0 µs (docs/lab/lockcore.md). Only turns may be
+    # late by the slack. If a round's timeout waited for it, a silent instance would cost every
+    # caller more.
     def next_tick_ns(self, now_ns: int, slack_ns: int = 0) -> int:
         """When `tick` is needed next, or FAR_FUTURE_NS. A turn may be late by `slack_ns`."""
         turn_ns = self.turns.parked.next_ns + slack_ns

@@ -25,7 +25,8 @@ from lockcore.rounds.watched import WatchedSetRound
 # are needed for a quorum, so they would only wait while the rest of the batch is made. With one
 # instance and 64 callers the rate rose from 158,000 to 269,000 cycles/s, with two from 112,000 to
 # 132,000. With three and more the servers have enough to do: it fell from 138,000 to 131,000.
-# At 12 commands one instance costs a fifth more CPU; at 48 nothing is gained (docs/lab/lockcore.md).
+# At 12 commands one instance costs a fifth more CPU; at 48 nothing is gained
+# (docs/lab/lockcore.md).
 EARLY: Final = 32  # commands
 
 # A batch for three or more instances leaves when it has this many commands. From 128 to 2,048 it

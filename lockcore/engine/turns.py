@@ -4,9 +4,9 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 dictionaries as attributes and is none itself, as machine code would look its methods up by name.
 
 Rules (docs/lockcore/handoff.md): the lock on the servers stays the only truth. A line only
-saves commands that would be refused. Whoever leaves, in whatever way, passes the turn on. A head that finds no
-quorum reachable sets the whole line free, so that all find an outage at once, not one after the
-other.
+saves commands that would be refused. Whoever leaves, in whatever way, passes the turn on. A head
+that finds no quorum reachable sets the whole line free, so that all find an outage at once, not one
+after the other.
 """
 
 from __future__ import annotations

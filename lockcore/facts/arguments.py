@@ -23,8 +23,8 @@ LONGEST_PREFIX: Final = 1 << 10  # bytes
 # whether `ttl_ms is` the one before. Any other object is checked anew, also if it is equal, so
 # True never passes for 1, nor 1.0 for 1.
 # The plain way is to check each time. Without that the client's CPU per cycle fell from 3.54 to
-# 3.07 µs (uvloop, N = 5, 200 callers; docs/lab/lockcore.md). For the same reason these arguments are
-# declared as `object`: of a TTL that is declared as an int, machine code makes a new object for
+# 3.07 µs (uvloop, N = 5, 200 callers; docs/lab/lockcore.md). For the same reason these arguments
+# are declared as `object`: of a TTL that is declared as an int, machine code makes a new object for
 # every caller, which cost 2,000 instructions per acquire.
 NO_WAIT: Final[object] = 0
 

@@ -84,7 +84,8 @@ class Settled(Counted):
 # Two rules that exist because this file is compiled.
 # `Core` is a base class and no Protocol. Of a Protocol, machine code looks up each attribute by its
 # name, which costs 180 instructions each. With base classes in the place of Protocols a cycle on
-# gevent fell from 22,763 to 20,709 instructions (callgrind, 200 callers, N = 5; docs/lab/lockcore.md).
+# gevent fell from 22,763 to 20,709 instructions (callgrind, 200 callers, N = 5;
+# docs/lab/lockcore.md).
 # Each attribute is declared in one class only. Of an attribute that a subclass declares again,
 # machine code has the garbage collector count the reference twice. Then the owner looks used from
 # outside for ever, and no engine is ever freed: a search process of 100,000 simulated schedules

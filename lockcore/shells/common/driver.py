@@ -124,9 +124,9 @@ class LoopDriver(Connections):
     # The trick of `_waking`. One reply settles the rounds of many callers, and each of them goes on
     # at once and asks for something new. A batch costs some 110 µs of the client's CPU however few
     # commands are in it: five sends, five reads, and the watching (N = 5;
-    # docs/lab/lockcore.md). So while callers are woken nothing is flushed, and nobody else is woken. All that was
-    # asked for meanwhile leaves afterwards, in one write per connection. `_waking` must end in any
-    # case: otherwise nothing leaves any more, and nobody is woken.
+    # docs/lab/lockcore.md). So while callers are woken nothing is flushed, and nobody else is
+    # woken. All that was asked for meanwhile leaves afterwards, in one write per connection.
+    # `_waking` must end in any case: otherwise nothing leaves any more, and nobody is woken.
     def wake(self) -> None:
         """Wake whoever waits for a settled round. Only the loop itself calls this."""
         self._waking = True

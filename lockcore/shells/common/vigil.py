@@ -2,8 +2,8 @@
 
 Rules: a loop that sleeps runs again some 30 µs after the reply has come. A server nearby takes less
 than that for the reply, so the loop looks for a moment instead (docs/lockcore/protocol.md, "A
-lone caller's loop stays awake"). Each try in vain makes it rarer. Source: adaptive spinning, as mutexes do it (Karlin et
-al., SODA 1990).
+lone caller's loop stays awake"). Each try in vain makes it rarer. Source: adaptive spinning, as
+mutexes do it (Karlin et al., SODA 1990).
 """
 
 import os
@@ -23,10 +23,10 @@ MOST_SKIPPED = 1024
 
 # Where one caller is alone at a single instance, looking instead of sleeping took the acquire p50
 # from 57 to 22 µs and the rate from 8,400 to 20,600 cycles/s, for 48 µs of CPU per cycle instead of
-# 56 (gevent, compiled; docs/lab/lockcore.md). With two instances beside busy processes it was a loss
-# (8,000 → 4,900 cycles/s), because what looks keeps a server from its core. So it is for a single
-# instance and for more than one core. Without the doubling of the pauses a far server would cost
-# 60 µs of CPU per round; with it 0.06 µs.
+# 56 (gevent, compiled; docs/lab/lockcore.md). With two instances beside busy processes it was a
+# loss (8,000 → 4,900 cycles/s), because what looks keeps a server from its core. So it is for a
+# single instance and for more than one core. Without the doubling of the pauses a far server would
+# cost 60 µs of CPU per round; with it 0.06 µs.
 class Vigil:
     """The vigil of one loop. `is_kept`: the loop is awake for a reply."""
 
