@@ -21,9 +21,7 @@ MANY_LOOKS = vigil.AWAKE_NS // 500
 def turns(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> list[int]:
     """Two cores, and what was awaited in every turn of a loop that was awake."""
     if shell.name == "threads":
-        pytest.skip(
-            "its I/O thread sleeps: staying awake gave it nothing (docs/lab/lockcore.md)"
-        )
+        pytest.skip("its I/O thread sleeps: staying awake gave it nothing (docs/lab/lockcore.md)")
     seen = list[int]()
     goes_on = vigil.Vigil.goes_on
 
