@@ -3,7 +3,7 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `Turns` has
 dictionaries as attributes and is none itself, as machine code would look its methods up by name.
 
-Rules (docs/lockcore/handoff.md): the lock on the servers stays the only truth. A line only
+Rules (docs/lockcore/waiting.md): the lock on the servers stays the only truth. A line only
 saves commands that would be refused. Whoever leaves, in whatever way, passes the turn on. A head
 that finds no quorum reachable sets the whole line free, so that all find an outage at once, not one
 after the other.
