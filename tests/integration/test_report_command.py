@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
     assert run.returncode == 1, said + complaint
     (place / "run.txt").write_text(said, "utf-8")
     (place / "half").mkdir()
-    (place / "half" / "result.json").write_text('{"schema_version": 1, "latency_s": {}}', "utf-8")
+    (place / "half" / "result.json").write_text('{"schema_version": 1, "kind": "run"}', "utf-8")
     return place
 
 
