@@ -22,7 +22,7 @@ PLUGIN = (
 )
 pytest_plugins = ["pytester"]
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/own-lock.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,8 @@ def _find_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def example() -> str:
-    """The complete example of README, between its markers."""
-    return README.partition("<!-- own lock -->\n```python\n")[2].partition("```\n")[0]
+    """The complete example of the page, below its marker."""
+    return PAGE.partition("<!-- own lock -->\n```python\n")[2].partition("```\n")[0]
 
 
 OWN = """

@@ -363,7 +363,7 @@ ENDS = "cancellation and crash"
 
 ROWS: tuple[JudgeRow, ...] = (
     JudgeRow(EXCLUSION, CONTENTION, "two holders at once under load", contention, is_safety=True),
-    _of_audit(EXCLUSION, "paused-in-acquire", is_safety=True),
+    _of_audit(EXCLUSION, "paused-in-acquire", is_safety=True, may_wait=True),
     _of_audit(EXCLUSION, "clock-ahead", is_safety=True, may_wait=True),
     _of_audit(EXCLUSION, "body-without-lock", is_safety=True, may_wait=True),
     _of_audit(EXCLUSION, "forked", is_safety=True, may_wait=True),
