@@ -6,6 +6,7 @@ Lua (the library lupa). `rate`: how fast its clock runs beside the world's.
 """
 
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha1
@@ -242,6 +243,9 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
 
 # The keyspaces whose scripts run now, the innermost last.
 _CALLER: list[Keyspace] = []
+# Servers of the tests answer in threads, and all scripts share one Lua and the list above. Without
+# this lock a script could run on the keys of another server.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @cache
@@ -283,12 +287,13 @@ def run_lua(
     keyspace: Keyspace, source: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]
 ) -> Reply:
     """What a script returns, in one step. Raises EnvironmentNotReadyError without lupa."""
-    table_from = _lua().table_from
-    _CALLER.append(keyspace)
-    try:
-        return _reply_of(_compiled(source)(table_from(keys), table_from(arguments)))
-    finally:
-        _CALLER.pop()
+    with _ONE_AT_A_TIME:
+        table_from = _lua().table_from
+        _CALLER.append(keyspace)
+        try:
+            return _reply_of(_compiled(source)(table_from(keys), table_from(arguments)))
+        finally:
+            _CALLER.pop()
 
 
 def _reply_of(value: Any) -> Reply:
