@@ -87,6 +87,9 @@ class Party(Child):
     `operations`: what it was granted and refused so far.
     """
 
+    # What tells a driver that steps follow.
+    TELLS_STEPS: tuple[str, ...] = ("steps",)
+
     def __init__(
         self,
         driver: LibraryDriver,
@@ -100,7 +103,7 @@ class Party(Child):
         self._cut = cut or Event()
         super().__init__(
             f"a client of {order.name}",
-            [*driver.command, "steps"],
+            [*driver.command, *self.TELLS_STEPS],
             environ=environ,
             folder=folder,
         )

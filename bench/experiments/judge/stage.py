@@ -81,6 +81,9 @@ class OwnParty(Party):
 class CommandParty(OwnParty):
     """A client that is the user's own command: `acquire NAME`, `release NAME`, a line each."""
 
+    # Its last words are the URLs.
+    TELLS_STEPS = ()
+
     def __init__(self, *args: Any, **words: Any) -> None:
         self._answers: list[Said] = []
         self._name = ""
