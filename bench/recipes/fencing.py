@@ -3,7 +3,7 @@
 Rules
 - The counter is incremented in the same script as the SET, so a later grant has a larger fencing
   token. Redlock has no counter: there the register is marked with the owner token of who works on
-  it. What each catches: README, "Fencing".
+  it. What each catches: docs/fencing.md.
 - A register is written by one script, so it has no race itself. A run's is on its first instance;
   it is no part of the lock, and stands in none of its counts.
 

@@ -8,7 +8,7 @@ Rules
 - `context.json` holds what no file of the record says: scenario without secrets, window, what ended
   early, faults, the servers' count of commands. Who judges a kept record needs nothing else, and
   reads no result.
-- The form of the files: README of bench/measure.
+- The form of the files: docs/record.md.
 """
 
 import shutil

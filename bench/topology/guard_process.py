@@ -7,7 +7,7 @@ of JSON.
 Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even
 while a forked child of the parent still holds the pipe), and on SIGTERM. It has one thread, to
 which the servers' death signal is tied. Nothing here waits for a server: the parent asks again.
-README says why. Source: prctl(2), pidfd_open(2), pipe(7).
+docs/topology/guard.md says why. Source: prctl(2), pidfd_open(2), pipe(7).
 """
 
 import contextlib
