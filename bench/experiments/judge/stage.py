@@ -81,7 +81,7 @@ class OwnParty(Party):
 class CommandParty(OwnParty):
     """A client that is the user's own command: `acquire NAME`, `release NAME`, a line each."""
 
-    # Its last words are the URLs.
+    # A user's command gets the URLs of the servers as its last arguments, and nothing after them.
     TELLS_STEPS = ()
 
     def __init__(self, *args: Any, **words: Any) -> None:
@@ -121,6 +121,7 @@ class JudgeStage(Stage):
         """Start the servers. Raises EnvironmentNotReadyError."""
         super().__init__(driver_of(subject), instances, server, cut)
         self.subject = subject
+        # How many may hold the lock at once, and how long a load lasts (s).
         self.capacity = 1
         self.seconds = 1.0
         self.ttl_ms: int | None = None
@@ -271,8 +272,9 @@ class JudgeStage(Stage):
         return super().until_free(patience_s + self.require_ttl() / 1000)
 
     def has_waited(self) -> bool:
-        """Whether a client's last answer came just when the lease of another one had ended. A
-        client that is granted what another one holds is granted it at once."""
+        """Whether somebody's lease ended within the last two seconds. A client that is granted the
+        lock now has waited for that end. One that is granted what another one holds is granted it
+        at once."""
         ends_ns = [party.until_ns for party in self.parties if party.operations]
         now_ns = monotonic_ns()
         return any(0 <= now_ns - end_ns < WAITED_S * NS_PER_S for end_ns in ends_ns)
@@ -290,7 +292,7 @@ class JudgeStage(Stage):
         return self.ttl_ms
 
     def end_parties(self) -> None:
-        """End the clients, and the proxies before them."""
+        """End the clients. The proxies stay, and hand over what waits in them."""
         self.heal_network()
         super().end_parties()
 
