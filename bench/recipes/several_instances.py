@@ -8,9 +8,9 @@ database (one SQLite file per run, or one of the process), where a double grant 
 counted. Rows of expired leases are replaced.
 
 `replica-failover` is flawed, on purpose, too. The master's OK does not wait for its replicas; one
-that is promoted without the key grants it again. What it needs of the fleet stands in the README,
-"Schedules". The client finds the master by asking all for their ROLE, at connect and after every
-error. Source: Redis documentation, "Redis replication".
+that is promoted without the key grants it again. What it needs of the fleet stands in
+docs/fencing.md, "Replicas". The client finds the master by asking all for their ROLE, at connect
+and after every error. Source: Redis documentation, "Redis replication".
 """
 
 import sqlite3
