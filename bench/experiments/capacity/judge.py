@@ -2,9 +2,8 @@
 headroom, word*.
 
 - The answer is an interval by all probes together (model.py). A probe that the generator spoilt
-  bounds the search like a miss; of the servers it says nothing, so the answer leaves it out; where
-  only with such probes it would be narrow, they bound it. An end that fewer than two probes near it
-  bear out is not known, and none lies beyond all of them.
+  bounds the search, as a miss does. It says nothing of the servers, so the answer leaves it out.
+  An end is not known unless two probes near it bear it out. No end lies beyond all probes.
 - A closed loop that kept the SLO must agree with it, or a sentence says why not: callers who wait
   for each other never queue, arrivals at random do. One that kept it at twice the rate contradicts
   it: with a limit of ten service times or more an M/M/1 server keeps half of its rate.
@@ -240,7 +239,8 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
     agrees, contradicted = (None, False) if is_silent else agreement(capacity, loops)
     contradictions = [agrees] if agrees and contradicted and not capacity.at_least else []
     contradictions += _probes_against(judged_findings.probes, capacity, plan.target_rate_per_s)
-    word, reasons = _word(judged_findings, capacity, plan, contradictions)
+    # A copy: `_word` adds reasons that contradict nothing.
+    word, reasons = _word(judged_findings, capacity, plan, [*contradictions])
     uses = near.uses if near else ()
     gave_out = _gave_out(findings) if capacity.high is None else ""
     return CapacityPoint(
@@ -316,8 +316,8 @@ def _word(
 
 
 def _none_held(findings: Findings) -> tuple[Word, list[str]]:
-    """What to say where too few probes held: no rate does only where rates next to none missed, and
-    none held."""
+    """What to say where too few probes held. NOT KEPT takes misses at rates close to zero, and no
+    probe that held."""
     lowest = min(findings.probes, key=lambda probe: probe.rate_per_s)
     if lowest.seen is Seen.SATURATED:
         spoilt = f"the generator was saturated at {lowest.rate_per_s:,.2f}/s, the lowest rate tried"

@@ -504,3 +504,14 @@ def test_a_rate_below_ten_is_not_rounded_to_one_that_was_not_measured() -> None:
     assert (
         "4 of 4 probes missed at the target of 4.5/s: the fleet bears at most" in point.reasons[0]
     )
+
+
+def test_a_wide_interval_contradicts_nothing_so_the_headroom_is_told() -> None:
+    """What makes an answer inconclusive is no contradiction of it."""
+    seen = [(rate, HELD) for rate in (300.0, 310.0, 320.0, 400.0, 410.0, 420.0)]
+    seen += [(rate, MISSED) for rate in (900.0, 910.0, 920.0, 1_000.0, 1_010.0, 1_020.0)]
+    point = found(*seen, target=600.0)
+    assert point.status == "inconclusive"
+    assert "the interval is ±" in "".join(point.reasons)
+    assert point.headroom is not None
+    assert point.headroom.ratio is not None
