@@ -2,8 +2,8 @@
 then*; who starts when.
 
 Rules: one alarm belongs to the hub of the process that made it; make it after a fork. Lateness,
-crowds and late starts: README, "How starts are told apart". Compiled with the core
-(lockcore/compiled.py), where a wheel is built. Source: timerfd_create(2); libev's prepare, check
+crowds and late starts: docs/workloads.md. Compiled with the core (lockcore/compiled.py), where a
+wheel is built. Source: timerfd_create(2); libev's prepare, check
 and idle watchers.
 """
 
@@ -96,7 +96,7 @@ class Alarm:
     # While few wait, each has a time of its own. From `_CROWD` on a time is rounded up to the
     # grain, so that many share one heap entry and one firing of the timer. What they send then
     # leaves in one batch. It is rounded up and never to the nearest, because nobody may wake before
-    # its time. The price is 25 µs on average (README).
+    # its time. The price is 25 µs on average (docs/lab/workloads.md).
     def _add(self, waiter: object, due_ns: int) -> None:
         at_ns = due_ns
         if len(self._waiting) >= _CROWD:
@@ -224,9 +224,9 @@ class PreciseAlarm(Alarm):
     def _comes(self) -> None:
         self._came_ns = monotonic_ns()
 
-    # A timerfd wakes 60 µs late on an idle machine (README). So it is armed `margin_ns` early. The
-    # rest of the time the hub makes passes: an idle watcher asks in each of them whether anybody is
-    # due. The watcher keeps a core busy, so it runs only within the margin.
+    # A timerfd wakes 60 µs late on an idle machine (docs/workloads.md). So it is armed `margin_ns`
+    # early. The rest of the time the hub makes passes: an idle watcher asks in each of them whether
+    # anybody is due. The watcher keeps a core busy, so it runs only within the margin.
     def _first_is(self, due_ns: int) -> None:
         if due_ns - monotonic_ns() > self.margin_ns:
             if self._yielding:

@@ -187,7 +187,7 @@ class Caller:
 
     def __post_init__(self) -> None:
         # machine code looks a module's names up each time
-        # An operation reads the clock five times (README), so the reader is an attribute of the
+        # An operation reads the clock five times, so the reader is an attribute of the
         # caller. Calls of `monotonic_ns` would give the same results, and each of them would pay
         # for a look-up.
         self._now: Callable[[], int] = monotonic_ns

@@ -62,7 +62,7 @@ MISSED = 0.05
 COMPARE_CONFIDENCE = 0.95
 SHARE_TOLERANCE = 0.01
 # CPU may use this share of the tolerance: 10 % more of the lock's own CPU are only 4 to 7 % more
-# of a process's (README).
+# of a process's (docs/gate.md).
 CPU_SHARE = 0.5
 CPU = "cost.client_cpu_us_per_cycle"
 # From one look to the next the pairs grow by this factor.
