@@ -5,10 +5,12 @@ time) → a key*.
   readings (Cristian, "Probabilistic clock synchronization", 1989): no assumption on delays, a slow
   message only makes the bound wider.
 - With each goes how far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, here more than
-  there (adjtimex(2)). What is left are two oscillators: they drift apart by a rate that the round
+  there (adjtimex(2)). What is left are two oscillators. They drift apart by a rate that the round
   trips bound themselves (`DRIFT` at most), and by `WANDER` around it. So every round trip bounds
-  every time, and the tightest bound counts. From one to the next NTP may slew both clocks by 500
-  ppm, unseen: `DRIFT`, too.
+  every time, and the tightest bound counts.
+- Between two round trips nobody sees what NTP does. It may slew each clock by 500 ppm, which is
+  `DRIFT`, too. So a time between two round trips is uncertain by that much of the way to the
+  nearer one.
 - Bounds that contradict each other show a step: between the last round trip that cannot lie behind
   it and the first that cannot lie before it nothing is known (`LOST_NS` either way), elsewhere
   nothing changes.

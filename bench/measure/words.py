@@ -70,10 +70,13 @@ def says(sentence: str, **words: Unpack[Words]) -> Meta:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a section, or of a section in it, with its words. `path`: the names that lead to
-    it; `named`: the places where the section that it stands in names it, and `outer_label` that
-    section's label then; `shown`: all places; `is_whole`: it counts; `is_share`: it lies between 0
-    and 1."""
+    """One field of a section, or of a section in it, with its words.
+
+    `path`: the names that lead to it. `shown`: all places that show it. A section may say for its
+    fields where they are shown, like `shown="table:p50,p99"`: `named` are those places, and
+    `outer_label` is the section's label there. `is_whole`: it is a count. `is_share`: it lies
+    between 0 and 1. `higher_is_better`: a comparison calls a larger value better.
+    """
 
     path: tuple[str, ...]
     own_label: str

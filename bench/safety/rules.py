@@ -215,13 +215,16 @@ def client_overstays(leases: Leases) -> Pairs:
 
 
 def foreign_deletes(leases: Leases) -> Pairs:
-    """Releases that removed another's lease: (the one that released, the one that lost its lease).
+    """Releases that removed another's lease: (the culprit's lease, the victim's lease).
 
-    The other was granted after the first one's end, and either the release was sent after that
-    grant, returned inside the other's validity and reports success; or the other was told inside
-    its validity that its key is gone, and the lease before it reported the success of a release
-    that ran past its own end. (Leases that overlap are service faults: each may have removed its
-    own key.)
+    The victim was certainly granted after the end of the culprit's lease. Leases that overlap are
+    service faults instead, because each may have removed its own key. There are two proofs:
+
+    - The culprit's release was sent after the victim's grant, reports success, and was answered
+      while the victim's lease was valid.
+    - The victim's release was told GONE while its lease was valid. The lease before it, of the same
+      resource, reports the success of a release that was answered after its own end, and that was
+      sent no later than the victim's release.
     """
     early = leases.operations.early
     late = leases.operations.late

@@ -148,8 +148,11 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
 
 @dataclass(eq=False)
 class Caller:
-    """The operations of one caller, one after the other. Times are ns but `ttl_ms` and `wait_ms`,
-    the very objects of everybody, which lockcore knows again: it checks others each time.
+    """The operations of one caller, one after the other. Times are ns.
+
+    `ttl_ms` and `wait_ms` are in ms. All callers share these two objects, because lockcore checks a
+    number only when it is another object than the last one: equal numbers in other objects work,
+    and cost a check for each operation.
 
     `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from
     its next operation. `begun[place]`: when the operation in progress was begun, 0 for none. `lost`
@@ -231,6 +234,8 @@ class Caller:
     def operate(self, resource: int, intended_ns: int, start_ns: int) -> None:
         """One operation, which was to start at `intended_ns`, and does at `start_ns`."""
         lease: Lease | None = None
+        # When the release was called; 0 until then. If this greenlet is killed, `_broken_off` reads
+        # here whether the lease must still be given back.
         sent_ns = 0
         self.begun[self.place] = start_ns
         try:
@@ -242,9 +247,8 @@ class Caller:
             fault = self._read(lease, start_ns, returned_ns)
             if fault:
                 self.misreport(fault)
-                # nothing is known of it
+                # Nothing is known of this lease.
                 if self._round is None:
-                    sent_ns = returned_ns
                     self.release(lease)
                     return self._failed(resource, intended_ns, start_ns, returned_ns)
             self.held.add(id(lease))

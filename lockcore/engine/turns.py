@@ -113,9 +113,10 @@ class Turns:
         self.emptied: Callable[[str], object] = nothing
 
     def join(self, turn: Turn) -> None:
-        """Put a turn at the end of the line. At the head of the line it has come.
+        """Put a turn at the end of the line. A turn at the head of the line has come.
 
-        It has also come if its caller asked before the caller of the head did.
+        It goes to the head if its caller asked before the caller of the head did. So an `Absent`,
+        which asks since 0, goes to the head.
         """
         line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
