@@ -145,11 +145,7 @@ class Instance:
                 threading.Thread(target=self._serve, args=(number, connection), daemon=True).start()
 
     def _reset(self, number: int) -> None:
-        connection = self._forget(number)
-        if connection is not None:
-            with suppress(OSError):
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            _close(connection)
+        _reset(self._forget(number))
 
     def _forget(self, number: int) -> socket.socket | None:
         with self._lock:
@@ -170,7 +166,7 @@ class Instance:
         """All commands that have come in; False when the connection ends with them."""
         replies = []
         while (command := reader.gets()) is not False:
-            if not self._going.wait(ANSWER_S) or number not in self._open:
+            if not self._going.wait(ANSWER_S):
                 return False
             reply = self._answer(number, command)
             if reply is LOSE:
@@ -195,6 +191,9 @@ class Instance:
         kind = _kind_of(command)
         answer = self.says.get(kind)
         with self._lock:
+            if number not in self._open:
+                # As in Redis, a client that was killed executes nothing that it has still to read.
+                return CLOSE
             if isinstance(answer, bytes) or answer is CLOSE:
                 self.log.append(command)
                 return answer
@@ -209,7 +208,8 @@ class Instance:
         if name == b"CLIENT" and command[1] == b"ID":
             return b":%d\r\n" % number
         if name == b"CLIENT" and command[1] == b"KILL":
-            threading.Thread(target=self._reset, args=(int(command[3]),), daemon=True).start()
+            # The reply says that it is done: the caller holds the lock.
+            _reset(self._open.pop(int(command[3]), None))
             return b":1\r\n"
         if name in (b"AUTH", b"SELECT", b"CLIENT", b"PING"):
             return OK
@@ -228,6 +228,13 @@ class Instance:
             if text is None
             else b"$%d\r\n%b\r\n" % (len(text), text.encode())
         )
+
+
+def _reset(connection: socket.socket | None) -> None:
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        _close(connection)
 
 
 def _close(connection: socket.socket) -> None:
