@@ -14,12 +14,11 @@ from collections.abc import Callable
 from typing import cast
 
 from lockcore.clock import monotonic_ns
-from lockcore.engine.attempt import Acquisition, Steps, first_lease, give_back
+from lockcore.engine.attempt import Acquisition, Steps, first_lease
 from lockcore.engine.engine import Engine
-from lockcore.engine.observed import Listener
 from lockcore.errors import CannotWaitError
 from lockcore.facts.arguments import NO_WAIT, check_acquire
-from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.facts.model import Lease, Outcome
 from lockcore.rounds.claims import Terms
 from lockcore.rounds.rounds import ReleaseRound, SetRound
 from lockcore.shells.common.driver import LoopDriver
@@ -96,17 +95,6 @@ class Shortcut:
         self._driver.check_open()
         wait = cast("float", wait_ms)
         return Acquisition(self._engine, resource, terms, wait, begun_ns, self._driver.random)
-
-    def ended(
-        self, listener: Listener, resource: object, result: Lease | Denied, begun_ns: int
-    ) -> None:
-        """Tell the listener of an acquire that gave a result."""
-        try:
-            listener.ended(resource, result, begun_ns)
-        except BaseException:
-            # An interrupt has come while the observer ran.
-            give_back(result)
-            raise
 
     def send_release(self, lease: object) -> ReleaseRound:
         """Send a release. A caller that this raises in calls `release_failed`."""

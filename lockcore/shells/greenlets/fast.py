@@ -11,6 +11,7 @@ import gevent
 from greenlet import getcurrent, greenlet
 
 from lockcore.clock import NS_PER_S
+from lockcore.engine.attempt import give_back
 from lockcore.engine.turns import Offer, Request
 from lockcore.facts.arguments import NO_WAIT
 from lockcore.facts.model import Denied, Lease, Outcome
@@ -57,7 +58,14 @@ class GreenletShortcut(Shortcut):
             # assigned for one that was.
             listener.ended(resource, None, begun_ns)
             raise
-        self.ended(listener, resource, result, begun_ns)
+        # This `try` stands here and in no function of its own. An interrupt at the beginning of a
+        # function would lose the lease.
+        try:
+            listener.ended(resource, result, begun_ns)
+        except BaseException:
+            # An interrupt has come while the observer ran.
+            give_back(result)
+            raise
         return result
 
     def _acquire(

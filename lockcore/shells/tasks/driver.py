@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Self, TypeVar
 
 from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.engine.attempt import give_back
 from lockcore.engine.turns import Offer, Request
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.facts.model import Denied, Lease, Outcome
@@ -86,7 +87,13 @@ class AsyncDriver(LoopDriver):
             if listener is not None:
                 listener.ended(resource, None, begun_ns)
             raise
-        short.ended(listener, resource, result, begun_ns)
+        # As in `GreenletShortcut.try_acquire`, this `try` stands in no function of its own.
+        try:
+            listener.ended(resource, result, begun_ns)
+        except BaseException:
+            # An interrupt has come while the observer ran.
+            give_back(result)
+            raise
         return result
 
     async def try_release(self, lease: Lease) -> Outcome:

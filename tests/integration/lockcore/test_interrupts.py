@@ -5,15 +5,19 @@ signals inside lockcore, in the caller and in its hub, for every k there is.
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import count
+from socket import create_connection
 from typing import Any
+from unittest.mock import Mock
 
 import gevent
 import pytest
 
+from bench.topology.fleet import HOST
 from lockcore import Outcome
+from lockcore.rounds.resp import request
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import (
     AsyncioShell,
@@ -85,6 +89,57 @@ def test_an_operation_interrupted_at_any_moment_leaves_nothing(
                 lease = lock.try_acquire(f"r{moment}", TTL_MS)
         # it struck elsewhere
         if lease and what == "acquire":
+            lock.try_release(lease)
+        if not interrupt.where:
+            break
+        check_sound(shell, lock, servers, interrupt.where)
+    assert moment > 10
+
+
+class Observer:
+    """One that keeps nothing of what it is told."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+class Traced:
+    """A coroutine, awaited: the interrupt may come in any of its steps."""
+
+    def __init__(self, steps: Any, interrupt: Interrupt) -> None:
+        self._steps = steps
+        self._interrupt = interrupt
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        while True:
+            sys.settrace(self._interrupt.trace)
+            try:
+                waits_for = self._steps.send(None)
+            except StopIteration as done:
+                return done.value
+            finally:
+                sys.settrace(None)
+            yield waits_for
+
+
+def test_an_observed_acquire_interrupted_at_any_moment_leaves_nothing(
+    shell: Any, lock: Any, servers: Instances
+) -> None:
+    async def traced(resource: str, interrupt: Interrupt) -> Any:
+        with suppress(KeyboardInterrupt):
+            return await Traced(lock.raw.try_acquire(resource, TTL_MS), interrupt)
+
+    lock.observe(Observer())
+    for moment in count(1):
+        lease = None
+        if isinstance(shell, AsyncioShell):
+            interrupt = Interrupt(moment)
+            lease = shell.run(traced(f"r{moment}", interrupt))
+        else:
+            with interrupted(shell, moment) as interrupt:
+                lease = lock.try_acquire(f"r{moment}", TTL_MS)
+        # it struck elsewhere
+        if lease:
             lock.try_release(lease)
         if not interrupt.where:
             break
@@ -194,6 +249,32 @@ def take_turn(lock: Any, resource: str) -> None:
         # else the interrupt cost the quorum its connections
         if lease := lock.try_acquire(resource, TTL_MS, WAIT_MS):
             lock.try_release(lease)
+
+
+def test_a_client_that_a_scripted_instance_has_killed_executes_nothing_more(
+    servers: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Redis. Else a SET of a broken connection might come behind its release."""
+    server = servers[0]
+    late = request(b"SET", b"stock", b"mine", b"NX", b"PX", b"600000")
+    with (
+        closing(create_connection((HOST, server.port.number))) as old,
+        closing(create_connection((HOST, server.port.number))) as new,
+    ):
+        old.sendall(request(b"CLIENT", b"ID"))
+        number = int(old.recv(64)[1:])
+        new.sendall(request(b"PING"))
+        assert new.recv(64) == b"+OK\r\n"
+        # a thread that would do it later comes too late
+        monkeypatch.setattr("tests.doubles.instance.threading.Thread", Mock())
+        new.sendall(request(b"CLIENT", b"KILL", b"ID", b"%d" % number))
+        assert new.recv(64) == b":1\r\n"
+        with suppress(OSError):
+            old.sendall(late)
+            old.recv(64)
+        # its thread may have had the command already
+        server._answer(number, [b"SET", b"stock", b"mine", b"NX", b"PX", b"600000"])
+        assert server.keys == {}
 
 
 def check_sound(shell: Shell, lock: Any, servers: Instances, where: str) -> None:
