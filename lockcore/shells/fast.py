@@ -48,15 +48,19 @@ class Shortcut:
         """A first attempt, not yet sent; None if others wait for the resource here."""
         engine = self._engine
         is_new = ttl_ms is not self._ttl_ms or wait_ms is not self._wait_ms
+        # From here on the terms are this caller's own. A signal's handler, or a `__del__`, may ask
+        # for another TTL before the round is made.
+        terms = self._terms
         if is_new or not isinstance(resource, str):
             check_acquire(resource, ttl_ms, wait_ms)
-            self._terms = engine.terms(cast("int", ttl_ms))
+            terms = engine.terms(cast("int", ttl_ms))
+            self._terms = terms
             self._ttl_ms = ttl_ms
             self._wait_ms = wait_ms
         name = cast("str", resource)
         if wait_ms and engine.turns.is_taken(name):
             return None
-        return engine.set_round(name, self._terms, now_ns)
+        return engine.set_round(name, terms, now_ns)
 
     def send(self, round_: SetRound) -> None:
         """Send a first attempt."""
@@ -81,13 +85,14 @@ class Shortcut:
         first = self._acquisition(round_.resource, round_.terms, wait_ms, round_.started_ns)
         return first.after(round_, now_ns)
 
-    def steps_in_line(self, resource: object, wait_ms: object) -> Steps:
+    def steps_in_line(self, resource: object, ttl_ms: object, wait_ms: object) -> Steps:
         """The steps of an acquire of a resource that others wait for here.
 
         `first_round` has just said that others wait.
         """
         now_ns = self.now()
-        return self._acquisition(cast("str", resource), self._terms, wait_ms, now_ns).steps(now_ns)
+        terms = self._engine.terms(cast("int", ttl_ms))
+        return self._acquisition(cast("str", resource), terms, wait_ms, now_ns).steps(now_ns)
 
     def _acquisition(
         self, resource: str, terms: Terms, wait_ms: object, begun_ns: int

@@ -76,7 +76,8 @@ class GreenletShortcut(Shortcut):
             self._check_caller()
         round_ = self.first_round(resource, ttl_ms, wait_ms, now_ns)
         if round_ is None:
-            return cast("Lease | Denied", self._driven(self.steps_in_line(resource, wait_ms)))
+            steps = self.steps_in_line(resource, ttl_ms, wait_ms)
+            return cast("Lease | Denied", self._driven(steps))
         try:
             self.send(round_)
             if round_.outcome is None:

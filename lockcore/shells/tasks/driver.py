@@ -65,7 +65,7 @@ class AsyncDriver(LoopDriver):
         try:
             round_ = short.begin(resource, ttl_ms, wait_ms, begun_ns)
             if round_ is None:
-                result = await self.drive(short.steps_in_line(resource, wait_ms))
+                result = await self.drive(short.steps_in_line(resource, ttl_ms, wait_ms))
             else:
                 seat = short.ask(round_)
                 if seat is not None:

@@ -114,7 +114,8 @@ class Nested(Interrupt):
         sys.settrace(None)
         before = len(self._instances[0].log)
         try:
-            self.lock.try_release(self.lock.acquire("inner", TTL_MS))
+            # its TTL and its wait are others, so that nobody else may get them
+            self.lock.try_release(self.lock.acquire("inner", TTL_MS + 1, 1))
         except CannotWaitError:
             self.refused += 1
             assert not [
@@ -148,6 +149,7 @@ def test_a_cycle_within_an_operation_at_any_moment_works_or_is_refused(
         refused += nested.refused
         for one in [more, lease]:
             if hasattr(one, "owner_token"):
+                assert one.ttl_ms == TTL_MS, nested.where
                 lock.try_release(one)
         shell.until(lambda: instances.keys == [], f"nothing to be held after {nested.where}")
         if not nested.where:
