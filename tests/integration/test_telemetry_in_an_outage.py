@@ -147,9 +147,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedRun]:
                 name: value for name, value in os.environ.items() if name.startswith("OTEL_")
             }
         address = f"http://127.0.0.1:{environ['OTEL_EXPORTER_PROMETHEUS_PORT']}/metrics"
-        process = started(
-            folder, "run", "outage.toml", "--quiet", "--json", "--out", "result", **environ
-        )
+        # Nobody reads its output before it ends, so it must fit into a pipe: no --json.
+        process = started(folder, "run", "outage.toml", "--quiet", "--out", "result", **environ)
         stack.callback(process.wait)
         stack.callback(process.kill)
         while process.poll() is None:
