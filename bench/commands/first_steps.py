@@ -154,6 +154,10 @@ def init(file: Path | None, *, lock: bool) -> int:
     FILE is scenario.toml unless it is named. With --lock it is a lock to start from, and mine.py.
     """
     file = file or Path("mine.py" if lock else "scenario.toml")
+    if lock and file.suffix != ".py":
+        raise UsageError(
+            f"{file} does not end in .py, and lockbench judge reads no other file; name another one"
+        )
     if file.exists():
         raise EnvironmentNotReadyError(
             f"{file} exists already and was left as it is; name another file"

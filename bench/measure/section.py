@@ -105,7 +105,8 @@ def typed(value: object, kind: type[Found], name: str = "this") -> Found:
     """
     try:
         return converted(value, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        # UnicodeEncodeError: a text holds half a surrogate pair.
         raise UsageError(
             f"{name} is not a whole {kind.__name__} of lockbench ({error}); make it anew"
         ) from None

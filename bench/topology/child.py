@@ -54,6 +54,9 @@ class Child:
     A context manager: at its end the process is gone.
     """
 
+    # What to do about one that gives no answer in time.
+    IF_LATE = "ask for less"
+
     def __init__(
         self,
         name: str,
@@ -120,15 +123,19 @@ class Child:
         deadline_s = time.monotonic() + (patience_s or 0.0)
         while b"\n" not in self._heard:
             left_s = None if patience_s is None else max(0.0, deadline_s - time.monotonic())
-            if not select.select([self._stdout], [], [], left_s)[0]:
+            if not self.has_written(left_s):
                 raise EnvironmentNotReadyError(
-                    f"{self.name} gave no answer for {patience_s:.0f} s; ask for less"
+                    f"{self.name} gave no answer for {patience_s:.0f} s; {self.IF_LATE}"
                 )
             if not (chunk := self._stdout.read(1 << 20)):
                 raise self.failure()
             self._heard += chunk
         line, _, self._heard = self._heard.partition(b"\n")
         return line.decode(errors="replace")
+
+    def has_written(self, patience_s: float | None) -> bool:
+        """Whether it writes something, or ends, within so long (None: without end)."""
+        return bool(select.select([self._stdout], [], [], patience_s)[0])
 
     def tell(self, message: object) -> None:
         """Send a message, as `orders` reads it. Raises EnvironmentNotReadyError."""

@@ -203,6 +203,14 @@ def test_output_that_goes_nowhere_is_no_fault_of_ours(
     assert done.stderr.count("\n") == bool(said)
 
 
+def test_init_writes_a_lock_only_where_judge_would_read_it(
+    lockbench: Lockbench, tmp_path: Path
+) -> None:
+    assert "mine.txt does not end in .py" in refused(lockbench("init", "--lock", "mine.txt"), 2)
+    assert not (tmp_path / "mine.txt").exists()
+    assert "next: lockbench judge own.py" in lockbench("init", "--lock", "own.py").stderr
+
+
 def test_init_writes_a_scenario_that_loads_and_never_overwrites(
     lockbench: Lockbench, tmp_path: Path
 ) -> None:

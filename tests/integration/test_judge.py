@@ -1,7 +1,10 @@
 """`lockbench judge` on real servers: locks whose faults are known from their source."""
 
+import os
+import signal
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,8 @@ import pytest
 from bench.errors import UsageError
 from bench.experiments.judge.experiment import JudgePlan, _Questioning
 from bench.experiments.judge.result import JudgedRow
-from bench.experiments.judge.rows import BY_NAME
+from bench.experiments.judge.rows import BY_NAME, contend
+from bench.experiments.judge.stage import JudgeStage
 from bench.experiments.judge.subject import read_subject
 from bench.topology.server import find_server
 
@@ -155,7 +159,13 @@ def test_a_command_is_judged_by_two_lines(tmp_path: Path) -> None:
     [
         ("def lock(urls): return 7", "does not lock; write `def lock"),
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("def lock(urls: return", "SyntaxError"),
+        ("def lock(urls: return", r"SyntaxError: .*mine\.py:1"),
+        ("def lock(urls): raise ValueError('one\\ntwo')", "ValueError: one two"),
+        (
+            "class lock:\n def __init__(self, urls): pass\n def release(self, name): pass\n"
+            " def acquire(self, name): raise OSError('nobody there')",
+            "did not acquire a free resource .its answer: OSError: nobody there",
+        ),
         ("def lock(urls): return lambda name: open('/absent')", "FileNotFoundError"),
     ],
 )
@@ -166,3 +176,22 @@ def test_a_file_that_cannot_be_driven_is_refused_before_any_load(
     path.write_text(text, "utf-8")
     with pytest.raises(UsageError, match=sentence):
         judged(str(path), "contention")
+
+
+def test_a_load_that_is_interrupted_leaves_no_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    before = threading.active_count()
+    subject = read_subject(written(tmp_path, "redis-py"))
+
+    def interrupted() -> None:
+        with JudgeStage(subject, 1, find_server(None)) as stage:
+            threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+            contend(stage, 30.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert threading.active_count() <= before
+    assert raised == []

@@ -5,7 +5,7 @@ recorded as a load's operations: a lease ends when the library says so at the gr
 after its acquire was begun. Every step is noted in its library's own words (libraries.py).
 """
 
-import select
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -124,18 +124,18 @@ class Party(Child):
             self.close()
             raise
 
-    def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
-        """Return what it says next, as `Child.hear`.
+    def has_written(self, patience_s: float | None) -> bool:
+        """Whether it writes something, or ends, within so long (None: READY_S).
 
         Raises CutError as soon as the audit is cut.
         """
         deadline_s = time.monotonic() + (READY_S if patience_s is None else patience_s)
-        while (
-            not select.select([self._stdout], [], [], LOOK_S)[0] and time.monotonic() < deadline_s
-        ):
+        while not super().has_written(LOOK_S):
             if self._cut.is_set():
                 raise CutError
-        return super().hear(kind, max(0.0, deadline_s - time.monotonic()))
+            if time.monotonic() >= deadline_s:
+                return False
+        return True
 
     def begin(self, do: str, **words: object) -> None:
         """Tell it a step."""
@@ -216,9 +216,15 @@ class Party(Child):
         )
         return reply
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and to all that it has started: a command may be a wrapper around the
+        process that locks."""
+        if not self.ended:
+            os.killpg(self.process.pid, number)
+
     def pause(self) -> None:
         """Freeze it; returns when it stands still."""
-        self.process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         state = Path(f"/proc/{self.process.pid}/stat")
         wait_until(
             lambda: state.read_text().rpartition(")")[2].split()[0] == "T",
@@ -237,10 +243,9 @@ class Party(Child):
         """Let it go on."""
         self.note("goes on (SIGCONT)")
         self.idle_ns = monotonic_ns()
-        self.process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def close(self) -> None:
         """Kill it: a client that hangs has nothing to give back to."""
-        if not self.ended:
-            self.process.kill()
+        self.signal(signal.SIGKILL)
         super().close()

@@ -140,8 +140,11 @@ class Stage:
             ("release", {}),
         ):
             party.begin(do, **words)
-            if not party.hear(Said, READY_S).ok:
-                raise EnvironmentNotReadyError(f"{self.name} did not {do} a free resource")
+            reply = party.hear(Said, READY_S)
+            if not reply.ok:
+                raise EnvironmentNotReadyError(
+                    f"{self.name} did not {do} a free resource (its answer: {reply.error or 'no'})"
+                )
         party.note = lambda step: self.note(step, chr(ord("A") + number))
         party.note(self.driver.words.connect)
         return party
@@ -242,6 +245,10 @@ class Stage:
                 f"after {patience_s:.0f} s there are keys on {sum(map(bool, self.keys()))} servers"
             )
         return lockable
+
+    def cut(self) -> None:
+        """End every wait, here and in all that share this stage's `cut`."""
+        self._cut.set()
 
     def rest(self, seconds: float) -> None:
         """Wait so long. Raises CutError."""

@@ -47,6 +47,9 @@ def word_of_row(row: JudgedRow) -> JudgedWord:
     """Return the word that the counts of a stored row earn."""
     if row.wrong:
         return "does not"
+    if row.verdict in ("not known", "not applicable"):
+        # Plays before the last one may have held.
+        return row.verdict
     if row.plays:
         return "told" if row.verdict == "told" else "holds"
-    return "not known" if row.verdict in ("holds", "does not", "told") else row.verdict
+    return "not known"

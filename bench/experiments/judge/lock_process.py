@@ -22,7 +22,13 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the user's file may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename}:{place.lineno}"
-        sys.stderr.write(f"{type(error).__name__}: {error} ({where})\n")
+        message = str(error)
+        if isinstance(error, SyntaxError):
+            where = f"{error.filename}:{error.lineno}"
+            message = error.msg
+        # Only the last line on stderr is shown.
+        text = " ".join(f"{type(error).__name__}: {message} ({where})".split())
+        sys.stderr.write(f"{text}\n")
         sys.exit(UsageError.exit_code)
 
 

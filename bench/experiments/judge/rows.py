@@ -6,18 +6,20 @@ Times are the judge's own. They are taken after a grant was heard and before a r
 they only shrink a lease.
 """
 
+import signal
 import statistics
 import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import psutil
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.audit.party import HangsError, Party
+from bench.experiments.audit.party import CutError, HangsError, Party
 from bench.experiments.audit.schedules import SCHEDULES, need
 from bench.experiments.audit.stage import Stage
 from bench.experiments.judge.judge import CONTENTION
@@ -132,14 +134,23 @@ def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> ContendedLo
                     errors.append(error)
         except (HangsError, EnvironmentNotReadyError) as error:
             errors.append(str(error))
+        except CutError:
+            pass
 
     before = info_snapshot(stage.fleet.urls)
     cpu_s = _cpu_s(parties)
     threads = [threading.Thread(target=call, args=(party,)) for party in parties]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        # The callers must not ask clients that are closed.
+        stage.cut()
+        for thread in threads:
+            thread.join()
+        raise
     return ContendedLoad(
         [party.operations for party in parties],
         seconds,
@@ -150,8 +161,16 @@ def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> ContendedLo
 
 
 def _cpu_s(parties: Sequence[Party]) -> float:
-    times = [psutil.Process(party.process.pid).cpu_times() for party in parties if not party.ended]
-    return sum(one.user + one.system for one in times)
+    """CPU time of the clients, of what they have started, and of what has ended below them."""
+    total = 0.0
+    for party in parties:
+        if not party.ended:
+            client = psutil.Process(party.process.pid)
+            for one in (client, *client.children(recursive=True)):
+                # A child may end between the two looks.
+                with suppress(psutil.NoSuchProcess):
+                    total += sum(one.cpu_times()[:4])
+    return total
 
 
 def most_at_once(leases: Sequence[OperationFacts]) -> int:
@@ -295,12 +314,12 @@ def _takeover(how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bo
 
 
 def _terminate(stage: JudgeStage, party: Party) -> None:
-    party.process.terminate()
+    party.signal(signal.SIGTERM)
     stage.note("SIGTERM", "A")
 
 
 def _kill(stage: JudgeStage, party: Party) -> None:
-    party.process.kill()
+    party.signal(signal.SIGKILL)
     stage.note("SIGKILL", "A")
 
 

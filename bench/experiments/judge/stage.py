@@ -8,6 +8,7 @@ later: a lease without length accuses nobody. A client that loses its network st
 that hands over nothing any more.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from threading import Event
 from typing import Any
 
 from msgspec import structs
+from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.audit.clients.lock import ClientOrder
@@ -24,6 +26,7 @@ from bench.experiments.audit.libraries import LibraryWords
 from bench.experiments.audit.party import (
     PATIENCE_S,
     READY_S,
+    HangsError,
     Message,
     NotApplicableError,
     Party,
@@ -39,6 +42,8 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 LONGEST_TTL_MS = 30_000
 # An answer that comes so soon after the end of another's lease waited for that end.
 WAITED_S = 2.0
+# So much of what a command answers is shown.
+LONGEST_ANSWER = 200
 WORDS = LibraryWords(
     connect="lock(urls)",
     acquire="acquire",
@@ -53,14 +58,17 @@ def driver_of(subject: Subject) -> LibraryDriver:
     """What starts a client of the lock."""
     command = subject.command or (sys.executable, "-m", LOCK_PROCESS)
     kind: Language = "node" if subject.command else "python"
-    # A module that is named stands where the command is typed.
-    path = f"{ROOT}:{Path.cwd()}"
+    # A module that is named stands where the command is typed, or on the user's own path.
+    path = os.pathsep.join(
+        filter(None, (str(ROOT), str(Path.cwd()), os.environ.get("PYTHONPATH", "")))
+    )
     return LibraryDriver(Library(subject.text, kind), WORDS, command, {"PYTHONPATH": path})
 
 
 class OwnParty(Party):
     """One client of a lock whose time to live nobody sets: a TTL is `own_ttl_ms`."""
 
+    IF_LATE = "connect, acquire and release must return when nobody has the lock"
     own_ttl_ms = 10_000
 
     def begin(self, do: str, **words: object) -> None:
@@ -81,6 +89,7 @@ class OwnParty(Party):
 class CommandParty(OwnParty):
     """A client that is the user's own command: `acquire NAME`, `release NAME`, a line each."""
 
+    IF_LATE = "answer each line on stdin by a line on stdout, and flush it"
     # A user's command gets the URLs of the servers as its last arguments, and nothing after them.
     TELLS_STEPS = ()
 
@@ -106,7 +115,8 @@ class CommandParty(OwnParty):
         """Return its answer."""
         if not self._answers:
             word = self.read_line(READY_S if patience_s is None else patience_s).strip()
-            self._answers.append(Said(ok=word == "ok", error="" if word in ("ok", "no") else word))
+            error = "" if word in ("ok", "no") else word[:LONGEST_ANSWER]
+            self._answers.append(Said(ok=word == "ok", error=error))
         answer = self._answers.pop()
         assert isinstance(answer, kind)
         return answer
@@ -221,9 +231,16 @@ class JudgeStage(Stage):
         """Lock and release once, alone: which keys a lease makes, and for how long they live.
         Raises UsageError where the lock cannot be driven."""
         try:
-            party = self.party()
-        except EnvironmentNotReadyError as error:
+            self._learn()
+        except HangsError as error:
+            raise UsageError(
+                f"{self.name} hangs while nobody else has its lock ({error}); {OwnParty.IF_LATE}"
+            ) from None
+        except (EnvironmentNotReadyError, RedisError) as error:
             raise UsageError(str(error)) from None
+
+    def _learn(self) -> None:
+        party = self.party()
         reply = party.acquire()
         if not reply.ok:
             raise UsageError(

@@ -49,9 +49,18 @@ class Subject:
 def read_subject(text: str) -> Subject:
     """Return the lock that `text` names. Raises UsageError where it names none."""
     place, _, _ = text.partition(":")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{text!r} is not written in UTF-8; give it another name") from None
     if place.endswith(".py") and Path(place).is_file():
         return Subject(text, str(Path(place).resolve()) + text.removeprefix(place))
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} cannot be read as a command ({error}); quote its words as in a shell"
+        ) from None
     if len(words) == 1 and place.endswith(".py"):
         raise UsageError(
             f"there is no file {place}; name a file, package.module:object or a command"

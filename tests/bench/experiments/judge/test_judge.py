@@ -1,12 +1,15 @@
 """The word of a judged lock, and of each of its rows."""
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
+from bench.errors import UsageError
 from bench.experiments.judge.judge import CONTENTION, judge_rows, word_of_row
 from bench.experiments.judge.result import JudgedRow, JudgedWord
 from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.words import ADVICE
+from bench.measure.section import typed
 
 CONTENDED = JudgedRow(
     group="mutual exclusion",
@@ -70,8 +73,20 @@ def test_a_stored_row_that_was_never_played_is_not_known(word: JudgedWord) -> No
     assert word_of_row(replace(row(word), plays=0)) == "not known"
 
 
+@pytest.mark.parametrize("word", ["not applicable", "not known"])
+def test_a_row_whose_last_play_said_nothing_keeps_its_word_in_a_report(word: JudgedWord) -> None:
+    """The plays before may have held."""
+    assert word_of_row(replace(row(word), plays=2)) == word
+
+
 def test_a_stored_row_that_went_wrong_does_not_hold() -> None:
     assert word_of_row(replace(row("holds"), wrong=1)) == "does not"
+
+
+def test_a_stored_row_with_half_a_surrogate_pair_is_refused() -> None:
+    stored = {**to_builtins(CONTENDED), "verdict": "\ud800"}
+    with pytest.raises(UsageError, match="is not a whole JudgedRow"):
+        typed(stored, JudgedRow)
 
 
 def test_each_row_that_can_go_wrong_has_advice() -> None:

@@ -151,6 +151,8 @@ def test_a_module_and_a_command_are_told_apart() -> None:
         ("absent.py", "there is no file absent.py"),
         ("no-such-program x", "no command that can be found"),
         ("", "no command that can be found"),
+        ("node 'lock.mjs", "cannot be read as a command"),
+        ("mine\udcff.py", "is not written in UTF-8"),
     ],
 )
 def test_a_name_of_nothing_is_refused(text: str, sentence: str) -> None:

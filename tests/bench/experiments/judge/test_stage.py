@@ -1,0 +1,81 @@
+"""A client of a judged lock that hangs, or that starts others; and what a lock is refused for."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.experiments.audit.clients.lock import ClientOrder
+from bench.experiments.audit.party import CutError, HangsError, Said
+from bench.experiments.judge.rows import _cpu_s
+from bench.experiments.judge.stage import CommandParty, JudgeStage, driver_of
+from bench.experiments.judge.subject import Subject
+from bench.topology.child import is_alive
+from bench.topology.fleet import wait_until
+
+LONG_S = 60.0
+
+
+@contextmanager
+def client(script: str, folder: Path, cut: Event | None = None) -> Iterator[CommandParty]:
+    """A client that is this script of the shell."""
+    driver = driver_of(Subject("mine", "mine", ("sh", "-c", script)))
+    order = ClientOrder("mine", ())
+    with CommandParty(driver, order, os.environ, folder, cut) as party:
+        yield party
+
+
+def test_nobody_waits_for_a_command_once_the_judge_is_cut(tmp_path: Path) -> None:
+    cut = Event()
+    # It writes half a line, which must not hide the wish to end.
+    with client("printf o; sleep 5", tmp_path, cut) as party:
+        cut.set()
+        with pytest.raises(CutError):
+            party.hear(Said, LONG_S)
+
+
+def test_a_command_that_gives_no_answer_is_told_to_flush(tmp_path: Path) -> None:
+    with (
+        client("sleep 5", tmp_path) as party,
+        pytest.raises(EnvironmentNotReadyError, match="and flush it"),
+    ):
+        party.hear(Said, 0.2)
+
+
+def test_an_answer_that_came_with_the_one_before_is_heard_at_once(tmp_path: Path) -> None:
+    with client("echo ok; echo no; sleep 5", tmp_path) as party:
+        assert [party.hear(Said, LONG_S).ok, party.hear(Said, LONG_S).ok] == [True, False]
+
+
+def test_the_end_of_a_command_ends_what_it_has_started(tmp_path: Path) -> None:
+    with client("sleep 60 & echo $!; wait", tmp_path) as party:
+        pid = int(party.read_line(LONG_S))
+        assert is_alive(pid)
+    wait_until(lambda: not is_alive(pid), 5.0, "what a client had started outlived it")
+
+
+def test_the_cpu_of_what_a_command_has_started_counts(tmp_path: Path) -> None:
+    with client("while :; do :; done & wait", tmp_path) as party:
+        wait_until(lambda: _cpu_s([party]) > 0.1, 20.0, "no CPU was counted")
+
+
+def test_a_lock_that_hangs_while_it_is_free_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging:
+        def acquire(self) -> Said:
+            raise HangsError("no answer within 8 s")
+
+    monkeypatch.setattr(JudgeStage, "party", lambda _stage: Hanging())
+    stage = object.__new__(JudgeStage)
+    stage.name = "mine.py"
+    with pytest.raises(UsageError, match=r"mine\.py hangs while nobody else has its lock"):
+        stage.learn()
+
+
+def test_modules_on_the_users_own_path_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/the/users/own")
+    path = driver_of(Subject("package:lock", "package:lock")).environment["PYTHONPATH"]
+    assert path.split(os.pathsep)[-1] == "/the/users/own"
