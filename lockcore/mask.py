@@ -63,6 +63,11 @@ _HOST = re.compile(r"[\w.%-]*")
 # A secret that looks like a word or a number of a sentence.
 _ORDINARY = re.compile(r"[a-zA-Z_.:-]+|[\d.:]+")
 _SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
+# The same in an argument that is a command line itself.
+_SECRET_OPTION_WITHIN = re.compile(
+    r"((?<=\s)--?[a-z-]*(?:pass|secret|token)[a-z-]*(?:=|\s+))('[^']*'|\"[^\"]*\"|\S+)",
+    re.IGNORECASE,
+)
 
 
 def shown(url: object) -> str:
@@ -257,6 +262,7 @@ def masked_command(arguments: Sequence[str]) -> list[str]:
         elif option and option[2]:
             masked.append(f"{option[1]}={HIDDEN}")
         else:
+            value = _SECRET_OPTION_WITHIN.sub(rf"\1{HIDDEN}", value)
             masked.append(name + equals + (shown(value) if "://" in value else value))
         hide_next = bool(option and not option[2]) and not hide_next
     return masked

@@ -158,6 +158,12 @@ def test_secrets_do_not_stay_in_the_command() -> None:
     assert len(masked) == len(command)
 
 
+def test_an_argument_that_is_a_command_line_itself_is_masked() -> None:
+    command = "node lock.mjs --password=hunter2 --token 'hunter2 x' redis://a:hunter2@db --users 3"
+    shown_command = "node lock.mjs --password=*** --token *** redis://a:***@db --users 3"
+    assert masked_command(["judge", command]) == ["judge", shown_command]
+
+
 def test_what_is_masked_stays_as_it_is_when_it_is_masked_again() -> None:
     once = Mask()("see redis://ann:hunter2@db:7000/3, redis://:hunter2@[::1]:1 and bob:hunter2@db")
     assert "ann:***@db:7000/3" in once

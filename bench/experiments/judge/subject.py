@@ -28,6 +28,7 @@ from typing import Any
 
 from bench.errors import UsageError
 from bench.experiments.audit.clients.lock import ClientOrder, Lock, value
+from lockcore.bench import masked_command
 
 FUNCTION = "lock"
 SHAPE = (
@@ -38,8 +39,8 @@ SHAPE = (
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A lock. `typed`: as it was named; `text`: the same with a file's whole path; `command`: its
-    words, empty where it is Python."""
+    """A lock. `typed`: as it was named, without secrets; `text`: the same with a file's whole path;
+    `command`: its words, empty where it is Python."""
 
     typed: str
     text: str
@@ -67,12 +68,13 @@ def read_subject(text: str) -> Subject:
         )
     if len(words) == 1 and ":" in text and "/" not in text:
         return Subject(text, text)
+    (shown,) = masked_command([text])
     if not words or shutil.which(words[0]) is None:
         raise UsageError(
-            f"{text!r} is no file that ends in .py, no package.module:object, and no command that "
+            f"{shown!r} is no file that ends in .py, no package.module:object, and no command that "
             "can be found"
         )
-    return Subject(text, text, tuple(_absolute(word) for word in words))
+    return Subject(shown, shown, tuple(_absolute(word) for word in words))
 
 
 def _absolute(word: str) -> str:

@@ -145,6 +145,18 @@ def test_a_module_and_a_command_are_told_apart() -> None:
     assert read_subject("sh -c cat").command == ("sh", "-c", "cat")
 
 
+def test_a_command_is_shown_without_its_secrets() -> None:
+    subject = read_subject("sh -c cat --password=hunter2 --token 'a b' redis://ann:s3cr3t@h:1/0")
+    shown = "sh -c cat --password=*** --token *** redis://ann:***@h:1/0"
+    assert (subject.typed, subject.text) == (shown, shown)
+    assert subject.command[-4:] == (
+        "--password=hunter2",
+        "--token",
+        "a b",
+        "redis://ann:s3cr3t@h:1/0",
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
