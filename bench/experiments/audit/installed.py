@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 
 from bench.experiments.audit.libraries import HERE, LibraryEntry, LibraryWords
@@ -176,9 +177,17 @@ def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
     """Run it in `folder`; why that failed, "" if it did not. `cut` kills it.
 
     It has a session of its own. A SIGINT may come to our process alone, so the programs that pip or
-    cargo start are killed by us, as a group.
+    cargo start are killed by us, as a group. Killed programs leave their temporary files, which
+    therefore have a folder of their own.
     """
-    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+    with TemporaryDirectory(prefix="lockbench-install-", ignore_cleanup_errors=True) as scratch:
+        settings = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local", "TMPDIR": scratch}
+        return _called(command, folder, {**os.environ, **settings}, cut)
+
+
+def _called(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], cut: Event
+) -> str:
     program = Path(command[0]).name
     deadline_s = time.monotonic() + INSTALL_S
     try:

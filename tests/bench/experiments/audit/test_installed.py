@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -54,6 +55,22 @@ def test_an_installation_that_is_cut_ends_with_all_that_it_started(tmp_path: Pat
     while _runs(pid) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert not _runs(pid)
+
+
+def test_an_installation_that_is_cut_leaves_no_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    cut = threading.Event()
+    threading.Timer(0.5, cut.set).start()
+    script = f"mktemp -d; touch {tmp_path}/made; sleep 60"
+    reason = installed._call(["sh", "-c", script], tmp_path, cut)
+    assert reason == "sh was cut short"
+    assert (tmp_path / "made").exists()
+    assert list(temporary.iterdir()) == []
 
 
 def _runs(pid: int) -> bool:
