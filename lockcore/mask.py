@@ -263,6 +263,10 @@ def masked_command(arguments: Sequence[str]) -> list[str]:
             masked.append(f"{option[1]}={HIDDEN}")
         else:
             value = _SECRET_OPTION_WITHIN.sub(rf"\1{HIDDEN}", value)
-            masked.append(name + equals + (shown(value) if "://" in value else value))
+            before, mark, _ = value.partition("://")
+            if mark:
+                # Behind other words a URL ends at a space, and more words may follow.
+                value = _urls_shown(value) if " " in before else shown(value)
+            masked.append(name + equals + value)
         hide_next = bool(option and not option[2]) and not hide_next
     return masked
