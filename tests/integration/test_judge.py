@@ -146,6 +146,15 @@ def test_a_semaphore_that_lets_one_in_too_many_is_found(
     assert row.verdict in words | {"not known"}, row
 
 
+def test_a_command_runs_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside.txt").write_text("here", "utf-8")
+    path = tmp_path / "command.py"
+    path.write_text("open('beside.txt').close()\n" + textwrap.dedent(COMMAND), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    rows = judged(f"{sys.executable} command.py", "body-without-lock")
+    assert rows["body-without-lock"].verdict == "not applicable", rows
+
+
 def test_a_command_is_judged_by_two_lines(tmp_path: Path) -> None:
     path = tmp_path / "command.py"
     path.write_text(textwrap.dedent(COMMAND), "utf-8")

@@ -144,6 +144,10 @@ class JudgeStage(Stage):
 
     # -- its clients -------------------------------------------------------------------------------
 
+    def party(self) -> Party:
+        """One more client, where the lock was named: a command may open files beside itself."""
+        return self._party({}, Path.cwd())
+
     def party_behind_proxy(self) -> Party:
         """One more client, with proxies between it and the servers."""
         if self._proxies is None:
