@@ -8,7 +8,6 @@ from msgspec import structs
 
 from bench.errors import UsageError
 from bench.experiments.durability.command import crash_plan_of
-from bench.experiments.durability.cut import append_only_files, keys_in
 from bench.experiments.durability.loss_experiment import export_crashes
 from bench.experiments.durability.loss_judge import CutFacts, cells, judge_crash
 from bench.experiments.durability.loss_plan import (
@@ -127,24 +126,6 @@ def test_going_on_with_another_plan_is_refused(tmp_path: Path) -> None:
 def test_what_is_wrong_is_refused_before_anything_starts(options, complaint, capsys) -> None:
     assert execute(["crash", *options]) == 2
     assert complaint in capsys.readouterr().err
-
-
-def test_only_whole_commands_of_an_append_only_file_count(tmp_path: Path) -> None:
-    def command(*words: str) -> bytes:
-        return f"*{len(words)}\r\n".encode() + b"".join(
-            f"${len(word)}\r\n{word}\r\n".encode() for word in words
-        )
-
-    content = (
-        command("SELECT", "0") + command("SET", "a", "1", "PXAT", "9") + command("set", "b", "1")
-    )
-    content += command("DEL", "a") + command("SET", "c", "1", "PXAT", "9")
-    assert keys_in([content]) == {"b", "c"}
-    assert keys_in([content[:-3]]) == {"b"}
-    assert keys_in([content + b"\x00\x00"]) == {"b", "c"}
-    for name in ("x.aof.1.base.rdb", "x.aof.1.base.aof", "x.aof.2.incr.aof", "x.aof.manifest"):
-        (tmp_path / name).touch()
-    assert [path.name for path in append_only_files(tmp_path)] == ["x.aof.2.incr.aof"]
 
 
 def test_the_verdict_is_the_worst_and_names_its_rows() -> None:
