@@ -103,7 +103,7 @@ BARS: tuple[Beside, ...] = (
         if one.bar
     ),
     (f"{CORE}: cycles/s ÷ replay's", CORE, REPLAY, "cycles_per_s", truediv, 0.67),
-    (f"{RUN}: cycles/s ÷ replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.58),
+    (f"{RUN}: cycles/s ÷ replay's", RUN, REPLAY, "cycles_per_s", truediv, 0.5),
     (f"{RUN}: client CPU ÷ that of {CORE}", RUN, CORE, "client_us", truediv, 2.0),
     # This figure stands by itself, without a second row.
     (f"{RUN}: cores beside its load", RUN, "", "beside_ratio", truediv, 0.05),
