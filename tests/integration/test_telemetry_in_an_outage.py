@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +25,11 @@ OUTAGE_S = 12.0
 KILLED_S = 13.0
 # of the pages, or a machine is too busy for the exporter to tell anything
 FRESH = 0.8
+# A gauge that is gone for so long begins the five seconds of the alert anew.
+GAP_S = 1.0
+# so long the gauge must be there on end, or the alert cannot be expected: its 5 s, two scrapes, two
+# evaluations
+FIRES_S = 9.0
 # two intervals until a note is old, the same for a snapshot, one for a busy machine
 NOTICED_S = 5.0
 SCENARIO = f"""
@@ -128,6 +134,17 @@ class WatchedRun:
         return news
 
 
+def longest_stretch(pages: list[Page]) -> float:
+    """For how long (s) the pages followed each other without a gap, at most."""
+    longest_s = 0.0
+    begun_s = pages[0].at_s
+    for one, following in pairwise(pages):
+        if following.at_s - one.at_s > GAP_S:
+            begun_s = following.at_s
+        longest_s = max(longest_s, following.at_s - begun_s)
+    return longest_s
+
+
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedRun]:
     """One run, and its page about five times a second."""
@@ -197,7 +214,9 @@ def test_the_alert_of_a_lost_quorum_fires_and_ends(watched: WatchedRun) -> None:
     if not watched.has_prometheus:
         pytest.skip("Prometheus is missing (Debian: prometheus)")
     assert not watched.pages[0].fired
-    assert watched.between(0.0, OUTAGE_S)
+    told_s = longest_stretch(watched.between(0.0, OUTAGE_S))
+    if not any(page.fired for page in watched.pages) and told_s < FIRES_S:
+        pytest.skip(f"not known here: the exporter told something for {told_s:.1f} s on end")
     assert any(page.fired for page in watched.pages)
     assert not watched.pages[-1].fired
 
