@@ -132,9 +132,17 @@ def test_a_lock_in_memory_lets_each_process_in(tmp_path: Path) -> None:
 
 
 def test_a_lock_without_a_ttl_blocks_everybody_for_ever(tmp_path: Path) -> None:
-    rows = judged(written(tmp_path, "endless"), "exception-in-body", "renewal")
+    rows = judged(written(tmp_path, "endless"), "exception-in-body", "renewal", "sigkill")
     assert rows["exception-in-body"].verdict in ("does not", "not known"), rows
     assert rows["renewal"].verdict == "not applicable", rows
+    assert rows["sigkill"].verdict in ("does not", "not known"), rows
+
+
+def test_a_semaphore_is_not_asked_what_only_a_mutex_can_answer(tmp_path: Path) -> None:
+    """A second holder is no fault there."""
+    lock = f"{written(tmp_path, 'semaphore')}:right"
+    rows = judged(lock, "body-without-lock", "release-after-expiry", "sigkill", capacity=2)
+    assert {row.verdict for row in rows.values()} == {"not applicable"}, rows
 
 
 @pytest.mark.parametrize(("name", "words"), [("right", {"holds"}), ("wrong", {"does not"})])

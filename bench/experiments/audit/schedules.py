@@ -40,6 +40,10 @@ class UnmetError(Exception):
     """What did not come about, without which a schedule says nothing."""
 
 
+class OutlivedError(UnmetError):
+    """A client had its answer only when the lease of the other one had ended."""
+
+
 Course = Callable[[Stage], str]
 
 
@@ -245,7 +249,8 @@ def _taken(stage: Stage, before: Sequence[str | None], holder: Party, fault: str
 
 def _need_held(holder: Party) -> None:
     """A busy machine may take longer than a TTL."""
-    need(monotonic_ns() < holder.until_ns, "the lock was still held")
+    if monotonic_ns() >= holder.until_ns:
+        raise OutlivedError("the lock was still held")
 
 
 def _in_time(client: Party) -> str:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from bench.errors import BenchError, EnvironmentNotReadyError
 from bench.experiments.audit.installed import ours
 from bench.experiments.audit.party import CutError, HangsError, NotApplicableError
-from bench.experiments.audit.schedules import UnmetError
+from bench.experiments.audit.schedules import OutlivedError, UnmetError
 from bench.experiments.audit.stage import Stage
 from bench.experiments.judge.judge import CONTENTION, judge_rows
 from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult, WaitingCost
@@ -40,8 +40,6 @@ from lockcore.clock import NS_PER_S
 
 # so many rows per core play at once: they mostly wait
 AT_ONCE = 4
-# rows of which one play says little
-REPEATED = 3
 # hand-offs that a 99th percentile takes
 LEAST_P99 = 1000
 BESIDE = ("redis-py Lock", "lockcore threads")
@@ -200,6 +198,8 @@ def _played(stage: JudgeStage, row: JudgeRow) -> tuple[JudgedWord, RowFinding]:
         return "not applicable", RowFinding(remark=f"it takes {row.least} servers; see --instances")
     if not any(stage.lock_keys) and row.name != CONTENTION:
         return "not applicable", RowFinding(remark="a lease makes no key on these servers")
+    if row.for_one_holder and stage.capacity > 1:
+        return "not applicable", RowFinding(remark="it takes a lock that one client may hold")
     try:
         stage.clear()
         try:
@@ -212,7 +212,7 @@ def _played(stage: JudgeStage, row: JudgeRow) -> tuple[JudgedWord, RowFinding]:
     except NotApplicableError as error:
         return "not applicable", RowFinding(remark=str(error))
     except UnmetError as error:
-        if row.may_wait and stage.has_waited():
+        if isinstance(error, OutlivedError) and row.may_wait and stage.has_waited():
             return "holds", RowFinding(remark="the other client waited until the lock had ended")
         return "not known", RowFinding(remark=f"did not come about: {error}")
     except CutError:

@@ -51,6 +51,8 @@ def row(verdict: JudgedWord, *, is_safety: bool = False) -> JudgedRow:
         ([OTHER], "NOT KNOWN", 4),
         ([], "NOT KNOWN", 4),
         ([FEW, OTHER], "NOT KNOWN", 4),
+        # leases that another row says it tested
+        ([FEW, replace(OTHER, tested=1_000)], "NOT KNOWN", 4),
         ([replace(CONTENDED, verdict="told")], "NOT KNOWN", 4),
     ],
 )
