@@ -76,9 +76,9 @@ def audit(*cells: tuple[str, CellWord]) -> Verdict:
 def own_lock(tested: int, *others: JudgedWord) -> Verdict:
     """What is said of a lock with so many tested leases, and other rows with these words."""
     contended = JudgedRow(
-        group="?", name=CONTENTION, question="?", is_safety=True, verdict="holds", tested=tested
+        group="?", topic=CONTENTION, question="?", is_safety=True, verdict="holds", tested=tested
     )
-    rows = [structs.replace(contended, name="?", verdict=word, tested=0) for word in others]
+    rows = [structs.replace(contended, topic="?", verdict=word, tested=0) for word in others]
     return judge_lock([contended, *rows])
 
 

@@ -101,7 +101,7 @@ def judged(lock: str, *names: str, capacity: int = 1) -> dict[str, JudgedRow]:
     plan = JudgePlan(read_subject(lock), 1, capacity, 1.0, 1, rows, with_costs=False)
     playing = _Questioning(plan, find_server(None), lambda _text: None)
     playing.run()
-    return {row.name: row for row in playing.rows}
+    return {row.topic: row for row in playing.rows}
 
 
 def written(folder: Path, name: str) -> str:

@@ -91,7 +91,7 @@ def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult
 
 
 def _place(plan: JudgePlan, row: JudgedRow) -> int:
-    return [one.name for one in plan.rows].index(row.name)
+    return [one.name for one in plan.rows].index(row.topic)
 
 
 class _Questioning:
@@ -132,8 +132,8 @@ class _Questioning:
         rows = {row.name: row for row in self._plan.rows}
         for index, judged in enumerate(self.rows):
             if judged.verdict == "not known":
-                self._show(f"again, alone: {judged.name}")
-                self.rows[index] = self._play(rows[judged.name])
+                self._show(f"again, alone: {judged.topic}")
+                self.rows[index] = self._play(rows[judged.topic])
         for row in self._plan.rows:
             if row.name in ALONE:
                 self._show(row.name)
@@ -166,7 +166,7 @@ class _Questioning:
             course = tuple(stage.course) if word in ("does not", "not known") else ()
         return JudgedRow(
             group=row.group,
-            name=row.name,
+            topic=row.name,
             question=row.question,
             is_safety=row.is_safety,
             verdict=word,

@@ -25,7 +25,7 @@ def judge_rows(rows: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdi
         words.NOT_KNOWN: [_sentence(row) for row in rows if row.verdict == "not known"],
         words.INTERRUPTED: [f"interrupted after {len(rows)} rows"] if interrupted else [],
     }
-    tested = sum(row.tested for row in rows if row.name == CONTENTION and row.verdict == "holds")
+    tested = sum(row.tested for row in rows if row.topic == CONTENTION and row.verdict == "holds")
     evidence = [
         Evidence("rows that hold", sum(row.verdict == "holds" for row in rows)),
         Evidence("leases tested under contention", tested, words.TESTED_LEAST),
@@ -34,7 +34,7 @@ def judge_rows(rows: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdi
 
 
 def _sentence(row: JudgedRow) -> str:
-    return f"{row.name}: {row.happened}"
+    return f"{row.topic}: {row.happened}"
 
 
 def earned(result: JudgeResult) -> JudgeResult:

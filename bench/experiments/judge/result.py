@@ -27,7 +27,7 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     """One thing that was asked of the lock."""
 
     group: Annotated[str, says("what the row is about")]
-    name: Annotated[str, says("of the row")]
+    topic: Annotated[str, says("the name of the row")]
     question: Annotated[str, says("the fault that the row looks for")]
     is_safety: Annotated[bool, says("a fault means that two clients had the lock, or could")]
     verdict: Annotated[

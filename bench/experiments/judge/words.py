@@ -89,13 +89,13 @@ def _headline(result: JudgeResult) -> str:
     broken = [row for row in result.rows if row.verdict == "does not"]
     worst = next((row for row in broken if row.is_safety), next(iter(broken), None))
     tally = " · ".join(f"{counts[word]} {text}" for word, text in _TALLY.items() if counts[word])
-    first = f"{worst.name} does not hold; " if worst else ""
+    first = f"{worst.topic} does not hold; " if worst else ""
     return f"{result.lock}: {first}{tally}"
 
 
 def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
     """The figures at the head of the page."""
-    figures = {(row.name, one.name): one.value for row in result.rows for one in row.figures}
+    figures = {(row.topic, one.name): one.value for row in result.rows for one in row.figures}
     at_once = figures.get(("contention", "at once"))
     if at_once is not None:
         yield KeyFigure("holders at once", f"{at_once:.0f}", f"{result.capacity} may")
@@ -113,7 +113,7 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
     head = ("about", "row", "word", "what happened")
     above = [""] + [row.group for row in result.rows]
     rows = tuple(
-        ("" if row.group == group else row.group, row.name, row.verdict, row.happened)
+        ("" if row.group == group else row.group, row.topic, row.verdict, row.happened)
         for group, row in zip(above, result.rows, strict=False)
     )
     yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=_STYLES)
@@ -126,9 +126,9 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
 
 def _advice(result: JudgeResult) -> Iterator[tuple[str, str]]:
     """What to change, once for each sentence."""
-    broken = [row for row in result.rows if row.verdict == "does not" and row.name in ADVICE]
-    for text in dict.fromkeys(ADVICE[row.name] for row in broken):
-        names = ", ".join(row.name for row in broken if ADVICE[row.name] == text)
+    broken = [row for row in result.rows if row.verdict == "does not" and row.topic in ADVICE]
+    for text in dict.fromkeys(ADVICE[row.topic] for row in broken):
+        names = ", ".join(row.topic for row in broken if ADVICE[row.topic] == text)
         yield "change", f"{text} ({names})"
 
 
@@ -138,7 +138,7 @@ def _limits(result: JudgeResult) -> Iterator[tuple[str, str]]:
         yield "beware", "a lease makes no key on these servers: the lock does not ask them"
     for row in result.rows:
         if row.verdict == "not applicable":
-            yield "not tried", f"{row.name}: {row.happened}"
+            yield "not tried", f"{row.topic}: {row.happened}"
     yield (
         "not tried",
         "fail-over to a replica, eviction, load over several hosts, simulated schedules",
@@ -151,7 +151,7 @@ def evidence(result: JudgeResult) -> tuple[Part, ...]:
 
 
 def _course(row: JudgedRow) -> Part:
-    return table_of(CourseStep, row.name, f"{row.question}: {row.happened}", row.course)
+    return table_of(CourseStep, row.topic, f"{row.question}: {row.happened}", row.course)
 
 
 def suite(result: JudgeResult) -> Suite:
@@ -163,5 +163,5 @@ def suite(result: JudgeResult) -> Suite:
         if row.verdict == "does not":
             status = words.VIOLATED.status if row.is_safety else words.FAIL.status
         if status is not None:
-            cases.append(Case(row.name, status, row.happened))
+            cases.append(Case(row.topic, status, row.happened))
     return suite_of(result, cases, {"lock": result.lock})

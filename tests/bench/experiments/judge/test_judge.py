@@ -13,7 +13,7 @@ from bench.measure.section import typed
 
 CONTENDED = JudgedRow(
     group="mutual exclusion",
-    name=CONTENTION,
+    topic=CONTENTION,
     question="two holders at once",
     is_safety=True,
     verdict="holds",
@@ -22,7 +22,7 @@ CONTENDED = JudgedRow(
     tested=100,
 )
 FEW = replace(CONTENDED, tested=99)
-OTHER = replace(CONTENDED, name="late-set", is_safety=False, tested=0)
+OTHER = replace(CONTENDED, topic="late-set", is_safety=False, tested=0)
 
 
 def row(verdict: JudgedWord, *, is_safety: bool = False) -> JudgedRow:
