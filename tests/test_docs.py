@@ -21,6 +21,8 @@ PAGES = [
     ROOT / "README.md",
     *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md"))),
 ]
+# Its examples stand on each other: tests/integration/test_tutorial.py follows it.
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 # a remark, a pipe, a file: not the command's
 LATER = re.compile(r"\s{2,}#.*|\s\|\s.*|\s>\s.*|\s&&\s.*")
 # a drawing or a place left open, not a command
@@ -225,7 +227,12 @@ def fleet():
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("page", "code"),
-    [(str(page.relative_to(ROOT)), code) for page in PAGES for code in blocks(page, "python")],
+    [
+        (str(page.relative_to(ROOT)), code)
+        for page in PAGES
+        if page != TUTORIAL
+        for code in blocks(page, "python")
+    ],
     ids=lambda value: value if value.endswith(".md") else None,
 )
 def test_a_python_example_of_a_page_works(page: str, code: str, fleet, tmp_path: Path) -> None:
