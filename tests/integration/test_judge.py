@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UsageError
+from bench.experiments.judge.contention import contend
 from bench.experiments.judge.experiment import JudgePlan, _Questioning
 from bench.experiments.judge.result import JudgedRow
-from bench.experiments.judge.rows import BY_NAME, contend
+from bench.experiments.judge.rows import BY_NAME
 from bench.experiments.judge.stage import JudgeStage
 from bench.experiments.judge.subject import read_subject
 from bench.topology.server import find_server

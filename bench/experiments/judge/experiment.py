@@ -20,16 +20,11 @@ from bench.experiments.audit.installed import ours
 from bench.experiments.audit.party import CutError, HangsError, NotApplicableError
 from bench.experiments.audit.schedules import OutlivedError, UnmetError
 from bench.experiments.audit.stage import Stage
+from bench.experiments.judge.contention import CALLERS, ContendedLoad, contend
 from bench.experiments.judge.judge import CONTENTION, judge_rows
 from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult, WaitingCost
-from bench.experiments.judge.rows import (
-    CALLERS,
-    ROWS,
-    ContendedLoad,
-    JudgeRow,
-    RowFinding,
-    contend,
-)
+from bench.experiments.judge.row import JudgeRow, RowFinding
+from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.stage import JudgeStage
 from bench.experiments.judge.subject import Subject
 from bench.measure.run_result import OwnFleet

@@ -6,9 +6,11 @@ from typing import Any, cast
 import pytest
 
 from bench.experiments.audit.schedules import OutlivedError, UnmetError
-from bench.experiments.judge import rows as rows_module
+from bench.experiments.judge import contention as contention_module
+from bench.experiments.judge.contention import ContendedLoad, contention
 from bench.experiments.judge.experiment import _played
-from bench.experiments.judge.rows import ROWS, ContendedLoad, JudgeRow, RowFinding, contention
+from bench.experiments.judge.row import JudgeRow, RowFinding
+from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 
@@ -65,5 +67,5 @@ def test_two_holders_are_not_forgotten_because_few_leases_were_tested(
         release_sent_ns=50,
     )
     loads = [ContendedLoad([[lease], [lease]], 1.0, 0, 0.0), ContendedLoad([[lease]], 1.0, 0, 0.0)]
-    monkeypatch.setattr(rows_module, "contend", lambda *_words: loads.pop(0))
+    monkeypatch.setattr(contention_module, "contend", lambda *_words: loads.pop(0))
     assert contention(stage_of()).wrong == "2 processes held the lock at once, and one may"

@@ -1,6 +1,6 @@
 """How many held a lock at once, and how many leases were tested."""
 
-from bench.experiments.judge.rows import ContendedLoad, leases_tested, most_at_once
+from bench.experiments.judge.contention import ContendedLoad, leases_tested, most_at_once
 from bench.measure.record import OperationFacts
 
 

@@ -1,0 +1,174 @@
+"""Several processes want one lock: *a stage → leases, how many at once, how many were tested*.
+
+Rules: times are the judge's own. They are taken after a grant was heard and before a release is
+sent, so they only shrink a lease.
+"""
+
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import psutil
+
+from bench.errors import EnvironmentNotReadyError
+from bench.experiments.audit.party import CutError, HangsError, Party
+from bench.experiments.audit.schedules import need
+from bench.experiments.audit.stage import Stage
+from bench.experiments.judge.result import RowFigure
+from bench.experiments.judge.row import RowFinding
+from bench.experiments.judge.stage import JudgeStage
+from bench.measure.record import OperationFacts
+from bench.measure.verdict import TESTED_LEAST
+from bench.run.own_lock import commands_between
+from bench.topology.probe import info_snapshot
+
+CALLERS = 4
+HOLD_S = 0.002
+# a slow lock is loaded so much longer
+LONGER = 5
+# a caller that was refused asks again after this time
+REST_S = 0.02
+
+
+@dataclass(slots=True)
+class ContendedLoad:
+    """What callers did that all wanted one lock. `cpu_s`: of all their processes."""
+
+    operations: list[list[OperationFacts]]
+    seconds: float
+    commands: int
+    cpu_s: float
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def leases(self) -> list[OperationFacts]:
+        """All leases, by the time of their grant."""
+        return sorted(
+            (one for own in self.operations for one in own if one.granted_ns),
+            key=lambda one: one.granted_ns,
+        )
+
+
+def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> ContendedLoad:
+    """Have `callers` processes lock one name, hold it for 2 ms and give it back, for `seconds`."""
+    parties = [stage.party() for _ in range(callers)]
+    for party in parties:
+        party.note = lambda _step: None
+    stage.note(f"{callers} processes want one lock for {seconds:g} s and hold it for 2 ms each")
+    errors: list[str] = []
+    deadline_s = time.monotonic() + seconds
+
+    def call(party: Party) -> None:
+        try:
+            while time.monotonic() < deadline_s:
+                reply = party.acquire()
+                if not reply.ok:
+                    time.sleep(REST_S)
+                    continue
+                time.sleep(HOLD_S)
+                if error := party.release().error:
+                    errors.append(error)
+        except (HangsError, EnvironmentNotReadyError) as error:
+            errors.append(str(error))
+        except CutError:
+            pass
+
+    before = info_snapshot(stage.fleet.urls)
+    cpu_s = _cpu_s(parties)
+    threads = [threading.Thread(target=call, args=(party,)) for party in parties]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        # The callers must not ask clients that are closed.
+        stage.cut()
+        for thread in threads:
+            thread.join()
+        raise
+    return ContendedLoad(
+        [party.operations for party in parties],
+        seconds,
+        sum(commands_between(before, info_snapshot(stage.fleet.urls))),
+        _cpu_s(parties) - cpu_s,
+        errors,
+    )
+
+
+def _cpu_s(parties: Sequence[Party]) -> float:
+    """CPU time of the clients, of what they have started, and of what has ended below them."""
+    total = 0.0
+    for party in parties:
+        if not party.ended:
+            client = psutil.Process(party.process.pid)
+            for one in (client, *client.children(recursive=True)):
+                # A child may end between the two looks.
+                with suppress(psutil.NoSuchProcess):
+                    total += sum(one.cpu_times()[:4])
+    return total
+
+
+def most_at_once(leases: Sequence[OperationFacts]) -> int:
+    """How many held the lock at one moment, at most. A lease that was not given back counts until
+    it ended."""
+    events = []
+    for lease in leases:
+        events.append((lease.granted_ns, 1))
+        events.append((lease.release_sent_ns or lease.valid_until_ns, -1))
+    most = count = 0
+    # Who leaves at the time of a grant has left.
+    for _, change in sorted(events):
+        count += change
+        most = max(most, count)
+    return most
+
+
+def leases_tested(contention: ContendedLoad) -> int:
+    """How many leases were held while another process was asking for the lock."""
+    count = 0
+    for number, own in enumerate(contention.operations):
+        others = [
+            one
+            for other, ones in enumerate(contention.operations)
+            if other != number
+            for one in ones
+        ]
+        begun = sorted(one.attempt_ns for one in others)
+        ended = sorted(one.ended_ns for one in others)
+        for lease in own:
+            if not lease.granted_ns or not lease.release_sent_ns:
+                continue
+            middle = (lease.granted_ns + lease.release_sent_ns) // 2
+            count += bisect_right(begun, middle) > bisect_left(ended, middle)
+    return count
+
+
+def contention(stage: JudgeStage) -> RowFinding:
+    """Four processes want one lock."""
+    seen = contend(stage, stage.seconds, stage.capacity + CALLERS - 1)
+    is_broken = most_at_once(seen.leases) > stage.capacity
+    if leases_tested(seen) < TESTED_LEAST and not is_broken:
+        stage.end_parties()
+        seen = contend(stage, LONGER * stage.seconds, stage.capacity + CALLERS - 1)
+    most = most_at_once(seen.leases)
+    tests = leases_tested(seen)
+    figures = (
+        RowFigure("leases", float(len(seen.leases)), ""),
+        RowFigure("at once", float(most), ""),
+    )
+    if most > stage.capacity:
+        allowed = "one" if stage.capacity == 1 else str(stage.capacity)
+        return RowFinding(
+            f"{most} processes held the lock at once, and {allowed} may", figures=figures
+        )
+    need(
+        tests >= TESTED_LEAST,
+        f"{TESTED_LEAST} leases were held while another process asked; there were {tests}"
+        + (f", and the lock raised {seen.errors[0]!r}" if seen.errors else ""),
+    )
+    remark = f"never more than {most} of {len(seen.operations)} at once, in {tests:,} tested leases"
+    return RowFinding(remark=remark, tested=tests, figures=figures)

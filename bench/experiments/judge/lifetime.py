@@ -1,0 +1,124 @@
+"""How long a lock outlives its holder: *a stage → how many renewals may fail, and when the next
+client has it*."""
+
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+from bench.experiments.audit.party import HangsError, Party
+from bench.experiments.audit.schedules import need
+from bench.experiments.judge.contention import REST_S
+from bench.experiments.judge.result import RowFigure, seconds_text
+from bench.experiments.judge.row import Play, RowFinding
+from bench.experiments.judge.stage import JudgeStage
+from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
+
+# between two looks at the time to live of a key
+LOOK_S = 0.01
+# so much longer than a takeover may take a client is waited for
+GRANT_S = 10.0
+
+
+def renewal(stage: JudgeStage) -> RowFinding:
+    """One client holds the lock, and the time to live of its keys is watched."""
+    ttl_ms = stage.require_ttl()
+    holder = stage.party()
+    need(holder.acquire().ok, "the client was granted")
+    times = _renewals(stage, ttl_ms)
+    if not times:
+        remark = (
+            f"it does not renew: a lease ends {seconds_text(ttl_ms)} after its grant, work or not"
+        )
+        return RowFinding(remark=remark, figures=(RowFigure("renewals that may fail", 0.0, ""),))
+    every_ms = statistics.median(b - a for a, b in pairwise([0.0, *times]))
+    may_fail = max(0, int((ttl_ms - 1) // every_ms) - 1)
+    figures = (
+        RowFigure("renewal every", every_ms / 1000, "s"),
+        RowFigure("renewals that may fail", float(may_fail), ""),
+    )
+    lost = "renewal" if may_fail == 1 else "renewals"
+    remark = (
+        f"it renews every {every_ms / 1000:.2g} s a lease of {seconds_text(ttl_ms)}: {may_fail} "
+        f"{lost} in a row may fail, one more lets a second holder in"
+    )
+    if not may_fail:
+        return RowFinding(f"{remark}: renew at least three times in a TTL", figures=figures)
+    # A holder that stands still for k renewals and a half has lost k of them.
+    holder.pause()
+    time.sleep((may_fail + 0.5) * every_ms / 1000)
+    kept = any(stage.keys())
+    holder.resume()
+    need(kept, f"its keys were there after {may_fail} lost {lost}")
+    return RowFinding(remark=remark, figures=figures)
+
+
+def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
+    """When (ms after now) the time to live of the lock's keys grew, within one TTL and a half."""
+    begun_ns = monotonic_ns()
+    times = []
+    last_ms = stage.left_ms()
+    while (now_ms := (monotonic_ns() - begun_ns) / NS_PER_MS) < 1.5 * ttl_ms:
+        left_ms = stage.left_ms()
+        if left_ms < -1 and last_ms < -1:
+            break
+        if left_ms > last_ms + 5:
+            times.append(now_ms)
+        last_ms = left_ms
+        stage.rest(LOOK_S)
+    return times
+
+
+def takeover(how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False) -> Play:
+    """A row: the holder ends as `end` does it, and the next clients wait for the lock."""
+
+    def play(stage: JudgeStage) -> RowFinding:
+        ttl_ms = stage.ttl_ms if stage.ttl_ms is not None else 0
+        if ttl_ms:
+            stage.require_ttl()
+        holder = stage.party_behind_proxy() if proxied else stage.party()
+        other = stage.party()
+        need(holder.acquire().ok, "the first client was granted")
+        end(stage, holder)
+        ended_ns = monotonic_ns()
+        patience_s = 2 * ttl_ms / 1000 + 5
+        while monotonic_ns() - ended_ns < patience_s * NS_PER_S:
+            other.begin_acquire()
+            try:
+                reply = other.acquired(patience_s + GRANT_S)
+            except HangsError:
+                break
+            if reply.ok:
+                took_s = (other.operations[-1].granted_ns - ended_ns) / NS_PER_S
+                figures = (RowFigure("takeover", took_s, "s"),)
+                beside = f", with a TTL of {seconds_text(ttl_ms)}" if ttl_ms else ""
+                return RowFinding(
+                    remark=f"the next client has it after {took_s:.2f} s{beside}", figures=figures
+                )
+            stage.rest(REST_S)
+        return RowFinding(f"{patience_s:.0f} s after its holder {how} nobody else gets the lock")
+
+    return play
+
+
+def terminate(stage: JudgeStage, party: Party) -> None:
+    """End the holder as an orchestrator does."""
+    party.signal(signal.SIGTERM)
+    stage.note("SIGTERM", "A")
+
+
+def kill(stage: JudgeStage, party: Party) -> None:
+    """End the holder at once."""
+    party.signal(signal.SIGKILL)
+    stage.note("SIGKILL", "A")
+
+
+def freeze(_stage: JudgeStage, party: Party) -> None:
+    """Have the holder stand still."""
+    party.pause()
+
+
+def cut(stage: JudgeStage, _party: Party) -> None:
+    """Take the network from the holder."""
+    stage.cut_network()
