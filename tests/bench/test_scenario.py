@@ -157,7 +157,7 @@ REFUSALS = [
     ("targets = []", "the list is empty"),
     (
         "targets = ['localhost:6379']",
-        "'localhost:6379' is not an instance URL; use redis://host:port",
+        "'localhost:6379' is not an instance URL: use redis://host:port",
     ),
     (
         "targets = ['redis://a:99999']",

@@ -151,12 +151,8 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
     sentence, without its password."""
     address = address_of(url)
     mask = Mask(url)
-    place: dict[str, Any] = {"host": address.host, "port": address.port}
-    if address.transport is Transport.UNIX:
-        place = {"path": address.path}
     options: dict[str, Any] = {
         "connection_class": _CLASSES[address.transport],
-        **place,
         **address.options,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
