@@ -123,7 +123,7 @@ IGNORED = (
 REFUSED: Mapping[str, str] = {
     "ssl|tls": "write rediss:// for TLS, redis:// for none",
     "ssl_.*ocsp.*": "lockcore does not check OCSP; leave it out, and know that nobody does",
-    "host|port|path|unix_socket_path": "write it in front of the ?: redis://user:password@host:port",
+    "host|port|path|unix_socket_path": "write it in front of the question mark: redis://host:port",
     ".*sentinel.*|(master|service)_name": (
         "Redlock needs the instances themselves, not a Sentinel"
     ),
