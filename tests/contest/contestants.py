@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import bench
-from bench.experiments.audit.clients.lock import PUSH
 from bench.experiments.audit.experiment import known
-from bench.experiments.audit.installed import LibraryDriver, install
+from bench.experiments.audit.installed import install
 from bench.experiments.audit.installed import ours as audited
 from bench.experiments.audit.libraries import read_libraries
 from bench.experiments.audit.result import MissingLibrary
+from bench.experiments.judge.clients.lock import PUSH
+from bench.experiments.judge.library import LibraryDriver
 
 HERE = Path(__file__).parent
 DRIVERS = HERE / "drivers"

@@ -31,7 +31,7 @@ from opentelemetry.trace import NoOpTracerProvider
 from opentelemetry.trace import TracerProvider as Traces
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.audit.clients.lock import Lock, at_once
+from bench.experiments.judge.clients.lock import Lock, at_once
 from bench.measure.statistics import Spread, paired_shift
 from bench.topology.child import Child
 from bench.topology.fleet import start_fleet

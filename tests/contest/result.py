@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from bench.experiments.audit.result import Language, Library, MissingLibrary
+from bench.experiments.audit.result import MissingLibrary
+from bench.experiments.judge.library import Language, Library
 from bench.measure.environment import Environment, describe_environment
 from bench.measure.statistics import Spread
 

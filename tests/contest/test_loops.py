@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.audit.clients.lock import Lock, at_once
+from bench.experiments.judge.clients.lock import Lock, at_once
 from lockcore import Outcome
 from tests.contest.clients.loops import (
     Calls,

@@ -11,7 +11,7 @@ from operator import sub
 
 import pytest
 
-from bench.experiments.audit.result import Language
+from bench.experiments.judge.library import Language
 from tests.contest import machine as machines
 from tests.contest.judge import bars, judge_bars
 from tests.contest.machine import PAUSE_S, Machine

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.audit.installed import LibraryDriver
 from bench.experiments.audit.libraries import read_libraries
 from bench.experiments.audit.result import MissingLibrary
+from bench.experiments.judge.library import LibraryDriver
 from tests.contest.clients.loops import DriverAnswer, bucket_of
 from tests.contest.contestants import DRIVERS, takes_part
 from tests.contest.judge import bars, judge_bars, side_of

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.audit.experiment import AuditPlan, _Playing, chosen, play
-from bench.experiments.audit.installed import LibraryDriver, ours
-from bench.experiments.audit.libraries import LibraryWords
-from bench.experiments.audit.party import PATIENCE_S, CutError
-from bench.experiments.audit.result import AuditConditions, Cell, Library
-from bench.experiments.audit.schedules import SCHEDULES
-from bench.experiments.audit.stage import Stage
+from bench.experiments.audit.installed import ours
+from bench.experiments.audit.result import AuditConditions, Cell
+from bench.experiments.judge.library import Library, LibraryDriver, LibraryWords
+from bench.experiments.judge.library_stage import Stage
+from bench.experiments.judge.party import PATIENCE_S, CutError
+from bench.experiments.judge.schedules import SCHEDULES
 from bench.topology.server import find_server
 from tests.conftest import Ended
 from tests.integration.locust_runs import started, until

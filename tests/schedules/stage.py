@@ -16,10 +16,10 @@ from itertools import count
 from random import seed
 from typing import Any
 
-from bench.experiments.audit.party import history_of
 from bench.experiments.explore.network import SimulatedServer
 from bench.experiments.explore.sockets import Scene, url_of
 from bench.experiments.explore.world import Process, World, here
+from bench.experiments.judge.party import history_of
 from bench.measure.record import OperationFacts
 from bench.measure.run_result import SafetyReport
 from bench.recipes.protocol import RecipeSettings

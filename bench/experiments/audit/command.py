@@ -22,7 +22,7 @@ REPEATS = 10
 
 
 def _schedules() -> Iterable[str]:
-    from bench.experiments.audit.schedules import SCHEDULES
+    from bench.experiments.judge.schedules import SCHEDULES
 
     return SCHEDULES
 

@@ -20,10 +20,9 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError, UsageError
-from bench.experiments.audit.installed import LibraryDriver, install, ours
+from bench.experiments.audit.installed import install, ours
 from bench.experiments.audit.judge import judge_cells
-from bench.experiments.audit.libraries import LibraryEntry
-from bench.experiments.audit.party import HangsError, NotApplicableError
+from bench.experiments.audit.libraries import LibraryEntry, promise_of
 from bench.experiments.audit.result import (
     CONTROL,
     NO_FAULT,
@@ -33,8 +32,10 @@ from bench.experiments.audit.result import (
     CellWord,
     MissingLibrary,
 )
-from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule, UnmetError
-from bench.experiments.audit.stage import Stage
+from bench.experiments.judge.library import LibraryDriver
+from bench.experiments.judge.library_stage import Stage
+from bench.experiments.judge.party import HangsError, NotApplicableError
+from bench.experiments.judge.schedules import SCHEDULES, AuditSchedule, UnmetError
 from bench.measure.run_result import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
@@ -185,7 +186,7 @@ def play(stage: Stage, one: AuditSchedule) -> Cell:
     verdict, happened = _played(stage, one)
     promise = ""
     if verdict == "does not":
-        promise = stage.driver.words.promise_of(one.facts.name)
+        promise = promise_of(stage.driver.words, one.facts.name)
     return Cell(
         library=stage.name,
         schedule=one.facts.name,

@@ -15,17 +15,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 
-from bench.experiments.audit.libraries import HERE, LibraryEntry, LibraryWords
-from bench.experiments.audit.result import Library, MissingLibrary
+from bench.experiments.audit.libraries import HERE, LibraryEntry
+from bench.experiments.audit.result import MissingLibrary
+from bench.experiments.judge.library import ROOT, Library, LibraryDriver, LibraryWords
 
-# Where `bench` was found.
-ROOT = Path(__file__).parents[3]
 DRIVER = f"{__package__}.clients.driver"
 INSTALL_S = 600.0
 # the time between two looks at whether the work was cut
@@ -47,16 +45,6 @@ _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 _PROGRAMS = {"go": "driver", "rust": "target/release/driver"}
 # in the environment of a Python library: the folder that holds our driver
 _OURS = "ours"
-
-
-@dataclass(frozen=True, slots=True)
-class LibraryDriver:
-    """A library that can run: `command` takes an order on stdin; `environment` on top of ours."""
-
-    library: Library
-    words: LibraryWords
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def install(

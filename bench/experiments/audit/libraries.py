@@ -9,46 +9,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 
 import msgspec
 
 from bench.errors import UsageError
-from bench.experiments.audit.result import Library
+from bench.experiments.judge.library import Library, LibraryWords
 
 HERE = Path(__file__).parent
 TABLE = "libraries.toml"
 ALGORITHM = "algorithm"
-
-
-class LibraryWords(msgspec.Struct, frozen=True):
-    """The code of each step.
-
-    `promise`: what its documentation says, and where; `promises`: nearer, by schedule.
-    """
-
-    connect: str = "connects"
-    acquire: str = "acquire, for $ttl_ms ms"
-    release: str = "release"
-    extend: str = "extend, by $ttl_ms ms"
-    held: str = "is it held?"
-    hold: str = "with lock: body, for $ttl_ms ms"
-    fork: str = "a forked child: acquire"
-    promise: str = ""
-    promises: Mapping[str, str] = {}
-
-    def call(self, do: str, ttl_ms: int, wait_ms: int) -> str:
-        """The code of a step."""
-        text: str = getattr(self, do)
-        return Template(text).substitute(
-            ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}"
-        )
-
-    def promise_of(self, schedule: str) -> str:
-        """What the documentation says to a schedule; "" if nothing was found."""
-        algorithm = _table(HERE)[ALGORITHM]["promises"].get(schedule)
-        page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
-        return self.promises.get(schedule) or "; ".join(filter(None, (self.promise, page)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +54,10 @@ def read_libraries(folder: Path = HERE) -> list[LibraryEntry]:
 
 def _table(folder: Path) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     return tomllib.loads((folder / TABLE).read_text("utf-8"))
+
+
+def promise_of(words: LibraryWords, schedule: str) -> str:
+    """What the documentation says to a schedule; "" if nothing was found."""
+    algorithm = _table(HERE)[ALGORITHM]["promises"].get(schedule)
+    page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
+    return words.promises.get(schedule) or "; ".join(filter(None, (words.promise, page)))

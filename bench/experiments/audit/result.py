@@ -3,31 +3,16 @@ typed result*."""
 
 from typing import Annotated, Literal
 
+from bench.experiments.judge.library import Library
+from bench.experiments.judge.result import AuditedSchedule, CourseStep
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
-from bench.measure.section import Amount, Count, Section, says
+from bench.measure.section import Count, Section, says
 
-Language = Literal["lockcore", "python", "node", "go", "rust", "java"]
 CellWord = Literal["holds", "does not", "not applicable", "not known"]
 # A control's name is this prefix and the planted fault.
 CONTROL = "control: "
 NO_FAULT = "none"
-
-
-class CourseStep(Section, frozen=True):
-    """One step of a schedule as it was played."""
-
-    after_ms: Annotated[Amount, says("since the servers were empty", shown="table")]
-    who: Annotated[
-        str, says("a client, by its letter; empty: the servers", label="client", shown="table")
-    ]
-    what: Annotated[
-        str,
-        says(
-            "a call in the library's own words, what came of it, or what was done to it",
-            shown="table",
-        ),
-    ]
 
 
 class Cell(Section, frozen=True, kw_only=True):
@@ -48,25 +33,6 @@ class Cell(Section, frozen=True, kw_only=True):
     course: Annotated[
         tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")
     ] = ()
-
-
-class AuditedSchedule(Section, frozen=True):
-    """A course of events."""
-
-    name: Annotated[str, says("of the schedule")]
-    looks_for: Annotated[str, says("the fault")]
-    about: Annotated[str, says("its course")]
-    source: Annotated[str, says("who says that it matters")]
-
-
-class Library(Section, frozen=True):
-    """A lock library, or a lock with a planted fault."""
-
-    name: Annotated[str, says("of the library's lock")]
-    kind: Annotated[Language, says("what it is written for")]
-    home: Annotated[str, says("its folder in the cache; empty: our own environment")] = ""
-    packages: Annotated[tuple[str, ...], says("what is installed for it")] = ()
-    instances: Annotated[tuple[int, ...], says("the N it can lock on")] = (1, 3, 5)
 
 
 class MissingLibrary(Section, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell, CourseStep
+from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell
+from bench.experiments.judge.result import CourseStep
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import psutil
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.audit.party import CutError, HangsError, Party
-from bench.experiments.audit.schedules import need
-from bench.experiments.audit.stage import Stage
+from bench.experiments.judge.library_stage import Stage
+from bench.experiments.judge.party import CutError, HangsError, Party
 from bench.experiments.judge.result import RowFigure
 from bench.experiments.judge.row import RowFinding
+from bench.experiments.judge.schedules import need
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 from bench.measure.verdict import TESTED_LEAST

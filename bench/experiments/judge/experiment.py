@@ -16,15 +16,13 @@ from threading import Event
 from redis.exceptions import RedisError
 
 from bench.errors import BenchError, EnvironmentNotReadyError
-from bench.experiments.audit.installed import ours
-from bench.experiments.audit.party import CutError, HangsError, NotApplicableError
-from bench.experiments.audit.schedules import OutlivedError, UnmetError
-from bench.experiments.audit.stage import Stage
 from bench.experiments.judge.contention import CALLERS, ContendedLoad, contend
 from bench.experiments.judge.judge import CONTENTION, judge_rows
+from bench.experiments.judge.party import CutError, HangsError, NotApplicableError
 from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult, WaitingCost
 from bench.experiments.judge.row import JudgeRow, RowFinding
 from bench.experiments.judge.rows import ROWS
+from bench.experiments.judge.schedules import OutlivedError, UnmetError
 from bench.experiments.judge.stage import JudgeStage
 from bench.experiments.judge.subject import Subject
 from bench.measure.run_result import OwnFleet
@@ -37,7 +35,10 @@ from lockcore.clock import NS_PER_S
 AT_ONCE = 4
 # hand-offs that a 99th percentile takes
 LEAST_P99 = 1000
-BESIDE = ("redis-py Lock", "lockcore threads")
+BESIDE = (
+    Subject("redis-py Lock", "bench.experiments.judge.beside:redis_py"),
+    Subject("lockcore threads", "bench.experiments.judge.beside:lockcore"),
+)
 # These rows measure time, or use both cores: they are played alone.
 ALONE = (CONTENTION, "renewal")
 
@@ -174,18 +175,14 @@ class _Questioning:
         )
 
     def _measure_costs(self) -> None:
-        with self._stage() as stage:
-            self._measure(self._plan.subject.typed, stage)
-        for name in BESIDE:
-            with Stage(ours(name), self._plan.instances, self._server, self._stop) as stage_beside:
-                self._measure(name, stage_beside)
-
-    def _measure(self, name: str, stage: Stage) -> None:
-        self._show(f"what waiting costs: {name}")
-        try:
-            self.costs.append(cost_of(name, contend(stage, self._plan.seconds)))
-        except (EnvironmentNotReadyError, HangsError) as error:
-            self._show(f"{name} could not be measured: {error}")
+        for subject in (self._plan.subject, *BESIDE):
+            name = subject.typed
+            self._show(f"what waiting costs: {name}")
+            try:
+                with JudgeStage(subject, self._plan.instances, self._server, self._stop) as stage:
+                    self.costs.append(cost_of(name, contend(stage, self._plan.seconds)))
+            except (EnvironmentNotReadyError, HangsError) as error:
+                self._show(f"{name} could not be measured: {error}")
 
 
 def _played(stage: JudgeStage, row: JudgeRow) -> tuple[JudgedWord, RowFinding]:

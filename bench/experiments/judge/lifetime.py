@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-from bench.experiments.audit.party import HangsError, Party
-from bench.experiments.audit.schedules import need
 from bench.experiments.judge.contention import REST_S
+from bench.experiments.judge.party import HangsError, Party
 from bench.experiments.judge.result import RowFigure, seconds_text
 from bench.experiments.judge.row import Play, RowFinding
+from bench.experiments.judge.schedules import need
 from bench.experiments.judge.stage import JudgeStage
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 

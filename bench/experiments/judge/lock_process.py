@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from bench.errors import UsageError
-from bench.experiments.audit.clients.driver import serve
+from bench.experiments.judge.clients.steps import serve
 from bench.experiments.judge.subject import lock_of
 
 

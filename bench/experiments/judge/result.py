@@ -2,10 +2,9 @@
 
 from typing import Annotated, Literal
 
-from bench.experiments.audit.result import CourseStep
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
-from bench.measure.section import Count, Section, says
+from bench.measure.section import Amount, Count, Section, says
 
 JudgedWord = Literal["holds", "does not", "told", "not applicable", "not known"]
 
@@ -13,6 +12,31 @@ JudgedWord = Literal["holds", "does not", "told", "not applicable", "not known"]
 def seconds_text(ms: float) -> str:
     """A time to live as people name it: a server that is asked at once says 4,998 ms for 5 s."""
     return f"{round(ms / 1000, 2):g} s"
+
+
+class CourseStep(Section, frozen=True):
+    """One step of a schedule as it was played."""
+
+    after_ms: Annotated[Amount, says("since the servers were empty", shown="table")]
+    who: Annotated[
+        str, says("a client, by its letter; empty: the servers", label="client", shown="table")
+    ]
+    what: Annotated[
+        str,
+        says(
+            "a call in the library's own words, what came of it, or what was done to it",
+            shown="table",
+        ),
+    ]
+
+
+class AuditedSchedule(Section, frozen=True):
+    """A course of events."""
+
+    name: Annotated[str, says("of the schedule")]
+    looks_for: Annotated[str, says("the fault")]
+    about: Annotated[str, says("its course")]
+    source: Annotated[str, says("who says that it matters")]
 
 
 class RowFigure(Section, frozen=True):

@@ -4,7 +4,6 @@ Rules: most rows are schedules of the audit, so one text tells what both do. The
 only a lock of your own is asked: contention, renewal, takeover, and servers that refuse.
 """
 
-from bench.experiments.audit.schedules import SCHEDULES
 from bench.experiments.judge.contention import contention
 from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.lifetime import cut, freeze, kill, renewal, takeover, terminate
@@ -18,6 +17,7 @@ from bench.experiments.judge.row import (
     JudgeRow,
     RowFinding,
 )
+from bench.experiments.judge.schedules import SCHEDULES
 from bench.experiments.judge.servers import refusing, restarted
 from bench.experiments.judge.stage import JudgeStage
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from bench.experiments.audit.schedules import need
 from bench.experiments.judge.row import Play, RowFinding
+from bench.experiments.judge.schedules import need
 from bench.experiments.judge.stage import JudgeStage
 
 

@@ -20,10 +20,10 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.audit.clients.lock import ClientOrder
-from bench.experiments.audit.installed import ROOT, LibraryDriver
-from bench.experiments.audit.libraries import LibraryWords
-from bench.experiments.audit.party import (
+from bench.experiments.judge.clients.lock import ClientOrder
+from bench.experiments.judge.library import ROOT, Language, Library, LibraryDriver, LibraryWords
+from bench.experiments.judge.library_stage import Stage
+from bench.experiments.judge.party import (
     PATIENCE_S,
     READY_S,
     HangsError,
@@ -32,8 +32,6 @@ from bench.experiments.audit.party import (
     Party,
     Said,
 )
-from bench.experiments.audit.result import Language, Library
-from bench.experiments.audit.stage import Stage
 from bench.experiments.judge.subject import Subject
 from bench.topology.servants import Proxies, Shape
 from lockcore.clock import NS_PER_S, monotonic_ns

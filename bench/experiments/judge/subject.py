@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.errors import UsageError
-from bench.experiments.audit.clients.lock import ClientOrder, Lock, value
+from bench.experiments.judge.clients.lock import ClientOrder, Lock, value
 from lockcore.bench import masked_command
 
 FUNCTION = "lock"

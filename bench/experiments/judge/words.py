@@ -4,8 +4,8 @@ each fault*, verdict first."""
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from bench.experiments.audit.result import CourseStep
 from bench.experiments.judge.result import (
+    CourseStep,
     JudgedRow,
     JudgeResult,
     WaitingCost,

@@ -11,8 +11,9 @@ import os
 import sys
 from importlib import import_module
 
-from bench.experiments.audit.clients.driver import BLOCKING, LIBRARIES
-from bench.experiments.audit.clients.lock import KEY_PREFIX, PUSH, ClientOrder, Lock
+from bench.experiments.audit.clients.driver import LIBRARIES
+from bench.experiments.judge.clients.lock import KEY_PREFIX, PUSH, ClientOrder, Lock
+from bench.experiments.judge.clients.steps import BLOCKING
 from tests.contest.clients.loops import (
     DriverAnswer,
     LoadOrder,

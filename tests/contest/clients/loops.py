@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.experiments.audit.clients.lock import KEY_PREFIX, ClientOrder, Lock, at_once, value
+from bench.experiments.judge.clients.lock import KEY_PREFIX, ClientOrder, Lock, at_once, value
 
 BIN_S = 0.1
 # A time is kept as floor(ln(µs) / BUCKET), so a bucket is 1 % wide.

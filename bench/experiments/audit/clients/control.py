@@ -19,7 +19,7 @@ from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bench.experiments.audit.clients.lock import ClientOrder, Lock
+from bench.experiments.judge.clients.lock import ClientOrder, Lock
 
 DELETE = (
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"

@@ -13,20 +13,13 @@ from rich.console import Console
 from bench.errors import UsageError
 from bench.experiments.audit import experiment
 from bench.experiments.audit.experiment import TRIES, AuditPlan, _Playing, chosen, known
-from bench.experiments.audit.installed import LibraryDriver
 from bench.experiments.audit.judge import judge_cells
-from bench.experiments.audit.libraries import LibraryWords, read_libraries
-from bench.experiments.audit.result import (
-    CONTROL,
-    AuditConditions,
-    AuditResult,
-    Cell,
-    CellWord,
-    CourseStep,
-    Library,
-)
-from bench.experiments.audit.schedules import SCHEDULES, AuditSchedule
+from bench.experiments.audit.libraries import promise_of, read_libraries
+from bench.experiments.audit.result import CONTROL, AuditConditions, AuditResult, Cell, CellWord
 from bench.experiments.audit.words import evidence, sheet, suite
+from bench.experiments.judge.library import Library, LibraryDriver, LibraryWords
+from bench.experiments.judge.result import CourseStep
+from bench.experiments.judge.schedules import SCHEDULES, AuditSchedule
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import OwnFleet
 from bench.measure.server_facts import ServerBinary
@@ -235,13 +228,10 @@ def test_every_library_is_told_in_its_own_words(name: str) -> None:
 
 
 def test_a_promise_of_its_own_comes_before_the_algorithms() -> None:
-    def promise_of(name: str, schedule: str) -> str:
-        return ENTRIES[name].words.promise_of(schedule)
-
-    assert "LockError" in promise_of("aioredlock", "extend-by-minority")
-    assert "Mutual exclusion" in promise_of("redsync redigo", "paused-in-acquire")
-    assert LibraryWords().promise_of("script-flush") == ""
-    assert LibraryWords().promise_of("forked")
+    assert "LockError" in promise_of(ENTRIES["aioredlock"].words, "extend-by-minority")
+    assert "Mutual exclusion" in promise_of(ENTRIES["redsync redigo"].words, "paused-in-acquire")
+    assert promise_of(LibraryWords(), "script-flush") == ""
+    assert promise_of(LibraryWords(), "forked")
 
 
 def test_faults_of_libraries_open_to_their_courses_and_those_of_controls_do_not() -> None:

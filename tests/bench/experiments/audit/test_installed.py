@@ -11,10 +11,11 @@ import pytest
 
 from bench.experiments.audit import installed
 from bench.experiments.audit.clients.driver import LIBRARIES
-from bench.experiments.audit.clients.lock import PUSH
-from bench.experiments.audit.installed import LibraryDriver, install
-from bench.experiments.audit.libraries import HERE, LibraryEntry, LibraryWords, read_libraries
-from bench.experiments.audit.result import Library, MissingLibrary
+from bench.experiments.audit.installed import install
+from bench.experiments.audit.libraries import HERE, LibraryEntry, read_libraries
+from bench.experiments.audit.result import MissingLibrary
+from bench.experiments.judge.clients.lock import PUSH
+from bench.experiments.judge.library import Library, LibraryDriver, LibraryWords
 
 ROOT = Path(__file__).parents[4]
 

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from bench.experiments.audit.schedules import OutlivedError, UnmetError
 from bench.experiments.judge import contention as contention_module
 from bench.experiments.judge.contention import ContendedLoad, contention
 from bench.experiments.judge.experiment import _played
 from bench.experiments.judge.row import JudgeRow, RowFinding
 from bench.experiments.judge.rows import ROWS
+from bench.experiments.judge.schedules import OutlivedError, UnmetError
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 

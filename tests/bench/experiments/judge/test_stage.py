@@ -9,9 +9,9 @@ from threading import Event
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.audit.clients.lock import ClientOrder
-from bench.experiments.audit.party import CutError, HangsError, Said
+from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.contention import _cpu_s
+from bench.experiments.judge.party import CutError, HangsError, Said
 from bench.experiments.judge.stage import CommandParty, JudgeStage, driver_of
 from bench.experiments.judge.subject import Subject
 from bench.topology.child import is_alive

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UsageError
-from bench.experiments.audit.clients.lock import ClientOrder, Lock, at_once, value
+from bench.experiments.judge.clients.lock import ClientOrder, Lock, at_once, value
 from bench.experiments.judge.subject import lock_of, read_subject
 
 URLS = ("redis://127.0.0.1:1",)

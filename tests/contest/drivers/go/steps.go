@@ -1,4 +1,4 @@
-// Steps of `lockbench audit`, as bench/experiments/audit/clients/driver.py says them: a JSON step after the other on stdin, a JSON answer per line on
+// Steps of `lockbench audit`, as bench/experiments/judge/clients/steps.py says them: a JSON step after the other on stdin, a JSON answer per line on
 // stdout. SIGINT cancels the context of the step under way.
 package main
 

@@ -1,4 +1,4 @@
-// Steps of `lockbench audit`, as bench/experiments/audit/clients/driver.py says them: a JSON step after the other on stdin, a JSON answer per line on
+// Steps of `lockbench audit`, as bench/experiments/judge/clients/steps.py says them: a JSON step after the other on stdin, a JSON answer per line on
 // stdout. SIGINT interrupts the thread that does them.
 import com.google.gson.annotations.SerializedName;
 import java.io.BufferedReader;

@@ -1,4 +1,4 @@
-// Steps of `lockbench audit`, as bench/experiments/audit/clients/driver.py says them: a JSON step per line on stdin, a JSON answer per line on stdout.
+// Steps of `lockbench audit`, as bench/experiments/judge/clients/steps.py says them: a JSON step per line on stdin, a JSON answer per line on stdout.
 import { writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 

@@ -1,5 +1,5 @@
 // rslock for `make peers`: an order on stdin, an answer on stdout (the two documents of ../../clients/loops.py); with the word `steps`
-// the order is one line, and those that follow are answered, as bench/experiments/audit/clients/driver.py says.
+// the order is one line, and those that follow are answered, as bench/experiments/judge/clients/steps.py says.
 // Rules: the library's defaults; a cycle is acquire, hold, release; one task per caller, on the runtime that the name
 // says. Its unlock reports nothing, so a release that failed cannot be counted.
 use std::collections::HashMap;

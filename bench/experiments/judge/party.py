@@ -18,8 +18,8 @@ import numpy as np
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.audit.clients.lock import ClientOrder
-from bench.experiments.audit.installed import LibraryDriver
+from bench.experiments.judge.clients.lock import ClientOrder
+from bench.experiments.judge.library import LibraryDriver
 from bench.measure.history import History
 from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, RECORD_FIELDS, OperationFacts
 from bench.topology.child import Child

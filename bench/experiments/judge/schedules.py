@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.experiments.audit.party import (
+from bench.experiments.judge.library_stage import Stage
+from bench.experiments.judge.party import (
     LONG_MS,
     PATIENCE_S,
     RESOURCE,
@@ -21,8 +22,7 @@ from bench.experiments.audit.party import (
     NotApplicableError,
     Party,
 )
-from bench.experiments.audit.result import AuditedSchedule
-from bench.experiments.audit.stage import Stage
+from bench.experiments.judge.result import AuditedSchedule
 from lockcore.clock import monotonic_ns
 
 REDLOCK = "Redis, Distributed Locks"

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.audit.clients.lock import ClientOrder
-from bench.experiments.audit.installed import LibraryDriver
-from bench.experiments.audit.party import (
+from bench.experiments.judge.clients.lock import ClientOrder
+from bench.experiments.judge.library import LibraryDriver
+from bench.experiments.judge.party import (
     LONG_MS,
     PATIENCE_S,
     READY_S,
@@ -32,7 +32,7 @@ from bench.experiments.audit.party import (
     Said,
     history_of,
 )
-from bench.experiments.audit.result import CourseStep
+from bench.experiments.judge.result import CourseStep
 from bench.safety.judge import judge
 from bench.topology.fleet import Fleet, start_fleet, wait_until
 from bench.topology.shim import Control, Preload

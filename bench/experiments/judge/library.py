@@ -1,0 +1,59 @@
+"""What starts a client: *a library, its calls in its own words, a command*."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Annotated, Literal
+
+import msgspec
+
+from bench.measure.section import Section, says
+
+# Where `bench` was found.
+ROOT = Path(__file__).parents[3]
+Language = Literal["lockcore", "python", "node", "go", "rust", "java"]
+
+
+class Library(Section, frozen=True):
+    """A lock library, or a lock with a planted fault."""
+
+    name: Annotated[str, says("of the library's lock")]
+    kind: Annotated[Language, says("what it is written for")]
+    home: Annotated[str, says("its folder in the cache; empty: our own environment")] = ""
+    packages: Annotated[tuple[str, ...], says("what is installed for it")] = ()
+    instances: Annotated[tuple[int, ...], says("the N it can lock on")] = (1, 3, 5)
+
+
+class LibraryWords(msgspec.Struct, frozen=True):
+    """The code of each step.
+
+    `promise`: what its documentation says, and where; `promises`: nearer, by schedule.
+    """
+
+    connect: str = "connects"
+    acquire: str = "acquire, for $ttl_ms ms"
+    release: str = "release"
+    extend: str = "extend, by $ttl_ms ms"
+    held: str = "is it held?"
+    hold: str = "with lock: body, for $ttl_ms ms"
+    fork: str = "a forked child: acquire"
+    promise: str = ""
+    promises: Mapping[str, str] = {}
+
+    def call(self, do: str, ttl_ms: int, wait_ms: int) -> str:
+        """The code of a step."""
+        text: str = getattr(self, do)
+        return Template(text).substitute(
+            ttl_ms=ttl_ms, ttl_s=f"{ttl_ms / 1000:g}", wait_s=f"{wait_ms / 1000:g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryDriver:
+    """A library that can run: `command` takes an order on stdin; `environment` on top of ours."""
+
+    library: Library
+    words: LibraryWords
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
