@@ -43,7 +43,7 @@ class Link:
     """The way to one instance as it is now, as `Shape` in child.py says."""
 
     def __init__(self, port: int, seed: str) -> None:
-        self._port = port
+        self._own_port = self._port = port
         self._random = random.Random(seed)
         self._delay_s = self._jitter_s = 0.0
         self._slow: list[str] = []
@@ -54,9 +54,17 @@ class Link:
             gate.set()
 
     def shape(
-        self, delay_s: float, jitter_s: float, slow: list[str], held: list[str], *, reset: bool
+        self,
+        delay_s: float,
+        jitter_s: float,
+        slow: list[str],
+        held: list[str],
+        *,
+        reset: bool,
+        port: int | None,
     ) -> None:
         """Be like this from now on, as `Shape` in child.py says; what waits keeps its due time."""
+        self._port = port or self._own_port
         self._delay_s = delay_s
         self._jitter_s = jitter_s
         self._slow = slow

@@ -152,13 +152,15 @@ class Guard(Servant):
 class Shape:
     """A link as it shall be: chunks of the directions `slow` ("to", "from" the instance) are due
     after `delay_s` plus U(0, `jitter_s`); the directions `held` hand over nothing until healed;
-    `reset`: every connection ends with RST."""
+    `reset`: every connection ends with RST; `port`: new connections lead there, as
+    after a fail-over (None: to the instance)."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
     slow: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     reset: bool = False
+    port: int | None = None
 
 
 class Proxies(Servant):

@@ -213,3 +213,15 @@ def test_a_load_that_is_interrupted_leaves_no_caller(
         interrupted()
     assert threading.active_count() <= before
     assert raised == []
+
+
+def test_a_lock_is_told_what_its_servers_do(tmp_path: Path) -> None:
+    rows = judged(written(tmp_path, "redis-py"), "failover", "eviction", "loading", "busy")
+    assert {row.verdict for row in rows.values()} <= {"told", "not known"}, rows
+    for name, text in (
+        ("failover", "that the replica never had"),
+        ("eviction", "that the servers evicted"),
+        ("loading", "BusyLoadingError"),
+        ("busy", "BUSY Redis is busy running a script"),
+    ):
+        assert text in rows[name].happened or rows[name].verdict == "not known", rows[name]

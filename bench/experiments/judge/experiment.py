@@ -40,7 +40,7 @@ BESIDE = (
     Subject("lockcore threads", "bench.experiments.judge.beside:lockcore"),
 )
 # These rows measure time, or use both cores: they are played alone.
-ALONE = (CONTENTION, "renewal")
+ALONE = (CONTENTION, "renewal", "busy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,11 @@ def _played(stage: JudgeStage, row: JudgeRow) -> tuple[JudgedWord, RowFinding]:
         stage.clear()
         try:
             finding = row.play(stage)
-            broken = stage.broken() if row.is_safety and stage.capacity == 1 else ""
+            broken = (
+                stage.broken()
+                if row.is_safety and not row.only_tells and stage.capacity == 1
+                else ""
+            )
             finding = replace(finding, wrong=finding.wrong or broken)
         except HangsError as error:
             finding = _hung(row, error)

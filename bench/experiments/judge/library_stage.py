@@ -34,7 +34,8 @@ from bench.experiments.judge.party import (
 )
 from bench.experiments.judge.result import CourseStep
 from bench.safety.judge import judge
-from bench.topology.fleet import Fleet, start_fleet, wait_until
+from bench.topology.faults.injection import Need, prepared_fleet
+from bench.topology.fleet import Fleet, wait_until
 from bench.topology.shim import Control, Preload
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
@@ -63,7 +64,7 @@ class Stage:
         self.instances = instances
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
-        self.fleet: Fleet = start_fleet(instances, "none", server=server)
+        self.fleet: Fleet = prepared_fleet(frozenset({Need.DEBUG}), instances, "none", server)
         # What the next client is given, and what drives it.
         self.urls: tuple[str, ...] = self.fleet.urls
         self.party_type = Party

@@ -51,6 +51,6 @@ class JudgeRow:
     @property
     def for_one_holder(self) -> bool:
         """Whether only a mutex can be asked."""
-        return self.name == "restart" or (
+        return self.name in ("restart", "failover", "eviction") or (
             self.group in (EXCLUSION, OWNER, TAKEOVER) and self.name != CONTENTION
         )

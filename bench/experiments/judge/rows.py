@@ -18,8 +18,7 @@ from bench.experiments.judge.row import (
     RowFinding,
 )
 from bench.experiments.judge.schedules import SCHEDULES
-from bench.experiments.judge.servers import refusing, restarted
-from bench.experiments.judge.stage import JudgeStage
+from bench.experiments.judge.servers import evicted, failed_over, refusing, restarted
 
 
 def _of_audit(
@@ -73,16 +72,39 @@ ROWS: tuple[JudgeRow, ...] = (
     JudgeRow(SERVERS, "restart", "servers restart without persistence", restarted, only_tells=True),
     JudgeRow(
         SERVERS,
+        "failover",
+        "a replica takes over before it has the lock",
+        failed_over,
+        is_safety=True,
+        only_tells=True,
+    ),
+    JudgeRow(SERVERS, "eviction", "the servers evict the lock", evicted, only_tells=True),
+    JudgeRow(
+        SERVERS,
         "readonly",
         "READONLY: the server became a replica",
-        refusing(JudgeStage.make_replicas, JudgeStage.make_masters),
+        refusing("readonly", "REPLICAOF, so they answer READONLY"),
         only_tells=True,
     ),
     JudgeRow(
         SERVERS,
         "out-of-memory",
         "OOM: the server takes no writes",
-        refusing(JudgeStage.fill_memory, JudgeStage.free_memory),
+        refusing("maxmemory", "maxmemory 1, so they answer OOM"),
+        only_tells=True,
+    ),
+    JudgeRow(
+        SERVERS,
+        "loading",
+        "LOADING: the server reads its snapshot",
+        refusing("loading", "DEBUG RELOAD, so they answer LOADING", is_mute=True),
+        only_tells=True,
+    ),
+    JudgeRow(
+        SERVERS,
+        "busy",
+        "BUSY: the server runs a long script",
+        refusing("busy", "a script without end, so they answer BUSY", is_mute=True),
         only_tells=True,
     ),
     _of_audit(SERVERS, "script-flush"),

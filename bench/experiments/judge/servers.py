@@ -1,33 +1,78 @@
-"""Servers that refuse, forget or change places: *a stage → what a caller is told, what is left*."""
+"""Servers that refuse, forget or change places: *a stage → what a caller is told, what is left*.
 
-from collections.abc import Callable
+Rules: the faults are those of a scenario (bench/topology/faults), on all servers at once. A server
+that is busy or loads answers nobody, and nobody looks at its keys then.
+"""
 
+import socket
+
+from bench.experiments.judge.party import Party
 from bench.experiments.judge.row import Play, RowFinding
 from bench.experiments.judge.schedules import need
 from bench.experiments.judge.stage import JudgeStage
+from bench.topology.faults.injection import FaultKind, Injection
+from bench.topology.faults.kinds import KINDS
+from bench.topology.fleet import HOST, wait_until
+
+# A fault that must have an end lasts so long, unless its row is through before.
+FAULT_MS = 4000.0
+# After so long (ms) a script makes its server answer BUSY.
+SCRIPT_MS = 50
+BUSY_S = 5.0
+# One batch of what others write, until a server has evicted the lock's keys.
+BATCH = 64
+BATCHES = 50
+VALUE = "x" * 1024
 
 
-def refusing(do: Callable[[JudgeStage], None], undo: Callable[[JudgeStage], None]) -> Play:
-    """Servers that refuse to write: one client gives its lock back, another one asks for it."""
+def run_script(fault: Injection) -> None:
+    """-BUSY: a script that does not end. SCRIPT KILL ends it."""
+    fleet = fault.fleet
+    index = fault.index
+    before = fleet.configure(index, {"lua-time-limit": str(SCRIPT_MS)})
+    fault.undo.callback(fleet.configure, index, before)
+    port = fleet.instances[index].port
+    script = fault.undo.enter_context(socket.create_connection((HOST, port)))
+
+    def ask(line: bytes) -> bytes:
+        # A busy server refuses even to greet, so no client library is in between.
+        with socket.create_connection((HOST, port), BUSY_S) as other:
+            other.sendall(line)
+            return other.recv(5)
+
+    def until(answer: bytes) -> None:
+        what = f"server {index + 1} did not answer {answer.decode()}"
+        wait_until(lambda: ask(b"PING\r\n") == answer, BUSY_S, what)
+
+    # Undone in reverse. The script still runs for a moment after SCRIPT KILL.
+    fault.undo.callback(until, b"+PONG")
+    fault.undo.callback(ask, b"SCRIPT KILL\r\n")
+    script.sendall(b'EVAL "while true do end" 0\r\n')
+    until(b"-BUSY")
+
+
+BUSY = FaultKind(run_script)
+
+
+def refusing(name: str, text: str, *, is_mute: bool = False) -> Play:
+    """Servers that refuse: one client gives its lock back, another one asks for it. `is_mute`: they
+    do not answer us either."""
 
     def play(stage: JudgeStage) -> RowFinding:
         client = stage.party()
         other = stage.party()
         need(other.acquire().ok, "the client was granted")
-        do(stage)
-        try:
-            released = other.release()
+        with stage.fault(KINDS.get(name, BUSY), text, FAULT_MS, is_mute=is_mute):
+            released = other.release().error or "no error"
             before = stage.keys()
             asked = client.acquire()
             is_written = stage.keys() != before
-        finally:
-            undo(stage)
         # A script that has written something goes on without memory, so a grant may be right.
         if asked.ok and not is_written:
             return RowFinding("a client is granted the lock, and no server has written it")
         is_free = asked.ok or stage.until_lockable(0.5)
         answer = "granted, as the server did write" if asked.ok else asked.error or "no"
-        remark = f"acquire: {answer}; release: {released.error or 'no error'}"
+        remark = f"acquire: {answer}; release: {released}"
         return RowFinding(remark=remark if is_free else f"{remark}; keys stay until their TTL ends")
 
     return play
@@ -39,10 +84,52 @@ def restarted(stage: JudgeStage) -> RowFinding:
     other = stage.party()
     need(holder.acquire().ok, "the first client was granted")
     stage.restart_all()
-    reply = other.acquire()
-    released = holder.release()
-    if reply.ok:
-        remark = "a second client is granted the lock that the servers forgot"
+    _, remark = _second_holder(holder, other, "that the servers forgot")
+    return RowFinding(remark=remark)
+
+
+def failed_over(stage: JudgeStage) -> RowFinding:
+    """A client holds the lock; servers die before their replicas have it, and the replicas take
+    over; another client asks. Of three servers and more a minority dies, which a quorum bears."""
+    holder = stage.party_behind_proxy()
+    other = stage.party_behind_proxy()
+    failing = stage.minority or range(stage.instances)
+    stage.add_replicas(failing)
+    need(holder.acquire().ok, "the first client was granted")
+    stage.fail_over()
+    is_second, remark = _second_holder(holder, other, "that the replica never had")
+    if is_second and stage.minority:
+        return RowFinding(f"a minority of the servers fails over, and {remark}")
+    return RowFinding(remark=remark)
+
+
+def evicted(stage: JudgeStage) -> RowFinding:
+    """A client holds the lock; others write until the servers have evicted it; another client
+    asks."""
+    holder = stage.party()
+    other = stage.party()
+    need(holder.acquire().ok, "the first client was granted")
+    with stage.fault(KINDS["maxmemory"], "maxmemory, volatile-ttl", policy="volatile-ttl"):
+        for batch in range(BATCHES):
+            if not any(stage.keys()):
+                break
+            stage.write([f"others:{batch}:{number}" for number in range(BATCH)], VALUE)
+        else:
+            return RowFinding(remark="the servers evict other keys, and the lock stays")
+        _, remark = _second_holder(holder, other, "that the servers evicted")
+    return RowFinding(remark=remark)
+
+
+def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
+    """Whether the lock that the servers have lost is granted to a second client while the first one
+    has it, and what both are told."""
+    granted = other.acquire()
+    is_second = granted.ok and other.operations[-1].granted_ns < holder.until_ns
+    released = holder.release().error or "no error"
+    if is_second:
+        remark = f"a second client is granted the lock {which}"
+    elif granted.ok:
+        remark = "a second client is granted the lock only when the first one's lease has ended"
     else:
-        remark = f"a second client is refused: {reply.error or 'no'}"
-    return RowFinding(remark=f"{remark}; the first one's release: {released.error or 'no error'}")
+        remark = f"a second client is refused: {granted.error or 'no'}"
+    return is_second, f"{remark}; the first one's release: {released}"

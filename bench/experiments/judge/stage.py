@@ -10,7 +10,8 @@ that hands over nothing any more.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -33,6 +34,9 @@ from bench.experiments.judge.party import (
     Said,
 )
 from bench.experiments.judge.subject import Subject
+from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, read_params
+from bench.topology.fleet import HOST, Fleet, start_fleet
+from bench.topology.probe import Info
 from bench.topology.servants import Proxies, Shape
 from lockcore.clock import NS_PER_S, monotonic_ns
 
@@ -40,6 +44,8 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 LONGEST_TTL_MS = 30_000
 # An answer that comes so soon after the end of another's lease waited for that end.
 WAITED_S = 2.0
+# What others write lives for so long.
+WRITTEN_S = 86_400
 # So much of what a command answers is shown.
 LONGEST_ANSWER = 200
 WORDS = LibraryWords(
@@ -135,6 +141,8 @@ class JudgeStage(Stage):
         self.ttl_ms: int | None = None
         self.lock_keys: list[frozenset[bytes]] = [frozenset()] * instances
         self._proxies: Proxies | None = None
+        self._replicas: Fleet
+        self._replicated: Sequence[int] = ()
         if subject.command:
             self.party_type = CommandParty
         else:
@@ -151,7 +159,7 @@ class JudgeStage(Stage):
         if self._proxies is None:
             self._proxies = Proxies([one.port for one in self.fleet.instances])
         urls = self.urls
-        self.urls = tuple(f"redis://127.0.0.1:{port}" for port in self._proxies.ports)
+        self.urls = tuple(f"redis://{HOST}:{port}" for port in self._proxies.ports)
         try:
             return self.party()
         finally:
@@ -200,32 +208,66 @@ class JudgeStage(Stage):
         self._killed.clear()
         self.note("all servers are there again, and empty")
 
-    def make_replicas(self) -> None:
-        """Have all servers refuse writes, as replicas do."""
+    @contextmanager
+    def fault(
+        self,
+        kind: FaultKind,
+        text: str,
+        lasts_ms: float | None = None,
+        *,
+        is_mute: bool = False,
+        **params: object,
+    ) -> Iterator[None]:
+        """Have all servers bear a fault of a scenario. `is_mute`: they answer nobody then. Raises
+        NotApplicableError where it cannot be."""
+        everyone = range(self.instances)
+        values = read_params(kind.params, params)
+        with ExitStack() as undo:
+            for index in everyone:
+                order = FaultOrder(text, "instance", index, lasts_ms=lasts_ms, params=values)
+                injection = Injection(self.fleet, order, kind)
+                refusal = injection.refusal()
+                if refusal is not None:
+                    raise NotApplicableError(str(refusal))
+                undo.callback(injection.end)
+                injection.begin()
+            self.note(f"all servers: {text}")
+            if is_mute:
+                self._stopped.update(everyone)
+                undo.callback(self._stopped.clear)
+            yield
+        self.note(f"all servers: as before ({text} has ended)")
+
+    def write(self, names: Sequence[str], text: str) -> None:
+        """Have somebody else write to all servers."""
         for server in self._servers:
-            server.replicaof("127.0.0.1", 1)
-        self.note("all servers: REPLICAOF, so they answer READONLY")
+            pipeline = server.pipeline(transaction=False)
+            for name in names:
+                pipeline.set(name, text, ex=WRITTEN_S)
+            pipeline.execute()
 
-    def make_masters(self) -> None:
-        """Have all servers take writes again."""
-        for server in self._servers:
-            server.replicaof("NO", "ONE")
-        self.note("all servers: REPLICAOF NO ONE")
+    def add_replicas(self, which: Sequence[int]) -> None:
+        """Start a server beside each of these, which copies it and then hears of nothing more."""
+        self._replicas = self._places.enter_context(
+            start_fleet(len(which), "none", server=self.fleet.server)
+        )
+        self._replicated = which
+        for index, primary in enumerate(which):
+            # Otherwise a primary waits for 5 s in case more replicas come.
+            self.fleet.configure(primary, {"repl-diskless-sync-delay": "0"})
+            port = self.fleet.instances[primary].port
+            self._replicas.command(index, "REPLICAOF", HOST, port)
+            self._replicas.until(index, _is_copy, "copy its primary")
+            self._replicas.command(index, "REPLICAOF", "NO", "ONE")
+        self._note_servers("each has a replica, which is cut off from now on", which)
 
-    def fill_memory(self) -> None:
-        """Have all servers refuse what needs memory."""
-        self._configure("1")
-        self.note("all servers: maxmemory 1, so they answer OOM")
-
-    def free_memory(self) -> None:
-        """Have all servers take everything again."""
-        self._configure("0")
-        self.note("all servers: maxmemory 0")
-
-    def _configure(self, maxmemory: str) -> None:
-        for index in range(self.instances):
-            settings = {"maxmemory": maxmemory, "maxmemory-policy": "noeviction"}
-            self.fleet.configure(index, settings)
+    def fail_over(self) -> None:
+        """End the servers that have a replica; it is where clients find them."""
+        self.kill(self._replicated)
+        assert self._proxies is not None
+        for instance, index in zip(self._replicas.instances, self._replicated, strict=True):
+            self._proxies.shape(index, Shape(port=instance.port))
+        self._note_servers("its replica is the primary now, at the same address", self._replicated)
 
     # -- its keys ----------------------------------------------------------------------------------
 
@@ -324,3 +366,8 @@ class JudgeStage(Stage):
     def __exit__(self, *raised: object) -> None:
         self.close_proxies()
         super().__exit__(*raised)
+
+
+def _is_copy(info: Info) -> bool:
+    """Whether a replica has all that its primary had."""
+    return info.get("master_link_status") == "up"

@@ -128,6 +128,21 @@ def test_a_black_hole_hides_the_end_of_a_connection_until_healed() -> None:
         assert client.recv(1) == b""
 
 
+def test_new_connections_lead_to_the_instance_that_took_over() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as primary,
+        socket.create_server(("127.0.0.1", 0)) as replica,
+        Proxies([primary.getsockname()[1]]) as one,
+    ):
+        one.shape(0, Shape(port=replica.getsockname()[1]))
+        with connect(one), replica.accept()[0] as theirs:
+            theirs.sendall(b"me")
+        one.shape(0, Shape())
+        with connect(one) as client, primary.accept()[0] as theirs:
+            theirs.sendall(b"me")
+            assert receive(client, 2) == b"me"
+
+
 def test_a_sender_into_a_black_hole_is_held_back(proxies: Proxies) -> None:
     sent = bytes(64 << 20)
     with connect(proxies) as connection:
