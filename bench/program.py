@@ -43,7 +43,7 @@ class ByJob(cloup.Group):
 )
 @click.version_option(package_name="lockbench", message="lockbench %(version)s")
 def lockbench() -> None:
-    """Take locks on N independent Redis instances under load, and judge what happened.
+    """Load distributed locks on Redis and Valkey, and judge what happened.
 
     \b
     Exit codes: 0 pass · 1 gate or threshold failed

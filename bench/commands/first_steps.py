@@ -40,7 +40,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="print as JSO
 @click.command(cls=Grouped, epilog=ending("lockbench recipes"))
 @json_option
 def recipes(as_json: bool) -> int:
-    """List the locks that can be loaded, each with its known flaw."""
+    """List the locks that lockbench can load, each with its known flaw."""
     from bench.recipes.registry import WITHDRAWN, all_recipes
 
     listed = [_recipe_facts(entry) for entry in all_recipes().values()]
@@ -83,12 +83,12 @@ def _recipe_facts(entry: RecipeEntry) -> dict[str, Any]:
     "targets",
     multiple=True,
     metavar="URL",
-    help="what this instance offers a lock; repeatable",
+    help="check this instance (repeatable)",
 )
 @json_option
 def doctor(targets: tuple[str, ...], as_json: bool) -> int:
-    """Say what this machine can do (servers, compiler, faults, cores, disk), or what each --target
-    can."""
+    """Check what this machine can do (servers, compiler, faults, cores, disk), or what each
+    --target can do."""
     from rich.text import Text
 
     from bench.topology.doctor import Status, examine, examine_targets
@@ -147,11 +147,12 @@ _EXAMPLES = {
     cls=Grouped, epilog=ending("lockbench init mine.toml", "lockbench init --lock mine.py")
 )
 @click.argument("file", default=None, required=False, type=click.Path(path_type=Path))
-@click.option("--lock", is_flag=True, help="a lock for `lockbench judge`, with comments")
+@click.option("--lock", is_flag=True, help="write a commented lock for `lockbench judge`")
 def init(file: Path | None, *, lock: bool) -> int:
-    """Write FILE, a scenario with every key, its default and its meaning.
+    """Write a scenario to start from. Each key has its default and its meaning.
 
-    FILE is scenario.toml unless it is named. With --lock it is a lock to start from, and mine.py.
+    FILE is scenario.toml by default. With --lock the file is a lock to start from, mine.py by
+    default.
     """
     file = file or Path("mine.py" if lock else "scenario.toml")
     if lock and file.suffix != ".py":
@@ -200,7 +201,7 @@ def _line(key: ScenarioKey) -> str:
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
-    """Print what makes SHELL complete lockbench's commands and options: bash, zsh or fish."""
+    """Print the lines that make bash, zsh or fish complete lockbench's commands and options."""
     shell_class = get_completion_class(shell)
     assert shell_class is not None, "click knows the three"
     # click asks the installed bash for its version; the script is the same for every version that

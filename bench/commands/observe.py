@@ -33,11 +33,13 @@ from bench.screen import note
 )
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
-@click.option("--prometheus", metavar="PATH", help="the Prometheus to start  [prometheus on PATH]")
+@click.option(
+    "--prometheus", metavar="PATH", help=("the Prometheus program to start  [prometheus on PATH]")
+)
 @click.option(
     "--collector",
     metavar="PATH",
-    help="an OpenTelemetry Collector between them, or none  [one on PATH]",
+    help="an OpenTelemetry Collector in between, or none  [the one on PATH]",
 )
 @click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
 @run_options("observe")
@@ -49,9 +51,10 @@ def observe(
     stay: bool,
     **values: Any,
 ) -> int:
-    """One run with Prometheus around it: look at it while it runs, or afterwards with --stay.
+    """Load a lock once with a Prometheus around it, and watch it while it runs. --stay keeps
+    Prometheus afterwards.
 
-    SCENARIO.toml and the options are those of `lockbench run`.
+    SCENARIO.toml and the options are the same as in `lockbench run`.
     """
     outputs = Outputs.taken_from(values)
     requested = scenario_of(scenario, values, quiet=outputs.quiet)

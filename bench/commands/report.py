@@ -33,17 +33,19 @@ if TYPE_CHECKING:
     "--html",
     metavar="FILE",
     type=PLACE,
-    help="where the page goes  [beside the result; of several: results/]",
+    help="the file for the page  [beside the result; of several results: results/]",
 )
-@click.option("--markdown", metavar="FILE", type=PLACE, help="write Markdown, too; - is stdout")
+@click.option("--markdown", metavar="FILE", type=PLACE, help="also write Markdown; - is stdout")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="print where the pages are as JSON on stdout, nothing else",
+    help="print only the places of the pages as JSON on stdout",
 )
 @click.option(
-    "--judge", is_flag=True, help="judge the record anew that run --keep-history kept, and compare"
+    "--judge",
+    is_flag=True,
+    help=("judge the record anew that `run --keep-history` kept, and compare the verdicts"),
 )
 @click.option("--quiet", is_flag=True, help="no summary")
 def report(
@@ -55,11 +57,11 @@ def report(
     judge: bool,
     quiet: bool,
 ) -> int:
-    """Write a result as an HTML page, and show it again. RESULT: a result folder, or its
+    """Show a stored result again, and write it as an HTML page. RESULT is a result folder, or its
     result.json.
 
-    With --judge no page is written. The exit code is that of a run with the verdict that the record
-    has. It is 2 where that would be 0, and the result says something else.
+    --judge judges the kept record anew and writes no page. The exit code is that of the new
+    verdict. It is 2 when the new verdict is good and the stored result says something else.
     """
     if judge:
         from bench.commands.judging import judge_again

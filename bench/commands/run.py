@@ -47,7 +47,9 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
 )
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
-@click.option("--name", metavar="TEXT", default="", help="what results and comparisons call it")
+@click.option(
+    "--name", metavar="TEXT", default="", help=("the name of the run in results and comparisons")
+)
 @click.option(
     "--repeats",
     "--repeat",
@@ -55,20 +57,22 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
     metavar="N",
     type=click.IntRange(1, 1000),
     default=1,
-    help="runs, each in a folder  [1]",
+    help="how many runs, each in a folder of its own  [1]",
 )
 @click.option(
     "--keep-history",
     is_flag=True,
-    help="keep the record beside the result; report --judge judges it anew",
+    help="keep the record beside the result, so that `report --judge` can judge it anew",
 )
-@click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run")
+@click.option(
+    "--csv", metavar="FILE", type=PLACE, help=("append one line for each run to this table")
+)
 @hosts_options
 @run_options("run")
 def run(scenario: Path | None, repeat: int, **values: Any) -> int:
-    """One run: servers, Locust, record, verdict.
+    """Load a lock once: start servers, run Locust, record every operation, judge the record.
 
-    SCENARIO.toml holds keys of the same names as the options; an option wins over the file.
+    SCENARIO.toml is a file whose keys have the names of the options. An option wins over the file.
     """
     from bench.frame.showing import require_table
 

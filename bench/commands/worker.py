@@ -36,25 +36,29 @@ AGAIN_S = 60.0
     metavar="HOST",
     type=ADDRESS,
     required=True,
-    help=f"who leads: HOST or HOST:PORT  [{PORT}]",
+    help=f"the address of the leader, HOST or HOST:PORT  [{PORT}]",
 )
 @click.option(
-    "--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="load processes  [1]"
+    "--processes",
+    metavar="N",
+    type=click.IntRange(1, 256),
+    default=1,
+    help=("how many load processes to start here  [1]"),
 )
 @click.option(
     "--wait",
     metavar="TIME",
     type=BUDGET,
     default="30s",
-    help="for a leader that starts later  [30s]",
+    help="how long to wait for a leader that starts later  [30s]",
 )
 def worker(master: Address, processes: int, wait: float) -> int:
-    """Make load for `lockbench run --expect-workers` on another host; for capacity, gate and
-    compare, too.
+    """Make load on this host for a run, capacity, gate or compare that another host leads.
 
-    It waits for its leader, works for it and ends: after the last run, or when none has followed
-    for a minute. Everything but HOST comes from there, passwords of targets too. Ctrl-C gives its
-    locks back; twice: at once, and they stay until their TTL has passed.
+    The worker waits for its leader and ends after the last run, or when no run has followed for a
+    minute. The leader sends the scenario and the targets with their passwords. Ctrl-C releases the
+    worker's locks and ends it. A second Ctrl-C ends it at once, and the locks stay until their TTL
+    ends.
     """
     from bench.topology.servants import Guard
     from bench.workloads.launch import join

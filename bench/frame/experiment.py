@@ -35,7 +35,7 @@ def experiment_options(kind: str, *, seed: int | None = 1) -> Decorator:
     `seed`: the usual one; None: the command has one of its own."""
     options = [server_option, result_options(kind)]
     if seed is not None:
-        text = f"of every random choice  [{seed}]"
+        text = f"seed of every random choice  [{seed}]"
         options.insert(0, click.option("--seed", metavar="N", type=int, default=seed, help=text))
     return together(*options)
 

@@ -24,13 +24,13 @@ hosts_options = together(
         "--expect-workers",
         metavar="N",
         type=click.IntRange(1, 1000),
-        help="load comes from so many processes of `lockbench worker` on other hosts",
+        help="let N processes of `lockbench worker` on other hosts make the load",
     ),
     click.option(
         "--bind",
         metavar="ADDRESS",
         type=ADDRESS,
-        help="where they find this host: one of its addresses, HOST or HOST:PORT  [all, port "
+        help="the address of this host that the workers use, HOST or HOST:PORT  [all, port "
         f"{PORT}]",
     ),
 )

@@ -184,9 +184,9 @@ server_option: Decorator = click.option(
 # `bench.frame.outputs` takes these options.
 file_options = together(
     click.option(
-        "--markdown", metavar="FILE", type=PLACE, help="write the summary as Markdown, too"
+        "--markdown", metavar="FILE", type=PLACE, help="also write the summary as Markdown"
     ),
-    click.option("--junit", metavar="FILE", type=PLACE, help="write the verdict as JUnit XML, too"),
+    click.option("--junit", metavar="FILE", type=PLACE, help="also write the verdict as JUnit XML"),
 )
 
 
@@ -202,7 +202,7 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
             "--json",
             "as_json",
             is_flag=True,
-            help="print the result as JSON on stdout, nothing else",
+            help="print only the result as JSON on stdout",
         ),
         click.option("--quiet", is_flag=True, help=f"no progress and no {shown}"),
     )
@@ -216,10 +216,12 @@ def run_options(kind: str) -> Decorator:
         click.option(
             "--allow-missing",
             is_flag=True,
-            help="go on when a minority of the targets cannot be reached",
+            help="continue when a minority of the targets cannot be reached",
         ),
         click.option(
-            "--allow-skipped", is_flag=True, help="go on without faults that cannot take place here"
+            "--allow-skipped",
+            is_flag=True,
+            help=("continue without faults that cannot take place here"),
         ),
         result_options(kind, "summary"),
     )
@@ -294,7 +296,8 @@ def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> l
 
 def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Decorator:
     default = usual or key.default
-    text = key.help + (f"  [{default}]" if default not in (None, (), False) else "")
+    repeatable = " (repeatable)" if key.kind.many else ""
+    text = key.help + repeatable + (f"  [{default}]" if default not in (None, (), False) else "")
     if key.kind.flag:
         negation = key.option.replace("--", "--no-", 1)
         return click.option(f"{key.option}/{negation}", _parameter(key), default=None, help=text)

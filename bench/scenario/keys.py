@@ -158,16 +158,19 @@ class Retry:
         says("how a refused acquire waits"),
     ] = "full-jitter"
     window_ms: Annotated[
-        float, duration(0.1, 3_600_000), "5ms", says("U(0, window) or the fixed wait, at first")
+        float,
+        duration(0.1, 3_600_000),
+        "5ms",
+        says("the first wait: U(0, window), or the fixed wait"),
     ] = 5.0
     attempts: Annotated[
         int | None,
         whole(1, 1_000_000),
         None,
-        says("attempts of one acquire at most; absent: as many as wait allows"),
+        says("most attempts of one acquire; absent: as many as wait allows"),
     ] = None
     unreachable: Annotated[
-        bool, FLAG, False, says("try again when a quorum was unreachable; else it fails")
+        bool, FLAG, False, says("try again when no quorum could be reached, instead of failing")
     ] = False
 
 
@@ -180,32 +183,52 @@ class Workload:
         str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")
     ]
     instances: Annotated[
-        int, whole(1, 64), 5, says("servers to start (the recipe may want another number)")
+        int,
+        whole(1, 64),
+        5,
+        says("how many servers to start (a recipe may have a default of its own)"),
     ]
     targets: Annotated[
-        tuple[str, ...], TARGETS, (), says("each running instance: redis://, rediss:// or unix://")
+        tuple[str, ...],
+        TARGETS,
+        (),
+        says("a running instance: redis://, rediss:// or unix://"),
     ]
     fsync: Annotated[
         str,
         choice("none", "no", "everysec", "always"),
         "everysec",
-        says("AOF policy of started servers; none: no AOF"),
+        says("AOF fsync policy of the started servers; none: no AOF"),
     ]
-    users: Annotated[int, whole(1, 100_000), 64, says("concurrent callers over all processes")]
+    users: Annotated[
+        int, whole(1, 100_000), 64, says("how many callers at once, over all processes")
+    ]
     processes: Annotated[
-        int, whole(1, 256), 1, says("Locust worker processes; of another package's recipe 2")
+        int,
+        whole(1, 256),
+        1,
+        says("how many Locust worker processes; 2 for a recipe of another package"),
     ]
     rate_per_s: Annotated[
-        float | None, RATE, None, says("operations per second in all: open loop; absent: closed")
+        float | None, RATE, None, says("operations per second, open loop; absent: closed loop")
     ]
     arrivals: Annotated[
-        str, choice("poisson", "fixed"), "poisson", says("how open-loop operations are spaced")
+        str,
+        choice("poisson", "fixed"),
+        "poisson",
+        says("the spacing of operations in an open loop"),
     ]
     duration_ms: Annotated[
-        float, duration(100, _DAY_MS), "20s", says("measured time; the warm-up comes before it")
+        float,
+        duration(100, _DAY_MS),
+        "20s",
+        says("the measured time; the warm-up comes before it"),
     ]
     warmup_ms: Annotated[
-        float, auto_or(duration(0, _DAY_MS)), "auto", says("not measured; auto = max(2s, 10 %)")
+        float,
+        auto_or(duration(0, _DAY_MS)),
+        "auto",
+        says("time before the measured time; auto: max(2s, 10 %)"),
     ]
     resources: Annotated[
         int, whole(1, 10_000_000), 1000, says("how many different things are locked")
@@ -214,13 +237,13 @@ class Workload:
         Skew,
         SKEW,
         "uniform",
-        says("uniform, own (each caller its own), zipf:1.1, hot:0.9 (on one key)"),
+        says("which resource a caller wants: uniform, own (one each), zipf:1.1, hot:0.9 (one key)"),
     ]
     hold: Annotated[
-        Delay, TIME, "0", says("work under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")
+        Delay, TIME, "0", says("time under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")
     ]
     think: Annotated[
-        Delay, TIME, "0", says("a caller's rest between two operations, closed loop only")
+        Delay, TIME, "0", says("time between two operations of a caller, closed loop only")
     ]
 
 
@@ -246,38 +269,49 @@ class Scenario(Workload):
     ]
     retry: Annotated[Retry, says("how a refused acquire waits")]
     max_ttl_ms: Annotated[
-        int, duration(5, _DAY_MS, whole=True), "10s", says("largest TTL of the whole fleet")
+        int,
+        duration(5, _DAY_MS, whole=True),
+        "10s",
+        says("the largest TTL of any client of the fleet"),
     ]
     rejoin: Annotated[
         str,
         choice("trust-first", "delay", "trust"),
         "trust-first",
         says(
-            "who votes at once: trust-first = at first contact, not after a restart; "
-            "delay = nobody; trust = all"
+            "which instances vote at once: new ones but not restarted ones (trust-first), "
+            "none (delay), all (trust)"
         ),
     ]
     events: Annotated[
-        str, choice("fast", "stock"), "fast", says("stock = one Locust event per operation")
+        str,
+        choice("fast", "stock"),
+        "fast",
+        says("stock: one Locust event for each operation, slower"),
     ]
-    seed: Annotated[int, whole(0, 2**63 - 1), 1, says("drives every random choice of the load")]
+    seed: Annotated[int, whole(0, 2**63 - 1), 1, says("seed of every random choice of the load")]
     fencing: Annotated[
-        bool, FLAG, False, says("holders write to a register that rejects stale writes, by token")
+        bool, FLAG, False, says("holders write to a register that rejects stale fencing tokens")
     ]
     thresholds: Annotated[
-        tuple[str, ...], LIMITS, (), says("the result must keep it, like 'acquire.p99 < 10ms'")
+        tuple[str, ...],
+        LIMITS,
+        (),
+        says("a limit on a figure of the result, like 'acquire.p99 < 10ms'"),
     ]
     pause: Annotated[
         tuple[Pause, ...],
         PAUSES,
         (),
-        says("a pause point (`lockbench recipes --json`):how long:share of passes"),
+        says(
+            "a pause point:how long:share of passes (`lockbench recipes --json` lists the points)"
+        ),
     ]
     faults: Annotated[
         tuple[Fault, ...],
         FAULTS,
         (),
-        says("an inline TOML table: at, for, kind, target, phase, params"),
+        says("a fault, as a TOML table: at, for, kind, target, phase, params"),
     ]
 
     def shown(self) -> Self:

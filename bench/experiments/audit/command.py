@@ -32,22 +32,22 @@ def _schedules() -> Iterable[str]:
     "libraries",
     metavar="L",
     multiple=True,
-    help="only those with this in their name (repeatable)",
+    help="only libraries with L in their name (repeatable)",
 )
 @click.option(
     *("--schedule", "schedules"),
     metavar="S",
     type=Offered(_schedules),
     multiple=True,
-    help="only this one (repeatable); a wrong name lists them",
+    help="only this schedule (repeatable); a wrong name lists all schedules",
 )
 @click.option(
     "--drivers",
     metavar="FOLDER",
     type=PLACE,
-    help="also the libraries of FOLDER/libraries.toml, by the drivers beside it",
+    help="also the libraries of FOLDER/libraries.toml, with the drivers in FOLDER",
 )
-@click.option("--quick", is_flag=True, help="each schedule once")
+@click.option("--quick", is_flag=True, help="play each schedule once")
 @experiment_options("audit")
 def audit(
     outputs: Outputs,
@@ -59,10 +59,11 @@ def audit(
     seed: int,
     server: str | None,
 ) -> Done[AuditResult]:
-    """Which lock libraries hold? The same schedules for all, every fault with what happened.
+    """Judge installed lock libraries by the same schedules, and show what happened at every fault.
 
-    lockcore is a library like any other, and locks with one planted fault each must be found. Exit
-    code 5: lockcore was broken; 4: a planted fault was not found. What others do decides nothing.
+    lockcore is judged as any other library. Locks with one planted fault each must be recognised.
+    Exit code 5: a schedule broke lockcore. Exit code 4: a planted fault was not recognised. The
+    other libraries do not change the exit code.
     """
     from bench.experiments.audit.experiment import AuditPlan, chosen, known, run_audit
     from bench.experiments.audit.libraries import read_libraries

@@ -51,36 +51,40 @@ SEARCHED = {
 NOT_SWEPT = {*SEARCHED, "targets", "pause", "seed", "duration", "warmup"}
 
 
-_SLO = "like 'acquire.p99 < 10ms' (repeatable)"
-_OVER = "a table over these values (repeatable)"
+_SLO = "a limit that a rate must keep, like 'acquire.p99 < 10ms' (repeatable)"
+_OVER = "find the capacity for each of these values (repeatable)"
 _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
 
 
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help=_SLO)
 @click.option(
-    "--target-rate", metavar="R", type=FiniteRange(min=0, min_open=True), help="to plan for"
+    "--target-rate",
+    metavar="R",
+    type=FiniteRange(min=0, min_open=True),
+    help=("the rate that you plan for, in acquires per second"),
 )
 @click.option("--sweep", "sweeps", metavar="KEY=A,B", type=_SWEPT, multiple=True, help=_OVER)
 @click.option(
     "--budget",
     metavar="DURATION",
     type=BUDGET,
-    help=f"of a point  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
+    help=f"time for each capacity  [{FULL_BUDGET}; --quick {QUICK_BUDGET}]",
 )
-@click.option("--quick", is_flag=True, help="a glance: short probes, also of a scenario")
+@click.option("--quick", is_flag=True, help="short probes, also of a scenario")
 @hosts_options
 @scenario_options(
     refused=SEARCHED, usual={key: f"{FULL[key]}; --quick {QUICK[key]}" for key in FULL}
 )
 @experiment_options("capacity", seed=None)
 def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[CapacityResult]:
-    """The rate of acquires up to which an SLO is kept, as a 95 % interval, with what limits it
-    next.
+    """Find the highest rate of acquires that keeps your SLO, as a 95 % interval, and name the next
+    limit.
 
-    Open-loop probes where a model of all of them is least sure, until the interval is within ±10 %
-    or time is up. Exit code 4: the load generator gave out first (the capacity is "at least"), or
-    the interval is wider than ±25 %; 1: no rate keeps the SLO.
+    The command probes fixed rates where its model is least sure. It stops when the interval is
+    within ±10 % or when the time budget is used. Exit code 1: no rate keeps the SLO. Exit code 4:
+    the load process reached its limit first, so the capacity is "at least" a rate, or the interval
+    is wider than ±25 %.
     """
     from bench.experiments.capacity.experiment import run_capacity
 

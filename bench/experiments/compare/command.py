@@ -64,13 +64,13 @@ def _options(command: Command, kind: Kind) -> Command:
             metavar="N",
             type=click.IntRange(1, 1000),
             default=PAIRS[kind],
-            help=f"rounds to run; a gate stops when it is certain  [{PAIRS[kind]}]",
+            help=f"pairs to run at most; a gate stops when it is certain  [{PAIRS[kind]}]",
         ),
         click.option(
             "--tolerance",
             type=Read("SHARE", _share),
             default="10%",
-            help="how much worse passes  [10%]",
+            help="how much worse a candidate may be  [10%]",
         ),
         click.option(
             "--metric",
@@ -78,7 +78,7 @@ def _options(command: Command, kind: Kind) -> Command:
             metavar="M",
             type=METRIC,
             multiple=True,
-            help="judge by it (repeatable)",
+            help="judge by this metric (repeatable)",
         ),
         click.option(
             "--variable",
@@ -86,7 +86,7 @@ def _options(command: Command, kind: Kind) -> Command:
             metavar="KEY",
             type=KEY,
             multiple=True,
-            help="what may differ; compare runs each value of KEY=A,B as a side of its own",
+            help="the key that may differ; with KEY=A,B each value is a side",
         ),
         hosts_options,
         scenario_options("recipe", usual={"duration": "1.5s at most", "warmup": "0.3s at most"}),
@@ -102,14 +102,14 @@ def _options(command: Command, kind: Kind) -> Command:
     metavar="NAME",
     type=RECIPE,
     multiple=True,
-    help="run it now (repeatable)",
+    help="a side: run this recipe now (repeatable)",
 )
 @partial(_options, kind="compare")
 def compare(outputs: Outputs, things: tuple[str, ...], **values: Any) -> Done[ComparisonResult]:
-    """Which is faster, by how much, and is it certain?
+    """Compare two or more locks: which one is faster, by how much, and how certain is that?
 
-    Ratio per metric with a 95 % interval, the noise of two equal runs on this machine, and one
-    word: different (better, worse), same (within the tolerance) or inconclusive."""
+    Each metric gets a ratio with its 95 % interval, the noise of two equal runs on this machine,
+    and one word: better, worse, same (within the tolerance) or inconclusive."""
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 
     named_things = [
@@ -145,14 +145,18 @@ def compare(outputs: Outputs, things: tuple[str, ...], **values: Any) -> Done[Co
 
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option(
-    "--baseline", metavar="X", type=click.Path(), default="", help="what it must not be worse than"
+    "--baseline",
+    metavar="X",
+    type=click.Path(),
+    default="",
+    help=("the side that the candidate must not be worse than"),
 )
 @click.option(
     "--candidate",
     metavar="Y",
     type=click.Path(),
     default="",
-    help="what is judged  [beside a revision: the code as it is here]",
+    help="the side that is judged  [beside a revision: the code as it is here]",
 )
 @click.option(
     "--recipe", metavar="NAME", type=RECIPE, default=None, help="which lock to load  [redlock]"
@@ -162,7 +166,7 @@ def compare(outputs: Outputs, things: tuple[str, ...], **values: Any) -> Done[Co
     metavar="DIR",
     type=click.Path(path_type=Path),
     default=Path(),
-    help="where revisions are  [.]",
+    help="the git repository of the revisions  [.]",
 )
 @partial(_options, kind="gate")
 def gate(
@@ -173,15 +177,15 @@ def gate(
     repo: Path,
     **values: Any,
 ) -> Done[ComparisonResult]:
-    """Did this change make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
+    """Gate a change: did it make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
 
-    Two scenarios, revisions or installed versions are run in turns, on equal servers, until it is
-    certain. PASS: the interval of the change ends within the tolerance. FAIL: it is worse for
-    certain, and by more than the tolerance. Besides, commands, bytes, round trips and connections
-    per acquire must not grow at all. Of stored runs, whose cycles nobody can count one by one,
-    commands, bytes and round trips must not grow for certain.
+    The gate runs two scenarios, revisions or installed versions in turns on equal servers until the
+    answer is certain. PASS: the interval of the change ends within the tolerance. FAIL: the
+    candidate is certainly worse by more than the tolerance. Commands, bytes, round trips and
+    connections per acquire must not grow at all. In stored runs these counts must not certainly
+    grow, because nobody can count single cycles there.
 
-    SCENARIO.toml: the load for revisions and installed versions.
+    SCENARIO.toml is the load for revisions and installed versions.
     """
     from bench.experiments.compare.sides import Named, is_stored, opened, read_named
 

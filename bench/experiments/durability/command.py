@@ -74,10 +74,10 @@ def _duration(least: str, most: str) -> Read:
 
 
 _CALLERS = Several(click.IntRange(1, MOST_CALLERS))
-_OFTEN = f"turns of each policy  [{REPEATS}; quick, scenario {QUICK_REPEATS}]"
-_LONG = f"per load  [{SECONDS:g}s; of a scenario {SCENARIO_SECONDS:g}s]"
-_CALLING = "callers, each with a connection to every instance  [1,16]"
-_HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms"
+_OFTEN = f"time slices of each policy  [{REPEATS}; quick, scenario {QUICK_REPEATS}]"
+_LONG = f"time of each load  [{SECONDS:g}s; of a scenario {SCENARIO_SECONDS:g}s]"
+_CALLING = "concurrent callers, each with a connection to every instance  [1,16]"
+_HELD = "a short matrix: 1 caller, and 16 callers that hold a lock for 5 ms"
 
 
 @click.argument("scenario", required=False, type=ScenarioPlace())
@@ -96,13 +96,13 @@ _HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms
 )
 @click.option("--users", "--clients", "clients", metavar="C,…", type=_CALLERS, help=_CALLING)
 @click.option(
-    "--pipeline", metavar="P,…", type=_CALLERS, help="instead so many callers on each of these  [1]"
+    "--pipeline", metavar="P,…", type=_CALLERS, help="callers that share each connection  [1]"
 )
 @click.option(
     "--latency",
     metavar="TIME,…",
     type=Several(_duration("0", "1s")),
-    help="added to every fsync; raw = none  [raw,2ms]",
+    help="time added to every fsync; raw adds none  [raw,2ms]",
 )
 @click.option("--repeats", metavar="R", type=click.IntRange(1, 100), help=_OFTEN)
 @click.option(
@@ -115,22 +115,27 @@ _HELD = "what this machine can drive: 1 caller, and 16 that hold a lock for 5 ms
     metavar="URL",
     type=Read("URL", parse_target),
     multiple=True,
-    help="your own server (repeatable)",
+    help="your own server instead of started ones (repeatable)",
 )
 @click.option(
-    "--allow-config", is_flag=True, help="let it CONFIG SET appendfsync there; it is put back"
+    "--allow-config",
+    is_flag=True,
+    help=("allow CONFIG SET appendfsync on your servers; the old value is restored"),
 )
 @click.option(
-    "--disk", metavar="DIR", type=PLACE, help="where started servers keep their files  [TMPDIR]"
+    "--disk",
+    metavar="DIR",
+    type=PLACE,
+    help=("the folder for the files of started servers  [TMPDIR]"),
 )
 @experiment_options("fsync", seed=SEED)
 def fsync(outputs: Outputs, **values: Any) -> Done[FsyncResult]:
-    """What an AOF fsync policy costs: acquires/s, latency, fsyncs, by callers, disk and N; beside
-    what it loses.
+    """Measure what each AOF fsync policy costs in rate and latency, by callers, disk and N.
 
-    With SCENARIO its callers, hold time, instances or targets are measured under every policy, on
-    the disk as it is; without, a matrix of those. Policies take turns on the same servers. A matrix
-    that was cut goes on in its folder (--out). Exit code 4: an expected difference did not show.
+    With SCENARIO the command measures your callers, hold time, instances or targets under every
+    policy, on the disk as it is. Without SCENARIO it measures a matrix of them. The policies take
+    turns on the same servers. To continue a matrix that was interrupted, give its folder as --out.
+    Exit code 4: an expected difference did not show.
     """
     from bench.experiments.durability.price_experiment import run_fsync
     from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
@@ -264,21 +269,21 @@ def _product(
     "--instances",
     metavar="N,…",
     type=Several(click.IntRange(1, 9)),
-    help="fleets of so many servers  [1,3,5]",
+    help="sizes of the fleets, in servers  [1,3,5]",
 )
 @click.option(
     "--fsync",
     "policies",
     metavar="P,…",
     type=Several(click.Choice(_POLICIES[:4])),
-    help=f"only these: {', '.join(_POLICIES[:4])}",
+    help=f"only these policies: {', '.join(_POLICIES[:4])}",
 )
 @click.option(
     "--kind",
     "kinds",
     metavar="K,…",
     type=Several(click.Choice(_KINDS)),
-    help=f"only these: {', '.join(_KINDS)}",
+    help=f"only these crashes: {', '.join(_KINDS)}",
 )
 @click.option(
     "--repeats",
@@ -286,14 +291,14 @@ def _product(
     "cuts",
     metavar="C",
     type=click.IntRange(1, 10_000),
-    help="cuts per cell  [20]",
+    help="crashes per cell  [20]",
 )
 @click.option(
     "--rate",
     metavar="L",
     type=click.IntRange(20, 5000),
     default=LOCKS_PER_S,
-    help=f"locks/s per fleet  [{LOCKS_PER_S}]",
+    help=f"locks per second and fleet  [{LOCKS_PER_S}]",
 )
 @click.option(
     "--latency",
@@ -302,13 +307,13 @@ def _product(
     # With more an acquire under `always` takes longer than its instance time-out allows.
     type=_duration("0", "200ms"),
     default="raw",
-    help="added to every fsync  [raw]",
+    help="time added to every fsync; raw adds none  [raw]",
 )
-@click.option("--quick", is_flag=True, help="N=3 in depth, the main crashes of the other N")
+@click.option("--quick", is_flag=True, help="all crashes at N=3, and the main ones at the other N")
 @experiment_options("crash", seed=SEED)
 def crash(outputs: Outputs, **values: Any) -> Done[CrashResult]:
-    """What is lost at a crash, by AOF policy, kind of crash, restart and vote margin; who then gets
-    a lock twice.
+    """Crash servers, and count which acknowledged locks are lost and which locks are then granted
+    twice.
 
     \b
     kinds      clean SHUTDOWN, kill -9, kill -9 while fsync is slow, power cut,
@@ -316,8 +321,8 @@ def crash(outputs: Outputs, **values: Any) -> Done[CrashResult]:
     restart    at once (trusted, or abstaining by the client), or delayed past
                the longest TTL
 
-    A matrix that was cut goes on in its folder (--out). Exit code 5: what must be safe lost a lock
-    or granted it twice; 4: an expected loss did not show.
+    To continue a matrix that was interrupted, give its folder as --out. Exit code 5: a policy that
+    must be safe lost a lock or granted it twice. Exit code 4: an expected loss did not show.
     """
     from bench.experiments.durability.loss_experiment import run_crash
 
@@ -348,30 +353,39 @@ def crash_plan_of(values: Values) -> CrashPlan:
         "lockbench planner", "lockbench planner --costs results/fsync --crash results/crash"
     ),
 )
-@click.option("--costs", "speed", metavar="RESULT", type=PLACE, help="what policies cost  [newest]")
-@click.option("--crash", metavar="RESULT", type=PLACE, help="what they lose  [newest, if any]")
+@click.option(
+    "--costs",
+    "speed",
+    metavar="RESULT",
+    type=PLACE,
+    help=("a result of `lockbench fsync`  [newest]"),
+)
+@click.option(
+    "--crash",
+    metavar="RESULT",
+    type=PLACE,
+    help=("a result of `lockbench crash`  [newest, if any]"),
+)
 @click.option(
     "--ttl",
     "ttl_ms",
     metavar="DURATION",
     type=_duration("1ms", "24h"),
-    help="your longest TTL: what a wait costs",
+    help="your longest TTL, for which restarted servers must wait",
 )
-@click.option("--html", metavar="FILE", type=PLACE, help="write the page with its pictures, too")
+@click.option("--html", metavar="FILE", type=PLACE, help="also write the page with its pictures")
 @file_options
-@click.option(
-    "--json", "as_json", is_flag=True, help="print the page as JSON on stdout, nothing else"
-)
+@click.option("--json", "as_json", is_flag=True, help="print only the page as JSON on stdout")
 @click.option("--quiet", is_flag=True, help="print nothing")
 def planner(
     speed: Path | None, crash: Path | None, ttl_ms: float | None, html: Path | None, **values: Any
 ) -> int:
-    """The planner's page: throughput and p99 of each fsync policy beside what a crash loses, and
-    what to choose.
+    """Recommend an fsync policy from stored results: what each one costs, beside what a crash
+    loses.
 
-    Made from stored results of lockbench fsync and lockbench crash; nothing is measured. Both must
-    say AS EXPECTED, and must be of one machine and one server. Exit code 4: nothing can be
-    recommended yet.
+    The planner reads stored results of `lockbench fsync` and `lockbench crash` and measures
+    nothing. Both must say AS EXPECTED and come from one machine and one server. Exit code 4: it
+    cannot recommend a policy yet.
     """
     from msgspec.structs import replace
 

@@ -29,23 +29,26 @@ if TYPE_CHECKING:
     "--budget",
     metavar="TIME",
     type=BUDGET,
-    help="for each recipe  [10s; --exhaustive: as long as it takes]",
+    help="time for each recipe  [10s; --exhaustive: as long as it takes]",
 )
 @click.option(
-    "--schedules", metavar="N", type=click.IntRange(1), help="so many for each recipe, however long"
+    "--schedules",
+    metavar="N",
+    type=click.IntRange(1),
+    help=("schedules for each recipe, however long they take"),
 )
 @click.option(
     "--exhaustive",
     metavar="K",
     type=click.IntRange(0, 4),
-    help="every schedule with at most K changes, none drawn",
+    help="play every schedule with at most K changes, and draw none",
 )
 @click.option(
     "--processes",
     metavar="P",
     type=click.IntRange(1, 64),
     default=len(os.sched_getaffinity(0)),
-    help="that search at once  [one per core]",
+    help="processes that search at once  [one per core]",
 )
 @experiment_options("explore")
 def explore(
@@ -59,11 +62,12 @@ def explore(
     seed: int,
     server: str | None,
 ) -> Done[ExploreResult]:
-    """Each recipe in thousands of simulated schedules, until one breaks it: the smallest, step by
-    step.
+    """Search thousands of simulated schedules for one that breaks a recipe, and show the smallest
+    step by step.
 
-    Messages are late or lost, clients are paused or killed, servers stop, restart empty or die.
-    Exit code 5: a recipe that must hold was broken; 4: one that is known to be flawed was not.
+    Messages come late or get lost. Clients pause or die. Servers stop, restart empty or die. Exit
+    code 5: a schedule broke a recipe that must hold. Exit code 4: no schedule broke a recipe that
+    is known to be flawed.
     """
     from bench.experiments.explore.experiment import run_explore
     from bench.experiments.explore.result import ExplorePlan

@@ -86,7 +86,7 @@ class ExploredRow(Section, frozen=True, kw_only=True):
 class ExplorePlan(Section, frozen=True):
     """What to explore."""
 
-    recipes: Annotated[tuple[str, ...], says("only these; empty = all")]
+    recipes: Annotated[tuple[str, ...], says("only these recipes; empty: all")]
     budget_s: Annotated[Amount | None, says("for each recipe; null = as long as it takes")]
     schedules: Annotated[Count | None, says("for each recipe; null = as many as the budget allows")]
     exhaustive: Annotated[

@@ -19,26 +19,26 @@ PLAYS = 3
 
 
 @click.argument("lock", metavar="LOCK")
-@click.option("--quick", is_flag=True, help="two minutes: each row once, short loads")
+@click.option("--quick", is_flag=True, help="two minutes: play each row once, with short loads")
 @click.option(
     "--instances",
     metavar="N",
     type=click.IntRange(1, 15),
     default=1,
-    help="servers that the lock is given  [1]",
+    help="how many servers to start for the lock  [1]",
 )
 @click.option(
     "--capacity",
     metavar="N",
     type=click.IntRange(1, 64),
     default=1,
-    help="how many may hold it at once: 1 is a mutex, more a semaphore  [1]",
+    help="how many callers may hold the lock at once; 1 is a mutex, more is a semaphore  [1]",
 )
 @experiment_options("judge", seed=None)
 def judge(
     outputs: Outputs, *, lock: str, quick: bool, instances: int, capacity: int, server: str | None
 ) -> Done[JudgeResult]:
-    """Does your own lock hold? One page, with a word for each question.
+    """Judge your own lock: does it hold? One page has an answer to each question.
 
     LOCK is a file (mine.py), package.module:object, or a command. The function `lock(urls)` of the
     file returns what locks: a callable from a name to a context manager, or an object with

@@ -106,7 +106,7 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     fleet: Annotated[OwnFleet, says("the servers")]
     lock: Annotated[str, says("as it was named")]
     instances: Annotated[Count, says("servers that it was given")]
-    capacity: Annotated[Count, says("how many may hold it at once")]
+    capacity: Annotated[Count, says("how many callers may hold the lock at once")]
     ttl_ms: Annotated[int | None, says("of its keys after a grant; null: they have no end")]
     keys: Annotated[Count, says("that a lease makes, over all servers; 0: it asks no server")]
     rows: Annotated[tuple[JudgedRow, ...], says("what it was asked, and what came of it")]

@@ -37,9 +37,9 @@ def _claims() -> Iterable[str]:
     metavar="C",
     type=Offered(_claims),
     multiple=True,
-    help="only this claim (repeatable); a wrong name lists them",
+    help="only this claim (repeatable); a wrong name lists all claims",
 )
-@click.option("--quick", is_flag=True, help="a glance: fewer schedules, short TTLs")
+@click.option("--quick", is_flag=True, help="a shorter search with fewer schedules and short TTLs")
 @experiment_options("safety")
 def safety(
     outputs: Outputs,
@@ -50,10 +50,10 @@ def safety(
     seed: int,
     server: str | None,
 ) -> Done[SafetyResult]:
-    """Each recipe under the faults that are known to break it: expected, seen, figure, verdict.
+    """Put each recipe under the faults that are known to break it, and say which recipes hold.
 
-    Simulated schedules first, then what is claimed of Redlock. Exit code
-    5: a row that must be safe was violated; 4: an expected fault did not show.
+    Simulated schedules come first, then the claims that were made about Redlock. Exit code 5: a row
+    that must be safe was violated. Exit code 4: an expected fault did not show.
     """
     from bench.experiments.safety_matrix.experiment import choose_cases, run_safety
     from bench.experiments.safety_matrix.result import SafetyPlan

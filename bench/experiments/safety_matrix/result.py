@@ -53,10 +53,14 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
 class SafetyPlan(Section, frozen=True):
     """Which rows to look at."""
 
-    recipes: Annotated[tuple[str, ...], says("only these; empty = all, unless claims were named")]
-    claims: Annotated[tuple[str, ...], says("only these; empty = all, unless recipes were named")]
-    quick: Annotated[bool, says("a glance: fewer schedules, short TTLs")]
-    seed: Annotated[int, says("of every random choice")] = 1
+    recipes: Annotated[
+        tuple[str, ...], says("only these recipes; empty: all, unless claims were named")
+    ]
+    claims: Annotated[
+        tuple[str, ...], says("only these claims; empty: all, unless recipes were named")
+    ]
+    quick: Annotated[bool, says("a shorter search with fewer schedules and short TTLs")]
+    seed: Annotated[int, says("seed of every random choice")] = 1
 
 
 class SafetyResult(Document, frozen=True, kw_only=True):

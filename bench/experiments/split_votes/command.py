@@ -46,10 +46,10 @@ def _retry(text: str) -> RetrySettings | None:
 _KS = Several(click.IntRange(2, MOST_CONTENDERS))
 _ORDERS = Several(click.Choice(("parallel", "sequential", "random")))
 _TRIALS = (
-    f"trials per row; of retries in parallel four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+    f"trials per row; retries in parallel get four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]"
 )
-_APART = "starts are spread over so much  [0ms,0.5ms; quick 0ms]"
-_POLICIES = f"retry policies side by side, or none  [{RETRIES}]"
+_APART = "the time over which the starts are spread  [0ms,0.5ms; quick 0ms]"
+_POLICIES = f"retry policies to measure side by side, or none  [{RETRIES}]"
 _ALL = "parallel,sequential,random"
 
 
@@ -70,7 +70,7 @@ _ALL = "parallel,sequential,random"
     metavar="ORDER,…",
     type=_ORDERS,
     default=_ALL,
-    help="how instances are asked  [all three]",
+    help="the order in which a contender asks the instances  [all three]",
 )
 @click.option(
     "--retry-policy",
@@ -80,7 +80,7 @@ _ALL = "parallel,sequential,random"
     default=RETRIES,
     help=_POLICIES,
 )
-@click.option("--quick", is_flag=True, help="a glance in about a minute")
+@click.option("--quick", is_flag=True, help="a shorter measurement of about a minute")
 @experiment_options("split-votes")
 def split_votes(
     outputs: Outputs,
@@ -95,10 +95,11 @@ def split_votes(
     seed: int,
     server: str | None,
 ) -> Done[SplitVotesResult]:
-    """How often nobody wins, by contenders, order and spread; how long that lasts, by retry policy.
+    """Measure how often nobody wins a lock (a split vote), and how long that lasts under each retry
+    policy.
 
-    Calibration: votes shared out by pure chance must be within 0.05 of the closed form. Contention:
-    real processes, the rate beside it. Retries: the same until somebody wins.
+    Calibration shares votes out by chance and must be within 0.05 of the closed form. Contention
+    measures real processes beside it. Retries measures how long it takes until somebody wins.
     """
     from bench.experiments.split_votes.experiment import run_split_votes
     from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan

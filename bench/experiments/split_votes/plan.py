@@ -53,7 +53,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
         Count,
         says("trials per row; calibration: at least 2,000; parallel retries: four times as many"),
     ]
-    seed: Annotated[int, says("of every random choice")]
+    seed: Annotated[int, says("seed of every random choice")]
 
     @property
     def contests(self) -> list[Contest]:
