@@ -119,7 +119,7 @@ def discard(job: asyncio.Future[Shaken] | Future[Shaken]) -> None:
 def _explained(target: InstanceTarget, error: Exception, heard: bytes) -> InstanceError:
     """What lockcore raises for `error`. At the first contact the peer is looked at where it gave no
     reason itself."""
-    peer = look(target) if target.look_closer and is_unexplained(error, heard) else None
+    peer = look(target) if target.look_closer and is_unexplained(target, error, heard) else None
     failure = failure_of(target, error, heard, peer)
     return failure.kind(target.address, str(failure))
 
@@ -171,7 +171,7 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
     for section in ("replication", "cluster"):
         fields |= fields_of(_ask(connection, "INFO", section))
     if fields.get("cluster_enabled") == "1" or fields.get("redis_mode") == "cluster":
-        raise InstanceRefusedError(target.address, CLUSTER)
+        raise InstanceRefusedError(target.address, str(CLUSTER))
     if fields.get("role", "master") != "master":
         raise InstanceRefusedError(target.address, REPLICA)
     identified = identity_of(fields, time.monotonic())
