@@ -4,8 +4,8 @@ and cure*.
 Rules: this is the only place that explains a failure to connect, for the lock and for the bench.
 What is observed (a server's reply, an errno, an alert, bytes) becomes symptoms, the most telling
 one first. The first symptom with a row in `FAILURES` is explained by that row. Nothing is guessed;
-TLS is advised only where the peer spoke it. A text of others is quoted only where no row knows it, in
-one short line, and never if it holds a secret. A row takes nothing over from a text but what its
+TLS is advised only where the peer spoke it. A text of others is quoted only where no row knows it,
+in one short line, and never if it holds a secret. A row takes nothing over from a text but what its
 pattern spells out. So no password can be in an explanation, and nothing in it needs a mask.
 """
 
