@@ -161,7 +161,9 @@ class _AnyRedlock(Generic[D]):
         if handoff is None:
             return {}
         counts = {"wakeups": handoff.wakeups, "polls": handoff.polls}
-        return counts if handoff.hears else counts | {"processes_that_hear_nothing_and_poll": 1}
+        return (
+            counts if handoff.mail.arrives else counts | {"processes_that_hear_nothing_and_poll": 1}
+        )
 
     @property
     def closed(self) -> bool:

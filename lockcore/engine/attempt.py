@@ -229,9 +229,7 @@ class Acquisition:
             again_ns = self._next_start_ns(Outcome.CONTENDED, now_ns)
             start_ns = self.deadline_ns if again_ns is None else again_ns
             last_outcome = None
-        is_heard = (
-            handoff is not None and handoff.hears and handoff.gets_through(self.resource, now_ns)
-        )
+        is_heard = handoff is not None and handoff.expects(self.resource, now_ns)
         if is_heard and (last_outcome is None or last_outcome is Outcome.CONTENDED):
             now_ns = yield from self._until_released(turn, now_ns)
         elif now_ns < start_ns and not (turn.poked or self.engine.retired):
@@ -251,7 +249,7 @@ class Acquisition:
         while (
             handoff is not None and not (turn.poked or engine.retired) and now_ns < self.deadline_ns
         ):
-            if not handoff.gets_through(self.resource, now_ns):
+            if not handoff.expects(self.resource, now_ns):
                 break
             if not turn.follows:
                 handoff.look(self.resource, again=again)

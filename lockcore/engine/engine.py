@@ -9,10 +9,10 @@ what replies mean is with the rounds. The engine joins them. Shells feed `receiv
 """
 
 from collections.abc import Callable, Sequence
-from itertools import count
 
 from lockcore.engine.amnesia import SWAPS
 from lockcore.engine.handoff import Handoff
+from lockcore.engine.mail import Mail
 from lockcore.engine.members import Members
 from lockcore.engine.observed import Listener
 from lockcore.engine.outbox import Outbox
@@ -22,7 +22,6 @@ from lockcore.facts.membership import State
 from lockcore.facts.model import Lease, Outcome
 from lockcore.rounds.awaited import Asked, Awaited, InstancePipe, SentAgain
 from lockcore.rounds.claims import Claims, Terms
-from lockcore.rounds.commands import FIRST_NUMBER
 from lockcore.rounds.deadlines import Deadlines
 from lockcore.rounds.pipeline import Pipeline
 from lockcore.rounds.rounds import ExtendRound, ReleaseRound, RoundEngine, SetRound, round_of
@@ -46,15 +45,17 @@ class Engine(RoundEngine):
         self.settings = settings
         self.foreign = False
         self.claims = Claims(settings)
-        self._numbers = count(FIRST_NUMBER)
         self.turns = Turns(self)
         self.deadlines = Deadlines()
         self.outbox = Outbox(self, self.pipes, self.deadlines, want_flush)
         self.members = Members(self, self.pipes, self.outbox, settings, self.deadlines.wake)
         self.handoff: Handoff | None = None
         if settings.retry.policy == "push":
-            states = self.members.states
-            self.handoff = Handoff(self, self.turns, self.pipes, states, self.claims)
+            mail = Mail(self, self.pipes, self.members.states, self.claims)
+            self.handoff = Handoff(self, self.turns, mail)
+            self.outbox.leaves = self.handoff.pass_all
+            for pipe in self.pipes:
+                pipe.heard = self.handoff.heard
         self.observer = settings.observer
         self.observe_every = settings.observe_every
         self.listener: Listener | None = None
@@ -78,7 +79,7 @@ class Engine(RoundEngine):
 
         Its acquire began at `acquire_ns` (0: now).
         """
-        number = next(self._numbers)
+        number = next(self.claims.numbers)
         claim = self.claims.claim(resource, number)
         if self.observer is None or (number % self.observe_every and not observe):
             return SetRound(self, resource, claim, terms, now_ns)
@@ -146,9 +147,8 @@ class Engine(RoundEngine):
 
     def _released(self, resource: str) -> None:
         """The turn passes on, here or to another process."""
-        handoff = self.handoff
-        if handoff is not None and (self.turns.lines or handoff.crowds):
-            handoff.released(resource)
+        if self.handoff is not None:
+            self.handoff.released(resource)
         elif self.turns.lines:
             self.turns.poke(resource)
 
@@ -213,9 +213,6 @@ class Engine(RoundEngine):
         try:
             outbox.flushing = True
             while outbox.dirty:
-                outbox.dirty = self.followed = False
-                if self.handoff is not None and self.handoff.passing:
-                    self.handoff.pass_all()
                 outbox.send(now_ns)
                 self.members.leave_out_by_size()
         finally:
@@ -264,8 +261,6 @@ class Engine(RoundEngine):
         self.deadlines.expire(now_ns)
         self.turns.expire(now_ns)
         self.members.tick(now_ns)
-        if self.handoff is not None:
-            self.handoff.sweep(now_ns)
         return self.next_tick_ns(now_ns)
 
     # Turns have a time of their own: `slack_ns` moves only the time of parked turns, and `received`

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lockcore.clock import FAR_FUTURE_NS
-from lockcore.rounds.awaited import Awaited, InstancePipe
+from lockcore.rounds.awaited import Awaited, InstancePipe, nothing
 from lockcore.rounds.commands import Encode, merged_release
 from lockcore.rounds.deadlines import Deadlines
 from lockcore.rounds.flight import FEWEST_PER_ONE_APART, SMALLEST, Flight, MergedReply
@@ -40,7 +40,8 @@ class Outbox:
 
     `dirty`: something is queued that `Engine.flush` has not begun to send. `flushing`: it is
     sending. `want_flush` is called when something is queued first, and when the batch has `early`
-    commands. The shell then calls `flush` soon.
+    commands. The shell then calls `flush` soon. `leaves` is called before the commands leave. It
+    may queue more behind them.
 
     `_batch` are the encoded commands for all voters, `_rounds` the rounds that await their replies,
     `_shortest_ns` the shortest of their timeouts. `_to_merge` are the releases that will be one
@@ -61,6 +62,7 @@ class Outbox:
         self._deadlines = deadlines
         self._want_flush = want_flush
         self.dirty = self.flushing = False
+        self.leaves: Callable[[], object] = nothing
         self.early = LARGEST
         self._batch = list[bytes]()
         self._rounds = list[Part]()
@@ -191,6 +193,8 @@ class Outbox:
 
     def send(self, now_ns: int) -> None:
         """Send everything that is queued, in one write per connection."""
+        self.dirty = self._engine.followed = False
+        self.leaves()
         if self._batch or self._to_merge:
             voters: tuple[Pipeline, ...] = self._engine.voters
             if [pipe for pipe in voters if pipe.queue]:

@@ -16,13 +16,9 @@ from collections.abc import Callable
 
 from lockcore.clock import FAR_FUTURE_NS
 from lockcore.facts.model import ACQUIRED, Lease, Outcome
-from lockcore.rounds.awaited import Core, Settled
+from lockcore.rounds.awaited import Core, Settled, nothing
 from lockcore.rounds.deadlines import Timetable
 from lockcore.rounds.rounds import Round
-
-
-def nothing(*_: object) -> None:
-    """Do nothing: nobody has said yet what is to be done."""
 
 
 class Turn(Settled):

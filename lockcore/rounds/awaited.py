@@ -19,6 +19,10 @@ from lockcore.rounds.commands import Dialect
 from lockcore.rounds.replies import Other
 
 
+def nothing(*_: object) -> None:
+    """Do nothing: nobody has said yet what is to be done."""
+
+
 class InstancePipe(Protocol):
     """The connection to one instance, as what it carries sees it.
 

@@ -8,11 +8,12 @@ them: at its bound the table is emptied, and what is in use comes back.
 """
 
 import secrets
+from itertools import count
 from typing import Final, TypeVar
 
 from lockcore.clock import NS_PER_MS, drift_ns
 from lockcore.facts.arguments import check_key
-from lockcore.rounds.commands import OWNER_TOKEN_BYTES, set_nx_px
+from lockcore.rounds.commands import FIRST_NUMBER, OWNER_TOKEN_BYTES, set_nx_px
 from lockcore.settings import Settings
 
 # A resource of fewer bytes than this has its head ready.
@@ -75,11 +76,12 @@ class Claims:
     """The claims and terms of one Redlock.
 
     An owner token is 132 random bits, which are drawn here, and a number of 15 digits, another for
-    each attempt. `process` is the part that begins every owner token.
+    each attempt: the next of `numbers`. `process` is the part that begins every owner token.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.numbers = count(FIRST_NUMBER)
         self._terms_of: Recent[int, Terms] = Recent(TERMS_KEPT)
         self.process = secrets.token_urlsafe(17)[:22].encode()
         self.prefix = settings.key_prefix.encode()

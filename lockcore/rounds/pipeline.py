@@ -16,7 +16,7 @@ from lockcore.clock import NS_PER_MS
 from lockcore.errors import ProtocolError
 from lockcore.facts.membership import Membership
 from lockcore.facts.model import InstanceStatus
-from lockcore.rounds.awaited import Awaited, Ignored, InstancePipe
+from lockcore.rounds.awaited import Awaited, Ignored, InstancePipe, nothing
 from lockcore.rounds.commands import Dialect
 from lockcore.rounds.flight import Flight, InFlight, MergedReply
 from lockcore.rounds.replies import Replies, Unasked
@@ -29,10 +29,6 @@ Transmit = Callable[[bytes], int]
 
 # An instance may bring so many kinds of errors. Further kinds are counted as OTHER.
 MOST_KINDS: Final = 32
-
-
-def nothing(*_: object) -> None:
-    """Do nothing: nobody has asked to hear of it."""
 
 
 class Traffic:

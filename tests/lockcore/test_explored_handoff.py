@@ -66,7 +66,7 @@ def words_are_passed(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, index)
         link = self._links[index]
         if link is not None and self.engine.handoff is not None:
-            link.inbox = self.engine.handoff.inbox  # type: ignore[attr-defined]
+            link.inbox = self.engine.handoff.mail.inbox  # type: ignore[attr-defined]
 
     def attached(self: Members, index: int, hello: Hello, *told: Any) -> None:
         attach(self, index, replace(hello, hears=True), *told)

@@ -70,7 +70,7 @@ class House:
         self.engine = Engine(
             [f"host:{index}" for index in range(len(town.servers))], settings, lambda: None
         )
-        self.inbox = self.engine.handoff.inbox if self.engine.handoff and hears else b""
+        self.inbox = self.engine.handoff.mail.inbox if self.engine.handoff and hears else b""
         self.replies = [b"" for _ in town.servers]
         self.callers: list[Caller] = []
         for index in range(len(town.servers)):

@@ -59,7 +59,7 @@ class Connections:
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self.engine = Engine([target.address for target in targets], settings, self._want_flush)
-        inbox = self.engine.handoff.inbox if self.engine.handoff is not None else b""
+        inbox = self.engine.handoff.mail.inbox if self.engine.handoff is not None else b""
         self.targets = [replace(target, inbox=inbox) for target in targets]
         self.engine.turns.want_wake = self._wake_later
         self.wires: list[Wire | None] = [None] * len(targets)
@@ -103,7 +103,7 @@ class Connections:
             for index, result in enumerate(shaken):
                 if (twin := self._attach(index, result)) is not None:
                     raise twin
-            if self.engine.handoff is not None and not self.engine.handoff.hears:
+            if self.engine.handoff is not None and not self.engine.handoff.mail.arrives:
                 warnings.warn(CANNOT_HEAR, RuntimeWarning, stacklevel=4)
         except BaseException:
             # A warning, too, may be an exception (python -W error).

@@ -104,7 +104,10 @@ def test_nothing_is_left_when_both_have_gone(shell: Shell, fleet: Fleet) -> None
         for lock in (here, there, here):
             lock.release(lock.acquire("stock", TTL_MS, 1000))
         channels = client(fleet.urls[0]).pubsub_channels(f"{told['key_prefix']}*")
-        assert {bytes(one) for one in channels} == {handoff_of(here).inbox, handoff_of(there).inbox}
+        assert {bytes(one) for one in channels} == {
+            handoff_of(here).mail.inbox,
+            handoff_of(there).mail.inbox,
+        }
     shell.until(
         lambda: not client(fleet.urls[0]).pubsub_channels(f"{told['key_prefix']}*"),
         "no subscription",
@@ -120,9 +123,9 @@ def test_a_subscription_is_renewed_with_the_connection(shell: Shell, connect: Co
         shell.until(
             lambda: all(one.reconnects == 1 for one in lock.instances), "the connections to be back"
         )
-        assert handoff_of(lock).hears
+        assert handoff_of(lock).mail.arrives
         assert all(
-            client(url).pubsub_numsub(handoff_of(lock).inbox)[0][1] == 1 for url in fleet.urls
+            client(url).pubsub_numsub(handoff_of(lock).mail.inbox)[0][1] == 1 for url in fleet.urls
         )
 
 

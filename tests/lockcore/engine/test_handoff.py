@@ -11,19 +11,22 @@ from lockcore.clock import NS_PER_MS
 from lockcore.engine.handoff import (
     FEW_CROWDS,
     FEWER_OTHERS,
+    FORGET_NS,
     LONGEST_LOOK_NS,
-    MOST_ARRIVALS,
     MOST_KEPT,
+    SOON_FREE,
+    Handoff,
+)
+from lockcore.engine.mail import (
+    MOST_ARRIVALS,
     MOST_OF_ONE,
     MOST_OTHERS,
     MOST_PER_WINDOW,
     NUMBER_BYTES,
     PROCESS_BYTES,
-    SOON_FREE,
     WINDOW_NS,
     Allowance,
     Arrivals,
-    Handoff,
 )
 from lockcore.facts.model import Lease, Outcome
 from lockcore.settings import RetryPolicy
@@ -126,7 +129,7 @@ def handoff_in(town: Town) -> Handoff:
 def first_of(house: House) -> bytes:
     """By what a process is known."""
     assert house.engine.handoff is not None
-    return house.engine.handoff.me
+    return house.engine.handoff.mail.me
 
 
 def test_what_was_released_before_the_message_came_is_found_free_at_once() -> None:
@@ -143,7 +146,7 @@ def test_what_was_released_before_the_message_came_is_found_free_at_once() -> No
         server.drop(b"shop:stock")
     town.commands.clear()
     # as it was a moment ago
-    late.looked("stock", [first_of(here) + b"8" * 15] * 2)
+    late._looked(late._waits[STOCK], [first_of(here) + b"8" * 15] * 2)
     town.run()
     assert isinstance(waiting.result, Lease)
     assert town.commands == {"PUBLISH": 6, "GETRANGE": 3, "SET": 3}
@@ -479,7 +482,7 @@ def test_whatever_is_heard_is_kept_boundedly(digests: int) -> None:
         <= FEW_CROWDS * MOST_OTHERS + MOST_KEPT * FEWER_OTHERS
     )
     assert all(len(one) == PROCESS_BYTES for crowd in crowds for one in crowd.others)
-    assert len(handoff._arrivals) <= 2 * MOST_ARRIVALS * (3 + 1)
+    assert len(handoff.mail._arrivals) <= 2 * MOST_ARRIVALS * (3 + 1)
 
 
 def test_the_names_kept_are_those_that_callers_wait_for() -> None:
@@ -487,7 +490,7 @@ def test_the_names_kept_are_those_that_callers_wait_for() -> None:
     handoff = handoff_in(town)
     for number in range(3 * MOST_KEPT):
         handoff.look(f"r{number}", again=False)
-    assert len(handoff._names) <= MOST_KEPT + 1
+    assert len(handoff._waits) <= MOST_KEPT + 1
 
 
 @pytest.mark.parametrize("name", ["stock", "\n_\r" * 5 + "\r\n+OK", "a b:c,d", "ä" * 30_000])
@@ -542,6 +545,23 @@ def test_when_all_have_been_served_nothing_is_kept() -> None:
         assert not house.engine.handoff.crowds
         assert house.engine.is_idle
     assert not any(server.keys for server in town.servers)
+
+
+def test_a_crowd_without_a_message_for_six_seconds_is_forgotten() -> None:
+    for pause_ns, is_passed_on in ((FORGET_NS, True), (FORGET_NS + NS_PER_MS, False)):
+        town = Town(1)
+        handoff = handoff_in(town)
+        caller = town.houses[0].asks()
+        handoff.heard(message(b"waits"), 0)
+        handoff.heard(message(b"waits"), 1)
+        # nobody says that nobody listens
+        handoff.crowds[STOCK].others[b"y" * 22] = None
+        town.now_ns += pause_ns
+        town.houses[0].engine.now_ns = town.now_ns
+        town.published.clear()
+        handoff.released("stock")
+        assert bool(handoff.passing) is is_passed_on
+        assert caller.result is not None
 
 
 def test_closing_passes_the_turn_on() -> None:

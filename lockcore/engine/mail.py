@@ -1,0 +1,206 @@
+r"""Messages between processes: *kind, resource's hash → PUBLISH; what instances bring → messages*.
+
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
+`Final`, and what is made for each message has slots.
+
+Rules: a message counts when a quorum of instances has brought it, each counted once. It carries no
+text that a user chose: it names a resource by a hash of fixed length. Everything that is kept is
+bounded, and so is the number of messages that something is done for. What exceeds a bound is as
+lost as a message can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2s
+from typing import Final
+
+from lockcore.clock import NS_PER_MS
+from lockcore.facts.membership import Membership
+from lockcore.rounds.awaited import Asked, Core, InstancePipe
+from lockcore.rounds.claims import Claims, Recent
+from lockcore.rounds.pipeline import Pipeline
+from lockcore.rounds.resp import bulk, request
+
+# An owner token begins with so many bytes that name the process which made it.
+PROCESS_BYTES: Final = 22
+NUMBER_BYTES: Final = PROCESS_BYTES + 15
+DIGEST_BYTES: Final = 32
+
+# How many processes a message lists at most.
+MOST_OTHERS: Final = 1 << 8
+LONGEST_MESSAGE: Final = 100 + (PROCESS_BYTES + 1) * MOST_OTHERS  # bytes
+
+# How many messages of one instance are remembered.
+MOST_ARRIVALS: Final = 1 << 10
+
+# In each window something is done for so many messages, and for so many about one resource.
+WINDOW_NS: Final = 10 * NS_PER_MS
+MOST_PER_WINDOW: Final = 1 << 6
+MOST_OF_ONE: Final = 1 << 4
+
+VERSION: Final = b"2"
+WAITS: Final = b"waits"
+HEARD: Final = b"heard"
+LOOK: Final = b"look"
+TURN: Final = b"turn"
+
+
+class Message:
+    """What the process `sender` says about the resource with this hash.
+
+    `others` are the processes that come behind the receiver.
+    """
+
+    __slots__ = ("digest", "kind", "others", "sender")
+
+    def __init__(self, kind: bytes, sender: bytes, digest: bytes, others: Sequence[bytes]) -> None:
+        self.kind = kind
+        self.sender = sender
+        self.digest = digest
+        self.others = others
+
+
+class Arrivals:
+    """Which messages each instance has brought.
+
+    An instance counts once, however often it brings a message. A flood from one instance pushes
+    out what this instance has brought, and nothing else.
+    """
+
+    def __init__(self, instances: int, quorum: int) -> None:
+        self._quorum = quorum
+        self._of = [Recent[bytes, bool](MOST_ARRIVALS) for _ in range(instances)]
+        self._complete = Recent[bytes, bool](MOST_ARRIVALS)
+
+    def completes(self, message: bytes, index: int) -> bool:
+        """Whether this instance is the one that makes a quorum which has brought the message.
+
+        It is True once for a message.
+        """
+        if message in self._of[index] or message in self._complete:
+            return False
+        self._of[index].keep(message, True)
+        if sum([message in arrivals for arrivals in self._of]) != self._quorum:
+            return False
+        self._complete.keep(message, True)
+        return True
+
+    def __len__(self) -> int:
+        return len(self._complete) + sum(map(len, self._of))
+
+
+class Allowance:
+    """For how many messages something is done in a window of time.
+
+    There is a bound for all of them, and a lower one for those about one resource.
+    """
+
+    def __init__(self) -> None:
+        self._end_ns = 0
+        self._count = 0
+        self._of: dict[bytes, int] = {}
+
+    def admits(self, digest: bytes, now_ns: int) -> bool:
+        """Whether there is room for one more message about this resource."""
+        if now_ns >= self._end_ns:
+            self._end_ns = now_ns + WINDOW_NS
+            self._count = 0
+            self._of.clear()
+        count = self._of.get(digest, 0)
+        if count >= MOST_OF_ONE or self._count >= MOST_PER_WINDOW:
+            return False
+        self._of[digest] = count + 1
+        self._count += 1
+        return True
+
+
+class Mail:
+    """The messages of one process, which is known as `me` and listens at its `inbox`."""
+
+    def __init__(
+        self,
+        engine: Core,
+        pipes: Sequence[Pipeline],
+        members: Sequence[Membership],
+        claims: Claims,
+    ) -> None:
+        self._engine = engine
+        self._pipes = pipes
+        self._members = members
+        self.me = claims.process
+        self._prefix = claims.prefix
+        self.inbox = self._inbox_of(self.me)
+        # The number of the last message. It always has 15 digits.
+        self._number = 10**14
+        self._arrivals = Arrivals(engine.instances, engine.quorum)
+        self._allowance = Allowance()
+        for pipe in pipes:
+            pipe.replies.message_head = b">3\r\n" + bulk(b"message") + bulk(self.inbox) + b"$"
+
+    def _inbox_of(self, process: bytes) -> bytes:
+        return self._prefix + b"handoff:" + process
+
+    def key_of(self, resource: str) -> bytes:
+        """The key that a resource has on the servers."""
+        return self._prefix + resource.encode()
+
+    def digest_of(self, resource: str) -> bytes:
+        """The hash by which messages name a resource: 32 hexadecimal digits of its whole key."""
+        key = self.key_of(resource)
+        return blake2s(key, digest_size=DIGEST_BYTES // 2).hexdigest().encode()
+
+    @property
+    def arrives(self) -> bool:
+        """True when the messages of a quorum reach this process."""
+        hellos = [member.hello for member in self._members if member.is_connected]
+        return sum(hello is not None and hello.hears for hello in hellos) >= self._engine.quorum
+
+    def send(
+        self,
+        process: bytes,
+        kind: bytes,
+        digest: bytes,
+        others: Sequence[bytes],
+        unheard: Callable[[], object],
+    ) -> None:
+        """Publish a message to a process.
+
+        `unheard` is called when a quorum says that nobody listens.
+        """
+        engine = self._engine
+        silent = list[InstancePipe]()
+
+        def published(listeners: object, pipe: InstancePipe) -> None:
+            if listeners == 0:
+                silent.append(pipe)
+                if len(silent) == engine.quorum:
+                    unheard()
+
+        self._number += 1
+        listed = b",".join(others)
+        message = b"%b:%b:%b%d:%b:%b" % (VERSION, kind, self.me, self._number, digest, listed)
+        data = request(b"PUBLISH", self._inbox_of(process), message)
+        question = Asked(engine.now_ns, published)
+        for pipe in self._pipes:
+            if pipe.is_open:
+                engine.unicast(pipe, data, question)
+
+    def receive(self, message: object, index: int) -> Message | None:
+        """The message that one instance has brought, once it counts.
+
+        Whatever is no message of this library and version is None.
+        """
+        if not isinstance(message, bytes) or len(message) > LONGEST_MESSAGE:
+            return None
+        parts = message.split(b":")
+        if len(parts) != 5 or parts[0] != VERSION:
+            return None
+        _, kind, number, digest, others = parts
+        if len(number) != NUMBER_BYTES or len(digest) != DIGEST_BYTES:
+            return None
+        if not self._arrivals.completes(blake2s(message).digest(), index):
+            return None
+        if not self._allowance.admits(digest, self._engine.now_ns):
+            return None
+        return Message(kind, number[:PROCESS_BYTES], digest, others.split(b","))
