@@ -21,7 +21,7 @@ from statistics import mean
 
 import psutil
 
-from bench.errors import BenchError, InconclusiveError
+from bench.errors import BenchError
 from bench.experiments.capacity.judge import (
     CapacityPlan,
     Findings,
@@ -39,8 +39,9 @@ from bench.measure.run_result import RunResult
 from bench.report.figures import counted
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_text
 from bench.run.follower import RunProgress
-from bench.run.run import Order, run_on
+from bench.run.run import Order
 from bench.run.servers import Servers, open_servers
+from bench.run.short import require_whole, run_short
 from bench.scenario import Scenario
 from bench.scenario.quantity import duration_text
 from bench.topology.probe import info_snapshot
@@ -343,12 +344,10 @@ class _Seeker:
         budget.begin(scenario)
         _drain(self._servers.urls)
         run_id = f"{self._order.run_id}-{self._runs + 1}"
-        order = Order(
-            scenario, run_id, self._order.command, None, self._order.server, bind=bind, more=True
-        )
+        order = Order(scenario, run_id, self._order.command, None, self._order.server, bind=bind)
         result = None
         try:
-            result = run_on(self._servers, order, experiment, budget, series=self._series).result
+            result = run_short(self._servers, order, experiment, budget, series=self._series)
         except KeyboardInterrupt:
             if not budget.cut:
                 raise
@@ -359,7 +358,7 @@ class _Seeker:
             experiment.count -= budget.cut
         if budget.cut and not experiment.is_over:
             raise OutOfTime
-        if experiment.is_over or result is None or result.interrupted:
+        if experiment.is_over or result is None:
             raise KeyboardInterrupt
         self._runs += 1
         busy = budget.ended(scenario)
@@ -377,8 +376,7 @@ class _Seeker:
             where = f"at {rate:,.0f}/s" if rate else f"closed loop, {result.scenario.users} callers"
             self._findings.violated = f"{where}: {'; '.join(verdict.reasons)}"
         write_result(result, self._order.folder / "probes" / f"{self._runs:02d}")
-        if verdict.status == "invalid" and result.generator.verdict == "VALID":
-            raise InconclusiveError(f"a probe did not run to its end: {verdict.reasons[0]}")
+        require_whole(result)
         # The servers hand out each warning once.
         self.warnings += self._servers.warnings()
 

@@ -270,10 +270,10 @@ def _stored(
     from bench.experiments.compare.sides import (
         read_series,
         require_alike,
-        require_usable,
         rounds_of,
     )
     from bench.gates.threshold import find_metric, read_thresholds
+    from bench.run.short import require_earned
 
     series = [read_series(one.where) for one in named_things]
     sides = [
@@ -283,7 +283,7 @@ def _stored(
     first = sides[0].scenario
     judged, shown = _metrics(kind, values, first)
     require_alike(series, [side.label for side in sides], values["variables"])
-    require_usable(kind, series, [side.label for side in sides])
+    require_earned(kind, series, [side.label for side in sides])
     rounds = rounds_of(series, read_thresholds(values["thresholds"]))
     # Single cycles of stored runs cannot be counted any more, so their averages are judged.
     if kind == "gate":

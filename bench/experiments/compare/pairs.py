@@ -31,12 +31,12 @@ from bench.experiments.compare.judge import tolerance_of, values_of
 from bench.experiments.compare.result import ComparedRun, Kind, RunSafety
 from bench.gates.threshold import Metric, finite, shown_at
 from bench.measure.run_result import RunResult
-from bench.measure.workers import IN_DOUBT
 from bench.recipes.registry import find_recipe
 from bench.run.experiment import ExperimentOrder, Show
 from bench.run.interrupt import Interrupts
-from bench.run.run import Order, run_on
+from bench.run.run import Order
 from bench.run.servers import Servers, open_servers
+from bench.run.short import TornError, is_disturbed, run_short
 from bench.scenario import Scenario
 from bench.telemetry.settings import is_wanted
 from bench.topology.faults.kinds import read_faults
@@ -186,7 +186,7 @@ def run_pairs(
             try:
                 results = run_round(fleets, draw.sample(sides, len(sides)), number, interrupts)
             except (BenchError, KeyboardInterrupt) as error:
-                if isinstance(error, _TornError) and done.repeated < allowed:
+                if isinstance(error, TornError) and done.repeated < allowed:
                     done.repeated += 1
                     continue
                 if not done.runs:
@@ -195,14 +195,10 @@ def run_pairs(
                 done.stopped = "" if done.interrupted else str(error)
                 break
             done.results |= dict(results)
-            runs = [entry_of(result, index, number) for index, result in results]
-            if (
-                any(run.status == "invalid" or run.generator in IN_DOUBT for run in runs)
-                and done.repeated < allowed
-            ):
+            if done.repeated < allowed and any(is_disturbed(result) for _, result in results):
                 done.repeated += 1
                 continue
-            done.runs += runs
+            done.runs += [entry_of(result, index, number) for index, result in results]
             progress, enough = so_far(done)
     done.results = {
         index: plan.sides[index].described(result) for index, result in done.results.items()
@@ -262,10 +258,6 @@ def _in_turns(
     return [(index, run.result()) for index, run in zip(there, runs, strict=True)]
 
 
-class _TornError(BenchError):
-    """A round of which a side died, and the others were ended with it."""
-
-
 def _run(
     order: CompareOrder,
     index: int,
@@ -292,14 +284,8 @@ def _run(
         plan.allow_skipped,
         ring,
         bind=plan.bind,
-        more=True,
     )
-    result = run_on(servers, run, interrupts, None, environ=side.environ(), series=series).result
-    if interrupts.count:
-        raise KeyboardInterrupt
-    if ring and (result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1):
-        raise _TornError(f"a side's load ended early: {'; '.join(result.verdict.reasons)}")
-    return result
+    return run_short(servers, run, interrupts, series=series, environ=side.environ())
 
 
 def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:

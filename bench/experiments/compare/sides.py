@@ -29,9 +29,7 @@ from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError, UsageError, writing
 from bench.experiments.compare.pairs import HERE, Rounds, Side, entry_of
-from bench.experiments.compare.result import Kind
 from bench.gates.threshold import Threshold
-from bench.measure import verdict as words
 from bench.measure.environment import describe_environment
 from bench.measure.result import RESULT_NAME
 from bench.measure.revision import ask_git, refusal_of
@@ -62,8 +60,6 @@ _INSTANCE = (
     "tls",
     "release_command",
 )
-# A refusal names so many of its runs.
-MOST_NAMED = 3
 _NOT_COMPARED = ("seed", "thresholds")
 Settings = Mapping[str, object]
 
@@ -359,41 +355,6 @@ def require_alike(
                     f"the runs in {label} are not of one thing: {'; '.join(changes.values())}"
                 )
     require_declared([settings[0] for settings in settings_by_series], labels, variables)
-
-
-def require_usable(
-    kind: Kind, series: Sequence[Sequence[RunResult]], labels: Sequence[str]
-) -> None:
-    """Raise UsageError where a run's own word says that its figures are no basis. VIOLATED is one:
-    it is certain, and decides. NOT TESTED is one where no side was tested, as of a load that nobody
-    contends for; a side that was not tested beside one that was may be fast because it asks
-    nobody."""
-    usable = {words.SAFE.text, words.VIOLATED.text}
-    if all(_word(result) == words.NOT_TESTED.text for results in series for result in results):
-        usable.add(words.NOT_TESTED.text)
-    wrong = [
-        f"{label}, run {result.id}: {_word(result)}{_why(result)}"
-        for results, label in zip(series, labels, strict=True)
-        for result in results
-        if _word(result) not in usable
-    ]
-    if wrong:
-        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-        raise UsageError(
-            f"lockbench {kind} takes runs that are SAFE (or all NOT TESTED), and {len(wrong)} of "
-            f"{sum(map(len, series))} are not: {'; '.join(wrong[:MOST_NAMED])}{more}; "
-            "take these runs away, or make them anew"
-        )
-
-
-def _word(result: RunResult) -> str:
-    return str(result.verdict.word)
-
-
-def _why(result: RunResult) -> str:
-    """The first reason of a run's word, in brackets."""
-    reason = next(iter(result.verdict.reasons), result.safety.reason)
-    return f" ({reason})" if reason else ""
 
 
 def require_declared(

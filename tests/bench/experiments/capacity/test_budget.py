@@ -15,6 +15,7 @@ from bench.experiments.capacity import experiment
 from bench.experiments.capacity.command import plan_of
 from bench.experiments.capacity.experiment import Budget, run_capacity
 from bench.experiments.capacity.result import CapacityResult
+from bench.run import short
 from bench.run.experiment import ExperimentOrder
 from tests.bench.experiments.capacity.test_probe import run_of
 from tests.bench.whole_run import run_of as whole
@@ -64,12 +65,9 @@ def measured(
     plan = plan_of(None, {**values, "budget": None, **options})
     # also one that the command refuses as too short
     plan = replace(plan, budget_s=budget_s or plan.budget_s)
-    for name, double in (
-        ("run_on", machine.run_on),
-        ("open_servers", no_servers),
-        ("_drain", lambda _urls: None),
-    ):
-        monkeypatch.setattr(experiment, name, double)
+    monkeypatch.setattr(short, "run_on", machine.run_on)
+    monkeypatch.setattr(experiment, "open_servers", no_servers)
+    monkeypatch.setattr(experiment, "_drain", lambda _urls: None)
     monkeypatch.setattr(experiment.time, "monotonic", lambda: machine.now_s)
     return run_capacity(ExperimentOrder(plan, "test", [], folder), show).result
 

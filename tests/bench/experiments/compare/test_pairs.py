@@ -33,6 +33,7 @@ from bench.experiments.compare.pairs import (
 )
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.environment import lockcore_form
+from bench.run import short
 from bench.run.experiment import ExperimentOrder
 from bench.run.interrupt import Interrupts
 from bench.scenario import Delay, Fault, load
@@ -106,7 +107,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setattr(FakeSeries, "made", [])
     monkeypatch.setattr(pairs, "LocustSeries", FakeSeries)
     monkeypatch.setattr(pairs, "open_servers", stage.open_servers)
-    monkeypatch.setattr(pairs, "run_on", stage.run_on)
+    monkeypatch.setattr(short, "run_on", stage.run_on)
     # its folders are names only
     monkeypatch.setattr(Side, "described", lambda _side, run: run)
     return stage
@@ -219,7 +220,7 @@ def test_the_partner_of_one_that_died_is_asked_to_end(
         asked.append(interrupts.count)
         return stage.run_on("", order, Interrupts(), None, environ={"PYTHONPATH": "b"})
 
-    monkeypatch.setattr(pairs, "run_on", run_on)
+    monkeypatch.setattr(short, "run_on", run_on)
     with pytest.raises(BenchError, match="a server died"):
         run_pairs(order(2, processes=1), quiet)
     assert asked == [1]
@@ -245,7 +246,7 @@ def test_a_round_of_which_a_side_was_killed_is_run_again_at_once(
         killed.pop()
         return found
 
-    monkeypatch.setattr(pairs, "run_on", run_on)
+    monkeypatch.setattr(short, "run_on", run_on)
     done = run_pairs(order(4, processes=1), quiet)
     assert (done.finished, done.repeated, killed) == (4, 2, [])
     assert {run.status for run in done.runs} == {"pass"}

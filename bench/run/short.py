@@ -1,0 +1,111 @@
+"""One short run of many: *a scenario, servers that stand → its result, or why it cannot be used*.
+
+capacity, compare and gate answer by short runs. Each run is started here, and each run is refused
+here.
+
+- Half a run is no measurement. If Ctrl-C cut it, KeyboardInterrupt is raised.
+- A run is torn if its load ended before its time, because another side of its round ended it.
+- A run is broken if it is INVALID for another reason than its generator.
+- A run is disturbed if its generator was INVALID, or late in an open loop. Other runs may do
+  better.
+- A stored run counts if its own word is earned: SAFE, or NOT TESTED where no run was tested.
+  VIOLATED is certain, so it counts, too, and decides.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bench.errors import BenchError, InconclusiveError, UsageError
+from bench.measure.run_result import RunResult
+from bench.measure.verdict import NOT_TESTED, SAFE, VIOLATED
+from bench.measure.workers import IN_DOUBT
+from bench.run.follower import Show
+from bench.run.interrupt import Interrupts
+from bench.run.run import Order, run_on
+from bench.run.servers import Servers
+from bench.workloads.launch import LocustSeries
+
+# A refusal names so many of its runs.
+MOST_NAMED = 3
+
+
+class TornError(BenchError):
+    """A run of which the load ended early."""
+
+
+def run_short(
+    servers: Servers,
+    order: Order,
+    interrupts: Interrupts,
+    look: Show | None = None,
+    *,
+    series: LocustSeries | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> RunResult:
+    """Run `order` on servers that stand, with other runs before and after it. `look`: what looks at
+    the run each second; `series`, `environ`: as in `run_on`.
+
+    Raises KeyboardInterrupt, TornError, and BenchError as `run_on` does.
+    """
+    one_of_many = replace(order, more=True)
+    done = run_on(servers, one_of_many, interrupts, look, environ=environ, series=series)
+    result = done.result
+    if interrupts.count:
+        raise KeyboardInterrupt
+    if order.ring and (
+        result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1
+    ):
+        raise TornError(f"a side's load ended early: {'; '.join(result.verdict.reasons)}")
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result
+
+
+def require_whole(result: RunResult) -> None:
+    """Raise InconclusiveError where a run is broken: another run would break as this one did."""
+    if result.verdict.status == "invalid" and result.generator.verdict == "VALID":
+        raise InconclusiveError(f"a probe did not run to its end: {result.verdict.reasons[0]}")
+
+
+def is_disturbed(result: RunResult) -> bool:
+    """Whether the figures of a run are not what its load claims, so that it is worth another
+    run."""
+    is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
+    return result.verdict.status == "invalid" or is_late
+
+
+def require_earned(
+    command: str, series: Sequence[Sequence[RunResult]], labels: Sequence[str]
+) -> None:
+    """Raise UsageError where a run's own word says that its figures are no basis.
+
+    A side that was not tested beside one that was may be fast because it asks nobody. So NOT TESTED
+    counts only where no side was tested, as in a load that nobody contends for.
+    """
+    runs = [
+        (label, result)
+        for results, label in zip(series, labels, strict=True)
+        for result in results
+    ]
+    usable = {SAFE.text, VIOLATED.text}
+    if all(result.verdict.word == NOT_TESTED.text for _, result in runs):
+        usable.add(NOT_TESTED.text)
+    wrong = [
+        f"{label}, run {result.id}: {result.verdict.word}{_why(result)}"
+        for label, result in runs
+        if result.verdict.word not in usable
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        raise UsageError(
+            f"lockbench {command} takes runs that are SAFE (or all NOT TESTED), and {len(wrong)} "
+            f"of {len(runs)} are not: {'; '.join(wrong[:MOST_NAMED])}{more}; take these runs "
+            "away, or make them anew"
+        )
+
+
+def _why(result: RunResult) -> str:
+    """The first reason of a run's word, in brackets."""
+    reason = next(iter(result.verdict.reasons), result.safety.reason)
+    return f" ({reason})" if reason else ""
