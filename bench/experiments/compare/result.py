@@ -44,14 +44,9 @@ class ComparedSide(Section, frozen=True, kw_only=True):
         )
 
 
-class Judged(Section, frozen=True, kw_only=True):
-    """One figure of one side against the first."""
+class TwoSides(Section, frozen=True, kw_only=True):
+    """One figure of the first side and of another, before anybody judges it."""
 
-    side: Annotated[Count, says("index into sides")] = 1
-    label: Annotated[str, says("of the side")] = ""
-    role: Annotated[
-        Literal["judged", "shown", "noise"], says("noise: the first side run once more (A/A)")
-    ] = "judged"
     metric: Annotated[str, says("name of the figure")]
     unit: Annotated[Unit, says("of first and second")]
     higher_is_better: Annotated[bool, says("of everything else less is better")]
@@ -61,6 +56,16 @@ class Judged(Section, frozen=True, kw_only=True):
         Count, says("pairs with both values; of stored results: values of the smaller side")
     ]
     paired: Annotated[bool, says("whether first and second were run in turn")]
+
+
+class Judged(TwoSides, frozen=True, kw_only=True):
+    """One figure of one side against the first, with its word."""
+
+    side: Annotated[Count, says("index into sides")] = 1
+    label: Annotated[str, says("of the side")] = ""
+    role: Annotated[
+        Literal["judged", "shown", "noise"], says("noise: the first side run once more (A/A)")
+    ] = "judged"
     ratio: Annotated[
         Amount | None, says("second ÷ first: exp of the Hodges-Lehmann estimate of the log ratios")
     ] = None
