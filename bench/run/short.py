@@ -84,9 +84,7 @@ def require_earned(
     counts only where no side was tested, as in a load that nobody contends for.
     """
     runs = [
-        (label, result)
-        for results, label in zip(series, labels, strict=True)
-        for result in results
+        (label, result) for results, label in zip(series, labels, strict=True) for result in results
     ]
     usable = {SAFE.text, VIOLATED.text}
     if all(result.verdict.word == NOT_TESTED.text for _, result in runs):
