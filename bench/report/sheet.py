@@ -43,6 +43,16 @@ class Sentence(NamedTuple):
     group: str = ""
 
 
+def to_do(text: str, label: str = "next") -> Sentence:
+    """Return a line of what to do."""
+    return Sentence(label, text, "", TO_DO)
+
+
+def not_measured(text: str) -> Sentence:
+    """Return a line of what the result says nothing about."""
+    return Sentence("not measured", text, "", NOT_MEASURED)
+
+
 class KeyFigure(NamedTuple):
     """One of the figures that answer the question: a short name, the value, and the bound that goes
     with it."""

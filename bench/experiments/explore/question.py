@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def _answer() -> Answer[ExploreResult]:
     from bench.experiments.explore.judge import earned
     from bench.experiments.explore.result import ExploreResult
-    from bench.experiments.explore.words import sheet, suite
+    from bench.experiments.explore.words import figures, sheet, suite
     from bench.report.answer import Answer
 
-    return Answer("explore", ExploreResult, earned, sheet, suite)
+    return Answer("explore", ExploreResult, earned, sheet, suite, figures=figures)
 
 
 EXPLORE = Question(

@@ -4,7 +4,7 @@ typed*."""
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from bench.measure.expectation import RowWord
+from bench.measure.expectation import NOT_KNOWN, RowWord
 from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, says
 
@@ -65,22 +65,55 @@ class Broken(Size, frozen=True, kw_only=True):
 class ExploredRow(Section, frozen=True, kw_only=True):
     """One recipe."""
 
-    recipe: Annotated[str, says("the lock")]
+    recipe: Annotated[str, says("the lock", shown="table")]
     safe: Annotated[bool, says("what is known of it: no schedule may break it")]
     clients: Annotated[Count, says("clients, at most")]
     instances: Annotated[Count, says("simulated servers")]
     may: Annotated[
         Mapping[str, tuple[str, ...]], says("what was allowed to come differently, by place")
     ]
-    schedules: Annotated[Count, says("played")]
-    tested: Annotated[Count, says("of those, with a command sent while another client held a lock")]
+    schedules: Annotated[Count, says("played", label="played", shown="table")]
+    tested: Annotated[
+        Count,
+        says("of those, with a command sent while another client held a lock", shown="table"),
+    ]
     took_s: Annotated[Amount, says("of all processes together, processor time")]
     whole: Annotated[bool, says("exhaustive, and every schedule within the bound was played")] = (
         False
     )
     broken: Annotated[Broken | None, says("null: none of them broke it")] = None
-    verdict: Annotated[RowWord, says("as of lockbench safety")]
+    verdict: Annotated[RowWord, says("as of lockbench safety", shown="table")]
     reason: Annotated[str | None, says("why it is not known")] = None
+
+    @property
+    def outcome(self) -> Annotated[str, says("whether it held", shown="table")]:
+        """Whether it held, in a word."""
+        if self.broken:
+            return "broken"
+        if self.verdict == NOT_KNOWN:
+            return NOT_KNOWN
+        return "held, all of them" if self.whole else "held"
+
+    @property
+    def schedules_per_s(
+        self,
+    ) -> Annotated[
+        float | None, says("by processor time; null: not known", label="schedules", shown="table")
+    ]:
+        """How fast they were played on one core."""
+        return self.schedules / self.took_s if self.took_s else None
+
+    @property
+    def size(self) -> Annotated[str, says("clients × simulated servers", shown="table")]:
+        """How many clients and servers it has."""
+        return f"{self.clients} × {self.instances}"
+
+    @property
+    def steps(
+        self,
+    ) -> Annotated[int | None, says("of the smallest schedule that breaks it", shown="table")]:
+        """How many steps break it; the last line of a course names the broken rule."""
+        return len(self.broken.steps) - 1 if self.broken else None
 
 
 class ExplorePlan(Section, frozen=True):

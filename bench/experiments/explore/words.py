@@ -1,17 +1,35 @@
 """What `lockbench explore` says: *its result → a table of recipes, and a sequence diagram of what
 broke each*."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from bench.experiments.explore.result import Broken, ExploredRow, ExploreResult, Replayed
 from bench.measure.expectation import NOT_KNOWN, ROW_WORDS
 from bench.report.figures import count
+from bench.report.html.plot import Figure, Measure, Panel, panels
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import Part, Sheet, made, sheet_of
+from bench.report.sheet import (
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    made,
+    not_measured,
+    sheet_of,
+    table_of,
+    to_do,
+)
 
-HEAD = ("recipe", "size", "played", "tested", "per s", "steps", "came out", "verdict")
 # The widest diagram. A terminal has 80 columns, and the times need the rest.
 WIDEST = 72
+_TERMS = {
+    "played": "schedules; in each one something else is late, paused, lost or restarted, and the "
+    "same seed gives the same ones",
+    "tested": "schedules in which a command was sent while another client held a lock",
+    "schedules /s": "by a second of processor time, so on one core",
+    "steps": "of the smallest schedule that breaks it; clean-ups that found nothing are left out",
+}
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
@@ -33,57 +51,66 @@ def sheet(result: ExploreResult, place: str = "") -> Sheet:
         parts=_parts(result),
         lines=_lines(result),
         tables_first=True,
+        keys=_keys(result.rows),
     )
 
 
 def _headline(result: ExploreResult) -> str:
     if len(result.rows) == 1:
         row = result.rows[0]
-        return f"{row.recipe}: {_came_out(row)}" + (
-            f" in {len(row.broken.steps) - 1} steps" if row.broken else ""
-        )
+        return f"{row.recipe}: {row.outcome}" + (f" in {row.steps} steps" if row.steps else "")
     broken = sum(row.broken is not None for row in result.rows)
     played = sum(row.schedules for row in result.rows)
     return f"{broken} of {len(result.rows)} recipes broken by {count(played)} schedules"
 
 
-def _came_out(row: ExploredRow) -> str:
-    if row.broken:
-        return "broken"
-    if row.verdict == NOT_KNOWN:
-        return NOT_KNOWN
-    return "held, all of them" if row.whole else "held"
+def _keys(rows: Sequence[ExploredRow]) -> Iterator[KeyFigure]:
+    for is_safe, name in ((True, "must hold"), (False, "known flaws")):
+        of_kind = [row for row in rows if row.safe is is_safe]
+        unbroken = sum(row.broken is None for row in of_kind)
+        if of_kind and is_safe:
+            yield KeyFigure(
+                name, f"{unbroken} of {len(of_kind)} recipes held", "no proof beyond these"
+            )
+        elif of_kind:
+            yield KeyFigure(name, f"{len(of_kind) - unbroken} of {len(of_kind)} recipes broken")
+    tested = sum(row.tested for row in rows)
+    at_stake = f"{count(tested)} with a command sent while another held the lock"
+    yield KeyFigure("schedules", count(sum(row.schedules for row in rows)), at_stake)
 
 
 def _parts(result: ExploreResult) -> Iterator[Part]:
-    cells = tuple(map(_row, result.rows))
-    yield Part(
-        "schedules",
-        "what was played, and what came of it",
-        HEAD,
-        cells,
-        frozenset({0, 6, 7}),
-        styles=_STYLES,
-    )
+    about = "size: clients × simulated instances"
+    played = table_of(ExploredRow, "schedules", about, result.rows)
+    yield replace(played, styles=_STYLES, terms=_TERMS)
     for row in result.rows:
         if row.broken:
             yield diagram(row.recipe, row.broken)
 
 
-def _row(row: ExploredRow) -> tuple[str, ...]:
-    rate = f"{row.schedules / row.took_s:,.0f}" if row.took_s else "–"
-    steps = str(len(row.broken.steps) - 1) if row.broken else "–"
-    size = f"{row.clients} × {row.instances}"
-    return (
-        row.recipe,
-        size,
-        count(row.schedules),
-        count(row.tested),
-        rate,
-        steps,
-        _came_out(row),
-        row.verdict,
-    )
+def figures(result: ExploreResult) -> list[Figure]:
+    """What broke each recipe, and after how many schedules."""
+    groups = []
+    for is_safe, heading in ((True, "must hold"), (False, "known to be flawed")):
+        rows = [(row.recipe, _measures(row)) for row in result.rows if row.safe is is_safe]
+        if rows:
+            groups.append((heading, rows))
+    heads = [
+        Panel("steps of the smallest", "schedule that breaks it"),
+        Panel("schedules", "played"),
+    ]
+    about = "A search ends at the first schedule that breaks a recipe"
+    title = _headline(result)
+    return [panels("explored", title, about, heads=heads, groups=groups)] if groups else []
+
+
+def _measures(row: ExploredRow) -> list[Measure]:
+    broken = Measure(None, row.outcome, "", "")
+    if row.outcome != NOT_KNOWN:
+        broken = Measure(row.steps or 0, str(row.steps or "held"), "good", "held")
+        if row.steps:
+            broken = replace(broken, style="bad", key="broken")
+    return [broken, Measure(row.schedules, count(row.schedules), "c1", "schedules played")]
 
 
 def diagram(recipe: str, broken: Broken) -> Part:
@@ -123,24 +150,17 @@ def _replayed(replayed: Replayed | None) -> str:
     return f"; the same on real servers ({replayed.server}): {same}"
 
 
-def _lines(result: ExploreResult) -> Iterator[tuple[str, str]]:
-    yield (
-        "size",
-        "clients × simulated instances; per s: schedules by a second of processor time, "
-        "so on one core",
-    )
-    yield (
-        "played",
-        "schedules: what is late, paused, lost or restarted differs; the same seed, the same ones",
-    )
-    yield "tested", "schedules in which a command was sent while another client held a lock"
-    if any(row.broken for row in result.rows):
-        yield (
-            "steps",
-            "of the smallest schedule that breaks it; clean-ups that found nothing are not shown",
+def _lines(result: ExploreResult) -> Iterator[Sentence]:
+    held = [row.recipe for row in result.rows if row.outcome.startswith("held")]
+    broken = [row.recipe for row in result.rows if row.broken]
+    if broken:
+        instead = f"; of those played these held: {', '.join(held)}" if held else ""
+        yield to_do(
+            f"do not rely on {', '.join(broken)} where two holders do harm{instead}", "avoid"
         )
-    if any(row.safe and not row.broken for row in result.rows):
-        yield "held", "no schedule played broke it: no proof, but for those played"
+    yield to_do("lockbench judge mine.py plays real faults against your own lock")
+    if held:
+        yield not_measured("other schedules than those played: a recipe that held is not proved")
 
 
 def suite(result: ExploreResult) -> Suite:
@@ -149,7 +169,7 @@ def suite(result: ExploreResult) -> Suite:
         Case(
             row.recipe,
             ROW_WORDS[row.verdict].status,
-            f"{count(row.schedules)} schedules: {_came_out(row)}",
+            f"{count(row.schedules)} schedules: {row.outcome}",
         )
         for row in result.rows
     ]

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def _answer() -> Answer[SafetyResult]:
     from bench.experiments.safety_matrix.judge import earned
     from bench.experiments.safety_matrix.result import SafetyResult
-    from bench.experiments.safety_matrix.words import sheet, suite
+    from bench.experiments.safety_matrix.words import figures, sheet, suite
     from bench.report.answer import Answer
 
-    return Answer("safety", SafetyResult, earned, sheet, suite)
+    return Answer("safety", SafetyResult, earned, sheet, suite, figures=figures)
 
 
 SAFETY = Question(

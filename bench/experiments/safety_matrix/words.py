@@ -1,33 +1,37 @@
 """What `lockbench safety` says: *its result → one table per part, on a terminal or as Markdown,
 verdict first*."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
-from bench.measure.expectation import ROW_WORDS
-from bench.report.figures import counted
+from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
+from bench.report.figures import MISSING, counted
+from bench.report.html.plot import Figure, Measure, Panel, panels
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import Part, Sheet, made, sheet_of
+from bench.report.sheet import (
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    made,
+    not_measured,
+    sheet_of,
+    to_do,
+)
 
 _PARTS = {
     "schedule": "simulated schedules, until one breaks it",
     "load": "short loads, every operation judged",
     "claim": "what is claimed of Redlock and persistence",
 }
-HEAD = ("recipe", "fault", "expected", "seen", "figure", "verdict")
+HEAD = ("recipe", "fault", "expected", "result", "figure", "verdict")
+FLAW = "the flaw"
 _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
 def sheet(result: SafetyResult, place: str = "") -> Sheet:
     """Return what is said of `result`, stored at `place` ("" = nowhere)."""
-    lines = {row.fault: row.about for row in result.rows if row.fault != "none"}
-    counts = Counter(row.verdict for row in result.rows)
-    verdict_counts = " · ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    headline = (
-        f"{counted(len(result.rows), 'row')}{', then interrupted' if result.interrupted else ''}: "
-        f"{verdict_counts}"
-    )
+    cut = ", then interrupted" if result.interrupted else ""
     server = result.fleet.server
     conditions = (
         "quick" if result.conditions.quick else "full",
@@ -37,12 +41,50 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
     return sheet_of(
         result,
         place,
-        headline=headline,
+        headline=f"{_answer(result.rows)}{cut}",
         conditions=conditions,
         parts=_parts(result.rows),
-        lines=lines.items(),
+        lines=_lines(result),
         tables_first=True,
+        keys=_keys(result.rows),
     )
+
+
+def _keys(rows: Sequence[SafetyRow]) -> Iterator[KeyFigure]:
+    for name, flawed in (("must hold", False), ("known flaws", True)):
+        of_kind = [row for row in rows if _is_flawed(row) is flawed and row.verdict in ROW_WORDS]
+        met = sum(row.verdict == AS_EXPECTED for row in of_kind)
+        if of_kind:
+            yield KeyFigure(name, f"{met} of {len(of_kind)} {'shown' if flawed else 'rows held'}")
+    unlooked = sum(row.verdict not in ROW_WORDS for row in rows)
+    if unlooked:
+        yield KeyFigure("not measured", counted(unlooked, "row"))
+
+
+def _answer(rows: Sequence[SafetyRow]) -> str:
+    """How many rows are as they must be, in one sentence."""
+    return "; ".join(f"{key.name}: {key.value}" for key in _keys(rows)) or "nothing finished"
+
+
+def _is_flawed(row: SafetyRow) -> bool:
+    return row.expected == FLAW
+
+
+def _lines(result: SafetyResult) -> Iterator[Sentence]:
+    if flawed := [row.recipe for row in result.rows if row.seen == FLAW]:
+        names = ", ".join(dict.fromkeys(flawed))
+        yield to_do(f"do not rely on these where two holders do harm: {names}", "avoid")
+        yield to_do("lockbench explore --recipe … shows the schedule that breaks it", "look")
+    yield to_do("lockbench judge mine.py plays the faults against your own lock")
+    unlooked: dict[str, list[str]] = {}
+    for row in result.rows:
+        if row.verdict not in ROW_WORDS:
+            name = row.recipe if row.fault == "none" else row.fault
+            unlooked.setdefault(row.reason or row.verdict, []).append(name)
+    for reason, rows in unlooked.items():
+        yield not_measured(f"{', '.join(rows)}: {reason}")
+    if result.conditions.quick:
+        yield not_measured("longer TTLs and more schedules: lockbench safety without --quick")
 
 
 def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
@@ -54,8 +96,48 @@ def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
         )
         if cells:
             yield Part(
-                name, about, HEAD, cells, frozenset(range(len(HEAD))), below=4, styles=_STYLES
+                name,
+                about,
+                HEAD,
+                cells,
+                frozenset(range(len(HEAD))),
+                below=4,
+                styles=_STYLES,
+                terms={row.fault: row.about for row in rows if row.part == name and row.about},
             )
+
+
+def figures(result: SafetyResult) -> list[Figure]:
+    """What broke which recipe. All that must hold and does has one row of its kind."""
+    looked_at = [row for row in result.rows if row.verdict in ROW_WORDS]
+    if not looked_at:
+        return []
+    groups = []
+    for part, noun in (("schedule", "recipe"), ("load", "load"), ("claim", "claim")):
+        of_part = [row for row in looked_at if row.part == part]
+        held = [row for row in of_part if not _is_flawed(row) and row.verdict == AS_EXPECTED]
+        drawn = [row for row in of_part if row not in held]
+        measures = [(_name(row), [_measure(row)]) for row in drawn]
+        if held:
+            tick = Measure(0, "held", "good", "held")
+            measures.insert(0, (counted(len(held), noun), [tick]))
+        if measures:
+            groups.append((_PARTS[part], measures))
+    about = "Each recipe or claim with the steps of the smallest schedule that breaks it"
+    heads = [Panel("broken in", "steps")]
+    return [panels("matrix", _answer(result.rows), about, heads=heads, groups=groups)]
+
+
+def _name(row: SafetyRow) -> str:
+    return row.recipe if row.part == "schedule" else row.fault
+
+
+def _measure(row: SafetyRow) -> Measure:
+    steps = row.figures.get("steps")
+    if row.seen == FLAW and steps:
+        return Measure(steps, f"{steps:.0f}", "bad", "broken")
+    text = row.seen if row.seen.strip() else MISSING
+    return Measure(None, f"{text}: {row.verdict}", "", "")
 
 
 def figures_text(figures: Figures) -> str:

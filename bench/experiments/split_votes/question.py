@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def _answer() -> Answer[SplitVotesResult]:
     from bench.experiments.split_votes.judge import earned
     from bench.experiments.split_votes.result import SplitVotesResult
-    from bench.experiments.split_votes.words import sheet, suite
+    from bench.experiments.split_votes.words import figures, sheet, suite
     from bench.report.answer import Answer
 
-    return Answer("split-votes", SplitVotesResult, earned, sheet, suite)
+    return Answer("split-votes", SplitVotesResult, earned, sheet, suite, figures=figures)
 
 
 SPLIT_VOTES = Question(

@@ -47,10 +47,10 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 class ContestRow(Section, frozen=True, kw_only=True):
     """Contenders in processes of their own that were released together, again and again."""
 
-    contenders: Annotated[Count, says("K, each a process", label="K", shown="table")]
+    contenders: Annotated[Count, says("K, each a process", label="K", shown="table data")]
     order: Annotated[
         Literal["parallel", "sequential", "random"],
-        says("in which an attempt asks the instances", shown="table"),
+        says("in which an attempt asks the instances", shown="table data"),
     ]
     spread_s: Annotated[Amount, says("each starts U(0, spread) after the trial's start")]
     trials: Annotated[Count, says("made")]
@@ -80,11 +80,11 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
             "rounds that nobody won, though a quorum answered",
             label="nobody won, 95%",
             unit="factor",
-            shown="table",
+            shown="table data:rate",
         ),
     ]
     closed_form: Annotated[
-        Share, says("by pure chance; no tolerance here", unit="factor", shown="table")
+        Share, says("by pure chance; no tolerance here", unit="factor", shown="table data")
     ]
 
 

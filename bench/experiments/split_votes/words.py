@@ -2,6 +2,8 @@
 wide."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
 
 from bench.experiments.split_votes.result import (
     CalibrationRow,
@@ -9,9 +11,31 @@ from bench.experiments.split_votes.result import (
     RetryRow,
     SplitVotesResult,
 )
-from bench.report.figures import count, decimals, interval
+from bench.report.figures import count, counted, interval, latency, percent
+from bench.report.html.plot import Figure, Line, data_of, plot
+from bench.report.html.scale import exact
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import Part, Sheet, made, sheet_of, table_of
+from bench.report.sheet import (
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    made,
+    not_measured,
+    sheet_of,
+    table_of,
+    to_do,
+)
+
+_ORDER_STYLES = ("c1", "c2", "c4")
+_TERMS = {
+    "rounds": "contention rounds: overlapping attempts on a resource without a valid holder",
+    "closed form": "1 − K·P(Bin(N,1/K) ≥ q): all SETs in one uniformly random order",
+}
+_RETRY_TERMS = {
+    "all lost": "trials in which nobody's first attempt won",
+    "dead": "of those, the time from the first start to the first grant",
+}
 
 
 def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
@@ -30,18 +54,67 @@ def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
         parts=_parts(result),
         lines=_lines(result),
         tables_first=True,
+        keys=_keys(result),
     )
 
 
 def _headline(result: SplitVotesResult) -> str:
-    if not result.contention:
+    rows = _fullest(result)
+    if not rows:
         return "calibration only, then interrupted"
-    most = max(row.contenders for row in result.contention)
-    rows = [row for row in result.contention if row.contenders == most]
-    first = [row for row in rows if row.spread_s == rows[0].spread_s]
-    shown = " · ".join(f"{row.order} {decimals(row.nobody_won_rate.rate)}" for row in first)
     cut = "interrupted · " if result.interrupted else ""
-    return f"{cut}nobody wins, K={most}: {shown} · by chance {first[0].closed_form:.2f}"
+    shown = " · ".join(f"{percent(row.nobody_won_rate.rate, 0)} {row.order}" for row in rows)
+    return f"{cut}{rows[0].contenders} callers at once: nobody wins in {shown}"
+
+
+def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
+    """The rows of the most contenders that start nearest together, one of each order."""
+    most = max((row.contenders for row in result.contention), default=0)
+    rows = [row for row in result.contention if row.contenders == most]
+    return [row for row in rows if row.spread_s == rows[0].spread_s]
+
+
+def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
+    """How often nobody wins at the most contenders, by order, beside pure chance."""
+    for row in _fullest(result):
+        rate = row.nobody_won_rate
+        ends = f"95 % sure: {percent(rate.low, 0)} to {percent(rate.high, 0)}"
+        bound = f"{ends}; by chance {percent(row.closed_form, 0)}"
+        yield KeyFigure(row.order, f"nobody wins in {percent(rate.rate, 0)}", bound)
+
+
+def figures(result: SplitVotesResult) -> list[Figure]:
+    """How often nobody wins, by contenders and order, beside pure chance."""
+    rows = [row for row in result.contention if row.spread_s == result.contention[0].spread_s]
+    if not rows:
+        return []
+    most = max(row.contenders for row in rows)
+    x = exact(0, most * 1.05, "callers that want the lock at once", "{:g}".format)
+    marks = []
+    by_order = sorted(rows, key=lambda row: (row.order, row.contenders))
+    for (order, of_order), style in zip(
+        groupby(by_order, lambda row: row.order), _ORDER_STYLES, strict=False
+    ):
+        points = {row.contenders: row.nobody_won_rate.rate for row in of_order}
+        marks.append(Line([*points], [*points.values()], style, f"asked {order}"))
+    chance = {row.contenders: row.closed_form for row in by_order}
+    marks.append(Line([*chance], [*chance.values()], "faint", "by pure chance"))
+    y = exact(0, 1, "share of rounds that nobody wins", "{:.0%}".format)
+    columns, data = data_of(ContentionRow, rows)
+    about = "One attempt of each caller, all released together, by the order of asking instances"
+    return [
+        plot(
+            "nobody-wins",
+            _headline(result),
+            about,
+            x=x,
+            y=y,
+            marks=marks,
+            columns=columns,
+            rows=data,
+            xs=[row.contenders for row in rows],
+        )
+    ]
 
 
 def _parts(result: SplitVotesResult) -> Iterator[Part]:
@@ -50,28 +123,32 @@ def _parts(result: SplitVotesResult) -> Iterator[Part]:
     if result.contention:
         trials = max(row.trials for row in result.contention)
         about = f"K processes released together, one attempt each, {count(trials)} trials per row"
-        yield table_of(ContentionRow, "contention", about, result.contention)
+        yield replace(table_of(ContentionRow, "contention", about, result.contention), terms=_TERMS)
     if result.retries:
         about = "the same, again and again until somebody wins"
-        yield table_of(RetryRow, "retries", about, result.retries)
+        yield replace(table_of(RetryRow, "retries", about, result.retries), terms=_RETRY_TERMS)
 
 
-def _lines(result: SplitVotesResult) -> Iterator[tuple[str, str]]:
-    yield (
-        "rounds",
-        "contention rounds: overlapping attempts on a resource without a valid holder",
-    )
+def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
+    timed = [(row.first_grant_s.p50, row) for row in result.retries if row.first_grant_s.p50]
+    if timed:
+        most = max(row.contenders for _, row in timed)
+        least_s, best = min(
+            ((took_s, row) for took_s, row in timed if row.contenders == most),
+            key=lambda pair: pair[0],
+        )
+        yield to_do(
+            f"retry by {best.retry.policy} over {best.retry.window_ms:g} ms, asking {best.order}: "
+            f"of the policies tried with {most} callers it gave the first grant soonest "
+            f"({latency(least_s)}, median)",
+            "retry",
+        )
+    yield not_measured("networks slower than loopback, which spread the votes of each attempt")
+    sizes = counted(result.conditions.instances, "instance")
+    yield not_measured(f"fleets of another size than {sizes}")
     if result.conditions.instances % 2:
-        yield "outcomes", "at odd N, all answering, a quorum refuses every loser: CONTENDED"
-    yield (
-        "closed form",
-        "1 − K·P(Bin(N,1/K) ≥ q), all SETs in one uniformly random order; no tolerance "
-        "in contention",
-    )
-    if result.retries:
-        yield (
-            "all lost",
-            "trials in which nobody's first attempt won; dead: of those, first start → first grant",
+        yield Sentence(
+            "outcomes", "at odd N, all answering, a quorum refuses every loser: CONTENDED"
         )
 
 

@@ -18,6 +18,10 @@ class Chapter:
     tables: tuple[Part, ...] = ()
     style: str = ""
 
+    def is_full(self) -> bool:
+        """Whether there is anything in it."""
+        return bool(self.figures or self.tables)
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -35,10 +39,14 @@ class Page:
 def sheet_page(
     title: str, sheet: Sheet, figures: Sequence[Figure], evidence: Sequence[Part], repeat: str
 ) -> Page:
-    """Return the page of a sheet: its pictures first, then its tables, then courses of events."""
-    pictures = (Chapter("In pictures", tuple(figures)),) if figures else ()
-    courses = (Chapter("Step by step", (), tuple(evidence), "folded"),) if evidence else ()
-    tables = (
+    """Return the page of a sheet: the first picture answers its question, then come the other
+    pictures, the tables and courses of events."""
+    chapters = [
+        Chapter("The answer", tuple(figures[:1])),
+        Chapter("More pictures", tuple(figures[1:])),
+    ]
+    chapters += [
         Chapter(part.name or part.plain_head[0], (), (part,), "sheet") for part in sheet.parts
-    )
-    return Page(title, sheet, (*pictures, *tables, *courses), repeat)
+    ]
+    chapters.append(Chapter("Step by step", (), tuple(evidence), "folded"))
+    return Page(title, sheet, tuple(filter(Chapter.is_full, chapters)), repeat)

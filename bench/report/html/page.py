@@ -36,8 +36,6 @@ REPORT_NAME = "report.html"
 
 # Sentences with these labels stand before everything else.
 _ALARMS = ("because", "warning")
-# So many characters of sentences fit into the space beside one picture.
-_ROOM = 1700
 
 
 def write_report(page: Page, stored: Path) -> Path:
@@ -85,9 +83,7 @@ def _lines_of(sheet: Sheet) -> dict[str, object]:
             # A line without a label continues the line before it.
             place = alarms if line.label in _ALARMS else notes
         place.append(line)
-    beside = [*notes, *(line for of_group in advice.values() for line in of_group)]
-    room = not advice or sum(len(line.text) for line in beside) < _ROOM
-    return {"alarms": alarms, "advice": advice, "notes": notes, "room": room}
+    return {"alarms": alarms, "advice": advice, "notes": notes}
 
 
 def write_page(page: Page, path: Path) -> Path:

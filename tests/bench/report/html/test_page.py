@@ -233,7 +233,7 @@ def test_several_runs_stand_side_by_side_and_say_what_differs(safe, violated):
     assert "A: one B: two verdict SAFE VIOLATED" in text
     assert "rate_per_s – 700" in text
     assert (
-        text.index("Acquire p99: A") < text.rindex("In words") < text.index("A: one B: two verdict")
+        text.index("Acquire p99: A") < text.index("A: one B: two verdict") < text.rindex("In words")
     )
     assert "seed" not in text.split("What differs")[1].split("Written by")[0]
     assert "Nothing differs" in text_of(render(page_of_several([safe, safe], ["one", "two"])))
