@@ -14,7 +14,6 @@ import pytest
 from msgspec import structs
 
 from bench.experiments.audit.judge import judge_cells
-from bench.experiments.audit.result import Cell, CellWord
 from bench.experiments.capacity.judge import (
     CapacityPlan,
     Findings,
@@ -67,9 +66,19 @@ def safety_rows(*verdicts: MatrixWord) -> Verdict:
     return judge_rows(rows)
 
 
-def audit(*cells: tuple[str, CellWord]) -> Verdict:
+def audit(*cells: tuple[str, JudgedWord]) -> Verdict:
     return judge_cells(
-        [Cell(library=name, schedule="forked", verdict=verdict) for name, verdict in cells]
+        [
+            JudgedRow(
+                library=name,
+                group="?",
+                topic="forked",
+                question="?",
+                is_safety=True,
+                verdict=verdict,
+            )
+            for name, verdict in cells
+        ]
     )
 
 

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.experiments.audit.experiment import AuditPlan, _Playing, chosen, play
+from bench.experiments.audit.experiment import AuditPlan, _Playing, asked, chosen
 from bench.experiments.audit.installed import ours
-from bench.experiments.audit.result import AuditConditions, Cell
+from bench.experiments.audit.result import AuditConditions
 from bench.experiments.judge.library import Library, LibraryDriver, LibraryWords
 from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import PATIENCE_S, CutError
+from bench.experiments.judge.playing import Plays, judged
+from bench.experiments.judge.result import JudgedRow
+from bench.experiments.judge.row import RowFinding
 from bench.experiments.judge.schedules import SCHEDULES
 from bench.topology.server import find_server
 from tests.conftest import Ended
@@ -37,23 +40,24 @@ QUICK = (
 def test_a_planted_fault_is_found_and_its_absence_too(name: str) -> None:
     for fault, word in ((name, "does not"), ("none", "holds")):
         with Stage(ours(f"control: {fault}"), 3) as stage:
-            cell = play(stage, SCHEDULES[name])
+            cell = judged(stage, SCHEDULES[name], asked, Plays(), threading.Event())
             assert cell.verdict in (word, "not known"), cell
 
 
 def test_whoever_kills_a_client_or_a_server_accuses_no_library() -> None:
-    def kills_a_client(stage: Stage) -> str:
+    def kills_a_client(stage: Stage) -> RowFinding:
         client = stage.party()
         client.process.kill()
-        return "" if client.acquire().ok else "nobody gets the lock"
+        return RowFinding("" if client.acquire().ok else "nobody gets the lock")
 
-    def kills_a_server(stage: Stage) -> str:
+    def kills_a_server(stage: Stage) -> RowFinding:
         stage.fleet.kill(0)
-        return "something went wrong"
+        return RowFinding("something went wrong")
 
     with Stage(ours("control: none"), 3) as stage:
         for wicked in (kills_a_client, kills_a_server):
-            cell = play(stage, replace(SCHEDULES["one-stopped"], play=wicked))
+            row = replace(SCHEDULES["one-stopped"], play=wicked)
+            cell = judged(stage, row, asked, Plays(), threading.Event())
             assert cell.verdict == "not known", cell
 
 
@@ -101,7 +105,7 @@ def test_sigint_to_our_process_alone_ends_the_wait_for_clients_that_say_nothing(
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    cells: list[Cell] = []
+    cells: list[JudgedRow] = []
     plan = AuditPlan((), chosen(["one-stopped", "forked"]), AuditConditions(repeats=1), seed=1)
     with pytest.raises(KeyboardInterrupt):
         _Playing(plan, find_server(), print).run([silent], cells)

@@ -9,17 +9,15 @@ when nobody else plays. Ctrl-C ends every wait within a moment. The schedules th
 dropped then.
 """
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 from msgspec import structs
-from redis.exceptions import RedisError
 
-from bench.errors import BenchError, UsageError
+from bench.errors import UsageError
 from bench.experiments.audit.installed import install, ours
 from bench.experiments.audit.judge import judge_cells
 from bench.experiments.audit.libraries import LibraryEntry, promise_of
@@ -27,15 +25,17 @@ from bench.experiments.audit.result import (
     CONTROL,
     NO_FAULT,
     AuditConditions,
+    AuditedSchedule,
     AuditResult,
-    Cell,
-    CellWord,
     MissingLibrary,
 )
 from bench.experiments.judge.library import LibraryDriver
 from bench.experiments.judge.library_stage import Stage
-from bench.experiments.judge.party import HangsError, NotApplicableError
-from bench.experiments.judge.schedules import SCHEDULES, AuditSchedule, UnmetError
+from bench.experiments.judge.party import NotApplicableError
+from bench.experiments.judge.playing import Plays, judged, play_together
+from bench.experiments.judge.result import JudgedRow
+from bench.experiments.judge.row import JudgeRow, RowFinding
+from bench.experiments.judge.schedules import SCHEDULES
 from bench.measure.run_result import OwnFleet
 from bench.measure.server_facts import ServerBinary
 from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
@@ -57,12 +57,12 @@ class AuditPlan:
     """What to play, with its controls, and how often."""
 
     libraries: Sequence[LibraryEntry]
-    schedules: Sequence[AuditSchedule]
+    schedules: Sequence[JudgeRow[Stage]]
     conditions: AuditConditions
     seed: int
 
 
-def chosen(names: Sequence[str]) -> list[AuditSchedule]:
+def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
     """The schedules called so, all if none is named. Raises UsageError for a name that is none."""
     require_known("schedule", names, SCHEDULES)
     return [SCHEDULES[name] for name in SCHEDULES if name in (names or SCHEDULES)]
@@ -90,11 +90,10 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
     server = find_server(order.server)
     with Experiment(order) as experiment:
         libraries: list[LibraryDriver | MissingLibrary] = []
-        cells: list[Cell] = []
+        cells: list[JudgedRow] = []
         with experiment.cuttable():
             controls = (
-                ours(CONTROL + name)
-                for name in (NO_FAULT, *(one.facts.name for one in plan.schedules))
+                ours(CONTROL + name) for name in (NO_FAULT, *(one.name for one in plan.schedules))
             )
             libraries += [*controls, *install(plan.libraries, CACHE.resolve(), show)]
             _Playing(plan, server, show).run(
@@ -105,7 +104,10 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
             **experiment.header(seed=plan.seed, interrupted=experiment.cut),
             fleet=OwnFleet(server=server),
             conditions=plan.conditions,
-            schedules=tuple(one.facts for one in plan.schedules),
+            schedules=tuple(
+                AuditedSchedule(one.name, one.question, one.about, one.source)
+                for one in plan.schedules
+            ),
             libraries=tuple(one.library for one in libraries if isinstance(one, LibraryDriver)),
             absent=tuple(one for one in libraries if isinstance(one, MissingLibrary)),
             cells=tuple(cells),
@@ -123,39 +125,31 @@ class _Playing:
         self._show = show
         self._stop = Event()
 
-    def run(self, drivers: Sequence[LibraryDriver], cells: list[Cell]) -> None:
+    def run(self, drivers: Sequence[LibraryDriver], cells: list[JudgedRow]) -> None:
         """Add a cell per library and schedule to `cells`, in order; what Ctrl-C cuts is left
         out."""
         by_name = {one.library.name: one for one in drivers}
         slow_first = sorted(drivers, key=lambda one: one.library.kind not in SLOW)
-        with ThreadPoolExecutor(AT_ONCE * len(os.sched_getaffinity(0))) as pool:
-            begun = {
-                pool.submit(self._play_all, one, cells): one.library.name for one in slow_first
-            }
-            try:
-                for number, one in enumerate(as_completed(begun), 1):
-                    one.result()
-                    self._show(f"{number} of {len(begun)}: {begun[one]} is through")
-            finally:
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
-                cells.sort(key=lambda cell: list(by_name).index(cell.library))
-        self._stop.clear()
+        jobs = {one.library.name: partial(self._play_all, one, cells) for one in slow_first}
+        try:
+            play_together(jobs, AT_ONCE, self._stop, self._show)
+        finally:
+            cells.sort(key=lambda cell: list(by_name).index(cell.library))
         for index, cell in enumerate(cells):
             # The schedule may have failed to come about only because others were playing.
             if cell.verdict == "not known":
-                self._show(f"again, alone: {cell.library}, {cell.schedule}")
+                self._show(f"again, alone: {cell.library}, {cell.topic}")
                 with self._stage(by_name[cell.library]) as stage:
-                    cells[index] = self._cell(stage, SCHEDULES[cell.schedule])
+                    cells[index] = self._cell(stage, SCHEDULES[cell.topic])
 
-    def _play_all(self, driver: LibraryDriver, cells: list[Cell]) -> None:
+    def _play_all(self, driver: LibraryDriver, cells: list[JudgedRow]) -> None:
         name = driver.library.name
         fault = name.removeprefix(CONTROL) if name.startswith(CONTROL) else NO_FAULT
         with self._stage(driver) as stage:
             for one in self._plan.schedules:
                 if self._stop.is_set():
                     break
-                if fault in (NO_FAULT, one.facts.name):
+                if fault in (NO_FAULT, one.name):
                     cells.append(self._cell(stage, one))
 
     def _stage(self, driver: LibraryDriver) -> Stage:
@@ -163,54 +157,18 @@ class _Playing:
             driver, min(INSTANCES, max(driver.library.instances)), self._server, self._stop
         )
 
-    def _cell(self, stage: Stage, one: AuditSchedule) -> Cell:
+    def _cell(self, stage: Stage, one: JudgeRow[Stage]) -> JudgedRow:
         """Play `one` until it is known what comes of it, and again as often as the plan says."""
-        failures = 0
-        of = 0
-        unknown = 0
-        plays = self._plan.conditions
-        while True:
-            again = play(stage, one)
-            if not of or again.verdict == "does not":
-                cell = again
-            of += again.verdict in ("holds", "does not")
-            failures += again.verdict == "does not"
-            unknown += again.verdict == "not known"
-            enough = of >= (plays.repeats if failures else plays.held) or unknown >= TRIES
-            if enough or again.verdict == "not applicable" or self._stop.is_set():
-                return structs.replace(cell, seen=failures, of=of)
+        conditions = self._plan.conditions
+        plays = Plays(conditions.held, conditions.repeats, TRIES)
+        row = judged(stage, one, asked, plays, self._stop)
+        promise = promise_of(stage.driver.words, one.name) if row.verdict == "does not" else ""
+        return structs.replace(row, library=stage.name, promise=promise)
 
 
-def play(stage: Stage, one: AuditSchedule) -> Cell:
-    """Play a schedule once."""
-    verdict, happened = _played(stage, one)
-    promise = ""
-    if verdict == "does not":
-        promise = promise_of(stage.driver.words, one.facts.name)
-    return Cell(
-        library=stage.name,
-        schedule=one.facts.name,
-        verdict=verdict,
-        happened=happened,
-        promise=promise,
-        course=tuple(stage.course) if verdict in ("does not", "not known") else (),
-    )
-
-
-def _played(stage: Stage, one: AuditSchedule) -> tuple[CellWord, str]:
-    if stage.instances < one.least:
-        return "not applicable", "it locks on one instance"
-    try:
-        stage.clear()
-        try:
-            wrong = one.play(stage) or stage.broken()
-        except HangsError as error:
-            wrong = str(error)
-        stage.require_servers()
-    except NotApplicableError as error:
-        return "not applicable", str(error)
-    except UnmetError as error:
-        return "not known", f"did not come about: {error}"
-    except (BenchError, RedisError, TimeoutError, OSError) as error:
-        return "not known", f"{type(error).__name__}: {error}"
-    return ("does not", wrong) if wrong else ("holds", "")
+def asked(stage: Stage, row: JudgeRow[Stage]) -> RowFinding:
+    """Ask a library a row. Raises NotApplicableError where it cannot be asked."""
+    if stage.instances < row.least:
+        raise NotApplicableError("it locks on one instance")
+    finding = row.play(stage)
+    return replace(finding, wrong=finding.wrong or stage.broken())

@@ -9,19 +9,19 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell, CellWord
+from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult
+from bench.experiments.judge.judge import word_of_row
+from bench.experiments.judge.result import JudgedRow
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED, conclude_rows
 from bench.measure.verdict import Verdict
 
 
-def judge_cells(cells: Sequence[Cell], *, interrupted: bool = False) -> Verdict:
+def judge_cells(cells: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdict:
     """Return what the audit itself ends with."""
     rows = [
         (
             _row_word(cell),
-            ": ".join(
-                filter(None, (f"{cell.library}, {cell.schedule}", cell.verdict, cell.happened))
-            ),
+            ": ".join(filter(None, (f"{cell.library}, {cell.topic}", cell.verdict, cell.happened))),
         )
         for cell in cells
     ]
@@ -38,20 +38,11 @@ def judge_cells(cells: Sequence[Cell], *, interrupted: bool = False) -> Verdict:
 
 def earned(result: AuditResult) -> AuditResult:
     """Return `result` with the words and the verdict that its cells earn."""
-    cells = tuple(replace(cell, verdict=word_of_cell(cell)) for cell in result.cells)
+    cells = tuple(replace(cell, verdict=word_of_row(cell)) for cell in result.cells)
     return replace(result, cells=cells, verdict=judge_cells(cells, interrupted=result.interrupted))
 
 
-def word_of_cell(cell: Cell) -> CellWord:
-    """Return the word that the counts of a stored cell earn."""
-    if cell.seen:
-        return "does not"
-    if cell.of:
-        return "holds"
-    return "not known" if cell.verdict in ("holds", "does not") else cell.verdict
-
-
-def _row_word(cell: Cell) -> str:
+def _row_word(cell: JudgedRow) -> str:
     """What a cell is for the audit itself; "told": it decides nothing."""
     if cell.library.startswith(CONTROL):
         must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"

@@ -4,35 +4,23 @@ typed result*."""
 from typing import Annotated, Literal
 
 from bench.experiments.judge.library import Library
-from bench.experiments.judge.result import AuditedSchedule, CourseStep
+from bench.experiments.judge.result import JudgedRow
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Count, Section, says
 
-CellWord = Literal["holds", "does not", "not applicable", "not known"]
 # A control's name is this prefix and the planted fault.
 CONTROL = "control: "
 NO_FAULT = "none"
 
 
-class Cell(Section, frozen=True, kw_only=True):
-    """One library under one schedule."""
+class AuditedSchedule(Section, frozen=True):
+    """A course of events."""
 
-    library: Annotated[str, says("as in libraries")]
-    schedule: Annotated[str, says("as in schedules")]
-    verdict: Annotated[
-        CellWord,
-        says("does not: seen at least once; not known: what it rests on did not come about"),
-    ]
-    happened: Annotated[str, says("what went wrong; why it is not applicable or not known")] = ""
-    seen: Annotated[Count, says("how often it went wrong")] = 0
-    of: Annotated[Count, says("how often it was played")] = 0
-    promise: Annotated[
-        str, says("what its documentation says to that, and where, if it does not hold")
-    ] = ""
-    course: Annotated[
-        tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")
-    ] = ()
+    name: Annotated[str, says("of the schedule")]
+    looks_for: Annotated[str, says("the fault")]
+    about: Annotated[str, says("its course")]
+    source: Annotated[str, says("who says that it matters")]
 
 
 class MissingLibrary(Section, frozen=True, kw_only=True):
@@ -61,4 +49,4 @@ class AuditResult(Document, frozen=True, kw_only=True):
         tuple[Library, ...], says("who was there, lockcore and the controls included")
     ]
     absent: Annotated[tuple[MissingLibrary, ...], says("who could not be had, and why")]
-    cells: Annotated[tuple[Cell, ...], says("what came of it")]
+    cells: Annotated[tuple[JudgedRow, ...], says("what came of it")]

@@ -5,8 +5,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult, Cell
-from bench.experiments.judge.result import CourseStep
+from bench.experiments.audit.result import CONTROL, NO_FAULT, AuditResult
+from bench.experiments.judge.result import CourseStep, JudgedRow
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent
@@ -48,7 +48,7 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
 
 def _parts(result: AuditResult) -> Iterator[Part]:
     own = [cell for cell in result.cells if not _is_control(cell)]
-    signs = {(cell.library, cell.schedule): _SIGNS[cell.verdict] for cell in own}
+    signs = {(cell.library, cell.topic): _SIGNS[cell.verdict] for cell in own}
     schedules = [one.name for one in result.schedules]
     rows = tuple(
         (name, *(signs.get((name, one), "–") for one in schedules)) for name in _libraries(result)
@@ -70,9 +70,9 @@ def _parts(result: AuditResult) -> Iterator[Part]:
     )
 
 
-def _happened(name: str, about: str, cells: Iterable[Cell]) -> Iterator[Part]:
+def _happened(name: str, about: str, cells: Iterable[JudgedRow]) -> Iterator[Part]:
     head = ("library", "schedule", "seen", "what happened")
-    if rows := tuple((cell.library, cell.schedule, _seen(cell), cell.happened) for cell in cells):
+    if rows := tuple((cell.library, cell.topic, _seen(cell), cell.happened) for cell in cells):
         yield Part(name, about, head, rows, frozenset(range(len(head))), below=3, styles=_STYLES)
 
 
@@ -91,18 +91,18 @@ def evidence(result: AuditResult) -> tuple[Part, ...]:
     )
 
 
-def _course(cell: Cell, drivers: Sequence[str]) -> Part:
-    times = f": {_seen(cell)}" if cell.of else ""
+def _course(cell: JudgedRow, drivers: Sequence[str]) -> Part:
+    times = f": {_seen(cell)}" if cell.plays else ""
     promised = f"Promised: {cell.promise}. " if cell.promise else ""
     again = shlex.join(
-        ("lockbench", "audit", *drivers, "--library", cell.library, "--schedule", cell.schedule)
+        ("lockbench", "audit", *drivers, "--library", cell.library, "--schedule", cell.topic)
     )
-    name = f"{cell.library}, {cell.schedule}{times}"
+    name = f"{cell.library}, {cell.topic}{times}"
     about = f"{cell.happened}. {promised}Again: {again}"
     return table_of(CourseStep, name, about, cell.course)
 
 
-def _is_control(cell: Cell) -> bool:
+def _is_control(cell: JudgedRow) -> bool:
     return cell.library.startswith(CONTROL)
 
 
@@ -110,16 +110,16 @@ def _libraries(result: AuditResult) -> list[str]:
     return [peer.name for peer in result.libraries if not peer.name.startswith(CONTROL)]
 
 
-def _seen(cell: Cell) -> str:
+def _seen(cell: JudgedRow) -> str:
     """How often it went wrong, with the interval of its rate where that was not each time; else its
     verdict."""
-    rate = wilson(cell.seen, cell.of)
-    often = f"{cell.seen} of {cell.of}"
+    rate = wilson(cell.wrong, cell.plays)
+    often = f"{cell.wrong} of {cell.plays}"
     if cell.verdict != "does not":
         return cell.verdict
     return (
         often
-        if cell.seen == cell.of
+        if cell.wrong == cell.plays
         else f"{often} (95 %: {percent(rate.low, 0)} to {percent(rate.high, 0)})"
     )
 
@@ -153,7 +153,7 @@ def suite(result: AuditResult) -> Suite:
         "not known": words.NOT_KNOWN.status,
     }
     cases = [
-        Case(f"{cell.library} {cell.schedule}", statuses[cell.verdict], cell.happened)
+        Case(f"{cell.library} {cell.topic}", statuses[cell.verdict], cell.happened)
         for cell in result.cells
         if cell.library.startswith("lockcore") and cell.verdict in statuses
     ]

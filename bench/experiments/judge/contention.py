@@ -17,8 +17,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import CutError, HangsError, Party
 from bench.experiments.judge.result import RowFigure
-from bench.experiments.judge.row import RowFinding
-from bench.experiments.judge.schedules import need
+from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 from bench.measure.verdict import TESTED_LEAST

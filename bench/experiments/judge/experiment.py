@@ -5,24 +5,21 @@ once more, alone. The loads run at the end, one after the other, because they me
 ends every wait within a moment; rows that are under way are dropped then.
 """
 
-import os
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from threading import Event
 
-from redis.exceptions import RedisError
-
-from bench.errors import BenchError, EnvironmentNotReadyError
+from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.contention import CALLERS, ContendedLoad, contend
 from bench.experiments.judge.judge import CONTENTION, judge_rows
-from bench.experiments.judge.party import CutError, HangsError, NotApplicableError
-from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult, WaitingCost
+from bench.experiments.judge.party import HangsError, NotApplicableError
+from bench.experiments.judge.playing import Plays, judged, play_together
+from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
 from bench.experiments.judge.row import JudgeRow, RowFinding
 from bench.experiments.judge.rows import ROWS
-from bench.experiments.judge.schedules import OutlivedError, UnmetError
 from bench.experiments.judge.stage import JudgeStage
 from bench.experiments.judge.subject import Subject
 from bench.measure.run_result import OwnFleet
@@ -53,7 +50,7 @@ class JudgePlan:
     capacity: int
     seconds: float
     plays: int
-    rows: Sequence[JudgeRow] = ROWS
+    rows: Sequence[JudgeRow[JudgeStage]] = ROWS
     with_costs: bool = True
 
 
@@ -114,26 +111,19 @@ class _Questioning:
             stage.learn()
             self._keys = stage.lock_keys
             self.ttl_ms = stage.ttl_ms
-        beside = [row for row in self._plan.rows if row.name not in ALONE]
-        with ThreadPoolExecutor(AT_ONCE * len(os.sched_getaffinity(0))) as pool:
-            begun = {pool.submit(self._play, row): row for row in beside}
-            try:
-                for number, one in enumerate(as_completed(begun), 1):
-                    self.rows.append(one.result())
-                    self._show(f"{number} of {len(self._plan.rows)}: {begun[one].name}")
-            finally:
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
-        self._stop.clear()
+        jobs = {
+            row.name: partial(self._add, row) for row in self._plan.rows if row.name not in ALONE
+        }
+        play_together(jobs, AT_ONCE, self._stop, self._show)
         rows = {row.name: row for row in self._plan.rows}
-        for index, judged in enumerate(self.rows):
-            if judged.verdict == "not known":
-                self._show(f"again, alone: {judged.topic}")
-                self.rows[index] = self._play(rows[judged.topic])
-        for row in self._plan.rows:
-            if row.name in ALONE:
-                self._show(row.name)
-                self.rows.append(self._play(row))
+        for index, row in enumerate(self.rows):
+            if row.verdict == "not known":
+                self._show(f"again, alone: {row.topic}")
+                self.rows[index] = self._play(rows[row.topic])
+        for name in ALONE:
+            if name in rows:
+                self._show(name)
+                self._add(rows[name])
         if self._plan.with_costs:
             self._measure_costs()
 
@@ -146,33 +136,13 @@ class _Questioning:
             stage.ttl_ms = self.ttl_ms
         return stage
 
-    def _play(self, row: JudgeRow) -> JudgedRow:
-        """Play a row until something goes wrong, or as often as the plan says."""
-        wrong = 0
-        plays = 0
-        word: JudgedWord = "not known"
-        finding = RowFinding()
+    def _add(self, row: JudgeRow[JudgeStage]) -> None:
+        self.rows.append(self._play(row))
+
+    def _play(self, row: JudgeRow[JudgeStage]) -> JudgedRow:
+        plays = Plays(1 if row.name in ALONE else self._plan.plays)
         with self._stage() as stage:
-            for _ in range(self._plan.plays if row.name not in ALONE else 1):
-                word, finding = _played(stage, row)
-                plays += word in ("holds", "does not", "told")
-                wrong += word == "does not"
-                if word != "holds" or self._stop.is_set():
-                    break
-            course = tuple(stage.course) if word in ("does not", "not known") else ()
-        return JudgedRow(
-            group=row.group,
-            topic=row.name,
-            question=row.question,
-            is_safety=row.is_safety,
-            verdict=word,
-            happened=finding.wrong or finding.remark,
-            wrong=wrong,
-            plays=plays,
-            tested=finding.tested,
-            figures=finding.figures,
-            course=course,
-        )
+            return judged(stage, row, asked, plays, self._stop)
 
     def _measure_costs(self) -> None:
         for subject in (self._plan.subject, *BESIDE):
@@ -185,48 +155,18 @@ class _Questioning:
                 self._show(f"{name} could not be measured: {error}")
 
 
-def _played(stage: JudgeStage, row: JudgeRow) -> tuple[JudgedWord, RowFinding]:
+def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
+    """Ask the lock a row. Raises NotApplicableError where it cannot be asked."""
     if stage.instances < row.least:
-        return "not applicable", RowFinding(remark=f"it takes {row.least} servers; see --instances")
+        raise NotApplicableError(f"it takes {row.least} servers; see --instances")
     if not any(stage.lock_keys) and row.name != CONTENTION:
-        return "not applicable", RowFinding(remark="a lease makes no key on these servers")
+        raise NotApplicableError("a lease makes no key on these servers")
     if row.for_one_holder and stage.capacity > 1:
-        return "not applicable", RowFinding(remark="it takes a lock that one client may hold")
-    try:
-        stage.clear()
-        try:
-            finding = row.play(stage)
-            broken = (
-                stage.broken()
-                if row.is_safety and not row.only_tells and stage.capacity == 1
-                else ""
-            )
-            finding = replace(finding, wrong=finding.wrong or broken)
-        except HangsError as error:
-            finding = _hung(row, error)
-        stage.require_servers()
-    except NotApplicableError as error:
-        return "not applicable", RowFinding(remark=str(error))
-    except UnmetError as error:
-        if isinstance(error, OutlivedError) and row.may_wait and stage.has_waited():
-            return "holds", RowFinding(remark="the other client waited until the lock had ended")
-        return "not known", RowFinding(remark=f"did not come about: {error}")
-    except CutError:
-        return "not known", RowFinding(remark="it was interrupted")
-    except (BenchError, RedisError, TimeoutError, OSError) as error:
-        return "not known", RowFinding(remark=f"{type(error).__name__}: {error}")
-    if finding.wrong:
-        return "does not", finding
-    if row.only_tells:
-        return "told", finding
-    return "holds", replace(finding, remark=finding.remark or f"not seen: {row.question}")
-
-
-def _hung(row: JudgeRow, error: HangsError) -> RowFinding:
-    """What it means that a client did not answer: it may wait for a lock that another one has."""
-    if row.may_wait:
-        return RowFinding(remark="the other client waited")
-    return RowFinding(remark=str(error)) if row.only_tells else RowFinding(wrong=str(error))
+        raise NotApplicableError("it takes a lock that one client may hold")
+    finding = row.play(stage)
+    if row.is_safety and not row.only_tells and stage.capacity == 1:
+        finding = replace(finding, wrong=finding.wrong or stage.broken())
+    return replace(finding, remark=finding.remark or f"not seen: {row.question}")
 
 
 def cost_of(name: str, seen: ContendedLoad) -> WaitingCost:

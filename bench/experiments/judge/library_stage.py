@@ -40,6 +40,8 @@ from bench.topology.shim import Control, Preload
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 WARM = "audit-warm"
+# An answer that comes so soon after the end of another's lease waited for that end.
+WAITED_S = 2.0
 # The time between two looks at the keys. Each look asks all servers, and other plays on this
 # machine must not be held up.
 LOOK_S = 0.02
@@ -272,6 +274,14 @@ class Stage:
         for index, code in enumerate(self.fleet.exit_codes()):
             if code is not None and index not in self._killed:
                 raise EnvironmentNotReadyError(f"server {index + 1} ended with exit code {code}")
+
+    def has_waited(self) -> bool:
+        """Whether somebody's lease ended within the last two seconds. A client that is granted the
+        lock now has waited for that end. One that is granted what another one holds is granted it
+        at once."""
+        ends_ns = [party.until_ns for party in self.parties if party.operations]
+        now_ns = monotonic_ns()
+        return any(0 <= now_ns - end_ns < WAITED_S * NS_PER_S for end_ns in ends_ns)
 
     # -- its end -----------------------------------------------------------------------------------
 

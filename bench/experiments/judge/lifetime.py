@@ -10,8 +10,7 @@ from itertools import pairwise
 from bench.experiments.judge.contention import REST_S
 from bench.experiments.judge.party import HangsError, Party
 from bench.experiments.judge.result import RowFigure, seconds_text
-from bench.experiments.judge.row import Play, RowFinding
-from bench.experiments.judge.schedules import need
+from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
@@ -70,7 +69,9 @@ def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
     return times
 
 
-def takeover(how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False) -> Play:
+def takeover(
+    how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False
+) -> Callable[[JudgeStage], RowFinding]:
     """A row: the holder ends as `end` does it, and the next clients wait for the lock."""
 
     def play(stage: JudgeStage) -> RowFinding:

@@ -30,15 +30,6 @@ class CourseStep(Section, frozen=True):
     ]
 
 
-class AuditedSchedule(Section, frozen=True):
-    """A course of events."""
-
-    name: Annotated[str, says("of the schedule")]
-    looks_for: Annotated[str, says("the fault")]
-    about: Annotated[str, says("its course")]
-    source: Annotated[str, says("who says that it matters")]
-
-
 class RowFigure(Section, frozen=True):
     """A number that a row rests on."""
 
@@ -50,6 +41,7 @@ class RowFigure(Section, frozen=True):
 class JudgedRow(Section, frozen=True, kw_only=True):
     """One thing that was asked of the lock."""
 
+    library: Annotated[str, says("of an audit: as in libraries")] = ""
     group: Annotated[str, says("what the row is about")]
     topic: Annotated[str, says("the name of the row")]
     question: Annotated[str, says("the fault that the row looks for")]
@@ -70,6 +62,9 @@ class JudgedRow(Section, frozen=True, kw_only=True):
     course: Annotated[
         tuple[CourseStep, ...], says("one play, step by step, if it does not hold or is not known")
     ] = ()
+    promise: Annotated[
+        str, says("of an audit: what its documentation says to that, and where, if it fails")
+    ] = ""
 
 
 class WaitingCost(Section, frozen=True, kw_only=True):

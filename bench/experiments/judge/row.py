@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.result import RowFigure
-from bench.experiments.judge.stage import JudgeStage
+
+Stage_contra = TypeVar("Stage_contra", contravariant=True)
 
 EXCLUSION = "mutual exclusion"
 OWNER = "owner check"
@@ -29,24 +31,38 @@ class RowFinding:
     figures: tuple[RowFigure, ...] = ()
 
 
-Play = Callable[[JudgeStage], RowFinding]
+class UnmetError(Exception):
+    """What did not come about, without which a row says nothing."""
+
+
+class OutlivedError(UnmetError):
+    """A client had its answer only when the lease of the other one had ended."""
+
+
+def need(met: object, sentence: str) -> None:
+    """Raise UnmetError unless it is so."""
+    if not met:
+        raise UnmetError(sentence)
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeRow:
+class JudgeRow(Generic[Stage_contra]):
     """A row of the table. `least`: the fewest instances that it needs. `is_safety`: a fault means
     that two clients had the lock. `may_wait`: a client that waits for the end of the other's lease
     does right. `only_tells`: nothing can be right or wrong. `for_one_holder`: a second client that
-    gets the lock shows something, so a semaphore cannot be asked."""
+    gets the lock shows something, so a semaphore cannot be asked. `about`: the course of events;
+    `source`: who says that it matters."""
 
     group: str
     name: str
     question: str
-    play: Play
+    play: Callable[[Stage_contra], RowFinding]
     least: int = 1
     is_safety: bool = False
     may_wait: bool = False
     only_tells: bool = False
+    about: str = ""
+    source: str = ""
 
     @property
     def for_one_holder(self) -> bool:

@@ -1,6 +1,6 @@
 """The rows that a lock is asked, in the order of the page.
 
-Rules: most rows are schedules of the audit, so one text tells what both do. The others are what
+Rules: most rows are schedules, which the audit plays, too. The others are what
 only a lock of your own is asked: contention, renewal, takeover, and servers that refuse.
 """
 
@@ -8,42 +8,24 @@ from bench.experiments.judge.contention import contention
 from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.lifetime import cut, freeze, kill, renewal, takeover, terminate
 from bench.experiments.judge.row import (
-    ENDS,
     EXCLUSION,
-    OWNER,
     RENEWAL,
     SERVERS,
     TAKEOVER,
     JudgeRow,
-    RowFinding,
 )
 from bench.experiments.judge.schedules import SCHEDULES
 from bench.experiments.judge.servers import evicted, failed_over, refusing, restarted
+from bench.experiments.judge.stage import JudgeStage
 
-
-def _of_audit(
-    group: str, name: str, *, is_safety: bool = False, may_wait: bool = False
-) -> JudgeRow:
-    schedule = SCHEDULES[name]
-    return JudgeRow(
-        group,
-        name,
-        schedule.facts.looks_for,
-        lambda stage: RowFinding(schedule.play(stage)),
-        schedule.least,
-        is_safety,
-        may_wait,
-    )
-
-
-ROWS: tuple[JudgeRow, ...] = (
+ROWS: tuple[JudgeRow[JudgeStage], ...] = (
     JudgeRow(EXCLUSION, CONTENTION, "two holders at once under load", contention, is_safety=True),
-    _of_audit(EXCLUSION, "paused-in-acquire", is_safety=True, may_wait=True),
-    _of_audit(EXCLUSION, "clock-ahead", is_safety=True, may_wait=True),
-    _of_audit(EXCLUSION, "body-without-lock", is_safety=True, may_wait=True),
-    _of_audit(EXCLUSION, "forked", is_safety=True, may_wait=True),
-    _of_audit(OWNER, "release-after-expiry", is_safety=True),
-    _of_audit(OWNER, "paused-holder"),
+    SCHEDULES["paused-in-acquire"],
+    SCHEDULES["clock-ahead"],
+    SCHEDULES["body-without-lock"],
+    SCHEDULES["forked"],
+    SCHEDULES["release-after-expiry"],
+    SCHEDULES["paused-holder"],
     JudgeRow(RENEWAL, "renewal", "how many renewals may fail", renewal, only_tells=True),
     JudgeRow(
         TAKEOVER,
@@ -107,13 +89,13 @@ ROWS: tuple[JudgeRow, ...] = (
         refusing("busy", "a script without end, so they answer BUSY", is_mute=True),
         only_tells=True,
     ),
-    _of_audit(SERVERS, "script-flush"),
-    _of_audit(SERVERS, "late-set"),
-    _of_audit(SERVERS, "one-stopped"),
-    _of_audit(SERVERS, "one-killed"),
-    _of_audit(SERVERS, "majority-down"),
-    _of_audit(ENDS, "exception-in-body"),
-    _of_audit(ENDS, "interrupted-acquire"),
-    _of_audit(ENDS, "interrupted-release"),
+    SCHEDULES["script-flush"],
+    SCHEDULES["late-set"],
+    SCHEDULES["one-stopped"],
+    SCHEDULES["one-killed"],
+    SCHEDULES["majority-down"],
+    SCHEDULES["exception-in-body"],
+    SCHEDULES["interrupted-acquire"],
+    SCHEDULES["interrupted-release"],
 )
 BY_NAME = {row.name: row for row in ROWS}

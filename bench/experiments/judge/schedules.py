@@ -1,15 +1,15 @@
-"""The schedules of the audit: *a stage → what happened*, each a paragraph with its source and one
-fault it looks for.
+"""Courses of events that every lock must survive: *a stage → what happened*, each a paragraph with
+its source and one fault it looks for.
 
-Rules: a schedule returns what went wrong in words, "" for nothing; what it rests on is asserted by
-`need`, and without it nothing is known. Frozen servers, frozen clients and what waits on a socket
-order the steps; only an end that must come is waited for by the clock. `documented` settings are
-the library's own: its README's example with our TTL.
+Rules: a schedule is a row that `judge` and `audit` play. It returns what went wrong in words, ""
+for nothing; what it rests on is asserted by `need`, and without it nothing is known. Frozen
+servers, frozen clients and what waits on a socket order the steps; only an end that must come is
+waited for by the clock. `documented` settings are the library's own: its README's example with our
+TTL.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import (
@@ -22,7 +22,18 @@ from bench.experiments.judge.party import (
     NotApplicableError,
     Party,
 )
-from bench.experiments.judge.result import AuditedSchedule
+from bench.experiments.judge.row import (
+    ENDS,
+    EXCLUSION,
+    OWNER,
+    RENEWAL,
+    SERVERS,
+    JudgeRow,
+    OutlivedError,
+    RowFinding,
+    UnmetError,
+    need,
+)
 from lockcore.clock import monotonic_ns
 
 REDLOCK = "Redis, Distributed Locks"
@@ -36,48 +47,38 @@ STEPS = 5
 CLOCK_S = 60
 
 
-class UnmetError(Exception):
-    """What did not come about, without which a schedule says nothing."""
-
-
-class OutlivedError(UnmetError):
-    """A client had its answer only when the lease of the other one had ended."""
-
-
 Course = Callable[[Stage], str]
+SCHEDULES: dict[str, JudgeRow[Stage]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class AuditSchedule:
-    """A course of events: its `facts` for the result, how it is played, and its `least` N."""
-
-    facts: AuditedSchedule
-    play: Course
-    least: int
-
-
-SCHEDULES: dict[str, AuditSchedule] = {}
-
-
-def schedule(looks_for: str, source: str, least: int = 1) -> Callable[[Course], Course]:
-    """Make the function below a schedule: its name is the function's, its course what the function
+def schedule(
+    group: str,
+    question: str,
+    source: str,
+    least: int = 1,
+    *,
+    is_safety: bool = False,
+    may_wait: bool = False,
+) -> Callable[[Course], Course]:
+    """Make the function below a row: its name is the function's, its course what the function
     says."""
 
     def decorate(play: Course) -> Course:
         name = play.__name__.replace("_", "-")
-        about = " ".join((play.__doc__ or "").split())
-        SCHEDULES[name] = AuditSchedule(
-            AuditedSchedule(name, looks_for, about, source), play, least
+        SCHEDULES[name] = JudgeRow(
+            group,
+            name,
+            question,
+            lambda stage: RowFinding(play(stage)),
+            least,
+            is_safety,
+            may_wait,
+            about=" ".join((play.__doc__ or "").split()),
+            source=source,
         )
         return play
 
     return decorate
-
-
-def need(met: object, sentence: str) -> None:
-    """Raise UnmetError unless it is so."""
-    if not met:
-        raise UnmetError(sentence)
 
 
 def _kept(stage: Stage, fault: str) -> str:
@@ -85,7 +86,7 @@ def _kept(stage: Stage, fault: str) -> str:
     return "" if stage.until_lockable(CLEAN_S) else fault
 
 
-@schedule("a stopped minority stops everybody", REDLOCK, least=3)
+@schedule(SERVERS, "a stopped minority stops everybody", REDLOCK, least=3)
 def one_stopped(stage: Stage) -> str:
     """A minority of the instances stands still; a client locks, gives back; they go on: nothing may
     be left."""
@@ -94,7 +95,7 @@ def one_stopped(stage: Stage) -> str:
     return _without_a_minority(stage, client, "stopped")
 
 
-@schedule("a dead minority stops everybody", REDLOCK, least=3)
+@schedule(SERVERS, "a dead minority stops everybody", REDLOCK, least=3)
 def one_killed(stage: Stage) -> str:
     """A minority of the instances is killed; a client locks and gives back: nothing may be left on
     the others."""
@@ -126,7 +127,7 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
     return _kept(stage, "keys stay behind after the release, for the rest of the TTL")
 
 
-@schedule("a grant whose TTL has passed", REDLOCK)
+@schedule(EXCLUSION, "a grant whose TTL has passed", REDLOCK, is_safety=True, may_wait=True)
 def paused_in_acquire(stage: Stage) -> str:
     """A client's SETs are under way to instances that stand still; the client is frozen, the
     instances go on, the keys end, another client is granted; then the first one goes on and reads
@@ -134,7 +135,13 @@ def paused_in_acquire(stage: Stage) -> str:
     return _late_replies(stage, stage.party(), lambda: None)
 
 
-@schedule("validity measured by a clock that was set back", SANFILIPPO)
+@schedule(
+    EXCLUSION,
+    "validity measured by a clock that was set back",
+    SANFILIPPO,
+    is_safety=True,
+    may_wait=True,
+)
 def clock_back(stage: Stage) -> str:
     """The same, and the frozen client's wall clock is set back by a minute meanwhile, as NTP or an
     operator may."""
@@ -192,7 +199,7 @@ def _steps_to_set(stage: Stage) -> int:
     return steps
 
 
-@schedule("a SET that arrives after its client gave up", KLEPPMANN)
+@schedule(SERVERS, "a SET that arrives after its client gave up", KLEPPMANN)
 def late_set(stage: Stage) -> str:
     """The instances of a quorum stand still until the client has given up, then do what had been
     sent to them."""
@@ -259,7 +266,7 @@ def _in_time(client: Party) -> str:
     return ""
 
 
-@schedule("a late release deletes a stranger's lock", REDLOCK)
+@schedule(OWNER, "a late release deletes a stranger's lock", REDLOCK, is_safety=True)
 def release_after_expiry(stage: Stage) -> str:
     """A lock ends, another client is granted, the first one gives back."""
     client, holder, before = _succeeded(stage)
@@ -267,7 +274,7 @@ def release_after_expiry(stage: Stage) -> str:
     return _taken(stage, before, holder, "it deletes the lock of the next holder")
 
 
-@schedule("an extension of a lock that has ended", REDLOCK)
+@schedule(RENEWAL, "an extension of a lock that has ended", REDLOCK)
 def extend_after_expiry(stage: Stage) -> str:
     """A lock ends, and the client extends it: when nobody has it, and when another client does."""
     client = _expired(stage)
@@ -289,7 +296,7 @@ def extend_after_expiry(stage: Stage) -> str:
     )
 
 
-@schedule("an extension by fewer than a quorum", REDLOCK, least=3)
+@schedule(RENEWAL, "an extension by fewer than a quorum", REDLOCK, least=3)
 def extend_by_minority(stage: Stage) -> str:
     """All instances but a minority forget the lock, as after a restart without persistence; its
     client extends it."""
@@ -302,7 +309,7 @@ def extend_by_minority(stage: Stage) -> str:
     )
 
 
-@schedule("a holder that was paused and does not notice", KLEPPMANN)
+@schedule(OWNER, "a holder that was paused and does not notice", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
     """A holder is frozen until its lock has ended and another client has it; then it asks whether
     it still holds the lock, where the library can be asked, and gives it back."""
@@ -326,7 +333,7 @@ def paused_holder(stage: Stage) -> str:
     )
 
 
-@schedule("scripts that a server has forgotten", "Redis, EVALSHA and SCRIPT FLUSH")
+@schedule(SERVERS, "scripts that a server has forgotten", "Redis, EVALSHA and SCRIPT FLUSH")
 def script_flush(stage: Stage) -> str:
     """SCRIPT FLUSH while a lock is held: it is given back, and locked again."""
     client = _granted(stage)
@@ -342,7 +349,9 @@ def script_flush(stage: Stage) -> str:
     )
 
 
-@schedule("a clock that is ahead steals a lock", SANFILIPPO)
+@schedule(
+    EXCLUSION, "a clock that is ahead steals a lock", SANFILIPPO, is_safety=True, may_wait=True
+)
 def clock_ahead(stage: Stage) -> str:
     """A client holds a lock; one whose wall clock is ahead by a minute asks for it; then it is
     given back."""
@@ -356,7 +365,9 @@ def clock_ahead(stage: Stage) -> str:
     return _kept(stage, "keys stay behind after the release")
 
 
-@schedule("Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation")
+@schedule(
+    ENDS, "Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation"
+)
 def interrupted_acquire(stage: Stage) -> str:
     """A client is interrupted while its SETs are under way: SIGINT in a thread, the task's
     cancellation in asyncio."""
@@ -380,7 +391,9 @@ def interrupted_acquire(stage: Stage) -> str:
     return _kept(stage, KEPT) or _in_time(client)
 
 
-@schedule("Ctrl-C or a cancellation in release leaves keys", "Python, asyncio: task cancellation")
+@schedule(
+    ENDS, "Ctrl-C or a cancellation in release leaves keys", "Python, asyncio: task cancellation"
+)
 def interrupted_release(stage: Stage) -> str:
     """A holder is interrupted while its release is under way."""
     client = stage.party_to_interrupt()
@@ -395,7 +408,7 @@ def interrupted_release(stage: Stage) -> str:
     return _kept(stage, KEPT) or _in_time(client)
 
 
-@schedule("an exception in the body leaks the lock", "Python, PEP 343")
+@schedule(ENDS, "an exception in the body leaks the lock", "Python, PEP 343")
 def exception_in_body(stage: Stage) -> str:
     """The body under the library's context manager raises."""
     client = stage.party()
@@ -406,7 +419,9 @@ def exception_in_body(stage: Stage) -> str:
     return _kept(stage, "an exception in the body leaves the lock held for the rest of the TTL")
 
 
-@schedule("the body runs without the lock", "Python, PEP 343")
+@schedule(
+    EXCLUSION, "the body runs without the lock", "Python, PEP 343", is_safety=True, may_wait=True
+)
 def body_without_lock(stage: Stage) -> str:
     """A client holds the lock; another runs a body under the library's context manager, if it is
     let."""
@@ -423,7 +438,7 @@ def body_without_lock(stage: Stage) -> str:
     return "the body runs though another client holds the lock"
 
 
-@schedule("without a quorum it waits for long, or is granted", REDLOCK)
+@schedule(SERVERS, "without a quorum it waits for long, or is granted", REDLOCK)
 def majority_down(stage: Stage) -> str:
     """So many instances stand still that no quorum is left; a client asks, and is to be told within
     a TTL of 10 s."""
@@ -438,7 +453,13 @@ def majority_down(stage: Stage) -> str:
     return f"it says no only after {took_s:.0f} s" if took_s > LONG_MS / 1000 else ""
 
 
-@schedule("a forked child takes its parent's lock", "fork(2); multiprocessing")
+@schedule(
+    EXCLUSION,
+    "a forked child takes its parent's lock",
+    "fork(2); multiprocessing",
+    is_safety=True,
+    may_wait=True,
+)
 def forked(stage: Stage) -> str:
     """A holder forks; the child asks for the same resource with the parent's objects, and ends."""
     client = _granted(stage)

@@ -5,10 +5,10 @@ that is busy or loads answers nobody, and nobody looks at its keys then.
 """
 
 import socket
+from collections.abc import Callable
 
 from bench.experiments.judge.party import Party
-from bench.experiments.judge.row import Play, RowFinding
-from bench.experiments.judge.schedules import need
+from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from bench.topology.faults.injection import FaultKind, Injection
 from bench.topology.faults.kinds import KINDS
@@ -54,7 +54,7 @@ def run_script(fault: Injection) -> None:
 BUSY = FaultKind(run_script)
 
 
-def refusing(name: str, text: str, *, is_mute: bool = False) -> Play:
+def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeStage], RowFinding]:
     """Servers that refuse: one client gives its lock back, another one asks for it. `is_mute`: they
     do not answer us either."""
 

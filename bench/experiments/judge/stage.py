@@ -38,12 +38,9 @@ from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, re
 from bench.topology.fleet import HOST, Fleet, start_fleet
 from bench.topology.probe import Info
 from bench.topology.servants import Proxies, Shape
-from lockcore.clock import NS_PER_S, monotonic_ns
 
 # A lock whose keys live for longer is not waited for.
 LONGEST_TTL_MS = 30_000
-# An answer that comes so soon after the end of another's lease waited for that end.
-WAITED_S = 2.0
 # What others write lives for so long.
 WRITTEN_S = 86_400
 # So much of what a command answers is shown.
@@ -331,14 +328,6 @@ class JudgeStage(Stage):
         """Return when the lock's keys have ended by themselves. Raises NotApplicableError where
         that would take too long."""
         return super().until_free(patience_s + self.require_ttl() / 1000)
-
-    def has_waited(self) -> bool:
-        """Whether somebody's lease ended within the last two seconds. A client that is granted the
-        lock now has waited for that end. One that is granted what another one holds is granted it
-        at once."""
-        ends_ns = [party.until_ns for party in self.parties if party.operations]
-        now_ns = monotonic_ns()
-        return any(0 <= now_ns - end_ns < WAITED_S * NS_PER_S for end_ns in ends_ns)
 
     def require_ttl(self) -> int:
         """Return the TTL of the lock's keys in ms. Raises NotApplicableError where there is none,

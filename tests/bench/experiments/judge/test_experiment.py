@@ -1,5 +1,6 @@
 """What a play of a row comes to."""
 
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,10 +8,10 @@ import pytest
 
 from bench.experiments.judge import contention as contention_module
 from bench.experiments.judge.contention import ContendedLoad, contention
-from bench.experiments.judge.experiment import _played
-from bench.experiments.judge.row import JudgeRow, RowFinding
+from bench.experiments.judge.experiment import asked
+from bench.experiments.judge.playing import Plays, judged
+from bench.experiments.judge.row import JudgeRow, OutlivedError, RowFinding, UnmetError
 from bench.experiments.judge.rows import ROWS
-from bench.experiments.judge.schedules import OutlivedError, UnmetError
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 
@@ -22,6 +23,7 @@ def stage_of(**changes: Any) -> JudgeStage:
         "capacity": 1,
         "seconds": 1.0,
         "lock_keys": [{b"key"}],
+        "course": [],
         "clear": lambda: None,
         "end_parties": lambda: None,
         "require_servers": lambda: None,
@@ -40,7 +42,7 @@ def test_only_a_client_that_outwaited_the_lease_did_right(error: Exception, word
         raise error
 
     row = JudgeRow("?", "?", "?", play, may_wait=True)
-    assert _played(stage_of(), row)[0] == word
+    assert judged(stage_of(), row, asked, Plays(), Event()).verdict == word
 
 
 def test_a_row_for_one_holder_says_nothing_of_a_semaphore() -> None:

@@ -1,0 +1,118 @@
+"""How rows are played: *a stage and a row → a word with what happened*, for one lock or for many.
+
+Rules: a row is played until it is known what comes of it, and again as often as `Plays` says. What
+Ctrl-C cuts raises CutError and leaves no row.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from threading import Event
+from typing import TypeVar
+
+from redis.exceptions import RedisError
+
+from bench.errors import BenchError
+from bench.experiments.judge.library_stage import Stage
+from bench.experiments.judge.party import HangsError, NotApplicableError
+from bench.experiments.judge.result import JudgedRow, JudgedWord
+from bench.experiments.judge.row import JudgeRow, OutlivedError, RowFinding, UnmetError
+from bench.run.experiment import Show
+
+StageT = TypeVar("StageT", bound=Stage)
+Ask = Callable[[StageT, JudgeRow[StageT]], RowFinding]
+
+
+@dataclass(frozen=True, slots=True)
+class Plays:
+    """How often a row is played: `held` where it holds, `repeats` once it has gone wrong. After
+    `tries` plays that did not come about nothing is known."""
+
+    held: int = 1
+    repeats: int = 1
+    tries: int = 1
+
+
+def judged(
+    stage: StageT, row: JudgeRow[StageT], ask: Ask[StageT], plays: Plays, stop: Event
+) -> JudgedRow:
+    """Play a row as often as `plays` says. `stop`: no further play begins. Raises CutError."""
+    wrong = 0
+    played = 0
+    unknown = 0
+    word: JudgedWord = "not known"
+    while True:
+        again, finding = _played(stage, row, ask)
+        if word != "does not" or again == word:
+            word = again
+            happened = finding.wrong or finding.remark
+            figures = finding.figures
+            tested = finding.tested
+            course = tuple(stage.course) if word in ("does not", "not known") else ()
+        played += again in ("holds", "does not", "told")
+        wrong += again == "does not"
+        unknown += again == "not known"
+        enough = played >= (plays.repeats if wrong else plays.held) or unknown >= plays.tries
+        if enough or again in ("not applicable", "told") or stop.is_set():
+            break
+    return JudgedRow(
+        group=row.group,
+        topic=row.name,
+        question=row.question,
+        is_safety=row.is_safety,
+        verdict=word,
+        happened=happened,
+        wrong=wrong,
+        plays=played,
+        tested=tested,
+        figures=figures,
+        course=course,
+    )
+
+
+def _played(
+    stage: StageT, row: JudgeRow[StageT], ask: Ask[StageT]
+) -> tuple[JudgedWord, RowFinding]:
+    try:
+        stage.clear()
+        try:
+            finding = ask(stage, row)
+        except HangsError as error:
+            finding = _hung(row, error)
+        stage.require_servers()
+    except NotApplicableError as error:
+        return "not applicable", RowFinding(remark=str(error))
+    except UnmetError as error:
+        if isinstance(error, OutlivedError) and row.may_wait and stage.has_waited():
+            return "holds", RowFinding(remark="the other client waited until the lock had ended")
+        return "not known", RowFinding(remark=f"did not come about: {error}")
+    except (BenchError, RedisError, TimeoutError, OSError) as error:
+        return "not known", RowFinding(remark=f"{type(error).__name__}: {error}")
+    if finding.wrong:
+        return "does not", finding
+    return ("told" if row.only_tells else "holds"), finding
+
+
+def _hung(row: JudgeRow[StageT], error: HangsError) -> RowFinding:
+    """What it means that a client did not answer: it may wait for a lock that another one has."""
+    if row.may_wait:
+        return RowFinding(remark="the other client waited")
+    return RowFinding(remark=str(error)) if row.only_tells else RowFinding(wrong=str(error))
+
+
+def play_together(
+    jobs: Mapping[str, Callable[[], None]], per_core: int, stop: Event, show: Show
+) -> None:
+    """Do all jobs, so many per core at once: they mostly wait. Ctrl-C sets `stop`, by which those
+    that are under way end within a moment."""
+    with ThreadPoolExecutor(per_core * len(os.sched_getaffinity(0))) as pool:
+        begun = {pool.submit(job): name for name, job in jobs.items()}
+        try:
+            for number, one in enumerate(as_completed(begun), 1):
+                one.result()
+                show(f"{number} of {len(begun)}: {begun[one]}")
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+    stop.clear()
