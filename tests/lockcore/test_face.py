@@ -1,6 +1,7 @@
 """What people see of the lock: methods that an editor, a subclass and a type checker find."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -77,20 +78,43 @@ def test_a_hot_method_of_asyncredlock_is_known_as_one_that_is_awaited(name: str)
     assert inspect.iscoroutinefunction(getattr(AsyncRedlock, name))
 
 
-def test_a_type_checker_finds_each_mistake_and_nothing_else(tmp_path: Path) -> None:
-    text = USE.read_text("utf-8")
-    mistakes = re.findall(r"# type: ignore\[([\w-]+)\]", text)
-    assert len(mistakes) > 10
-    bare = tmp_path / "bare_use.py"
-    bare.write_text(re.sub(r"  # type: ignore\[[\w-]+\]", "", text), "utf-8")
+IGNORE = re.compile(r"  # type: ignore\[([\w-]+)\]")
+
+
+def bare_use(folder: Path) -> Path:
+    """The file of uses without its comments, so that each mistake is an error."""
+    bare = folder / "bare_use.py"
+    bare.write_text(IGNORE.sub("", USE.read_text("utf-8")), "utf-8")
+    return bare
+
+
+def printed(*command: str) -> str:
+    """What a type checker prints, whatever it finds."""
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(USE), str(bare)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    errors = done.stdout.splitlines()
+    return done.stdout
+
+
+def test_mypy_finds_each_mistake_and_nothing_else(tmp_path: Path) -> None:
+    mistakes = IGNORE.findall(USE.read_text("utf-8"))
+    assert len(mistakes) > 10
+    bare = bare_use(tmp_path)
+    errors = printed("mypy", "--strict", "--no-error-summary", str(USE), str(bare)).splitlines()
     assert [line for line in errors if "bare_use.py" not in line] == []
     kinds = [re.findall(r"\[([\w-]+)\]$", line) for line in errors if ": error: " in line]
     assert kinds == [[kind] for kind in mistakes]
+
+
+def test_pyright_finds_each_mistake_and_nothing_else(tmp_path: Path) -> None:
+    """Several errors may stand on the line of one mistake, as what follows is unknown."""
+    lines = USE.read_text("utf-8").splitlines()
+    mistakes = {number for number, line in enumerate(lines) if IGNORE.search(line)}
+    bare_use(tmp_path)
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(ROOT)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), "utf-8")
+    command = ("basedpyright", "--pythonpath", sys.executable, "--outputjson")
+    report = json.loads(printed(*command, "--project", str(tmp_path)))
+    assert report["summary"]["filesAnalyzed"] == 1
+    errors = {one["range"]["start"]["line"] for one in report["generalDiagnostics"]}
+    assert errors == mistakes

@@ -1,6 +1,7 @@
 """How an application uses the lock, as a type checker reads it. Nobody runs this file.
 
-Each `ignore` marks a mistake that a type checker must find: `test_face.py` runs mypy on it.
+Each `ignore` marks a mistake that a type checker must find: `test_face.py` runs mypy and pyright
+on it, both in strict mode.
 """
 
 from typing import assert_type
