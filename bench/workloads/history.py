@@ -15,7 +15,7 @@ from locust.env import Environment
 from bench.measure.begun import Begun
 from bench.measure.recorder import Recorder
 from bench.scenario import Scenario
-from bench.workloads.operation import OpenVotes, PackedVotes
+from bench.workloads.operation import Books, OpenVotes, PackedVotes
 from bench.workloads.table import FOLD, Row, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
 from lockcore.clock import NS_PER_MS, monotonic_ns
@@ -36,6 +36,8 @@ class WorkerHistory:
         scenario: Scenario,
         environment: Environment,
         turns: RingPlace | None,
+        *,
+        instances: int,
     ) -> None:
         self._workdir = workdir
         self._index = index
@@ -46,16 +48,25 @@ class WorkerHistory:
         self.releases = Row(scenario.recipe, "release", releases_of)
         self.recorder = Recorder(workdir, index)
         self.begun = Begun(workdir, index)
-        self.votes = PackedVotes()
-        self.open = OpenVotes(self.recorder.patch_votes, self.votes)
-        # what the recipe said and cannot be, by sentence
+        votes = PackedVotes()
+        self.open = OpenVotes(self.recorder.patch_votes, votes)
+        # impossible values that the recipe reported, by sentence
         self.misreports: Counter[str] = Counter()
         # operations that the end of the run cut off
         self.cuts = 0
-        # the ids of the leases that callers hold
-        self.held: set[int] = set()
-        # of the records
+        # records that are counted in Locust's table
         self._folded = 0
+        self.books = Books(
+            recorder=self.recorder,
+            votes=votes,
+            lost=self.lost,
+            pending=self.open.add,
+            tell=self.acquires.tell if fire else None,
+            cut=self.cut,
+            misreport=self.misreport,
+            still_open=instances << 40,
+            held=set(),
+        )
 
     # -- for callers -------------------------------------------------------------------------------
 

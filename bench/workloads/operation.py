@@ -1,22 +1,25 @@
 """One operation: *acquire, hold, release → one record*, from which everything is counted later.
 
+A wheel has this file as machine code, compiled with the core (lockcore/compiled.py).
+
+A `Caller` acts. Its `Ledger` reads the leases and writes the record. `Load` and `Books` hold what
+is the same for every caller of a process.
+
 Rules
-- Every finished operation is recorded, also when its caller is killed in the middle: under a lease
-  it gives that back first; in the release it records that no reply came. Killed inside the acquire
-  it counts as cut.
-- An acquire ends when it returns, by our own reading of the clock. What the recipe says of its
-  lease is read once, then: it may hand the object out again, or change it. Only the end may move
-  later, as a watchdog renews the lease.
-- What cannot be true is a finding about the recipe (`misreport`). A lease without times is given
-  back, and is recorded as an acquire that failed.
-- A resource's name is made when it is needed: of a hundred thousand none would be in a cache (0.7
-  µs a cycle).
-- Compiled with the core (lockcore/compiled.py), where a wheel is built.
+- The ledger records every finished operation, also when somebody kills the caller in the middle.
+  Under a lease, the caller first gives the lease back. In the release, the record shows that no
+  reply came. In the acquire, the operation counts as cut.
+- An acquire ends when it returns, by our own reading of the clock. The ledger reads the lease once,
+  at that moment, because the recipe may change the object or hand it out again. Only the end of the
+  lease may move later, because a watchdog renews it.
+- An impossible value is a finding about the recipe (`misreport`). The caller gives a lease without
+  times back, and the record shows an acquire that failed.
+- A caller makes the name of a resource when it needs the name. A cache of a hundred thousand names
+  would miss every time (0.7 µs a cycle).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, SupportsInt, cast
 
@@ -42,13 +45,13 @@ class PackedVotes(dict[Tally, int]):
 
 
 class OpenVotes:
-    """Records whose rounds were open as they were written: *slots and rounds → their votes, patched
-    once closed*. The patch says that it is one (`LATE`): until then a key of a denied acquire may
-    have been there.
+    """Records that were written while their rounds were open: *slots and rounds → votes, patched
+    once the rounds have closed*. `patch`: see `Recorder.patch_votes`.
 
-    They are looked at as others come, the oldest first: kept for a mere second they were 50,000
-    leases, and each garbage collection stopped everybody for 26 to 56 ms. `patch`: see
-    `Recorder.patch_votes`.
+    The patch sets the bit `LATE`. Until it does, a key of a denied acquire may have existed.
+
+    Each new entry makes this class look at the oldest two. When it looked once a second, it kept
+    50,000 leases, and each garbage collection stopped every caller for 26 to 56 ms.
     """
 
     def __init__(self, patch: Callable[[int, int], bool], votes: PackedVotes) -> None:
@@ -62,14 +65,13 @@ class OpenVotes:
         return len(self._entries)
 
     def add(self, entry: tuple[int, Counted]) -> None:
-        """One more; where many are kept, the oldest two are looked at."""
+        """Keep one more record. If there are many, look at the oldest two."""
         self._entries.append(entry)
         if len(self._entries) > KEPT:
             self.look(2)
 
     def look(self, most: int, *, last: bool = False) -> None:
-        """Patch what has closed among the oldest `most`; the `last` time they are taken as they
-        stand."""
+        """Patch the closed rounds among the oldest `most`. `last`: patch the open ones, too."""
         entries = self._entries
         for _ in range(min(most, len(entries))):
             slot, won = entries.popleft()
@@ -83,20 +85,19 @@ class OpenVotes:
                     self._tally = tally
                 self._patch(slot, self._packed | LATE)
             except Exception:  # noqa: BLE001, S112
-                # a round of another package: its votes stay undecided
+                # The round belongs to another package. Its votes stay undecided.
                 continue
 
 
 class Places(Protocol):
-    """A page of begun operations: a memoryview of int64, which a compiled NamedTuple cannot
-    name."""
+    """A page of begun operations: a memoryview of int64, which mypyc has no type for."""
 
     def __setitem__(self, place: int, start_ns: int, /) -> None:
-        """The operation in progress there was begun at `start_ns`; 0: there is none."""
+        """The operation in progress at `place` began at `start_ns`. 0: none is in progress."""
 
 
 class LocustUser(Protocol):
-    """A user as Locust keeps it."""
+    """The state that Locust gives a user."""
 
     _state: str | None
 
@@ -118,14 +119,10 @@ ACQUIRED: Final = OUTCOME_CODES["acquired"]
 ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
 
 
-def ignore(_sentence: str) -> None:
-    """Nobody wants to know."""
-
-
 def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
-    """What cannot be true of an acquire that returned no lease, "" = nothing.
+    """What is impossible in the answer of an acquire without a lease, called at `start_ns`.
 
-    It was called at `start_ns`.
+    Returns "" if nothing is.
     """
     if not isinstance(answer, Denied):
         return f"an acquire that returned {type(answer).__name__} instead of a Lease or a Denied"
@@ -146,64 +143,76 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
     return ""
 
 
-@dataclass(eq=False)
-class Caller:
-    """The operations of one caller, one after the other. Times are ns.
+@dataclass(frozen=True, eq=False)
+class Load:
+    """What every caller of a process does. One object serves all of them.
 
-    `ttl_ms` and `wait_ms` are in ms. All callers share these two objects, because lockcore checks a
-    number only when it is another object than the last one: equal numbers in other objects work,
-    and cost a check for each operation.
+    `acquire` gets the same two objects `ttl_ms` and `wait_ms` (ms) each time. lockcore checks a
+    number only when it is another object than the last one.
 
-    `tell` takes an acquire's time and how it failed, `keep` for how long the caller was kept from
-    its next operation. `begun[place]`: when the operation in progress was begun, 0 for none. `lost`
-    takes attempts that a record has no room for. `still_open`: the votes of a round that is not
-    closed, all of them undecided.
+    `take` waits for the next intended start and returns it (ns). It returns 0 when the schedule has
+    ended. None: an operation starts at once. `nap_until` ends a hold, `rest_until` a rest. `keep`
+    counts how long a caller was kept from its next operation (ns).
 
-    Set afterwards: `misreport` takes a sentence on what the recipe said and cannot be. `held` has
-    the ids of the leases that callers of this process hold. `believes_grant`: the acquire ends with
-    the reading of the recipe, which holds its caller up after that, by order (a pause
-    "after-grant"). `pause_ns`: so long after its start an acquire that failed at once for want of
-    instances may be followed by another.
+    `pause_ns`: an acquire that failed at once for want of instances may be followed by another one
+    this long after its start. `believes_grant`: the acquire ends at the reading of the recipe,
+    because the scenario stops callers after that reading (a pause "after-grant").
     """
 
     acquire: Callable[..., object]
     release: Callable[[Lease], object]
     ttl_ms: SupportsInt
     wait_ms: SupportsInt
-    number: int
-    resources: Iterator[int]
     take: Callable[[], int] | None
-    holds_ns: Iterator[int] | None
-    thinks_ns: Iterator[int] | None
     nap_until: Callable[[int], int]
     rest_until: Callable[[int], None]
+    keep: Callable[[int], None]
+    pause_ns: int
+    believes_grant: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Books:
+    """Where every caller of a process leaves its operations. One object serves all of them.
+
+    `tell` gets the latency of each acquire (ns) and the name of its failure. `lost` gets the starts
+    of attempts that a record has no room for. `pending` gets each record whose round is open.
+    `cut` counts an acquire that ended with its caller. `misreport` gets a sentence about an
+    impossible value. `still_open`: the votes of an open round, all undecided. `held`: the ids of
+    the leases that callers hold.
+    """
+
     recorder: Recorder
-    begun: Places
-    place: int
-    lost: Callable[[int, Sequence[int]], None]
     votes: PackedVotes
-    still_open: int
+    lost: Callable[[int, Sequence[int]], None]
     pending: Callable[[tuple[int, Counted]], None]
     tell: Callable[[int, str | None], None] | None
     cut: Callable[[], None]
-    keep: Callable[[int], None]
+    misreport: Callable[[str], None]
+    still_open: int
+    held: set[int]
 
-    def __post_init__(self) -> None:
-        # machine code looks a module's names up each time
-        # An operation reads the clock five times, so the reader is an attribute of the
-        # caller. Calls of `monotonic_ns` would give the same results, and each of them would pay
-        # for a look-up.
-        self._now: Callable[[], int] = monotonic_ns
-        # the last one seen: nearly always the next, too
+
+class Ledger:
+    """The operations of caller `number`: *leases and denials → records*. Times are ns.
+
+    `begun[place]` is the start of the operation in progress, 0 between two operations.
+    """
+
+    def __init__(self, books: Books, number: int, begun: Places, place: int) -> None:
+        self.books = books
+        self.number = number
+        self._begun = begun
+        self._place = place
+        # The last tally. The next one is nearly always the same object.
         self._tally = Tally()
-        self._packed = self.votes[self._tally]
-        self._usual = ACQUIRED_RELEASED
-        self.misreport: Callable[[str], None] = ignore
-        self.held: set[int] = set()
-        self.believes_grant = False
-        self.pause_ns = 0
-        # the lease in hand, as it was read when its acquire returned
-        self._returned_ns = 0
+        self._packed = books.votes[self._tally]
+        # the operation in progress
+        self._resource = 0
+        self._intended_ns = 0
+        self.start_ns = 0
+        # its lease, as the recipe described it when the acquire returned
+        self.returned_ns = 0
         self._attempt_ns = 0
         self._granted_ns = 0
         self._until_ns = 0
@@ -212,69 +221,28 @@ class Caller:
         self._lost_ns: Sequence[int] = ()
         self._round: Counted | None = None
 
-    def run(self, user: LocustUser, running: str) -> None:
-        """Operations until the state of `user` is another than `running`, or the schedule ends."""
-        now = self._now
-        take = self.take
-        thinks_ns = self.thinks_ns
-        rest_until = self.rest_until
-        for resource in self.resources:
-            if user._state != running:
-                return
-            if take is None:
-                start_ns = now()
-                self.operate(resource, start_ns, start_ns)
-            elif intended_ns := take():
-                self.operate(resource, intended_ns, now())
-            else:
-                return
-            if thinks_ns is not None:
-                rest_until(monotonic_ns() + next(thinks_ns))
-
-    def operate(self, resource: int, intended_ns: int, start_ns: int) -> None:
-        """One operation, which was to start at `intended_ns`, and does at `start_ns`."""
-        lease: Lease | None = None
-        # When the release was called; 0 until then. If this greenlet is killed, `_broken_off` reads
-        # here whether the lease must still be given back.
-        sent_ns = 0
-        self.begun[self.place] = start_ns
-        try:
-            answer = self.acquire(f"r{resource}", self.ttl_ms, self.wait_ms)
-            returned_ns = self._now()
-            if not isinstance(answer, Lease):
-                return self._denied(answer, resource, intended_ns, start_ns, returned_ns)
-            lease = answer
-            fault = self._read(lease, start_ns, returned_ns)
-            if fault:
-                self.misreport(fault)
-                # Nothing is known of this lease.
-                if self._round is None:
-                    self.release(lease)
-                    return self._failed(resource, intended_ns, start_ns, returned_ns)
-            self.held.add(id(lease))
-            returned_ns = sent_ns = self._returned_ns
-            if self.holds_ns is not None:
-                sent_ns = 0
-                self.nap_until(returned_ns + next(self.holds_ns))
-                sent_ns = self._now()
-            self.held.discard(id(lease))
-            outcome = self.release(lease)
-            replied_ns = self._now()
-        except BaseException:
-            self._broken_off(lease, resource, intended_ns, start_ns, sent_ns)
-            raise
-        self._note(lease, outcome, resource, intended_ns, start_ns, sent_ns, replied_ns)
-        return None
-
-    def _read(self, lease: Lease, start_ns: int, returned_ns: int) -> str:
-        """Copy what the record needs of a lease that was returned just now; what cannot be true of
-        it, "" = nothing.
-
-        Of a lease whose grant cannot be true the grant is when it was returned: its caller holds it
-        from then on. Without a `_round` nothing is known of it.
-        """
-        self._returned_ns = returned_ns
+    def begin(self, resource: int, intended_ns: int, start_ns: int) -> None:
+        """An operation starts now, at `start_ns`. It was to start at `intended_ns`."""
+        self._resource = resource
+        self._intended_ns = intended_ns
+        self.start_ns = start_ns
         self._round = None
+        self._begun[self._place] = start_ns
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the operation in progress has a lease with times."""
+        return self._round is not None
+
+    def read(self, lease: Lease, returned_ns: int, believes_grant: bool) -> str:
+        """Copy what the record needs from a lease that was returned just now. Returns what is
+        impossible in it, or "".
+
+        If the times of the grant are impossible, the grant counts from the return: the caller holds
+        the lease from then on.
+        """
+        start_ns = self.start_ns
+        self.returned_ns = returned_ns
         self._lost_ns = ()
         self._rounds = 1
         self._owner = 0
@@ -295,17 +263,17 @@ class Caller:
             self._granted_ns = granted_ns if in_time else returned_ns
             self._until_ns = until_ns
             self._round = NO_ROUND
-            fault = self._read_attempts(lease, start_ns, returned_ns)
+            fault = self._read_attempts(lease, returned_ns)
         except Exception as error:  # noqa: BLE001 - whatever it is, this cannot be read
             return f"a lease that cannot be read ({type(error).__name__})"
         if not in_time:
             return "a lease that was begun or granted outside its acquire"
-        if self.believes_grant:
-            self._returned_ns = granted_ns
+        if believes_grant:
+            self.returned_ns = granted_ns
         return fault
 
-    def _read_attempts(self, lease: Lease, start_ns: int, returned_ns: int) -> str:
-        """The rest of it."""
+    def _read_attempts(self, lease: Lease, returned_ns: int) -> str:
+        """Copy the votes, the attempts and the owner of the lease."""
         attempts = lease.attempts
         split_votes = lease.split_votes
         lost_ns = lease.lost_ns
@@ -320,191 +288,259 @@ class Caller:
             return "a lease with numbers of attempts that cannot be"
         self._rounds = attempts | split_votes << 32
         if lost_ns and not all(
-            type(lost) is int and start_ns <= lost <= returned_ns for lost in lost_ns
+            type(lost) is int and self.start_ns <= lost <= returned_ns for lost in lost_ns
         ):
             return "a lease with attempts outside its acquire"
         self._lost_ns = lost_ns
-        return "one Lease object for two callers at once" if id(lease) in self.held else ""
+        return "one Lease object for two callers at once" if id(lease) in self.books.held else ""
 
     def _pack(self, tally: Tally) -> int:
-        """The votes of a record."""
+        """The votes field of a record."""
         if tally is not self._tally:
-            self._packed = self.votes[tally]
+            self._packed = self.books.votes[tally]
             self._tally = tally
         return self._packed
 
     def _end_of(self, lease: Lease) -> int:
-        """When a lease ends, now that it was given back: a watchdog may have moved that, and nobody
-        takes it back."""
-        with suppress(Exception):
+        """When the lease ends, read after its release. A watchdog may move the end to later, never
+        to earlier."""
+        try:
             until_ns = lease.valid_until_ns
             if type(until_ns) is int and self._until_ns <= until_ns < LAST_NS:
                 return until_ns
-        self.misreport("a lease whose end was taken back while it was held")
+        except Exception:  # noqa: BLE001, S110 - whatever it is, this cannot be read
+            pass
+        self.books.misreport("a lease whose end was taken back while it was held")
         return self._until_ns
 
     def _code_of(self, outcome: object) -> int:
-        """How the operation ended; `outcome` of the release: None when no reply came."""
-        if outcome is RELEASED:
-            return self._usual
+        """How the operation ended. `outcome` is that of the release, None without a reply."""
         if outcome is None:
             return ACQUIRED
         if isinstance(outcome, Outcome) and outcome in ANSWERS:
             return ACQUIRED | OUTCOME_CODES[outcome.value] << 8
-        self.misreport("a release that returned none of RELEASED, GONE and UNREACHABLE")
+        self.books.misreport("a release that returned none of RELEASED, GONE and UNREACHABLE")
         return ACQUIRED | OUTCOME_CODES["unreachable"] << 8
 
-    def _note(  # noqa: PLR0917 - as it came
-        self,
-        lease: Lease,
-        outcome: object,
-        resource: int,
-        intended_ns: int,
-        start_ns: int,
-        sent_ns: int,
-        replied_ns: int,
-    ) -> None:
+    def granted(self, lease: Lease, outcome: object, sent_ns: int, replied_ns: int) -> None:
         """Record an operation that had its lease.
 
-        `outcome` of the release: None when no reply came.
+        `outcome` is that of the release, None without a reply.
         """
-        returned_ns = self._returned_ns
-        if self.tell is not None:
-            self.tell(returned_ns - intended_ns, None)
-        code = self._usual if outcome is RELEASED else self._code_of(outcome)
+        books = self.books
+        returned_ns = self.returned_ns
+        if books.tell is not None:
+            books.tell(returned_ns - self._intended_ns, None)
+        code = ACQUIRED_RELEASED if outcome is RELEASED else self._code_of(outcome)
         won = cast("Counted", self._round)
-        packed = self.still_open
+        packed = books.still_open
         is_open = True
         try:
             is_open = won.undecided != 0
             if not is_open:
                 packed = self._pack(won.tally)
         except Exception:  # noqa: BLE001 - a round of another package that cannot be read any more
-            self.misreport("a lease whose votes cannot be read")
-        until_ns = self._end_of(lease)
-        slot = self.recorder.write(
-            intended_ns,
-            start_ns,
+            books.misreport("a lease whose votes cannot be read")
+        slot = books.recorder.write(
+            self._intended_ns,
+            self.start_ns,
             self._attempt_ns,
             self._granted_ns,
-            until_ns,
+            self._end_of(lease),
             sent_ns,
             sent_ns,
             replied_ns,
             returned_ns,
-            resource,
+            self._resource,
             self.number,
             code,
             packed,
             self._rounds,
             self._owner,
         )
-        self.begun[self.place] = 0
+        self._begun[self._place] = 0
         if self._lost_ns:
-            self.lost(resource, self._lost_ns)
+            books.lost(self._resource, self._lost_ns)
         if is_open:
-            self.pending((slot, won))
+            books.pending((slot, won))
 
-    def _denied(
-        self, answer: object, resource: int, intended_ns: int, start_ns: int, ended_ns: int
-    ) -> None:
-        """What is left of an operation whose acquire did not succeed."""
-        fault = fault_of_denial(answer, start_ns, ended_ns)
-        self._pause(
-            bool(fault) or cast("Denied", answer).outcome is UNREACHABLE, start_ns, ended_ns
-        )
-        if fault:
-            self.misreport(fault)
-            return self._failed(resource, intended_ns, start_ns, ended_ns)
-        denied = cast("Denied", answer)
-        outcome = denied.outcome.value
+    def denied(self, denied: Denied, ended_ns: int) -> None:
+        """Record an acquire that got no lease."""
         lost_ns = denied.lost_ns
-        if self.tell is not None:
-            self.tell(ended_ns - intended_ns, outcome)
+        tally = denied.tally
         if len(lost_ns) > 1:
-            self.lost(resource, lost_ns[:-1])
-        slot = self.recorder.write(
-            intended_ns,
-            start_ns,
+            self.books.lost(self._resource, lost_ns[:-1])
+        slot = self._write_denied(
+            denied.outcome.value,
+            ended_ns,
             lost_ns[-1] if lost_ns else 0,
+            self.books.votes[tally],
+            denied.attempts | denied.split_votes << 32,
+        )
+        if tally.undecided and denied.round is not None:
+            self.books.pending((slot, denied.round))
+
+    def failed(self, ended_ns: int) -> None:
+        """Record an acquire whose answer is impossible: it failed, and nothing else is known."""
+        self._write_denied("unreachable", ended_ns, 0, 0, 1)
+
+    def _write_denied(
+        self, outcome: str, ended_ns: int, attempt_ns: int, votes: int, attempts: int
+    ) -> int:
+        books = self.books
+        if books.tell is not None:
+            books.tell(ended_ns - self._intended_ns, outcome)
+        slot = books.recorder.write(
+            self._intended_ns,
+            self.start_ns,
+            attempt_ns,
             0,
             0,
             0,
             0,
             0,
             ended_ns,
-            resource,
+            self._resource,
             self.number,
             OUTCOME_CODES[outcome],
-            self.votes[denied.tally],
-            denied.attempts | denied.split_votes << 32,
+            votes,
+            attempts,
             0,
         )
-        self.begun[self.place] = 0
-        if denied.tally.undecided and denied.round is not None:
-            self.pending((slot, denied.round))
+        self._begun[self._place] = 0
+        return slot
+
+    def cut(self) -> None:
+        """Count an operation without a lease that ended with its caller."""
+        self.books.cut()
+        self._begun[self._place] = 0
+
+
+class Caller:
+    """The operations of one caller, one after the other. `run` makes them, `ledger` records them.
+
+    The caller takes the resource of each operation, and how long to hold and to think (ns), from
+    its iterators.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        ledger: Ledger,
+        resources: Iterator[int],
+        holds_ns: Iterator[int] | None,
+        thinks_ns: Iterator[int] | None,
+    ) -> None:
+        self.load = load
+        self.ledger = ledger
+        self._resources = resources
+        self._holds_ns = holds_ns
+        self._thinks_ns = thinks_ns
+        # An operation reads the clock five times, and machine code looks the name of a module up
+        # at each call. Calls of `monotonic_ns` would give the same results more slowly.
+        self._now: Callable[[], int] = monotonic_ns
+
+    def run(self, user: LocustUser, running: str) -> None:
+        """Make operations until the state of `user` is not `running`, or the schedule ends."""
+        now = self._now
+        take = self.load.take
+        thinks_ns = self._thinks_ns
+        rest_until = self.load.rest_until
+        for resource in self._resources:
+            if user._state != running:
+                return
+            if take is None:
+                start_ns = now()
+                self.operate(resource, start_ns, start_ns)
+            elif intended_ns := take():
+                self.operate(resource, intended_ns, now())
+            else:
+                return
+            if thinks_ns is not None:
+                rest_until(now() + next(thinks_ns))
+
+    def operate(self, resource: int, intended_ns: int, start_ns: int) -> None:
+        """Make one operation. It was to start at `intended_ns` and starts at `start_ns`."""
+        load = self.load
+        ledger = self.ledger
+        held = ledger.books.held
+        lease: Lease | None = None
+        # When the release was called; 0 until then. If this greenlet is killed, `_broken_off` reads
+        # here whether the lease must still be given back.
+        sent_ns = 0
+        ledger.begin(resource, intended_ns, start_ns)
+        try:
+            answer = load.acquire(f"r{resource}", load.ttl_ms, load.wait_ms)
+            returned_ns = self._now()
+            if not isinstance(answer, Lease):
+                return self._denied(answer, returned_ns)
+            lease = answer
+            fault = ledger.read(lease, returned_ns, load.believes_grant)
+            if fault:
+                ledger.books.misreport(fault)
+                if not ledger.is_readable:
+                    load.release(lease)
+                    return ledger.failed(returned_ns)
+            held.add(id(lease))
+            sent_ns = ledger.returned_ns
+            if self._holds_ns is not None:
+                sent_ns = 0
+                load.nap_until(ledger.returned_ns + next(self._holds_ns))
+                sent_ns = self._now()
+            held.discard(id(lease))
+            outcome = load.release(lease)
+            replied_ns = self._now()
+        except BaseException:
+            self._broken_off(lease, sent_ns)
+            raise
+        ledger.granted(lease, outcome, sent_ns, replied_ns)
         return None
+
+    def _denied(self, answer: object, ended_ns: int) -> None:
+        """End an operation whose acquire returned no lease."""
+        ledger = self.ledger
+        fault = fault_of_denial(answer, ledger.start_ns, ended_ns)
+        if fault:
+            self._pause(True, ended_ns)
+            ledger.books.misreport(fault)
+            return ledger.failed(ended_ns)
+        denied = cast("Denied", answer)
+        self._pause(denied.outcome is UNREACHABLE, ended_ns)
+        return ledger.denied(denied, ended_ns)
 
     # An acquire that fails at once has not waited for anything. Its caller takes a pass of the hub
     # then, or nobody else would run. Without a quorum of instances every acquire fails at once, and
     # one pass is not enough: all callers come back thousands of times a second, keep the core busy
     # and fill the record. So each rests until `pause_ns` after the start of its acquire, as long as
     # a retry would wait. The rest is ours, and no part of the acquire.
-    def _pause(self, is_down: bool, start_ns: int, ended_ns: int) -> None:
-        due_ns = start_ns + self.pause_ns
+    def _pause(self, is_down: bool, ended_ns: int) -> None:
+        due_ns = self.ledger.start_ns + self.load.pause_ns
         if is_down and due_ns > ended_ns:
-            self.rest_until(due_ns)
-            # how late the rest ended is counted with all rests
-            self.keep(due_ns - ended_ns)
+            self.load.rest_until(due_ns)
+            # `rest_until` counts by itself how late the rest ended.
+            self.load.keep(due_ns - ended_ns)
         else:
             gevent.sleep(0)
-            self.keep(monotonic_ns() - ended_ns)
-
-    def _failed(self, resource: int, intended_ns: int, start_ns: int, ended_ns: int) -> None:
-        """Record an acquire of which the recipe said what cannot be: one that failed, and of which
-        nothing is known."""
-        if self.tell is not None:
-            self.tell(ended_ns - intended_ns, "unreachable")
-        self.recorder.write(
-            intended_ns,
-            start_ns,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            ended_ns,
-            resource,
-            self.number,
-            OUTCOME_CODES["unreachable"],
-            0,
-            1,
-            0,
-        )
-        self.begun[self.place] = 0
+            self.load.keep(self._now() - ended_ns)
 
     # A kill may come anywhere in an operation, and `sent_ns` says how far it was. If it is set, the
     # release has been called, and it is not called again: the record says that no reply came. If it
     # is 0, the lease goes back here. The record is written in `finally`, because this release may
     # raise or be killed, too. Without the record the mark in `begun` would stay, and safety would
     # be UNKNOWN for a lease about which everything is known.
-    def _broken_off(
-        self, lease: Lease | None, resource: int, intended_ns: int, start_ns: int, sent_ns: int
-    ) -> None:
-        """A caller that is killed (or meets a bug): the lease goes back, and what happened is
-        recorded."""
-        if lease is None or self._round is None:
-            self.cut()
-            self.begun[self.place] = 0
-            return
-        self.held.discard(id(lease))
+    def _broken_off(self, lease: Lease | None, sent_ns: int) -> None:
+        """Give the lease back and record the operation, after a kill or an exception."""
+        ledger = self.ledger
+        if lease is None or not ledger.is_readable:
+            return ledger.cut()
+        ledger.books.held.discard(id(lease))
         outcome: object = None
         replied_ns = 0
         try:
             if not sent_ns:
-                sent_ns = monotonic_ns()
-                outcome = self.release(lease)
-                replied_ns = monotonic_ns()
+                sent_ns = self._now()
+                outcome = self.load.release(lease)
+                replied_ns = self._now()
         finally:
-            self._note(lease, outcome, resource, intended_ns, start_ns, sent_ns, replied_ns)
+            ledger.granted(lease, outcome, sent_ns, replied_ns)
+        return None

@@ -37,7 +37,7 @@ from bench.recipes.registry import find_recipe
 from bench.telemetry.settings import is_wanted
 from bench.workloads.demand import ALONE, Contention, Seat
 from bench.workloads.history import WorkerHistory
-from bench.workloads.operation import Caller
+from bench.workloads.operation import Caller, Ledger, Load
 from bench.workloads.plan import Plan
 from bench.workloads.probe import GeneratorProbe, count
 from bench.workloads.raised import Raised
@@ -82,7 +82,14 @@ class Worker:
         self.broke = broke
         self.raised = Raised()
         self.waits = Waits(scenario, plan.ring)
-        self.history = WorkerHistory(workdir, index, scenario, environment, self.waits.turns)
+        self.history = WorkerHistory(
+            workdir,
+            index,
+            scenario,
+            environment,
+            self.waits.turns,
+            instances=len(recipe.instances),
+        )
         self.probe = GeneratorProbe(workdir, index, self.waits, broke)
         self._workdir = workdir
         self._contention = Contention(
@@ -92,6 +99,19 @@ class Worker:
             scenario.think,
             scenario.seed,
             seat=seat,
+        )
+        pause_ms = 0 if scenario.rate_per_s else scenario.retry.window_ms
+        self._load = Load(
+            acquire=recipe.acquire,
+            release=recipe.release,
+            ttl_ms=scenario.ttl_ms,
+            wait_ms=scenario.wait_ms,
+            take=self.waits.take,
+            nap_until=self.waits.naps.wait_until,
+            rest_until=self.waits.rests.rest,
+            keep=self.waits.keep,
+            pause_ns=int(pause_ms * NS_PER_MS),
+            believes_grant=any(pause.point == "after-grant" for pause in scenario.pause),
         )
         self._replies = tuple(Histogram() for _ in recipe.instances)
         # how many callers there are, or were
@@ -150,52 +170,28 @@ class Worker:
     def caller(self) -> Caller:
         """A new caller; it takes the number of one that has left. Raises UsageError.
 
-        Callers of a planned run begin together, when all are there: the first thousand at work
-        would keep the others from being spawned for seconds, and the run would measure fewer than
-        it was told.
+        Callers of a planned run begin together, when all of them are there. Otherwise the first
+        thousand at work kept the rest from being spawned for seconds, and the run measured fewer
+        callers than the scenario asks for.
         """
         place_in_row = heappop(self._left) if self._left else self.callers
         self.callers = max(self.callers, place_in_row + 1)
         number = self.index * CALLERS_PER_WORKER + place_in_row
-        scenario = self.plan.scenario
-        history = self.history
-        waits = self.waits
-        begun, place = history.begun.place()
+        ledger = Ledger(self.history.books, number, *self.history.begun.place())
         if self.plan.timed:
-            waits.started.wait()
-        caller = Caller(
-            acquire=self.recipe.acquire,
-            release=self.recipe.release,
-            ttl_ms=scenario.ttl_ms,
-            wait_ms=scenario.wait_ms,
-            number=number,
-            resources=self._contention.resources(number),
-            take=waits.take,
-            holds_ns=self._contention.holds_ns(number),
-            thinks_ns=self._contention.thinks_ns(number),
-            nap_until=waits.naps.wait_until,
-            rest_until=waits.rests.rest,
-            recorder=history.recorder,
-            begun=begun,
-            place=place,
-            lost=history.lost,
-            votes=history.votes,
-            still_open=len(self._replies) << 40,
-            pending=history.open.add,
-            tell=history.acquires.tell if history.acquires.fire else None,
-            cut=history.cut,
-            keep=waits.keep,
+            self.waits.started.wait()
+        draws = self._contention
+        return Caller(
+            self._load,
+            ledger,
+            draws.resources(number),
+            draws.holds_ns(number),
+            draws.thinks_ns(number),
         )
-        caller.misreport = history.misreport
-        caller.held = history.held
-        if not scenario.rate_per_s:
-            caller.pause_ns = int(scenario.retry.window_ms * NS_PER_MS)
-        caller.believes_grant = any(pause.point == "after-grant" for pause in scenario.pause)
-        return caller
 
     def leave(self, caller: Caller) -> None:
         """A caller has ended: its number, and with it a resource of its own, is free."""
-        heappush(self._left, caller.number % CALLERS_PER_WORKER)
+        heappush(self._left, caller.ledger.number % CALLERS_PER_WORKER)
 
     # -- the course of a run -----------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ import gevent
 from bench.measure.begun import Begun
 from bench.measure.recorder import Recorder
 from bench.topology.child import die_with_parent
-from bench.workloads.operation import Caller, PackedVotes
-from lockcore import Lease, Redlock, RetryPolicy
+from bench.workloads.operation import Books, Caller, Ledger, Load, PackedVotes
+from lockcore import Redlock, RetryPolicy
+from lockcore.bench import Counted
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 HOLD_NS = NS_PER_MS
@@ -53,37 +54,37 @@ def main(
     lock = Redlock.connect(urls, shell="gevent", rejoin="trust-first", max_ttl_ms=1000, retry=retry)
     begin_together(folder, worker, clients)
     recorder = Recorder(folder, worker)
-    votes = PackedVotes()
     rng = Random(worker)
     places = Begun(folder, worker)
-    patched: list[tuple[int, Lease]] = []
+    patched: list[tuple[int, Counted]] = []
+    load = Load(
+        acquire=lock.try_acquire,
+        release=lock.try_release,
+        ttl_ms=storm.ttl_ms,
+        wait_ms=storm.wait_ms,
+        take=None,
+        nap_until=nap_until,
+        rest_until=nap_until,
+        keep=lambda _ns: None,
+        pause_ns=0,
+        believes_grant=False,
+    )
+    books = Books(
+        recorder=recorder,
+        votes=PackedVotes(),
+        lost=places.lost,
+        pending=patched.append,
+        tell=None,
+        cut=lambda: None,
+        misreport=lambda _sentence: None,
+        still_open=len(urls) << 40,
+        held=set(),
+    )
 
     def call(caller: int) -> None:
         holds = repeat(HOLD_NS) if caller % 16 == 0 else None
-        begun, place = places.place()
-        operate = Caller(
-            acquire=lock.try_acquire,
-            release=lock.try_release,
-            ttl_ms=storm.ttl_ms,
-            wait_ms=storm.wait_ms,
-            number=worker * storm.callers + caller,
-            resources=iter(()),
-            take=None,
-            holds_ns=holds,
-            thinks_ns=None,
-            nap_until=nap_until,
-            rest_until=nap_until,
-            recorder=recorder,
-            begun=begun,
-            place=place,
-            lost=places.lost,
-            votes=votes,
-            still_open=len(urls) << 40,
-            pending=patched.append,
-            tell=None,
-            cut=lambda: None,
-            keep=lambda _ns: None,
-        ).operate
+        ledger = Ledger(books, worker * storm.callers + caller, *places.place())
+        operate = Caller(load, ledger, iter(()), holds, None).operate
         for _ in range(operations // storm.callers):
             now_ns = monotonic_ns()
             operate(int(rng.random() * storm.resources), now_ns, now_ns)

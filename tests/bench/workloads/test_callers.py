@@ -17,7 +17,6 @@ from gevent import get_hub
 
 from bench.measure.record import OUTCOME_CODES
 from bench.workloads.alarm import Alarm, Pacer, PreciseAlarm, Rests
-from bench.workloads.operation import Caller
 from lockcore import Outcome, Redlock
 from lockcore.clock import monotonic_ns
 from tests.bench.workloads.test_operation import Scene as Offered
@@ -56,7 +55,6 @@ class Scene:
     def start(self, **setup: Any) -> Any:
         """The greenlet of a new caller."""
         setup = {
-            **self.left.setup(),
             "acquire": self.lock.try_acquire,
             "release": self.lock.try_release,
             "nap_until": self.naps.wait_until,
@@ -65,7 +63,7 @@ class Scene:
             "take": self.pacer.take if self.pacer else None,
             **setup,
         }
-        return gevent.spawn(Caller(**setup).run, self.user, "running")
+        return gevent.spawn(self.left.caller(**setup).run, self.user, "running")
 
     def schedule(self, gap_ns: int) -> None:
         starts = (number * gap_ns for number in range(1, 1_000_000))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from itertools import repeat
 from math import inf
 from types import SimpleNamespace
@@ -12,7 +12,15 @@ import pytest
 
 from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_FIELDS
 from bench.measure.recorder import Recorder
-from bench.workloads.operation import KEPT, Caller, OpenVotes, PackedVotes
+from bench.workloads.operation import (
+    KEPT,
+    Books,
+    Caller,
+    Ledger,
+    Load,
+    OpenVotes,
+    PackedVotes,
+)
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.clock import monotonic_ns
 from lockcore.facts.model import Closed, Counted
@@ -20,6 +28,7 @@ from lockcore.facts.model import Closed, Counted
 ALL = Tally(granted=5)
 SOME = Tally(granted=3, undecided=2)
 STILL_OPEN = 5 << 40
+IN_BOOKS = {field.name for field in fields(Books)}
 
 
 class Killed(BaseException):
@@ -62,35 +71,37 @@ class Scene:
         start_ns = monotonic_ns()
         self.caller().operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
 
-    def caller(self) -> Caller:
-        made = Caller(**self.setup())
-        made.misreport = self.reported.append
-        return made
-
-    def setup(self) -> dict[str, Any]:
-        return dict(  # noqa: C408 - as it is called
+    def caller(self, **changes: Any) -> Caller:
+        """A caller; `changes` replace what its Load, its Books or itself are made with."""
+        load = Load(
             acquire=self._acquire,
             release=self._release,
             ttl_ms=10_000,
             wait_ms=700,
-            number=41,
-            resources=repeat(2),
             take=None,
-            holds_ns=self.holds_ns,
-            thinks_ns=None,
             nap_until=self.nap,
-            rest_until=self.nap,
+            rest_until=self.nap,  # type: ignore[arg-type]
+            keep=self.kept.append,
+            pause_ns=0,
+            believes_grant=False,
+        )
+        books = Books(
             recorder=Sheet(self.records),
-            begun=self.begun,
-            place=1,
-            lost=lambda *row: self.lost.append(row),
             votes=PackedVotes(),
-            still_open=STILL_OPEN,
+            lost=lambda *row: self.lost.append(row),
             pending=self.pending.append,
             tell=lambda ns, name: self.told.append((ns, name)),
             cut=self._cut,
-            keep=self.kept.append,
+            misreport=self.reported.append,
+            still_open=STILL_OPEN,
+            held=set(),
         )
+        own = {"resources": repeat(2), "holds_ns": self.holds_ns, "thinks_ns": None}
+        own |= {name: changes.pop(name) for name in own.keys() & changes.keys()}
+        for_books = {name: changes.pop(name) for name in IN_BOOKS & changes.keys()}
+        number = changes.pop("number", 41)
+        ledger = Ledger(replace(books, **for_books), number, self.begun, 1)
+        return Caller(replace(load, **changes), ledger, **own)
 
     def _acquire(self, *call: Any) -> Lease | Denied:
         self.calls.append(("acquire", *call))
@@ -177,9 +188,7 @@ def test_a_late_end_of_a_think_time_is_no_latency_of_the_lock() -> None:
         user._state = "stopped" if len(rests) == 3 else user._state
 
     scene = Scene(lease)
-    Caller(**scene.setup() | {"thinks_ns": repeat(1), "rest_until": rest_until}).run(
-        user, "running"
-    )
+    scene.caller(thinks_ns=repeat(1), rest_until=rest_until).run(user, "running")
     assert [row["start_ns"] - row["intended_ns"] for row in scene.records] == [0] * 3
     assert all(row["start_ns"] >= due for due, row in zip(rests, scene.records[1:], strict=False))
 
@@ -267,10 +276,10 @@ def test_a_caller_rests_after_an_acquire_that_failed_at_once_for_want_of_instanc
     """Else an outage keeps a core busy."""
     rested_ns: list[int] = []
     scene = Scene(lambda: Denied("r2", outcome, Tally(0, 0, 0, 0, 3), 1, 0, 11, 12))
-    caller = Caller(**{**scene.setup(), "rest_until": rested_ns.append})
-    caller.pause_ns = 5_000_000
+    caller = scene.caller(rest_until=rested_ns.append, pause_ns=5_000_000)
     now_ns = monotonic_ns()
-    caller._denied(caller.acquire("r2", 1, 1), 2, now_ns, now_ns, now_ns + took_ns)
+    caller.ledger.begin(2, now_ns, now_ns)
+    caller._denied(scene.acquires(), now_ns + took_ns)
     assert rested_ns == [now_ns + 5_000_000] * rests
     assert len(scene.records) == len(scene.kept) == 1
 
@@ -529,8 +538,7 @@ def test_one_lease_object_for_two_callers_at_once_is_reported() -> None:
         return shared
 
     scene = Scene(granted)
-    other = scene.caller()
-    other.held = {id(shared)}
+    other = scene.caller(held={id(shared)})
     other.operate(2, monotonic_ns(), monotonic_ns())
     assert scene.reported == ["one Lease object for two callers at once"]
     scene.reported.clear()
@@ -549,8 +557,7 @@ def test_an_acquire_ends_when_it_returns_not_when_the_lock_says_it_was_granted()
     (record,) = scene.records
     assert record["ended_ns"] - record["granted_ns"] >= 20_000_000
     assert scene.told[0][0] >= 20_000_000
-    stalled = scene.caller()
     # by order: a pause "after-grant" is the holder's
-    stalled.believes_grant = True
+    stalled = scene.caller(believes_grant=True)
     stalled.operate(2, monotonic_ns(), monotonic_ns())
     assert scene.records[1]["ended_ns"] == scene.records[1]["granted_ns"]
