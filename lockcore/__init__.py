@@ -13,12 +13,11 @@ from lockcore.facts.model import (
     Denied,
     InstanceStatus,
     Lease,
-    Observer,
-    OperationObserver,
     Outcome,
     Tally,
     Vote,
 )
+from lockcore.observer import Observer
 from lockcore.redlock import AsyncRedlock, Redlock
 from lockcore.settings import LagCap, RetryPolicy, Settings
 from lockcore.shells.common.keeper import KeepAlive
@@ -32,7 +31,6 @@ __all__ = [
     "LagCap",
     "Lease",
     "Observer",
-    "OperationObserver",
     "Outcome",
     "Redlock",
     "RetryPolicy",

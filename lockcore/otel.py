@@ -124,7 +124,7 @@ def instrument(
 
     An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes
     (at most 20, then `others`), the attribute `redlock.resource.class`. It must be quick. It is
-    asked where the caller is, so in several threads at once. If it raises, the exception and the
+    asked where the caller is, by one thread at a time. If it raises, the exception and the
     operation are dropped. `fleet` names the instances (`redlock.fleet`). `contended_spans`:
     contended acquires have spans, too. Raises TypeError or ValueError for arguments that make no
     sense, and ValueError when the lock has an observer already.

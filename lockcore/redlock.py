@@ -13,12 +13,10 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from lockcore.clock import monotonic_ns
 from lockcore.engine.attempt import Steps, extend_steps, release_steps
-from lockcore.engine.observed import Listener, Unraising
 from lockcore.engine.turns import Request
 from lockcore.errors import error_of
 from lockcore.facts.arguments import A_DAY_MS, check_lease, check_number, check_whole
@@ -27,10 +25,9 @@ from lockcore.facts.model import (
     Denied,
     InstanceStatus,
     Lease,
-    Observer,
-    OperationObserver,
     Outcome,
 )
+from lockcore.observer import Observer
 from lockcore.settings import (
     DEFAULT_LAG_CAP,
     DEFAULT_RETRY,
@@ -175,20 +172,15 @@ class _AnyRedlock(Generic[D]):
         check_whole("observe_every", every, 1, MOST_UNOBSERVED)
         self._driver.engine.observe_every = every
 
-    def observe(self, observer: OperationObserver) -> None:
+    def observe(self, observer: Observer) -> None:
         """From now on tell `observer` of every operation, and of attempts as `observe_every` says.
 
         It takes the place of the observer that can be given at connect. Raises ValueError when
         there is an observer already.
         """
-        driver = self._driver
-        if driver.engine.observer is not None:
+        if self._driver.engine.attempt_listener is not None:
             raise ValueError("this Redlock has an observer already")
-        listener = observer if isinstance(observer, Listener) else Listener(observer)
-        if driver.for_threads:
-            listener.among_threads(RLock())
-        unraising = Unraising(listener, driver.can_be_interrupted)
-        driver.engine.observer = driver.engine.listener = unraising
+        self._driver.engine.listener = self._driver.listen(observer)
 
     def _released(self, lease: Lease, result: Denied) -> None:
         """Tell the observer of a release, and raise for the caller what is to be raised."""

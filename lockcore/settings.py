@@ -13,7 +13,8 @@ from typing import Final, Literal
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns
 from lockcore.facts.arguments import A_DAY_MS, check_number, check_prefix, check_whole
 from lockcore.facts.membership import Rejoin
-from lockcore.facts.model import Observer, Outcome
+from lockcore.facts.model import Outcome
+from lockcore.observer import Observer
 
 DEFAULT_TIMEOUT_MS = 50.0
 MOST_UNOBSERVED = 1 << 30

@@ -20,14 +20,24 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.recipes.plain import DEFINITE, PlainInstance, PlainRecipe, Refusal
 from bench.recipes.protocol import About, Acquire, Reach, RecipeSettings, Release, pass_by, reach_of
 from bench.telemetry.load_log import AttemptLog
-from lockcore import AttemptRecord, Denied, InstanceStatus, Lease, Outcome, Redlock, Tally, Vote
+from lockcore import (
+    AttemptRecord,
+    Denied,
+    InstanceStatus,
+    Lease,
+    Observer,
+    Outcome,
+    Redlock,
+    Tally,
+    Vote,
+)
 from lockcore.bench import InstanceError, Rejoin, outcome_of, owned_outcome_of, quorum_of
 from lockcore.clock import monotonic_ns
 
 OBSERVE_EVERY = 64
 
 
-class RedlockRecipe:
+class RedlockRecipe(Observer):
     """A connected lockcore.Redlock, and its Observer."""
 
     about = About(

@@ -19,7 +19,7 @@ from lockcore.engine.outbox import Outbox
 from lockcore.engine.turns import Turns
 from lockcore.errors import ProtocolError
 from lockcore.facts.membership import State
-from lockcore.facts.model import Lease, Outcome
+from lockcore.facts.model import AttemptRecord, Lease, Outcome
 from lockcore.rounds.awaited import Asked, Awaited, InstancePipe, SentAgain
 from lockcore.rounds.claims import Claims, Terms
 from lockcore.rounds.deadlines import Deadlines
@@ -56,7 +56,9 @@ class Engine(RoundEngine):
             self.outbox.leaves = self.handoff.pass_all
             for pipe in self.pipes:
                 pipe.heard = self.handoff.heard
-        self.observer = settings.observer
+        self.attempt_listener: Callable[[AttemptRecord], None] | None = None
+        if settings.observer is not None:
+            self.attempt_listener = settings.observer.observe
         self.observe_every = settings.observe_every
         self.listener: Listener | None = None
 
@@ -81,10 +83,17 @@ class Engine(RoundEngine):
         """
         number = next(self.claims.numbers)
         claim = self.claims.claim(resource, number)
-        if self.observer is None or (number % self.observe_every and not observe):
+        if self.attempt_listener is None or (number % self.observe_every and not observe):
             return SetRound(self, resource, claim, terms, now_ns)
         return WatchedSetRound(
-            self, resource, claim, terms, now_ns, self.observer, attempt, acquire_ns or now_ns
+            self,
+            resource,
+            claim,
+            terms,
+            now_ns,
+            self.attempt_listener,
+            attempt,
+            acquire_ns or now_ns,
         )
 
     def release_round(self, lease: object, now_ns: int) -> ReleaseRound:

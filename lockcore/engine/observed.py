@@ -1,7 +1,7 @@
 """Whom a lock tells of its operations: *an observer → a listener that the shells call*.
 
-This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a listener is a base
-class whose methods machine code calls directly, not by name.
+This file is compiled, so it follows the rules of docs/lockcore/compiled.md: an observer's methods
+are looked up by name, and a listener's are not.
 
 Rules: a listener is told of an operation as it ends, in the caller's own thread, greenlet or task.
 So an observer finds the context in which the operation was asked for. The shell itself tells it: a
@@ -17,55 +17,10 @@ thread other than the main one, where no signal is handled.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
+from contextlib import AbstractContextManager
 
-from lockcore.facts.model import AttemptRecord, Denied, Lease, Observer, OperationObserver, Outcome
+from lockcore.facts.model import AttemptRecord, Denied, Lease, Outcome
 from lockcore.unraised import is_its_own, show_unraised
-
-
-class Listener:
-    """An observer as machine code calls it.
-
-    The methods of a subclass (telemetry/fast.py) need not be looked up by name.
-    """
-
-    def __init__(self, observer: OperationObserver | Observer | None) -> None:
-        self._observer: Any = observer
-        self._alone: Any = nullcontext()
-
-    def among_threads(self, lock: Any) -> "Listener":
-        """This listener, for callers in several threads.
-
-        `lock` must be one that a signal handler may take, too.
-        """
-        self._alone = lock
-        return self
-
-    def observe(self, record: AttemptRecord) -> None:
-        with self._alone:
-            self._observer.observe(record)
-
-    def begun(self) -> None:
-        with self._alone:
-            self._observer.begun()
-
-    def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
-        with self._alone:
-            self._observer.ended(resource, result, started_ns)
-
-    def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        with self._alone:
-            self._observer.released(lease, outcome, started_ns)
-
-    def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        with self._alone:
-            self._observer.extended(lease, result)
-
-    def gone(self, lease: Lease) -> None:
-        with self._alone:
-            self._observer.gone(lease)
-
 
 # The kind of the exception that has been printed. The exception itself is not kept: its traceback
 # would keep every frame that it went through.
@@ -83,65 +38,50 @@ def _drop(error: BaseException) -> None:
         show_unraised(error, RAISED)
 
 
-class Unraising(Listener):
-    """A listener whose exceptions reach nobody: whatever they are, a lease is its caller's.
+class Listener:
+    """An observer whose exceptions reach nobody: whatever they are, a lease is its caller's.
 
     `can_be_interrupted` says whether the present thread can be interrupted, by a signal or because
-    a greenlet is killed.
+    a greenlet is killed. The observer is told within `alone`.
     """
 
-    def __init__(self, listener: Listener, can_be_interrupted: Callable[[], bool]) -> None:
-        self._listener = listener
+    def __init__(
+        self,
+        observer: object,
+        can_be_interrupted: Callable[[], bool],
+        alone: AbstractContextManager[object],
+    ) -> None:
+        self._observer = observer
         self._can_be_interrupted = can_be_interrupted
+        self._alone = alone
 
     def is_interrupt(self, error: BaseException) -> bool:
         """True when the error is the process's or the caller's, and not the observer's."""
         return not is_its_own(error) and self._can_be_interrupted()
 
-    def observe(self, record: AttemptRecord) -> None:
+    def _tell(self, method: str, *facts: object) -> None:
         try:
-            self._listener.observe(record)
+            with self._alone:
+                getattr(self._observer, method)(*facts)
         except BaseException as error:
             if self.is_interrupt(error):
                 raise
             _drop(error)
+
+    def observe(self, record: AttemptRecord) -> None:
+        self._tell("observe", record)
 
     def begun(self) -> None:
-        try:
-            self._listener.begun()
-        except BaseException as error:
-            if self.is_interrupt(error):
-                raise
-            _drop(error)
+        self._tell("begun")
 
-    def ended(self, resource: Any, result: Lease | Denied | None, started_ns: int) -> None:
-        try:
-            self._listener.ended(resource, result, started_ns)
-        except BaseException as error:
-            if self.is_interrupt(error):
-                raise
-            _drop(error)
+    def ended(self, resource: object, result: Lease | Denied | None, started_ns: int) -> None:
+        self._tell("ended", resource, result, started_ns)
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        try:
-            self._listener.released(lease, outcome, started_ns)
-        except BaseException as error:
-            if self.is_interrupt(error):
-                raise
-            _drop(error)
+        self._tell("released", lease, outcome, started_ns)
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        try:
-            self._listener.extended(lease, result)
-        except BaseException as error:
-            if self.is_interrupt(error):
-                raise
-            _drop(error)
+        self._tell("extended", lease, result)
 
     def gone(self, lease: Lease) -> None:
-        try:
-            self._listener.gone(lease)
-        except BaseException as error:
-            if self.is_interrupt(error):
-                raise
-            _drop(error)
+        self._tell("gone", lease)

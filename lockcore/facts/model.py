@@ -11,7 +11,7 @@ CLOCK_MONOTONIC. Source of the words: the README's vocabulary.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 
 class Vote(Enum):
@@ -249,36 +249,3 @@ class AttemptRecord:
     sent_ns: tuple[int, ...]
     replied_ns: tuple[int, ...]
     errors: tuple[str, ...] = ()
-
-
-class Observer(Protocol):
-    """Gets every observed attempt, in the thread that does the I/O.
-
-    It must return fast, never block and never raise.
-    """
-
-    def observe(self, record: AttemptRecord) -> None:
-        """Take one record."""
-
-
-class OperationObserver(Observer, Protocol):
-    """An `Observer` that is told of whole operations, too (`Redlock.observe`).
-
-    It is told as an operation ends, where the operation was asked for. Of extensions, and of
-    releases by `release`, it is told where the I/O is done. It never gets two calls at once.
-    """
-
-    def begun(self) -> object:
-        """An acquire begins."""
-
-    def ended(self, resource: str, result: Lease | Denied | None, started_ns: int) -> None:
-        """An acquire that began at `started_ns` is over. The result is None if it raised."""
-
-    def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """A release that began at `started_ns` has ended. A release that raised is not told."""
-
-    def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        """An extension of `lease` has ended. A keeper's extensions are told, too."""
-
-    def gone(self, lease: Lease) -> None:
-        """A keeper cannot keep `lease` any more."""

@@ -7,15 +7,14 @@ Rules: the record is made once, when the round is closed and its caller has deci
 whichever comes last. Replies after the close are not in it.
 """
 
-import warnings
+from collections.abc import Callable
 
-from lockcore.facts.model import AttemptRecord, Observer, Outcome, Vote
+from lockcore.facts.model import AttemptRecord, Outcome, Vote
 from lockcore.facts.quorum import outcome_of
 from lockcore.rounds.awaited import InstancePipe
 from lockcore.rounds.claims import Terms
 from lockcore.rounds.resp import UNEXPECTED, error_kind
 from lockcore.rounds.rounds import RoundEngine, SetRound
-from lockcore.unraised import show_unraised
 
 
 class WatchedSetRound(SetRound):
@@ -30,12 +29,12 @@ class WatchedSetRound(SetRound):
         claim: bytes,
         terms: Terms,
         started_ns: int,
-        observer: Observer,
+        listener: Callable[[AttemptRecord], None],
         attempt: int,
         acquire_ns: int,
     ) -> None:
         super().__init__(engine, resource, claim, terms, started_ns)
-        self.observer = observer
+        self._listener: Callable[[AttemptRecord], None] | None = listener
         self.attempt = attempt
         self.acquire_ns = acquire_ns
         self.votes = [Vote.ABSENT] * engine.instances
@@ -104,13 +103,10 @@ class WatchedSetRound(SetRound):
         if not self.closed_ns:
             # Without voters nothing has moved the engine's clock since before the start.
             self.closed_ns = max(self.engine.now_ns, self.started_ns)
-        if self.decided_ns and self.observer is not None:
-            observer = self.observer
-            self.observer = None  # type: ignore[assignment]
-            try:
-                observer.observe(self._record())
-            except Exception as error:  # noqa: BLE001 - votes must not be lost over it
-                _warn(error)
+        listener = self._listener
+        if self.decided_ns and listener is not None:
+            self._listener = None
+            listener(self._record())
 
     def _record(self) -> AttemptRecord:
         tally = self.tally
@@ -132,14 +128,3 @@ class WatchedSetRound(SetRound):
             replied_ns=tuple(self.replied_ns),
             errors=tuple(self.errors),
         )
-
-
-def _warn(error: Exception) -> None:
-    """Warn of it. Where warnings are errors (`-W error`), show it as what cannot be raised."""
-    try:
-        warnings.warn(
-            f"the observer raised {error!r}; one attempt was not observed", RuntimeWarning, 3
-        )
-    except Exception as raised:  # noqa: BLE001 - a replaced showwarning may raise anything
-        raised.__context__ = error
-        show_unraised(raised, "lockcore: an observer raised; one attempt was not observed")

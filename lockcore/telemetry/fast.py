@@ -1,8 +1,7 @@
 """An application's operations, counted: *operations → numbers, durations, a few samples*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: hot paths avoid
-`suppress` and `pop`, which machine code looks up by name, and `Tallied` is a `Listener`, whose
-methods are called directly.
+`suppress` and `pop`, which machine code looks up by name.
 
 Rules: every operation is counted, and so is how long it took (`Durations`). One in `every` is a
 sample, about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`). The sink
@@ -20,7 +19,6 @@ from typing import Any, Final, Protocol
 
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.engine.attempt import newest_of
-from lockcore.engine.observed import Listener
 from lockcore.facts.model import (
     ACQUIRED,
     CONTENDED,
@@ -203,14 +201,11 @@ class Counts:
         return held, sum(now_ns - FORGOTTEN_NS <= until_ns <= now_ns for _, until_ns in until)
 
 
-# What is usual takes no lock, also where callers live in several threads: a lock would cost more
-# than the counting. Three facts make that right. `x += 1` on an attribute calls nothing, and
-# threads change at calls and where loops turn only (in machine code not even there). A dictionary's
-# entry is not set or removed in parts. And numbers only grow, so that a reader in another thread
-# may see an old number but no wrong one. All else is done by one thread at a time (`_alone`).
-# Whoever adds a call between the reading of a number and its writing loses counts.
-class Tallied(Listener):
-    """An `OperationObserver` that counts.
+# One thread at a time counts (the listener sees to that). Another one reads without a lock. Two
+# facts make that right. A dictionary's entry is not set or removed in parts. And numbers only grow,
+# so that a reader in another thread may see an old number but no wrong one.
+class Tallied:
+    """An `Observer` that counts.
 
     An operation that takes longer than `slow_ns` is slow. `class_of` gives a resource's class.
     `pace_listener` is called when the share of samples changes: one cycle in so many is a sample.
@@ -226,7 +221,6 @@ class Tallied(Listener):
         pace_listener: Callable[[int], object],
         contended_is_odd: bool = False,
     ) -> None:
-        super().__init__(None)
         self.counts: dict[str, Counts] = {"": Counts()} if class_of is None else {}
         self.attempts: deque[AttemptRecord] = deque(maxlen=KEPT)
         self.waiting = 0
@@ -240,7 +234,7 @@ class Tallied(Listener):
         self._paced: tuple[int, int] = monotonic_ns(), 0
         self._second_ns = self._samples = 0
 
-    # -- OperationObserver -------------------------------------------------------------------------
+    # -- Observer ----------------------------------------------------------------------------------
 
     def observe(self, record: AttemptRecord) -> None:
         """Keep an observed attempt until it is collected."""
@@ -268,8 +262,7 @@ class Tallied(Listener):
             if result.attempts == 1:
                 counts.first_tries += 1
             else:
-                with self._alone:
-                    counts.tries.add(result.attempts * NS_PER_S)
+                counts.tries.add(result.attempts * NS_PER_S)
         if slow or sampled or result.split_votes:
             self._noted(resource, counts, result, started_ns, sampled=sampled, odd=slow)
 
@@ -291,13 +284,11 @@ class Tallied(Listener):
             self.gone(lease)
         else:
             counts.held.pop(lease.round, None)
-        with self._alone:
-            self._sink.release(self._class(lease.resource), lease, outcome, started_ns)
+        self._sink.release(self._class(lease.resource), lease, outcome, started_ns)
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
         """Count an extension."""
-        with self._alone:
-            self._sink.extend(self._class(lease.resource), result)
+        self._sink.extend(self._class(lease.resource), result)
         if result.outcome is Outcome.GONE:
             self.gone(lease)
 
@@ -305,21 +296,19 @@ class Tallied(Listener):
         """Count a lease as gone, once."""
         counts = self._only or self._counts_of(lease.resource)
         if counts.held.pop(lease.round, None) is not None:
-            with self._alone:
-                counts.numbers[GONE] += 1
+            counts.numbers[GONE] += 1
 
     # -- the rare ways -----------------------------------------------------------------------------
 
     def _denied(self, resource: str, counts: Counts, result: Denied, started_ns: int) -> None:
         row = DENIED, result.outcome.value
-        with self._alone:
-            counts.numbers[row] += 1
-            sampled = not counts.numbers[row] % self.every
-            if not sampled:
-                counts.rare_of(ACQUIRE, result.outcome).add(result.ended_ns - started_ns)
-                counts.rare_of(TRIES, result.outcome).add(result.attempts * NS_PER_S)
-            odd = self._contended_is_odd or result.outcome is not CONTENDED
-            self._noted(resource, counts, result, started_ns, sampled=sampled, odd=odd)
+        counts.numbers[row] += 1
+        sampled = not counts.numbers[row] % self.every
+        if not sampled:
+            counts.rare_of(ACQUIRE, result.outcome).add(result.ended_ns - started_ns)
+            counts.rare_of(TRIES, result.outcome).add(result.attempts * NS_PER_S)
+        odd = self._contended_is_odd or result.outcome is not CONTENDED
+        self._noted(resource, counts, result, started_ns, sampled=sampled, odd=odd)
 
     def _noted(
         self,
@@ -331,15 +320,12 @@ class Tallied(Listener):
         sampled: bool,
         odd: bool,
     ) -> None:
-        with self._alone:
-            counts.numbers[SPLIT] += result.split_votes
-            counts.numbers[SLOW] += odd and result.outcome is ACQUIRED
-            if sampled:
-                self._one_more(result.granted_ns if isinstance(result, Lease) else result.ended_ns)
-            if sampled or odd:
-                self._sink.acquire(
-                    self._class(resource), result, started_ns, sampled=sampled, odd=odd
-                )
+        counts.numbers[SPLIT] += result.split_votes
+        counts.numbers[SLOW] += odd and result.outcome is ACQUIRED
+        if sampled:
+            self._one_more(result.granted_ns if isinstance(result, Lease) else result.ended_ns)
+        if sampled or odd:
+            self._sink.acquire(self._class(resource), result, started_ns, sampled=sampled, odd=odd)
 
     # -- classes and samples -----------------------------------------------------------------------
 
@@ -385,8 +371,5 @@ class Tallied(Listener):
         name = self._class(resource)
         counts = self.counts.get(name)
         if counts is None:
-            with self._alone:
-                # Another thread may have made the last class that there is room for.
-                name = self._class(resource)
-                counts = self.counts.setdefault(name, Counts())
+            counts = self.counts.setdefault(name, Counts())
         return counts

@@ -183,7 +183,7 @@ async def finish(work: Callable[..., Found], *arguments: object) -> Found:
 
 
 @dataclass(eq=False, slots=True)
-class _First:
+class _First(Observer):
     """A first client and what it was told: every attempt that gave a lease of exactly its
     margin."""
 

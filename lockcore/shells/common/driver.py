@@ -5,16 +5,19 @@ decides nothing. Everything here runs in the loop's own thread.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from random import Random
+from threading import RLock
 from typing import TypeVar
 
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, monotonic_ns
-from lockcore.engine.observed import Listener, Unraising
+from lockcore.engine.observed import Listener
 from lockcore.engine.turns import Request, Turn
 from lockcore.errors import ForeignProcessError, InstanceClosedError, ProtocolError
 from lockcore.facts.arguments import check_lease
 from lockcore.facts.model import Denied, Lease, Outcome
+from lockcore.observer import Observer
 from lockcore.rounds.pipeline import await_few
 from lockcore.rounds.rounds import ExtendRound, Round, SetRound
 from lockcore.settings import Settings
@@ -50,8 +53,7 @@ class LoopDriver(Connections):
         self._tick_at = FAR_FUTURE_NS
         self._flush_due = self._waking = False
         if settings.observer is not None:
-            # An exception of the observer would end the I/O thread.
-            self.engine.observer = Unraising(Listener(settings.observer), self.can_be_interrupted)
+            self.listen(settings.observer)
         self._vigil = Vigil() if len(targets) == 1 and not self.for_threads else None
 
     def make_foreign(self) -> None:
@@ -80,6 +82,15 @@ class LoopDriver(Connections):
         In a loop it cannot wait, so it runs at once.
         """
         job()
+
+    def listen(self, observer: Observer) -> Listener:
+        """From now on tell `observer` of attempts. The listener tells it of operations, too."""
+        # A signal's handler may take this lock, too. A greenlet that waits in its observer must
+        # keep no other one out.
+        alone = RLock() if self.for_threads else nullcontext()
+        listener = Listener(observer, self.can_be_interrupted, alone)
+        self.engine.attempt_listener = listener.observe
+        return listener
 
     def can_be_interrupted(self) -> bool:
         """Whether an interrupt may come to the code that runs now (observed.py)."""

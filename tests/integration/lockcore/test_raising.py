@@ -14,7 +14,7 @@ import pytest
 
 from lockcore import Lease, Outcome
 from lockcore.engine import observed
-from lockcore.engine.observed import Unraising
+from lockcore.engine.observed import Listener
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Shell, only
 from tests.lockcore.source import needs_source
@@ -214,7 +214,7 @@ def test_who_is_interrupted_while_an_observer_runs_is_counted_once(
 def test_an_observer_that_is_not_guarded_is_noticed(
     shell: Shell, lock: Any, instances: Instances, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Unraising, "is_interrupt", lambda *_: True)
+    monkeypatch.setattr(Listener, "is_interrupt", lambda *_: True)
     lock.observe(Raising("ended", ValueError()))
     with pytest.raises(ValueError):
         lock.acquire("stock", TTL_MS)

@@ -1,8 +1,6 @@
 """An observed attempt: one record when its round has closed and its caller has decided, with every
 vote and time."""
 
-import warnings
-
 import pytest
 
 from lockcore.clock import NS_PER_MS
@@ -231,38 +229,3 @@ def test_an_observer_changes_no_outcome(seed: int) -> None:
             fleet.reply(index, *random.choices([OK, OK, OK, OK, NIL, MISCONF], k=10))
         names.append([(round_.outcome, round_.tally) for round_ in rounds])
     assert names[0] == names[1]
-
-
-def test_an_observer_that_raises_costs_no_vote_and_is_told_of() -> None:
-    class Broken:
-        def observe(self, record: AttemptRecord) -> None:
-            raise RuntimeError("a bug of the user's")
-
-    fleet = ScriptedFleet(3, settings=settings_of(observer=Broken()))
-    with pytest.warns(
-        RuntimeWarning, match=r"the observer raised RuntimeError\(\"a bug of the user's\"\)"
-    ):
-        run = acquiring(fleet).answer(OK, OK, OK)
-    assert isinstance(run.result, Lease)
-    assert [status.state for status in fleet.engine.members.status()] == ["voting"] * 3
-
-
-def test_an_observer_that_raises_costs_no_vote_where_warnings_are_errors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Broken:
-        def observe(self, record: AttemptRecord) -> None:
-            raise ValueError("a bug of the user's")
-
-    texts: list[str] = []
-    monkeypatch.setattr(
-        "sys.unraisablehook", lambda args: texts.append(f"{args.exc_value} {args.object!r}")
-    )
-    fleet = ScriptedFleet(3, settings=settings_of(observer=Broken()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run = acquiring(fleet).answer(OK, OK, OK)
-    assert isinstance(run.result, Lease)
-    assert len(texts) == 1
-    assert "a bug of the user's" in texts[0]
-    assert "one attempt was not observed" in texts[0]

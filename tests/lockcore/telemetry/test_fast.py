@@ -6,11 +6,14 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from threading import RLock, Thread
 
 import pytest
 
 from lockcore.clock import NS_PER_S, monotonic_ns
+from lockcore.engine.observed import Listener
 from lockcore.facts.model import Closed, Denied, Lease, Outcome, Tally
 from lockcore.telemetry.fast import (
     ACQUIRE,
@@ -297,12 +300,17 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(usual)
 
 
-def played_by_threads(watch: Tallied, begin: Callable[[Tallied], None]) -> None:
+def listener_of(watch: Tallied, alone: AbstractContextManager[object]) -> Listener:
+    """What callers in threads that cannot be interrupted tell `watch` through."""
+    return Listener(watch, lambda: False, alone)
+
+
+def played_by_threads(watch: Listener, begin: Callable[[], object]) -> None:
     """So many cycles of so many threads: one in ten is refused, one in ten finds its lease gone."""
 
     def cycles() -> None:
         for number in range(CYCLES):
-            begin(watch)
+            begin()
             begun_ns = monotonic_ns()
             won = lease(took_ns=begun_ns)
             watch.ended("r", denied(Outcome.CONTENDED) if number % 10 == 9 else won, begun_ns)
@@ -327,15 +335,13 @@ def torn(watch: Tallied) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("begin", [Tallied.begun, torn])
-def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(
-    begin: Callable[[Tallied], None],
-) -> None:
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(is_torn: bool) -> None:
     told = Told()
-    watch = watch_of(told, every=7).among_threads(RLock())
+    watch = watch_of(told, every=7)
+    listener = listener_of(watch, RLock())
     whole = THREADS * CYCLES
-    assert isinstance(watch, Tallied)
-    played_by_threads(watch, begin)
+    played_by_threads(listener, partial(torn, watch) if is_torn else listener.begun)
     counts = watch.counts[""]
     assert (counts.acquired, counts.released) == (whole * 9 // 10, whole * 8 // 10)
     assert (counts.numbers[DENIED, "contended"], counts.numbers[SPLIT]) == (
@@ -343,7 +349,7 @@ def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(
         whole // 10,
     )
     assert (counts.numbers[GONE], counts.held) == (whole // 10, {})
-    assert (watch.waiting == 0) == (begin is not torn)
+    assert (watch.waiting == 0) == (not is_torn)
     news = counted(watch)
     of = Counter(outcome for _, outcome, sampled, _ in told.acquires if sampled)
     assert news[ACQUIRE, "acquired"][0] + of[Outcome.ACQUIRED] == whole * 9 // 10
@@ -356,33 +362,10 @@ def test_many_threads_lose_no_count_and_one_that_is_torn_would_be_seen(
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("is_torn", [False, True])
-def test_many_threads_lose_no_duration_and_one_that_is_torn_would_be_seen(is_torn: bool) -> None:
-    durations = Durations()
-
-    def add() -> None:
-        for _ in range(200 if is_torn else 20_000):
-            if is_torn:
-                before = durations.buckets[3]
-                time.sleep(1e-5)
-                durations.buckets[3] = before + 1
-            else:
-                durations.add(20_000)
-
-    threads = [Thread(target=add) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    whole = THREADS * (200 if is_torn else 20_000)
-    assert (durations.buckets[2 if not is_torn else 3] == whole) == (not is_torn)
-    assert is_torn or durations.total_ns == 20_000 * whole
-
-
-@pytest.mark.usefixtures("hasty")
 def test_the_sink_is_told_of_one_thing_at_a_time_and_two_would_be_seen() -> None:
     alone = Alone()
     two = Alone()
-    played_by_threads(watch_of(alone, every=7).among_threads(RLock()), Tallied.begun)
-    played_by_threads(watch_of(two, every=7), Tallied.begun)
+    for sink, lock in ((alone, RLock()), (two, nullcontext())):
+        listener = listener_of(watch_of(sink, every=7), lock)
+        played_by_threads(listener, listener.begun)
     assert alone.met == 0 < two.met
