@@ -8,9 +8,10 @@ the scenario alone, so that a file and an option are refused alike.
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import click
 import cloup
@@ -26,6 +27,16 @@ from bench.screen import note
 Command = TypeVar("Command", bound=Callable[..., object])
 Values = Mapping[str, Any]
 """A command's options by name, as click has converted them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one command, each a field with its type. A command declares a subclass."""
+
+    @classmethod
+    def of(cls, values: Values) -> Self:
+        """Return these options of all that click has converted."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
 class Decorator(Protocol):

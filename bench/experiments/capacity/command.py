@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from bench.frame.options import (
     METRIC,
     FiniteRange,
     Offered,
+    Options,
     ScenarioPlace,
     Values,
     budget_s,
@@ -56,6 +57,17 @@ _OVER = "find the capacity for each of these values (repeatable)"
 _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEPT])
 
 
+@dataclass(frozen=True, slots=True)
+class CapacityOptions(Options):
+    """`target_rate`: acquires/s; `budget`: of each capacity, s; None: the usual one."""
+
+    slo: Sequence[str]
+    target_rate: float | None = None
+    sweeps: Sequence[str] = ()
+    budget: float | None = None
+    quick: bool = False
+
+
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option("--slo", metavar="EXPR", type=METRIC, multiple=True, required=True, help=_SLO)
 @click.option(
@@ -88,16 +100,19 @@ def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[Cap
     """
     from bench.experiments.capacity.experiment import run_capacity
 
-    plan = plan_of(scenario, values, quiet=outputs.quiet)
+    plan = plan_of(scenario, CapacityOptions.of(values), values, quiet=outputs.quiet)
     return measured("capacity", plan, outputs, run_capacity, server=values["server"])
 
 
-def plan_of(path: Path | None, values: Values, *, quiet: bool = False) -> CapacityPlan:
-    """Return what the options ask for. Raises UsageError, naming the option and what it takes."""
+def plan_of(
+    path: Path | None, asked: CapacityOptions, values: Values, *, quiet: bool = False
+) -> CapacityPlan:
+    """Return what the options ask for. `values`: the options of scenario and hosts. Raises
+    UsageError, naming the option and what it takes."""
     from bench.experiments.capacity.judge import CapacityPlan, SweepPoint
     from bench.experiments.capacity.probe import read_slo
 
-    slo = read_slo(values["slo"])
+    slo = read_slo(asked.slo)
     options = given_options(values, quiet=quiet)
     # Loading refuses a wrong option here and says where it stands.
     _load(path, options, open_loop="rate" not in options)
@@ -106,18 +121,18 @@ def plan_of(path: Path | None, values: Values, *, quiet: bool = False) -> Capaci
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
     # With --quick the duration in a scenario file gives way: it is meant for a whole run.
-    usual, own_keys = (QUICK, {*options}) if values["quick"] else (FULL, written)
+    usual, own_keys = (QUICK, {*options}) if asked.quick else (FULL, written)
     options = {**{name: text for name, text in usual.items() if name not in own_keys}, **options}
-    choices = swept("--sweep", values["sweeps"], NOT_SWEPT)
+    choices = swept("--sweep", asked.sweeps, NOT_SWEPT)
     swept_scenarios = [_load(path, {**options, **choice}) for choice in choices]
     scenarios, bind = led(swept_scenarios, values, quiet=quiet)
     points = tuple(
         SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True)
     )
-    spend_s = values["budget"] or budget_s(QUICK_BUDGET if values["quick"] else FULL_BUDGET)
+    spend_s = asked.budget or budget_s(QUICK_BUDGET if asked.quick else FULL_BUDGET)
     _require_time(spend_s, scenarios)
     fixed = "users" in written or any("users" in choice for choice in choices)
-    return CapacityPlan(points, slo, values["target_rate"], fixed, spend_s, bind)
+    return CapacityPlan(points, slo, asked.target_rate, fixed, spend_s, bind)
 
 
 def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:

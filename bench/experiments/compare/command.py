@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from bench.frame.options import (
     METRIC,
     RECIPE,
     Command,
+    Options,
     Read,
     ScenarioPlace,
     Values,
@@ -49,6 +50,22 @@ PAIRS = {"compare": 10, "gate": 24}
 # By these figures a gate judges: of a closed loop, and of an open one.
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")
 OPEN = ("acquire.p50", "acquire.success")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonOptions(Options):
+    """What `compare` and `gate` have in common beside scenario and outputs. `variables`: keys that
+    may differ."""
+
+    pairs: int
+    tolerance: float
+    metrics: Sequence[str]
+    variables: Sequence[str]
+    thresholds: Sequence[str]
+    expect_workers: int | None
+    allow_missing: bool
+    allow_skipped: bool
+    server: str | None
 
 
 def _share(text: str) -> float:
@@ -105,7 +122,9 @@ def _options(command: Command, kind: Kind) -> Command:
     help="a side: run this recipe now (repeatable)",
 )
 @partial(_options, kind="compare")
-def compare(outputs: Outputs, things: tuple[str, ...], **values: Any) -> Done[ComparisonResult]:
+def compare(
+    outputs: Outputs, things: tuple[str, ...], recipes: tuple[str, ...], **values: Any
+) -> Done[ComparisonResult]:
     """Compare two or more locks: which one is faster, by how much, and how certain is that?
 
     Each metric gets a ratio with its 95 % interval, the noise of two equal runs on this machine,
@@ -114,18 +133,19 @@ def compare(outputs: Outputs, things: tuple[str, ...], **values: Any) -> Done[Co
 
     named_things = [
         *(read_named(text, Path()) for text in things),
-        *(Named(name, "recipe") for name in values["recipes"]),
+        *(Named(name, "recipe") for name in recipes),
     ]
-    choices = swept("--variable", [text for text in values["variables"] if "=" in text])
+    asked = ComparisonOptions.of(values)
+    choices = swept("--variable", [text for text in asked.variables if "=" in text])
     if len(named_things) * len(choices) < 2:
         raise UsageError(
             "name at least two things to compare: result folders, scenario files or --recipe"
         )
-    values["variables"] = [text.partition("=")[0].strip() for text in values["variables"]]
+    asked = replace(asked, variables=[text.partition("=")[0].strip() for text in asked.variables])
     if is_stored(named_things):
         if any(choices):
             raise UsageError("option --variable: what is stored is not run again with other values")
-        return _stored("compare", named_things, outputs, values)
+        return _stored("compare", named_things, outputs, asked)
     sides: list[Side] = []
     written = given_options(values, quiet=outputs.quiet)
     with ExitStack() as stack:
@@ -140,7 +160,7 @@ def compare(outputs: Outputs, things: tuple[str, ...], **values: Any) -> Done[Co
                     else [side.label, *choice.values()]
                 )
                 sides.append(replace(side, label=" ".join(words)))
-        return _now("compare", sides, outputs, values)
+        return _now("compare", sides, outputs, asked, values)
 
 
 @click.argument("scenario", required=False, type=ScenarioPlace())
@@ -200,21 +220,24 @@ def gate(
         named_things.append(Named("the code here", "here"))
     else:
         raise UsageError("name what is to be judged with --candidate")
+    asked = ComparisonOptions.of(values)
     if is_stored(named_things):
-        return _stored("gate", named_things, outputs, values)
+        return _stored("gate", named_things, outputs, asked)
     options = given_options(values, quiet=outputs.quiet)
     with opened(named_things, partial(_scenario, options, load_of=scenario), options) as sides:
-        return _now("gate", sides, outputs, values)
+        return _now("gate", sides, outputs, asked, values)
 
 
-def _now(kind: Kind, sides: list[Side], outputs: Outputs, values: Values) -> Done[ComparisonResult]:
+def _now(
+    kind: Kind, sides: list[Side], outputs: Outputs, asked: ComparisonOptions, values: Values
+) -> Done[ComparisonResult]:
     from bench.experiments.compare.experiment import compare_now
     from bench.experiments.compare.judge import CPU_SHARE, gate_confidence, gate_looks
     from bench.experiments.compare.pairs import Comparison, take_turns
     from bench.experiments.compare.sides import require_declared, scenario_settings
     from bench.measure.statistics import least_pairs
 
-    if values["expect_workers"] and any(side.python_path for side in sides):
+    if asked.expect_workers and any(side.python_path for side in sides):
         raise UsageError(
             "option --expect-workers: other hosts run the lockbench that is installed "
             "there; over them compare "
@@ -225,16 +248,16 @@ def _now(kind: Kind, sides: list[Side], outputs: Outputs, values: Values) -> Don
         replace(side, scenario=scenario) for side, scenario in zip(sides, scenarios, strict=True)
     ]
     first = sides[0]
-    pairs = values["pairs"]
+    pairs = asked.pairs
     is_gate = kind == "gate"
-    judged, shown = _metrics(kind, values, first.scenario)
+    judged, shown = _metrics(kind, asked.metrics, first.scenario)
     if is_gate and pairs < (least := least_pairs(gate_confidence(len(judged)))):
         raise UsageError(
             f"option --pairs: {pairs} can never decide; so many metrics take at least {least}"
         )
-    if values["variables"]:
+    if asked.variables:
         settings = [scenario_settings(side.scenario.shown()) for side in sides]
-        require_declared(settings, [side.label for side in sides], values["variables"])
+        require_declared(settings, [side.label for side in sides], asked.variables)
     if not is_gate:
         sides.append(replace(first, label=f"{first.label} again", is_noise=True))
     plan = Comparison(
@@ -242,24 +265,24 @@ def _now(kind: Kind, sides: list[Side], outputs: Outputs, values: Values) -> Don
         sides,
         judged,
         shown,
-        values["tolerance"],
+        asked.tolerance,
         first.scenario.seed,
         pairs,
         looks=gate_looks(pairs, len(judged)) if is_gate else (),
-        allow_missing=values["allow_missing"],
-        allow_skipped=values["allow_skipped"],
+        allow_missing=asked.allow_missing,
+        allow_skipped=asked.allow_skipped,
         bind=bind,
     )
     # The sharper limit on CPU is only for the usual figures. A named one has the --tolerance.
-    if is_gate and not values["metrics"] and take_turns(plan):
+    if is_gate and not asked.metrics and take_turns(plan):
         plan = replace(plan, cpu_share=CPU_SHARE)
-    return measured(kind, plan, outputs, compare_now, server=values["server"])
+    return measured(kind, plan, outputs, compare_now, server=asked.server)
 
 
 def _stored(
-    kind: Kind, named_things: Sequence[Named], outputs: Outputs, values: Values
+    kind: Kind, named_things: Sequence[Named], outputs: Outputs, asked: ComparisonOptions
 ) -> Done[ComparisonResult]:
-    if values["expect_workers"]:
+    if asked.expect_workers:
         raise UsageError(
             "option --expect-workers: what is stored is not run again; leave it out, or "
             "name scenarios"
@@ -281,27 +304,27 @@ def _stored(
         for one, results in zip(named_things, series, strict=True)
     ]
     first = sides[0].scenario
-    judged, shown = _metrics(kind, values, first)
-    require_alike(series, [side.label for side in sides], values["variables"])
+    judged, shown = _metrics(kind, asked.metrics, first)
+    require_alike(series, [side.label for side in sides], asked.variables)
     require_earned(kind, series, [side.label for side in sides])
-    rounds = rounds_of(series, read_thresholds(values["thresholds"]))
+    rounds = rounds_of(series, read_thresholds(asked.thresholds))
     # Single cycles of stored runs cannot be counted any more, so their averages are judged.
     if kind == "gate":
         counted = [metric for metric in map(find_metric, COUNTED) if any(rounds.values(0, metric))]
         judged = tuple(dict.fromkeys((*judged, *counted)))
         shown = tuple(metric for metric in shown if metric not in judged)
-    plan = Comparison(kind, sides, judged, shown, values["tolerance"], first.seed, rounds.finished)
+    plan = Comparison(kind, sides, judged, shown, asked.tolerance, first.seed, rounds.finished)
     return measured(
         kind,
         plan,
         outputs,
         lambda order, _show: compare_stored(order, rounds),
-        server=values["server"],
+        server=asked.server,
     )
 
 
 def _metrics(
-    kind: Kind, values: Values, load: Scenario
+    kind: Kind, names: Sequence[str], load: Scenario
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
     """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError
     for wrong ones."""
@@ -312,7 +335,7 @@ def _metrics(
     kept = [metric.name for metric in shown_at("several")]
     if kind == "gate":
         usual = [*(CLOSED if load.rate_per_s is None else OPEN)]
-    judged = tuple(dict.fromkeys(find_metric(name) for name in values["metrics"] or usual))
+    judged = tuple(dict.fromkeys(find_metric(name) for name in names or usual))
     for metric in judged:
         if metric.name not in kept:
             some = nearest(metric.name, kept) or f"; compared are {', '.join(usual)}"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,13 +19,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bench.errors import EnvironmentNotReadyError, UsageError
+from bench.experiments.durability.policies import (
+    AOF_POLICIES,
+    KINDS,
+    POLICIES,
+    AofPolicy,
+    CrashKind,
+    Policy,
+)
 from bench.frame.experiment import Several, experiment_options, measured
 from bench.frame.options import (
     PLACE,
     Grouped,
+    Options,
     Read,
     ScenarioPlace,
-    Values,
     ending,
     environment_targets,
     file_options,
@@ -35,7 +45,6 @@ from bench.scenario.quantity import delay_text, parse_duration, parse_target
 if TYPE_CHECKING:
     from bench.experiments.durability.loss_plan import CrashPlan
     from bench.experiments.durability.loss_result import CrashResult
-    from bench.experiments.durability.policies import Policy
     from bench.experiments.durability.price_plan import FsyncPlan
     from bench.experiments.durability.price_result import FsyncCell, FsyncResult
     from bench.measure.result import Document
@@ -54,9 +63,6 @@ SEED = 1
 MOST_CALLERS = 65_536
 CRASHED_INSTANCES = (1, 3, 5)
 LOCKS_PER_S = 240
-_POLICIES: tuple[Policy, ...] = ("none", "no", "everysec", "always", "waitaof")
-_KINDS = ("shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn")
-_SHAPE = ("instances", "clients", "pipeline", "latency")
 
 
 def _duration(least: str, most: str) -> Read:
@@ -80,13 +86,39 @@ _CALLING = "concurrent callers, each with a connection to every instance  [1,16]
 _HELD = "a short matrix: 1 caller, and 16 callers that hold a lock for 5 ms"
 
 
+@dataclass(frozen=True, slots=True)
+class FsyncOptions(Options):
+    """None: the usual values. `latency`: added to each fsync, ms; `load_ms`: of each load;
+    `targets`: the user's servers; `disk`: where started servers have their files."""
+
+    scenario: Path | None
+    policies: Sequence[Policy] | None
+    instances: Sequence[int] | None
+    clients: Sequence[int] | None
+    pipeline: Sequence[int] | None
+    latency: Sequence[float] | None
+    repeats: int | None
+    load_ms: float | None
+    quick: bool
+    targets: Sequence[str]
+    allow_config: bool
+    disk: Path | None
+    seed: int
+    server: str | None
+
+    @property
+    def has_shape(self) -> bool:
+        """Whether somebody named servers, callers or disks."""
+        return any((self.targets, self.instances, self.clients, self.pipeline, self.latency))
+
+
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @click.option(
     "--fsync",
     "policies",
     metavar="P,…",
-    type=Several(click.Choice(_POLICIES)),
-    help=f"{', '.join(_POLICIES)}  [all]",
+    type=Several(click.Choice(POLICIES)),
+    help=f"{', '.join(POLICIES)}  [all]",
 )
 @click.option(
     "--instances",
@@ -141,54 +173,55 @@ def fsync(outputs: Outputs, **values: Any) -> Done[FsyncResult]:
     from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
     from bench.topology.server import find_server
 
-    disk = values["disk"]
-    if not values["targets"] and not values["server"] and not disk:
-        values["targets"] = environment_targets(quiet=outputs.quiet)
-    if values["scenario"] and not values["targets"]:
-        values["targets"] = load(values["scenario"]).targets
-    targets = values["targets"]
-    if values["allow_config"] and not targets:
+    asked = FsyncOptions.of(values)
+    disk = asked.disk
+    targets = asked.targets
+    if not targets and not asked.server and not disk:
+        targets = environment_targets(quiet=outputs.quiet)
+    if asked.scenario and not targets:
+        targets = load(asked.scenario).targets
+    if asked.allow_config and not targets:
         raise UsageError(
             "option --allow-config is for servers that are not ours: name them with --target"
         )
-    plan = fsync_plan_of(values)
+    plan = fsync_plan_of(replace(asked, targets=targets))
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")
 
     def servers() -> FsyncServers:
         if not targets:
-            return OwnServers(find_server(values["server"]), disk)
+            return OwnServers(find_server(asked.server), disk)
         policies = {cell.policy for cell in plan.cells}
-        return UserServers(targets, policies, allow_config=values["allow_config"])
+        return UserServers(targets, policies, allow_config=asked.allow_config)
 
     return measured(
         "fsync",
         plan,
         outputs,
         partial(run_fsync, open_servers=servers),
-        server=values["server"],
+        server=asked.server,
         goes_on=True,
     )
 
 
-def fsync_plan_of(values: Values) -> FsyncPlan:
+def fsync_plan_of(asked: FsyncOptions) -> FsyncPlan:
     """Return the matrix the options ask for. Raises UsageError."""
     from bench.experiments.durability.price_plan import FsyncPlan, driven, full_cells, quick_cells
 
-    quick = values["quick"]
-    path = values["scenario"]
+    quick = asked.quick
+    path = asked.scenario
     scenario = load(path) if path else None
     seconds = SCENARIO_SECONDS if path else SECONDS
-    if values["load_ms"]:
-        seconds = values["load_ms"] / 1000
+    if asked.load_ms:
+        seconds = asked.load_ms / 1000
     if scenario and scenario.hold.ms > seconds * 1000:
         raise UsageError(
             f"{path}: a lock is held longer than a load of {seconds:g} s takes: longer --duration"
         )
-    policies = values["policies"] or _POLICIES
+    policies = asked.policies or POLICIES
     about = ""
-    if scenario or any(values[name] for name in ("targets", *_SHAPE)):
-        cells = _product(values, policies, scenario)
+    if scenario or asked.has_shape:
+        cells = _product(asked, policies, scenario)
     else:
         cores = len(os.sched_getaffinity(0))
         cells = (quick_cells if quick else full_cells)(cores)
@@ -196,14 +229,14 @@ def fsync_plan_of(values: Values) -> FsyncPlan:
             but = "" if quick else " but for callers that hold their locks for 50 ms"
             about = f"{cores} cores do not drive five servers to their maximum: N=5 is not measured"
             about += but
-    if scenario:
+    if path and scenario:
         about = _taken(path, scenario)
     return FsyncPlan(
         cells=tuple(cell for cell in cells if cell.policy in policies),
-        repeats=values["repeats"] or (QUICK_REPEATS if quick or path else REPEATS),
+        repeats=asked.repeats or (QUICK_REPEATS if quick or path else REPEATS),
         warmup_s=WARMUP_SHARE * seconds,
         seconds=seconds,
-        seed=values["seed"],
+        seed=asked.seed,
         quick=quick,
         scenario=about,
     )
@@ -221,26 +254,20 @@ def _taken(path: Path, scenario: Scenario) -> str:
 
 
 def _product(
-    values: Values, policies: tuple[Policy, ...], scenario: Scenario | None
+    asked: FsyncOptions, policies: Sequence[Policy], scenario: Scenario | None
 ) -> list[FsyncCell]:
     from bench.experiments.durability.price_plan import product_cells
 
-    targets = values["targets"]
-    instances, clients, pipeline, latency = (values[name] for name in _SHAPE)
-    if targets and (values["server"] or values["disk"]):
+    targets = asked.targets
+    if targets and (asked.server or asked.disk):
         raise UsageError(
             "options --server and --disk are for servers of our own: with --target leave them out"
         )
-    if targets and any(latency or ()):
+    if targets and any(asked.latency or ()):
         raise UsageError(
             "on servers that are not ours no fsync latency is added: leave --latency out"
         )
-    if targets and max(instances or (0,)) > len(targets):
-        raise UsageError(
-            f"option --instances: {max(instances)} is more than the {len(targets)} that "
-            "--target names"
-        )
-    usual_counts = [1] if values["quick"] else [1, 3]
+    usual_counts = [1] if asked.quick else [1, 3]
     usual_clients = [1, 16]
     usual_pipeline = [1]
     usual_ms = [0.0, 2.0]
@@ -248,21 +275,42 @@ def _product(
     if scenario:
         hold = delay_text(scenario.hold)
         usual_counts = [scenario.instances]
-        if not clients and not pipeline:
+        if not asked.clients and not asked.pipeline:
             usual_clients = [scenario.processes]
             usual_pipeline = [max(1, round(scenario.users / scenario.processes))]
-    if targets:
-        usual_counts = [len(targets)]
     if targets or scenario:
         usual_ms = [0.0]
+    instances = asked.instances or usual_counts
+    if targets:
+        instances = asked.instances or [len(targets)]
+        if max(instances) > len(targets):
+            raise UsageError(
+                f"option --instances: {max(instances)} is more than the {len(targets)} that "
+                "--target names"
+            )
     shapes = [
         (count, callers, hold)
-        for count in clients or usual_clients
-        for callers in pipeline or usual_pipeline
+        for count in asked.clients or usual_clients
+        for callers in asked.pipeline or usual_pipeline
     ]
     if max(count * callers for count, callers, _ in shapes) > MOST_CALLERS:
         raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
-    return product_cells(policies, instances or usual_counts, shapes, latency or usual_ms)
+    return product_cells(policies, instances, shapes, asked.latency or usual_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class CrashOptions(Options):
+    """None: the usual values. `cuts`: of each group; `rate`: locks/s of each fleet."""
+
+    instances: Sequence[int] | None = None
+    policies: Sequence[AofPolicy] | None = None
+    kinds: Sequence[CrashKind] | None = None
+    cuts: int | None = None
+    rate: int = LOCKS_PER_S
+    latency_ms: float = 0.0
+    quick: bool = False
+    seed: int = SEED
+    server: str | None = None
 
 
 @click.option(
@@ -275,15 +323,15 @@ def _product(
     "--fsync",
     "policies",
     metavar="P,…",
-    type=Several(click.Choice(_POLICIES[:4])),
-    help=f"only these policies: {', '.join(_POLICIES[:4])}",
+    type=Several(click.Choice(AOF_POLICIES)),
+    help=f"only these policies: {', '.join(AOF_POLICIES)}",
 )
 @click.option(
     "--kind",
     "kinds",
     metavar="K,…",
-    type=Several(click.Choice(_KINDS)),
-    help=f"only these crashes: {', '.join(_KINDS)}",
+    type=Several(click.Choice(KINDS)),
+    help=f"only these crashes: {', '.join(KINDS)}",
 )
 @click.option(
     "--repeats",
@@ -326,25 +374,25 @@ def crash(outputs: Outputs, **values: Any) -> Done[CrashResult]:
     """
     from bench.experiments.durability.loss_experiment import run_crash
 
-    plan = crash_plan_of(values)
-    return measured("crash", plan, outputs, run_crash, server=values["server"], goes_on=True)
+    asked = CrashOptions.of(values)
+    plan = crash_plan_of(asked)
+    return measured("crash", plan, outputs, run_crash, server=asked.server, goes_on=True)
 
 
-def crash_plan_of(values: Values) -> CrashPlan:
+def crash_plan_of(asked: CrashOptions) -> CrashPlan:
     """Return what the options ask for. Raises UsageError."""
     from bench.experiments.durability.loss_plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
-    quick = values["quick"]
-    policies = values["policies"] or _POLICIES
-    kinds = values["kinds"] or _KINDS
-    instances = sorted(values["instances"] or CRASHED_INSTANCES)
-    every = (quick_crashes if quick else full_crashes)(instances)
+    policies = asked.policies or POLICIES
+    kinds = asked.kinds or KINDS
+    instances = sorted(asked.instances or CRASHED_INSTANCES)
+    every = (quick_crashes if asked.quick else full_crashes)(instances)
     crashes = tuple(one for one in every if one.policy in policies and one.kind in kinds)
     if not crashes:
-        more = "; leave --quick out for more of them" if quick else ""
+        more = "; leave --quick out for more of them" if asked.quick else ""
         raise UsageError(f"no crash has one of these policies and one of these kinds{more}")
-    cuts = values["cuts"] or CUTS
-    return CrashPlan(crashes, cuts, values["rate"], values["seed"], quick, values["latency_ms"])
+    cuts = asked.cuts or CUTS
+    return CrashPlan(crashes, cuts, asked.rate, asked.seed, asked.quick, asked.latency_ms)
 
 
 @click.command(

@@ -7,13 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bench.experiments.durability.loss_result import (
+from bench.experiments.durability.loss_result import AtLeastOne, Crash
+from bench.experiments.durability.policies import (
+    AOF_POLICIES,
     KINDS,
-    AtLeastOne,
-    Crash,
+    RESTARTS,
+    AofPolicy,
     CrashKind,
 )
-from bench.experiments.durability.policies import AOF_POLICIES, RESTARTS, AofPolicy
 from bench.measure.section import Amount, Section, builtins_of
 from lockcore.bench import quorum_of
 

@@ -2,20 +2,18 @@
 once, whatever number of instances lost it."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from msgspec import Meta
 
-from bench.experiments.durability.policies import AofPolicy, Restart, disk_name
+from bench.experiments.durability.policies import AofPolicy, CrashKind, Restart, disk_name
 from bench.measure.expectation import RowWord
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
 from lockcore.bench import quorum_of
 
-CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]
 Expected = Literal["none", "some", "nearly-all", "none-unless-in-flight"]
-KINDS: tuple[CrashKind, ...] = get_args(CrashKind)
 # Fewer crashes give no bound that is worth a sentence.
 LEAST_CUTS = 6
 AtLeastOne = Annotated[int, Meta(ge=1)]

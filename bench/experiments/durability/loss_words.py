@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from bench.experiments.durability.loss_result import (
-    KINDS,
     CrashGroup,
     CrashResult,
     CrashRow,
     Losses,
 )
-from bench.experiments.durability.policies import AOF_POLICIES, terms
+from bench.experiments.durability.policies import AOF_POLICIES, KINDS, terms
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, counted, decimals, latency, percent
 from bench.report.html.plot import Figure, Measure, Panel, panels

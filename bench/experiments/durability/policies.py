@@ -1,5 +1,5 @@
-"""What prices, losses and the planner's page have in common: *policies, ways to come back, disks →
-their names and what they mean*. Pure.
+"""What prices, losses and the planner's page have in common: *policies, crashes, ways to come back,
+disks → their names and what they mean*. Pure.
 
 A way is a policy, how a crashed server comes back, and what clients do then.
 """
@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple, get_args
 AofPolicy = Literal["none", "no", "everysec", "always"]
 Policy = Literal[AofPolicy, "waitaof"]
 Restart = Literal["at-once", "delayed"]
+CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]
 AOF_POLICIES: tuple[AofPolicy, ...] = get_args(AofPolicy)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 RESTARTS: tuple[Restart, ...] = get_args(Restart)
+KINDS: tuple[CrashKind, ...] = get_args(CrashKind)
 TERMS = {
     "appendfsync": "when Redis syncs its append-only file to the disk: never by itself (no), once "
     "a second (everysec), before each reply (always); none: there is no such file",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bench.experiments.capacity import experiment
-from bench.experiments.capacity.command import plan_of
+from bench.experiments.capacity.command import CapacityOptions, plan_of
 from bench.experiments.capacity.experiment import Budget, run_capacity
 from bench.experiments.capacity.result import CapacityResult
 from bench.run import short
@@ -60,9 +60,9 @@ def measured(
     machine: SlowMachine, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> CapacityResult:
     show = options.pop("show", lambda _text: None)
-    values = {"slo": ["acquire.p99 < 10ms"], "quick": True, "sweeps": (), "target_rate": None}
     budget_s = options.pop("budget", None)
-    plan = plan_of(None, {**values, "budget": None, **options})
+    usual = {"slo": ["acquire.p99 < 10ms"], "quick": True}
+    plan = plan_of(None, CapacityOptions(**{**usual, **options}), {})
     # also one that the command refuses as too short
     plan = replace(plan, budget_s=budget_s or plan.budget_s)
     monkeypatch.setattr(short, "run_on", machine.run_on)

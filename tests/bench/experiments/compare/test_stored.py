@@ -196,7 +196,9 @@ def sides_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[list[tuple[s
     asked: list[Any] = []
     monkeypatch.setattr(
         "bench.experiments.compare.command._now",
-        lambda _kind, sides, _outputs, values: asked.extend([*sides, values["variables"]]) or 0,
+        lambda _kind, sides, _outputs, options, _values: (
+            asked.extend([*sides, options.variables]) or 0
+        ),
     )
     done = CliRunner().invoke(COMPARE.command(), [*words], standalone_mode=False)
     return [(side.label, side.scenario.retry.policy) for side in asked[:-1]], asked[

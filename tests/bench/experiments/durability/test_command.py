@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from bench.errors import UsageError
-from bench.experiments.durability.command import fsync_plan_of
+from bench.experiments.durability.command import FsyncOptions, fsync_plan_of
 from bench.experiments.durability.planner import machine_text
 from bench.experiments.durability.question import CRASH, FSYNC
 from bench.measure.environment import describe_environment
@@ -52,8 +52,8 @@ def stored(kind: str, folder: str, **changes: Any) -> str:
     return folder
 
 
-def values(*arguments: str) -> dict[str, Any]:
-    return dict(FSYNC.command().make_context("fsync", list(arguments)).params)
+def values(*arguments: str) -> FsyncOptions:
+    return FsyncOptions.of(FSYNC.command().make_context("fsync", list(arguments)).params)
 
 
 def test_lists_are_multiplied() -> None:

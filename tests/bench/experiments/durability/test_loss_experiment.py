@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from bench.errors import UsageError
-from bench.experiments.durability.command import crash_plan_of
+from bench.experiments.durability.command import CrashOptions, crash_plan_of
 from bench.experiments.durability.loss_experiment import export_crashes
 from bench.experiments.durability.loss_judge import CutFacts, cells, judge_crash
 from bench.experiments.durability.loss_plan import (
@@ -23,21 +24,9 @@ from bench.run.journal import JOURNAL_NAME, open_journal
 from tests.bench.experiments.durability.test_loss_judge import crash, cut
 from tests.doubles.collector import Collector, attributes_of
 
-OPTIONS = {
-    "instances": None,
-    "policies": None,
-    "kinds": None,
-    "cuts": None,
-    "rate": 240,
-    "quick": True,
-    "out": None,
-    "seed": 1,
-    "latency_ms": 0.0,
-}
 
-
-def plan(**options: object) -> CrashPlan:
-    return crash_plan_of({**OPTIONS, **options})
+def plan(**options: Any) -> CrashPlan:
+    return crash_plan_of(CrashOptions(**{"quick": True, **options}))
 
 
 def test_quick_has_every_policy_and_kind_and_fits_into_six_minutes_on_two_cores() -> None:

@@ -14,8 +14,8 @@ from bench.experiments.durability.loss_judge import (
     judge_double_grants,
 )
 from bench.experiments.durability.loss_plan import is_possible
-from bench.experiments.durability.loss_result import KINDS, Crash, MedianAndMax
-from bench.experiments.durability.policies import AOF_POLICIES
+from bench.experiments.durability.loss_result import Crash, MedianAndMax
+from bench.experiments.durability.policies import AOF_POLICIES, KINDS
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 
 CALM = Ledger(0, 0, False, 0.002)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from bench.experiments.durability import price_experiment as experiment
-from bench.experiments.durability.command import fsync_plan_of
+from bench.experiments.durability.command import FsyncOptions, fsync_plan_of
 from bench.experiments.durability.price_experiment import MOST_BARREN, NothingGrantedError
 from bench.experiments.durability.price_plan import Block
 from bench.experiments.durability.question import FSYNC
 from bench.run.experiment import ExperimentOrder
 
-PLAN = fsync_plan_of(dict(FSYNC.command().make_context("fsync", ["--quick"]).params))
+PLAN = fsync_plan_of(FsyncOptions.of(FSYNC.command().make_context("fsync", ["--quick"]).params))
 
 
 class SlowMatrix:
