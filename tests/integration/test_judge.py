@@ -81,6 +81,45 @@ LOCKS = {
         def wrong(urls):
             return semaphore(3, urls)
     """,
+    # readers in a set, the writer in a key beside it
+    "shared": """
+        READ = (
+            "if redis.call('exists', KEYS[1]) == 1 then return 0 end "
+            "redis.call('sadd', KEYS[2], ARGV[1]) "
+            "redis.call('pexpire', KEYS[2], 1000) return 1"
+        )
+        WRITE = (
+            "if redis.call('exists', KEYS[2]) == 1 then return 0 end "
+            "return redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', 1000) and 1 or 0"
+        )
+        BLIND = "return redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', 1000) and 1 or 0"
+        class Shared:
+            def __init__(self, urls, write=WRITE):
+                self.client = redis.Redis.from_url(urls[0])
+                self.script = write
+            @contextlib.contextmanager
+            def read(self, name):
+                me = uuid.uuid4().hex
+                while not self.client.eval(READ, 2, name, name + ":readers", me):
+                    time.sleep(0.002)
+                try:
+                    yield
+                finally:
+                    self.client.srem(name + ":readers", me)
+            @contextlib.contextmanager
+            def write(self, name):
+                me = uuid.uuid4().hex
+                while not self.client.eval(self.script, 2, name, name + ":readers", me):
+                    time.sleep(0.002)
+                try:
+                    yield
+                finally:
+                    self.client.delete(name)
+        def right(urls):
+            return Shared(urls)
+        def wrong(urls):
+            return Shared(urls, BLIND)
+    """,
 }
 COMMAND = """
     import sys, time, redis
@@ -96,10 +135,10 @@ COMMAND = """
 """
 
 
-def judged(lock: str, *names: str, capacity: int = 1) -> dict[str, JudgedRow]:
+def judged(lock: str, *names: str, capacity: int = 1, shared: bool = False) -> dict[str, JudgedRow]:
     """The rows called so, of the lock that is named."""
     rows = [BY_NAME[name] for name in names]
-    plan = JudgePlan(read_subject(lock), 1, capacity, 1.0, 1, rows, with_costs=False)
+    plan = JudgePlan(read_subject(lock), 1, capacity, 1.0, 1, rows, False, shared)
     playing = _Questioning(plan, find_server(None), lambda _text: None)
     playing.run()
     return {row.topic: row for row in playing.rows}
@@ -153,6 +192,38 @@ def test_a_semaphore_that_lets_one_in_too_many_is_found(
     lock = f"{written(tmp_path, 'semaphore')}:{name}"
     row = judged(lock, "contention", capacity=2)["contention"]
     assert row.verdict in words | {"not known"}, row
+
+
+@pytest.mark.parametrize(("name", "word"), [("right", "holds"), ("wrong", "does not")])
+def test_a_writer_that_does_not_look_for_readers_is_found(
+    name: str, word: str, tmp_path: Path
+) -> None:
+    lock = f"{written(tmp_path, 'shared')}:{name}"
+    names = ("contention", "together", "writer-beside-reader", "reader-beside-writer")
+    rows = judged(lock, *names, shared=True)
+    assert rows["contention"].verdict in (word, "not known"), rows
+    assert rows["writer-beside-reader"].verdict in (word, "not known"), rows
+    assert rows["reader-beside-writer"].verdict in ("holds", "not known"), rows
+    assert rows["together"].verdict == "holds", rows
+
+
+def test_a_mutex_is_not_asked_what_only_readers_can_answer(tmp_path: Path) -> None:
+    rows = judged(written(tmp_path, "redis-py"), "together", "reader-beside-writer", "same-caller")
+    assert [*rows] == ["same-caller"]
+    assert "asks twice waits" in rows["same-caller"].happened, rows
+
+
+def test_a_lock_without_sides_is_refused_as_a_shared_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no 'write'; with --shared"):
+        judged(written(tmp_path, "redis-py"), "contention", shared=True)
+
+
+def test_several_takeovers_are_timed_at_once(tmp_path: Path) -> None:
+    row = judged(written(tmp_path, "redis-py"), "sigkill")["sigkill"]
+    figures = {one.name: one.value for one in row.figures}
+    assert figures["takeovers"] == 3, row
+    # The lease lasts for a second. It began before its holder was killed.
+    assert 0.3 < figures["takeover p50"] <= figures["longest takeover"] < 10, row
 
 
 def test_a_command_runs_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 SECONDS = 10.0
 QUICK_SECONDS = 3.0
 PLAYS = 3
+TAKEOVERS = 12
+QUICK_TAKEOVERS = 3
 
 
 @click.argument("lock", metavar="LOCK")
@@ -34,9 +36,22 @@ PLAYS = 3
     default=1,
     help="how many callers may hold the lock at once; 1 is a mutex, more is a semaphore  [1]",
 )
+@click.option(
+    "--shared",
+    is_flag=True,
+    help="the lock is for readers and a writer: `lock(urls)` returns an object with read(name) and "
+    "write(name)",
+)
 @experiment_options("judge", seed=None)
 def judge(
-    outputs: Outputs, *, lock: str, quick: bool, instances: int, capacity: int, server: str | None
+    outputs: Outputs,
+    *,
+    lock: str,
+    quick: bool,
+    instances: int,
+    capacity: int,
+    shared: bool,
+    server: str | None,
 ) -> Done[JudgeResult]:
     """Judge your own lock: does it hold? One page has an answer to each question.
 
@@ -48,14 +63,21 @@ def judge(
 
     Exit code 5: two clients had the lock, or could. 1: something else does not hold.
     """
+    from bench.errors import UsageError
     from bench.experiments.judge.experiment import JudgePlan, run_judge
     from bench.experiments.judge.subject import read_subject
 
+    if shared and capacity > 1:
+        raise UsageError("--shared and --capacity are two kinds of lock; give one of them")
     subject = read_subject(lock)
     seconds = SECONDS
     plays = PLAYS
+    takeovers = TAKEOVERS
     if quick:
         seconds = QUICK_SECONDS
         plays = 1
-    plan = JudgePlan(subject, instances, capacity, seconds, plays)
+        takeovers = QUICK_TAKEOVERS
+    plan = JudgePlan(
+        subject, instances, capacity, seconds, plays, shared=shared, takeovers=takeovers
+    )
     return measured("judge", plan, outputs, run_judge, server=server)

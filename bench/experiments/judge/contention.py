@@ -34,13 +34,15 @@ REST_S = 0.02
 
 @dataclass(slots=True)
 class ContendedLoad:
-    """What callers did that all wanted one lock. `cpu_s`: of all their processes."""
+    """What callers did that all wanted one lock. `cpu_s`: of all their processes; `readers`: how
+    many of them, the first ones, may hold it together."""
 
     operations: list[list[OperationFacts]]
     seconds: float
     commands: int
     cpu_s: float
     errors: list[str] = field(default_factory=list)
+    readers: int = 0
 
     @property
     def leases(self) -> list[OperationFacts]:
@@ -51,12 +53,17 @@ class ContendedLoad:
         )
 
 
-def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> ContendedLoad:
-    """Have `callers` processes lock one name, hold it for 2 ms and give it back, for `seconds`."""
-    parties = [stage.party() for _ in range(callers)]
+def contend(
+    stage: Stage, seconds: float, callers: int = CALLERS, readers: Sequence[Party] = ()
+) -> ContendedLoad:
+    """Have `callers` processes, and the `readers`, lock one name, hold it for 2 ms and give it
+    back, for `seconds`."""
+    parties = [*readers, *(stage.party() for _ in range(callers))]
     for party in parties:
         party.note = lambda _step: None
-    stage.note(f"{callers} processes want one lock for {seconds:g} s and hold it for 2 ms each")
+    stage.note(
+        f"{len(parties)} processes want one lock for {seconds:g} s and hold it for 2 ms each"
+    )
     errors: list[str] = []
     deadline_s = time.monotonic() + seconds
 
@@ -95,6 +102,7 @@ def contend(stage: Stage, seconds: float, callers: int = CALLERS) -> ContendedLo
         sum(commands_between(before, info_snapshot(stage.fleet.urls))),
         _cpu_s(parties) - cpu_s,
         errors,
+        len(readers),
     )
 
 
@@ -114,26 +122,45 @@ def _cpu_s(parties: Sequence[Party]) -> float:
 def most_at_once(leases: Sequence[OperationFacts]) -> int:
     """How many held the lock at one moment, at most. A lease that was not given back counts until
     it ended."""
-    events = []
-    for lease in leases:
-        events.append((lease.granted_ns, 1))
-        events.append((lease.release_sent_ns or lease.valid_until_ns, -1))
     most = count = 0
-    # Who leaves at the time of a grant has left.
-    for _, change in sorted(events):
+    for _, change in sorted(event for lease in leases for event in _events(lease)):
         count += change
         most = max(most, count)
     return most
 
 
-def leases_tested(contention: ContendedLoad) -> int:
-    """How many leases were held while another process was asking for the lock."""
+def writers_beside(load: ContendedLoad) -> int:
+    """How many grants put a writer beside another holder."""
+    events = sorted(
+        (*event, number >= load.readers)
+        for number, own in enumerate(load.operations)
+        for lease in own
+        if lease.granted_ns
+        for event in _events(lease)
+    )
+    held = {False: 0, True: 0}
+    faults = 0
+    for _, change, is_writer in events:
+        faults += change > 0 and (held[True] > 0 or (is_writer and held[False] > 0))
+        held[is_writer] += change
+    return faults
+
+
+def _events(lease: OperationFacts) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Its end and its grant. Who leaves at the time of a grant sorts first, and has left."""
+    end_ns = lease.release_sent_ns or lease.valid_until_ns
+    return (end_ns, -1), (lease.granted_ns, 1)
+
+
+def leases_tested(load: ContendedLoad) -> int:
+    """How many leases were held while another process was asking for the lock that may not have it
+    then: any but a reader beside a reader."""
     count = 0
-    for number, own in enumerate(contention.operations):
+    for number, own in enumerate(load.operations):
         others = [
             one
-            for other, ones in enumerate(contention.operations)
-            if other != number
+            for other, ones in enumerate(load.operations)
+            if other != number and max(number, other) >= load.readers
             for one in ones
         ]
         begun = sorted(one.attempt_ns for one in others)
@@ -147,27 +174,44 @@ def leases_tested(contention: ContendedLoad) -> int:
 
 
 def contention(stage: JudgeStage) -> RowFinding:
-    """Four processes want one lock."""
-    seen = contend(stage, stage.seconds, stage.capacity + CALLERS - 1)
-    is_broken = most_at_once(seen.leases) > stage.capacity
-    if leases_tested(seen) < TESTED_LEAST and not is_broken:
+    """Processes want one lock, one more than three times what may hold it."""
+    seen = _load(stage, stage.seconds)
+    if leases_tested(seen) < TESTED_LEAST and not _fault(stage, seen):
         stage.end_parties()
-        seen = contend(stage, LONGER * stage.seconds, stage.capacity + CALLERS - 1)
+        seen = _load(stage, LONGER * stage.seconds)
     most = most_at_once(seen.leases)
     tests = leases_tested(seen)
     figures = (
         RowFigure("leases", float(len(seen.leases)), ""),
         RowFigure("at once", float(most), ""),
     )
-    if most > stage.capacity:
-        allowed = "one" if stage.capacity == 1 else str(stage.capacity)
-        return RowFinding(
-            f"{most} processes held the lock at once, and {allowed} may", figures=figures
-        )
+    fault = _fault(stage, seen)
+    if fault:
+        return RowFinding(fault, figures=figures)
     need(
         tests >= TESTED_LEAST,
         f"{TESTED_LEAST} leases were held while another process asked; there were {tests}"
         + (f", and the lock raised {seen.errors[0]!r}" if seen.errors else ""),
     )
-    remark = f"never more than {most} of {len(seen.operations)} at once, in {tests:,} tested leases"
-    return RowFinding(remark=remark, tested=tests, figures=figures)
+    limit = (
+        f"no writer beside another one, {most} readers at once"
+        if stage.is_shared
+        else f"never more than {most} of {len(seen.operations)} at once"
+    )
+    return RowFinding(remark=f"{limit}, in {tests:,} tested leases", tested=tests, figures=figures)
+
+
+def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:
+    readers = [stage.reader() for _ in range(CALLERS if stage.is_shared else 0)]
+    return contend(stage, seconds, stage.capacity + CALLERS - 1, readers)
+
+
+def _fault(stage: JudgeStage, seen: ContendedLoad) -> str:
+    """Who held the lock together that may not, "" for nobody."""
+    if stage.is_shared:
+        writers = writers_beside(seen)
+        return f"{writers} times a writer held the lock beside another client" if writers else ""
+    most = most_at_once(seen.leases)
+    allowed = "one" if stage.capacity == 1 else str(stage.capacity)
+    is_broken = most > stage.capacity
+    return f"{most} processes held the lock at once, and {allowed} may" if is_broken else ""

@@ -52,6 +52,15 @@ class JudgePlan:
     plays: int
     rows: Sequence[JudgeRow[JudgeStage]] = ROWS
     with_costs: bool = True
+    # A lock for readers and a writer.
+    shared: bool = False
+    # How many takeovers are timed at once.
+    takeovers: int = 3
+
+    @property
+    def suited(self) -> Sequence[JudgeRow[JudgeStage]]:
+        """The rows that suit the lock."""
+        return [row for row in self.rows if row.suits(self.capacity, shared=self.shared)]
 
 
 def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult]:
@@ -74,11 +83,13 @@ def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult
             lock=plan.subject.typed,
             instances=plan.instances,
             capacity=plan.capacity,
+            shared=plan.shared,
+            planned=len(plan.suited),
             ttl_ms=playing.ttl_ms,
             keys=playing.keys,
             rows=rows,
             costs=tuple(playing.costs),
-            verdict=judge_rows(rows, interrupted=experiment.cut),
+            verdict=judge_rows(rows, len(plan.suited), interrupted=experiment.cut),
         )
         return experiment.store(result)
 
@@ -112,10 +123,10 @@ class _Questioning:
             self._keys = stage.lock_keys
             self.ttl_ms = stage.ttl_ms
         jobs = {
-            row.name: partial(self._add, row) for row in self._plan.rows if row.name not in ALONE
+            row.name: partial(self._add, row) for row in self._plan.suited if row.name not in ALONE
         }
         play_together(jobs, AT_ONCE, self._stop, self._show)
-        rows = {row.name: row for row in self._plan.rows}
+        rows = {row.name: row for row in self._plan.suited}
         for index, row in enumerate(self.rows):
             if row.verdict == "not known":
                 self._show(f"again, alone: {row.topic}")
@@ -131,6 +142,8 @@ class _Questioning:
         stage = JudgeStage(self._plan.subject, self._plan.instances, self._server, self._stop)
         stage.capacity = self._plan.capacity
         stage.seconds = self._plan.seconds
+        stage.takeovers = self._plan.takeovers
+        stage.side = "write" if self._plan.shared else ""
         if self._keys:
             stage.lock_keys = self._keys
             stage.ttl_ms = self.ttl_ms
@@ -164,9 +177,16 @@ def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
     if row.for_one_holder and stage.capacity > 1:
         raise NotApplicableError("it takes a lock that one client may hold")
     finding = row.play(stage)
-    if row.is_safety and not row.only_tells and stage.capacity == 1:
+    if _is_exclusive(stage, row):
         finding = replace(finding, wrong=finding.wrong or stage.broken())
     return replace(finding, remark=finding.remark or f"not seen: {row.question}")
+
+
+def _is_exclusive(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> bool:
+    """Whether two of the row's leases that overlap are a fault."""
+    if row.name == CONTENTION and stage.is_shared:
+        return False
+    return row.is_safety and not row.only_tells and stage.capacity == 1
 
 
 def cost_of(name: str, seen: ContendedLoad) -> WaitingCost:

@@ -16,13 +16,20 @@ from bench.measure.verdict import Evidence, Verdict, conclude
 CONTENTION = "contention"
 
 
-def judge_rows(rows: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdict:
-    """Return the word of the whole."""
+def judge_rows(
+    rows: Sequence[JudgedRow], planned: int | None = None, *, interrupted: bool = False
+) -> Verdict:
+    """Return the word of the whole. `planned`: how many rows there must be (None: these)."""
+    there = len({row.topic for row in rows})
+    is_part = planned is not None and there != planned
     broken = [row for row in rows if row.verdict == "does not"]
     reasons = {
         words.VIOLATED: [_sentence(row) for row in broken if row.is_safety],
         words.FAIL: [_sentence(row) for row in broken if not row.is_safety],
-        words.NOT_KNOWN: [_sentence(row) for row in rows if row.verdict == "not known"],
+        words.NOT_KNOWN: [
+            *(_sentence(row) for row in rows if row.verdict == "not known"),
+            *([f"{there} of {planned} rows are here; judge the lock again"] if is_part else []),
+        ],
         words.INTERRUPTED: [f"interrupted after {len(rows)} rows"] if interrupted else [],
     }
     tested = sum(row.tested for row in rows if row.topic == CONTENTION and row.verdict == "holds")
@@ -40,7 +47,8 @@ def _sentence(row: JudgedRow) -> str:
 def earned(result: JudgeResult) -> JudgeResult:
     """Return `result` with the words and the verdict that its rows earn."""
     rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
-    return replace(result, rows=rows, verdict=judge_rows(rows, interrupted=result.interrupted))
+    verdict = judge_rows(rows, result.planned, interrupted=result.interrupted)
+    return replace(result, rows=rows, verdict=verdict)
 
 
 def word_of_row(row: JudgedRow) -> JudgedWord:

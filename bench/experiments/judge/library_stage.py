@@ -69,6 +69,7 @@ class Stage:
         self.fleet: Fleet = prepared_fleet(frozenset({Need.DEBUG}), instances, "none", server)
         # What the next client is given, and what drives it.
         self.urls: tuple[str, ...] = self.fleet.urls
+        self.side = ""
         self.party_type = Party
         self.parties: list[Party] = []
         self.course: list[CourseStep] = []
@@ -127,7 +128,7 @@ class Stage:
         party.note(f"its wall clock is set {'back' if by_s < 0 else 'ahead'} by {abs(by_s)} s")
 
     def _party(self, preload: Mapping[str, str], folder: Path) -> Party:
-        order = ClientOrder(self.name, self.urls)
+        order = ClientOrder(self.name, self.urls, side=self.side)
         environ = {
             **os.environ,
             **_BRIEF,

@@ -170,9 +170,9 @@ class Party(Child):
             raise NotApplicableError(f"it has no {do}")
         return reply
 
-    def begin_acquire(self, ttl_ms: int = LONG_MS) -> None:
+    def begin_acquire(self, ttl_ms: int = LONG_MS, resource: str = RESOURCE) -> None:
         """Have it lock the resource."""
-        self.begin("acquire", resource=RESOURCE, ttl_ms=ttl_ms, wait_ms=WAIT_MS)
+        self.begin("acquire", resource=resource, ttl_ms=ttl_ms, wait_ms=WAIT_MS)
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
         """What came of that; it is recorded."""
@@ -199,9 +199,9 @@ class Party(Child):
         self.operations.append(done)
         return reply
 
-    def acquire(self, ttl_ms: int = LONG_MS) -> Said:
+    def acquire(self, ttl_ms: int = LONG_MS, resource: str = RESOURCE) -> Said:
         """Have it lock the resource; what came of it."""
-        self.begin_acquire(ttl_ms)
+        self.begin_acquire(ttl_ms, resource)
         return self.acquired()
 
     def release(self) -> Said:

@@ -102,8 +102,10 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     lock: Annotated[str, says("as it was named")]
     instances: Annotated[Count, says("servers that it was given")]
     capacity: Annotated[Count, says("how many callers may hold the lock at once")]
+    shared: Annotated[bool, says("readers may hold it together, and a writer alone")] = False
     ttl_ms: Annotated[int | None, says("of its keys after a grant; null: they have no end")]
     keys: Annotated[Count, says("that a lease makes, over all servers; 0: it asks no server")]
+    planned: Annotated[Count, says("how many rows the judgement has when it is whole")]
     rows: Annotated[tuple[JudgedRow, ...], says("what it was asked, and what came of it")]
     costs: Annotated[
         tuple[WaitingCost, ...], says("the lock, redis-py's and lockcore on the same machine")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.result import RowFigure
@@ -10,11 +10,13 @@ from bench.experiments.judge.result import RowFigure
 Stage_contra = TypeVar("Stage_contra", contravariant=True)
 
 EXCLUSION = "mutual exclusion"
+MANY = "more than one holder"
 OWNER = "owner check"
 RENEWAL = "renewal"
 TAKEOVER = "takeover"
 SERVERS = "servers"
 ENDS = "cancellation and crash"
+CALLER = "what one caller may do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class JudgeRow(Generic[Stage_contra]):
     that two clients had the lock. `may_wait`: a client that waits for the end of the other's lease
     does right. `only_tells`: nothing can be right or wrong. `for_one_holder`: a second client that
     gets the lock shows something, so a semaphore cannot be asked. `about`: the course of events;
-    `source`: who says that it matters."""
+    `source`: who says that it matters. `only_of`: "many", of locks that several may hold; "shared",
+    of those with a readers' side."""
 
     group: str
     name: str
@@ -63,6 +66,11 @@ class JudgeRow(Generic[Stage_contra]):
     only_tells: bool = False
     about: str = ""
     source: str = ""
+    only_of: Literal["", "many", "shared"] = ""
+
+    def suits(self, capacity: int, *, shared: bool) -> bool:
+        """Whether it is asked of a lock that so many may hold at once, or readers together."""
+        return {"": True, "many": shared or capacity > 1, "shared": shared}[self.only_of]
 
     @property
     def for_one_holder(self) -> bool:

@@ -4,11 +4,20 @@ Rules: most rows are schedules, which the audit plays, too. The others are what
 only a lock of your own is asked: contention, renewal, takeover, and servers that refuse.
 """
 
+from bench.experiments.judge.callers import (
+    reader_beside_writer,
+    same_caller,
+    several_names,
+    together,
+    writer_beside_reader,
+)
 from bench.experiments.judge.contention import contention
 from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.lifetime import cut, freeze, kill, renewal, takeover, terminate
 from bench.experiments.judge.row import (
+    CALLER,
     EXCLUSION,
+    MANY,
     RENEWAL,
     SERVERS,
     TAKEOVER,
@@ -20,6 +29,25 @@ from bench.experiments.judge.stage import JudgeStage
 
 ROWS: tuple[JudgeRow[JudgeStage], ...] = (
     JudgeRow(EXCLUSION, CONTENTION, "two holders at once under load", contention, is_safety=True),
+    JudgeRow(MANY, "together", "fewer holders at once than may be", together, only_of="many"),
+    JudgeRow(
+        MANY,
+        "writer-beside-reader",
+        "a writer beside a reader",
+        writer_beside_reader,
+        is_safety=True,
+        may_wait=True,
+        only_of="shared",
+    ),
+    JudgeRow(
+        MANY,
+        "reader-beside-writer",
+        "a reader beside a writer",
+        reader_beside_writer,
+        is_safety=True,
+        may_wait=True,
+        only_of="shared",
+    ),
     SCHEDULES["paused-in-acquire"],
     SCHEDULES["clock-ahead"],
     SCHEDULES["body-without-lock"],
@@ -94,6 +122,20 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
     SCHEDULES["one-stopped"],
     SCHEDULES["one-killed"],
     SCHEDULES["majority-down"],
+    JudgeRow(
+        CALLER,
+        "same-caller",
+        "what a caller that asks twice is told",
+        same_caller,
+        only_tells=True,
+    ),
+    JudgeRow(
+        CALLER,
+        "several-names",
+        "what callers of several names meet",
+        several_names,
+        only_tells=True,
+    ),
     SCHEDULES["exception-in-body"],
     SCHEDULES["interrupted-acquire"],
     SCHEDULES["interrupted-release"],

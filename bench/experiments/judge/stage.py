@@ -97,11 +97,13 @@ class CommandParty(OwnParty):
     def __init__(self, *args: Any, **words: Any) -> None:
         self._answers: list[Said] = []
         self._name = ""
+        self._acquire = "acquire"
         super().__init__(*args, **words)
 
     def tell(self, message: object) -> None:
         """Send a step as the two lines of the protocol say it."""
         if isinstance(message, ClientOrder):
+            self._acquire = message.side or "acquire"
             self._answers.append(Said(ok=True))
             return
         assert isinstance(message, dict)
@@ -110,7 +112,7 @@ class CommandParty(OwnParty):
             self._answers.append(Said(ok=False, absent=True))
             return
         self._name = message.get("resource", self._name)
-        self.write(f"{do} {self._name}\n")
+        self.write(f"{self._acquire if do == 'acquire' else do} {self._name}\n")
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
         """Return its answer."""
@@ -134,6 +136,8 @@ class JudgeStage(Stage):
         self.subject = subject
         # How many may hold the lock at once, and how long a load lasts (s).
         self.capacity = 1
+        # How many takeovers are timed at once.
+        self.takeovers = 3
         self.seconds = 1.0
         self.ttl_ms: int | None = None
         self.lock_keys: list[frozenset[bytes]] = [frozenset()] * instances
@@ -145,11 +149,25 @@ class JudgeStage(Stage):
         else:
             self.party_type = OwnParty
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether readers may hold the lock together, and only a writer alone."""
+        return bool(self.side)
+
     # -- its clients -------------------------------------------------------------------------------
 
     def party(self) -> Party:
         """One more client, where the lock was named: a command may open files beside itself."""
         return self._party({}, Path.cwd())
+
+    def reader(self) -> Party:
+        """One more client, on the readers' side of a lock that has one."""
+        side = self.side
+        self.side = "read"
+        try:
+            return self.party()
+        finally:
+            self.side = side
 
     def party_behind_proxy(self) -> Party:
         """One more client, with proxies between it and the servers."""

@@ -8,7 +8,9 @@
 The function is called with the URLs of the servers, as `lock(urls)`, and returns what locks: a
 callable from a name to a context manager, or an object with `acquire(name)` and `release(name)`. A
 function `lock(name, urls)` may also return the context manager itself. All of it may be
-asynchronous. What is anything else is refused in one sentence.
+asynchronous. With `--shared` it returns an object with `read(name)` and `write(name)`, and a
+command reads these words in the place of `acquire`. What is anything else is refused in one
+sentence.
 
 Rules: the file runs in a process of its own and never in ours. This module looks at a lock only in
 that process; here it only reads the word.
@@ -34,6 +36,12 @@ FUNCTION = "lock"
 SHAPE = (
     "write `def lock(urls): …` that returns a callable from a name to a context manager, or an "
     "object with acquire(name) and release(name)"
+)
+
+
+SHARED = (
+    "with --shared `lock(urls)` returns an object with read(name) and write(name), each a context "
+    "manager"
 )
 
 
@@ -92,6 +100,8 @@ def lock_of(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
     function = _found(order.name)
     parameters = _parameters(function, order.name)
     is_direct = len(parameters) > 1
+    if order.side:
+        return _side_of(function, order)
     if is_direct:
         is_async = inspect.iscoroutinefunction(function) or _is_asynchronous(
             function("lockbench:probe", order.urls), order.name
@@ -103,6 +113,23 @@ def lock_of(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
         return "asyncio", lambda order: _connected(function, order)
     is_async = _is_asynchronous(_held_by(function(order.urls), order.name), order.name)
     return _way(is_async), lambda order: _driven(function(order.urls), order.name)
+
+
+def _side_of(
+    function: Callable[..., Any], order: ClientOrder
+) -> tuple[str, Callable[[ClientOrder], Any]]:
+    """The readers' or the writer's side of what `function` makes. Raises UsageError."""
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"{order.name} is a coroutine function; make it a function. {SHARED}")
+    made = function(order.urls)
+    side = getattr(made, order.side, None)
+    if side is None:
+        kind = type(made).__name__
+        raise UsageError(f"{order.name} gives {kind!r}, which has no {order.side!r}; {SHARED}")
+    is_async = _is_asynchronous(_held_by(side, order.name), order.name)
+    return _way(is_async), lambda order: _driven(
+        getattr(function(order.urls), order.side), order.name
+    )
 
 
 def _way(is_async: bool) -> str:

@@ -29,6 +29,9 @@ from bench.report.sheet import (
 # What to change, by the row that does not hold.
 ADVICE: Mapping[str, str] = {
     "contention": "take the lock by one command on the server: SET key owner NX PX ttl",
+    "together": "count the holders by their own members or keys, so that each frees its own place",
+    "writer-beside-reader": "let the writer check for readers in the command that takes the lock",
+    "reader-beside-writer": "let a reader check for a writer in the command that takes the lock",
     "paused-in-acquire": "measure the validity from before the SET, and refuse a grant whose TTL "
     "has passed",
     "clock-ahead": "let the server count the time: PX in SET, no timestamps of clients",
@@ -68,7 +71,7 @@ def sheet(result: JudgeResult, place: str = "") -> Sheet:
     server = result.fleet.server
     lifetime = "none" if result.ttl_ms is None else seconds_text(result.ttl_ms)
     about = (
-        f"N={result.instances}, at most {counted(result.capacity, 'holder')}, TTL {lifetime}",
+        f"N={result.instances}, {_holders(result)}, TTL {lifetime}",
         f"{server.name} {server.version}, own servers in memory on loopback",
         *made(result),
     )
@@ -82,6 +85,12 @@ def sheet(result: JudgeResult, place: str = "") -> Sheet:
         tables_first=True,
         keys=_keys(result),
     )
+
+
+def _holders(result: JudgeResult) -> str:
+    if result.shared:
+        return "readers together or a writer"
+    return f"at most {counted(result.capacity, 'holder')}"
 
 
 def _headline(result: JudgeResult) -> str:
@@ -98,10 +107,12 @@ def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
     figures = {(row.topic, one.name): one.value for row in result.rows for one in row.figures}
     at_once = figures.get(("contention", "at once"))
     if at_once is not None:
-        yield KeyFigure("holders at once", f"{at_once:.0f}", f"{result.capacity} may")
-    takeover_s = figures.get(("sigkill", "takeover"))
+        may = "readers may" if result.shared else f"{result.capacity} may"
+        yield KeyFigure("holders at once", f"{at_once:.0f}", may)
+    takeover_s = figures.get(("sigkill", "takeover p50"))
     if takeover_s is not None:
-        yield KeyFigure("takeover after SIGKILL", latency(takeover_s), "one play")
+        number = figures[("sigkill", "takeovers")]
+        yield KeyFigure("takeover after SIGKILL", latency(takeover_s), f"half of {number:.0f}")
     if result.costs and result.costs[0].handoff_p50_s:
         beside = ", ".join(
             f"{cost.lock} {latency(cost.handoff_p50_s)}" for cost in result.costs[1:]
@@ -141,7 +152,7 @@ def _limits(result: JudgeResult) -> Iterator[tuple[str, str]]:
             yield "not tried", f"{row.topic}: {row.happened}"
     yield (
         "not tried",
-        "fail-over to a replica, eviction, load over several hosts, simulated schedules",
+        "load over several hosts, simulated schedules",
     )
 
 

@@ -17,11 +17,12 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class ClientOrder:
     """What a driver connects: the lock called `name`, to the servers `urls`. `merge`: lockcore
-    merges its releases."""
+    merges its releases. `side`: the side of a lock for readers and a writer, "read" or "write"."""
 
     name: str
     urls: Sequence[str]
     merge: bool = False
+    side: str = ""
 
 
 class Lock(NamedTuple):

@@ -44,7 +44,9 @@ class _Steps:
     def __init__(self, lock: Lock, *, forks: bool = False) -> None:
         self._lock = lock
         self._forks = forks
-        self._held = None
+        # What it was granted and has not given back, the last one at the end. A context manager
+        # that nobody keeps would give its lock back.
+        self._held: list[Any] = []
 
     async def answer(self, step: Answer) -> Answer:
         """Do one step; what the library raised is said."""
@@ -59,23 +61,23 @@ class _Steps:
         held = await value(self._lock.acquire(resource, ttl_ms, wait_ms))
         if held.__class__ is self._lock.refused:
             return {"ok": False}
-        self._held = held
+        self._held.append(held)
         validity_ms = self._lock.valid_ms
         return {"ok": True} | ({"valid_ms": float(validity_ms(held))} if validity_ms else {})
 
     async def release(self) -> Answer:
-        return {"ok": await value(self._lock.release(self._held)) is self._lock.released}
+        return {"ok": await value(self._lock.release(self._held.pop())) is self._lock.released}
 
     async def extend(self, ttl_ms: int) -> Answer:
         """Have it for longer; a library that says nothing has."""
         if self._lock.extend is None:
             return ABSENT
-        outcome = await value(self._lock.extend(self._held, ttl_ms))
+        outcome = await value(self._lock.extend(self._held[-1], ttl_ms))
         return {"ok": outcome is None or bool(outcome)}
 
     async def held(self) -> Answer:
         return (
-            {"ok": bool(await value(self._lock.is_held(self._held)))}
+            {"ok": bool(await value(self._lock.is_held(self._held[-1])))}
             if self._lock.is_held
             else ABSENT
         )

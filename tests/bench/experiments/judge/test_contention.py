@@ -1,6 +1,13 @@
 """How many held a lock at once, and how many leases were tested."""
 
-from bench.experiments.judge.contention import ContendedLoad, leases_tested, most_at_once
+import pytest
+
+from bench.experiments.judge.contention import (
+    ContendedLoad,
+    leases_tested,
+    most_at_once,
+    writers_beside,
+)
 from bench.measure.record import OperationFacts
 
 
@@ -45,3 +52,42 @@ def test_a_lease_is_tested_if_another_process_asked_in_its_middle() -> None:
 def test_a_lease_is_not_tested_by_its_own_process_or_at_another_time() -> None:
     assert leases_tested(contention([lease(0, 10, 20), lease(12, 25, 30)])) == 0
     assert leases_tested(contention([lease(0, 10, 20)], [lease(40, 50, 60)])) == 0
+
+
+def shared(readers: int, *operations: list[OperationFacts]) -> ContendedLoad:
+    """What these callers did, of whom so many read."""
+    return ContendedLoad([*operations], 1.0, 0, 0.0, readers=readers)
+
+
+def test_readers_may_hold_a_shared_lock_together() -> None:
+    assert writers_beside(shared(2, [lease(0, 1, 9)], [lease(0, 2, 8)], [lease(0, 9, 12)])) == 0
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        # a reader and a writer, in either order, and two writers
+        ([lease(0, 1, 9)], [lease(0, 5, 12)]),
+        ([lease(0, 5, 12)], [lease(0, 1, 9)]),
+        ([], [lease(0, 1, 9), lease(0, 5, 12)]),
+    ],
+)
+def test_a_writer_beside_another_holder_is_counted(
+    others: tuple[list[OperationFacts], list[OperationFacts]],
+) -> None:
+    assert writers_beside(shared(1, *others)) == 1
+
+
+def test_a_reader_does_not_test_a_reader() -> None:
+    held = [lease(0, 10, 20)]
+    asking = [lease(12, 25, 30)]
+    assert leases_tested(shared(2, held, asking)) == 0
+    assert leases_tested(shared(1, held, asking)) == 1
+
+
+def test_one_holder_is_judged_as_ever_if_nobody_reads() -> None:
+    """A lock without readers is a mutex: both rules count the same fault."""
+    apart = shared(0, [lease(0, 1, 5)], [lease(2, 5, 9)])
+    together = shared(0, [lease(0, 1, 5)], [lease(2, 4, 9)])
+    assert (most_at_once(apart.leases), writers_beside(apart)) == (1, 0)
+    assert (most_at_once(together.leases), writers_beside(together)) == (2, 1)

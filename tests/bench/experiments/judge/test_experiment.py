@@ -21,6 +21,7 @@ def stage_of(**changes: Any) -> JudgeStage:
     facts = {
         "instances": 1,
         "capacity": 1,
+        "is_shared": False,
         "seconds": 1.0,
         "lock_keys": [{b"key"}],
         "course": [],

@@ -65,6 +65,19 @@ def test_an_interrupted_judgement_is_never_good() -> None:
     assert judge_rows([CONTENDED, OTHER], interrupted=True).word == "INTERRUPTED"
 
 
+@pytest.mark.parametrize(
+    ("rows", "word"),
+    [
+        ([CONTENDED, OTHER], "HOLDS"),
+        # negative controls: a row was cut away, or stands there twice in the place of another
+        ([CONTENDED], "NOT KNOWN"),
+        ([CONTENDED, CONTENDED], "NOT KNOWN"),
+    ],
+)
+def test_a_judgement_whose_rows_were_cut_is_not_known(rows: list[JudgedRow], word: str) -> None:
+    assert judge_rows(rows, 2).word == word
+
+
 @pytest.mark.parametrize("word", ["holds", "does not", "told", "not applicable", "not known"])
 def test_a_row_keeps_the_word_that_it_earns(word: JudgedWord) -> None:
     assert word_of_row(row(word)) == word
