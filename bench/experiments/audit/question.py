@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def _answer() -> Answer[AuditResult]:
     from bench.experiments.audit.judge import earned
     from bench.experiments.audit.result import AuditResult
-    from bench.experiments.audit.words import evidence, sheet, suite
+    from bench.experiments.audit.words import evidence, figures, sheet, suite
     from bench.report.answer import Answer
 
-    return Answer("audit", AuditResult, earned, sheet, suite, evidence=evidence)
+    return Answer("audit", AuditResult, earned, sheet, suite, figures, evidence)
 
 
 AUDIT = Question(

@@ -10,8 +10,22 @@ from bench.experiments.judge.result import CourseStep, JudgedRow
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent
+from bench.report.html.plot import Figure, Measure, Panel, panels
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import BAD, DOUBTFUL, GOOD, Part, Sheet, made, sheet_of, table_of
+from bench.report.sheet import (
+    BAD,
+    DOUBTFUL,
+    GOOD,
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    made,
+    not_measured,
+    sheet_of,
+    table_of,
+    to_do,
+)
 
 # of audits
 UNSEEN = 0.05
@@ -27,9 +41,6 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
     conditions = result.conditions
     held = counted(conditions.held, "time")
     repeats = counted(conditions.repeats, "time")
-    often = percent(1 - UNSEEN ** (1 / conditions.held), 0)
-    bound = f"played {held}: a fault that comes in {often} of plays is missed with a chance of 5 %"
-    lines = [*(("absent", f"{one.name}: {one.reason}") for one in result.absent), ("holds", bound)]
     about = (
         f"what holds played {held}, what went wrong {repeats}",
         f"{server.name} {server.version}, own servers on loopback",
@@ -41,9 +52,76 @@ def sheet(result: AuditResult, place: str = "") -> Sheet:
         headline=_headline(result),
         conditions=about,
         parts=_parts(result),
-        lines=lines,
+        lines=_lines(result),
         tables_first=True,
+        keys=_keys(result),
     )
+
+
+def _keys(result: AuditResult) -> Iterator[KeyFigure]:
+    broken = _broken(result)
+    libraries = _libraries(result)
+    own = [cell.verdict for cell in result.cells if not _is_control(cell)]
+    unbroken = f"{len(libraries) - len(broken)} of {len(libraries)} locks"
+    yield KeyFigure("not broken", unbroken, f"by {counted(len(result.schedules), 'schedule')}")
+    judged = own.count("holds") + own.count("does not")
+    yield KeyFigure("cells that hold", f"{own.count('holds')} of {judged}")
+    if planted := _planted(result):
+        found = planted.count("does not")
+        yield KeyFigure("planted faults", f"{found} of {len(planted)} found", "each must be")
+
+
+def _broken(result: AuditResult) -> dict[str, list[str]]:
+    """The locks that a schedule broke, each with the names of those schedules."""
+    broken: dict[str, list[str]] = {}
+    for cell in result.cells:
+        if cell.verdict == "does not" and not _is_control(cell):
+            broken.setdefault(cell.library, []).append(cell.topic)
+    return broken
+
+
+def _planted(result: AuditResult) -> list[str]:
+    """The verdicts of the locks with a planted fault."""
+    return [
+        cell.verdict
+        for cell in result.cells
+        if _is_control(cell) and cell.library != CONTROL + NO_FAULT
+    ]
+
+
+def _lines(result: AuditResult) -> Iterator[Sentence]:
+    broken = _broken(result)
+    for library, schedules in broken.items():
+        yield to_do(f"{library}: guard against {', '.join(schedules)}", "avoid")
+    if held := [name for name in _libraries(result) if name not in broken]:
+        yield to_do(f"of these locks, nothing here broke {', '.join(held)}", "choose")
+    yield to_do("lockbench judge mine.py asks the same of your own lock")
+    often = percent(1 - UNSEEN ** (1 / result.conditions.held), 0)
+    rare = f"faults that come in less than {often} of plays: they are missed with a chance of 5 %"
+    yield not_measured(f"{rare} or more")
+    yield from (not_measured(f"{one.name}: {one.reason}") for one in result.absent)
+
+
+def figures(result: AuditResult) -> list[Figure]:
+    """How many schedules break each lock, those that hold last."""
+    counts = {name: Counter[str]() for name in _libraries(result)}
+    for cell in result.cells:
+        if cell.library in counts:
+            counts[cell.library][cell.verdict] += 1
+    if not counts:
+        return []
+    rows = sorted(counts.items(), key=lambda pair: -pair[1]["does not"])
+    groups = [("lock", [(name, _measures(of_lock)) for name, of_lock in rows])]
+    heads = [Panel("broken by", "schedules"), Panel("holds in", "schedules")]
+    about = "Each schedule is a fault that happens in production; the table names them"
+    return [panels("audited", _headline(result), about, heads=heads, groups=groups)]
+
+
+def _measures(of_lock: Counter[str]) -> list[Measure]:
+    broken = Measure(0, "none", "good", "no schedule broke it")
+    if of_lock["does not"]:
+        broken = Measure(of_lock["does not"], str(of_lock["does not"]), "bad", "broken by")
+    return [broken, Measure(of_lock["holds"], str(of_lock["holds"]), "c1", "holds in")]
 
 
 def _parts(result: AuditResult) -> Iterator[Part]:
@@ -71,7 +149,7 @@ def _parts(result: AuditResult) -> Iterator[Part]:
 
 
 def _happened(name: str, about: str, cells: Iterable[JudgedRow]) -> Iterator[Part]:
-    head = ("library", "schedule", "seen", "what happened")
+    head = ("library", "schedule", "result", "what happened")
     if rows := tuple((cell.library, cell.topic, _seen(cell), cell.happened) for cell in cells):
         yield Part(name, about, head, rows, frozenset(range(len(head))), below=3, styles=_STYLES)
 
@@ -126,11 +204,7 @@ def _seen(cell: JudgedRow) -> str:
 
 def _headline(result: AuditResult) -> str:
     counts = Counter[str](cell.verdict for cell in result.cells if not _is_control(cell))
-    planted = [
-        cell.verdict
-        for cell in result.cells
-        if _is_control(cell) and cell.library != CONTROL + NO_FAULT
-    ]
+    planted = _planted(result)
     verdict_counts = " · ".join(
         f"{counts[word]} {_PLURALS.get(word, word)}" for word in _SIGNS if counts[word]
     )
@@ -158,4 +232,4 @@ def suite(result: AuditResult) -> Suite:
         if cell.library.startswith("lockcore") and cell.verdict in statuses
     ]
     others = str(len(result.cells) - len(cases))
-    return suite_of(result, cases, {"cells told": others})
+    return suite_of(result, cases, {"other cells": others})

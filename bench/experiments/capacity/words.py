@@ -2,7 +2,7 @@
 100 columns wide."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from bench.experiments.capacity.probe import OTHERS
@@ -22,10 +22,27 @@ from bench.report.figures import MISSING, count, counted, latency, milliseconds,
 from bench.report.html.plot import Band, Figure, Line, Mark, Spot, data_of, plot
 from bench.report.html.scale import latencies, logarithmic, number_tick
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import Columns, Part, Sheet, made, sheet_of, table, table_of
+from bench.report.sheet import (
+    Columns,
+    KeyFigure,
+    Part,
+    Sentence,
+    Sheet,
+    made,
+    not_measured,
+    sheet_of,
+    table,
+    table_of,
+    to_do,
+)
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
-_SEEN = {Seen.HELD: ("good", "held the SLO"), Seen.MISSED: ("bad", "missed it")}
+_OUTCOMES = {
+    Seen.HELD: ("good", "held the SLO"),
+    Seen.MISSED: ("bad", "missed it"),
+    Seen.PAUSED: ("c5", "says nothing: this machine paused"),
+    Seen.SATURATED: ("c3", "says nothing: the load process was full"),
+}
 
 
 def _near(point: CapacityPoint) -> Probe | None:
@@ -63,10 +80,13 @@ _POINTS: Columns[CapacityPoint] = (
 def sheet(result: CapacityResult, place: str = "") -> Sheet:
     """Return the summary of `result`, stored at `place` ("" = nowhere)."""
     points = result.points
+    keys: Iterable[KeyFigure] = ()
+    lines: Iterable[tuple[str, str] | Sentence]
     if len(points) == 1 and not points[0].variables:
         headline = f"{_headline(points[0], result)} at {' and '.join(result.slo)}{_now(points[0])}"
         parts = [*_parts(points[0])]
-        lines = _lines(points[0], result)
+        lines = (*_lines(points[0], result), *_advice(points[0], result))
+        keys = _keys(points[0], result)
     else:
         headline = f"{counted(len(points), 'point')}, {' and '.join(result.slo)}"
         swept = [
@@ -74,7 +94,7 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         ]
         words = {*range(len(swept)), len(swept) + len(_POINTS) - 1}
         parts = [table("capacity", "", [*swept, *_POINTS], points, words)]
-        lines = _sweep_lines(result)
+        lines = (*_sweep_lines(result), *_unmeasured(result))
     return sheet_of(
         result,
         place,
@@ -82,7 +102,45 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         conditions=_conditions(result),
         parts=parts,
         lines=lines,
+        keys=keys,
     )
+
+
+def _keys(point: CapacityPoint, result: CapacityResult) -> tuple[KeyFigure, ...]:
+    """The capacity, the share of acquires in time near it, and what gives out next."""
+    near = _near(point)
+    slo = " and ".join(result.slo)
+    limit = point.next_limit
+    full = f"full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else limit.text
+    keys = [KeyFigure("capacity", _bracket(point).partition(", ")[0], f"95 % sure, {slo}")]
+    if near and near.attainment:
+        bound = f"at {rate_text(near.rate_per_s)}/s, the rate nearest to the capacity"
+        keys.append(KeyFigure("in time", percent(near.attainment.rate, 2), bound))
+    return (*keys, KeyFigure("next limit", limit.name or "not known", full))
+
+
+def _advice(point: CapacityPoint, result: CapacityResult) -> Iterator[Sentence]:
+    low = point.capacity.low
+    target = result.target_rate_per_s
+    holds = point.headroom.holds if point.headroom else None
+    if target and holds:
+        yield to_do(f"you may take {rate_text(target)}/s: {_room(point)}", "plan")
+    elif low:
+        no = f"do not take {rate_text(target)}/s; " if target and holds is False else ""
+        yield to_do(f"{no}plan for at most {rate_text(low)}/s, the lower end", "plan")
+    if point.capacity.at_least:
+        yield to_do(f"the servers may bear more: {point.next_limit.text}", "measure more")
+    elif point.next_limit.name:
+        yield to_do(f"for more, raise the next limit: {point.next_limit.name}", "grow")
+    yield from _unmeasured(result)
+
+
+def _unmeasured(result: CapacityResult) -> Iterator[Sentence]:
+    first = result.points[0]
+    if first.fleet and first.fleet.started:
+        yield not_measured("your network and your disk: --target measures your own servers")
+    if not first.variables:
+        yield not_measured("other hold times, keys or numbers of servers: --sweep hold=1ms,10ms")
 
 
 def suite(result: CapacityResult) -> Suite:
@@ -325,9 +383,12 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
         Line([x.low, x.high], [limit, limit], "c2", "the SLO's limit") for limit in sorted(limits)
     ]
     for probe, at in probes:
-        style, key = _SEEN.get(probe.seen, ("c5", "spoilt by the generator"))
+        style, key = _OUTCOMES[probe.seen]
         marks.append(Spot(probe.rate_per_s, at, style, key, hollow=probe.seen is not Seen.HELD))
-    title = answer(point, result).partition("; next limit")[0]
+    if target := result.target_rate_per_s:
+        named = f"target {rate_text(target)}/s"
+        marks.append(Band(target, target, named, "the target", "warmup"))
+    title = f"{_bracket(point)} at {' and '.join(result.slo)}"
     title += f"; knee at {rate_text(point.knee.rate_per_s)}/s" if point.knee else ""
     about = (
         "Acquire p99 of each probe by the rate offered; p90 or slowest where p99 has too few "

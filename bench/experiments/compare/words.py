@@ -13,7 +13,7 @@ from bench.report.figures import INFINITE, MISSING, count, counted, in_unit, per
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import Scale, exact, logarithmic
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import Part, Sheet, sheet_of
+from bench.report.sheet import KeyFigure, Part, Sentence, Sheet, not_measured, sheet_of, to_do
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
@@ -30,9 +30,49 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
         headline=_headline(result),
         conditions=_conditions(result),
         parts=_parts(result),
-        lines=_lines(result),
+        lines=(*_lines(result), *_advice(result)),
         caveat=_caveat(result),
+        keys=_keys(result),
     )
+
+
+def _keys(result: ComparisonResult) -> tuple[KeyFigure, ...]:
+    """The judged changes of the second side, those that got worse first."""
+    judged = [entry for entry in result.metrics if entry.role == "judged" and entry.side == 1]
+    judged.sort(key=lambda entry: _word_of(entry) not in ("fail", "worse"))
+    return tuple(
+        KeyFigure(
+            metric_text(entry.metric),
+            change_text(entry.ratio),
+            f"interval {interval_text(entry)}; allowed {change_text(limit_of(entry))}"
+            if entry.low is not None
+            else "no interval yet",
+        )
+        for entry in judged[:3]
+    )
+
+
+def _advice(result: ComparisonResult) -> Iterator[Sentence]:
+    status = result.verdict.status
+    worse = [
+        metric_text(entry.metric)
+        for entry in result.metrics
+        if entry.role == "judged" and _word_of(entry) in ("fail", "worse")
+    ]
+    if worse:
+        yield to_do(f"find what changed {', '.join(worse)}; the table has both figures", "look")
+    elif status == "inconclusive":
+        more = "--pairs allows more of them" if result.paired else "store more runs of each side"
+        yield to_do(f"measure more pairs: {more}", "next")
+    elif result.kind == "gate":
+        yield to_do("take the change: no judged figure got worse by more than allowed")
+    if untested := _untested(result):
+        names = ", ".join(untested)
+        yield not_measured(f"whether the lock holds, of {names}: set --hold")
+    if not any(entry.metric == "acquire.p99" for entry in result.metrics if entry.role == "judged"):
+        yield not_measured("the slowest acquires: --metric acquire.p99 judges them")
+    if result.sides[0].scenario:
+        yield not_measured("other loads than this one, other machines and other hours")
 
 
 def _headline(result: ComparisonResult) -> str:
@@ -69,7 +109,7 @@ def _gate_names(result: ComparisonResult) -> str:
     if status == "fail":
         return f"{candidate} worse than {baseline}"
     if status != "pass":
-        return f"{candidate} against {baseline}"
+        return f"whether {candidate} is worse than {baseline} is not known"
     names = [_short(entry.metric) for entry in result.metrics if entry.role == "judged"]
     p99 = "" if "p99" in names else "; p99 not judged"
     listed = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
@@ -341,7 +381,7 @@ def _change_tick(ratio: float) -> str:
 def _bar(entry: Judged) -> Bar:
     whole = entry.low is not None and entry.high is not None
     text = interval_text(entry) if whole else change_text(entry.ratio)
-    style, key = _STYLES.get(_word_of(entry), ("c5", "neither is shown"))
+    style, key = _STYLES.get(_word_of(entry), ("c5", "not known to be better or worse"))
     return Bar(
         metric_text(entry.metric),
         entry.ratio,

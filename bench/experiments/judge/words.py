@@ -20,10 +20,13 @@ from bench.report.sheet import (
     GOOD,
     KeyFigure,
     Part,
+    Sentence,
     Sheet,
     made,
+    not_measured,
     sheet_of,
     table_of,
+    to_do,
 )
 
 # What to change, by the row that does not hold.
@@ -135,25 +138,25 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
         yield table_of(WaitingCost, "what waiting costs", about, result.costs)
 
 
-def _advice(result: JudgeResult) -> Iterator[tuple[str, str]]:
+def _advice(result: JudgeResult) -> Iterator[Sentence]:
     """What to change, once for each sentence."""
     broken = [row for row in result.rows if row.verdict == "does not" and row.topic in ADVICE]
+    if not broken:
+        yield to_do("keep it so: lockbench judge --quick --junit judge.xml in CI")
     for text in dict.fromkeys(ADVICE[row.topic] for row in broken):
         names = ", ".join(row.topic for row in broken if ADVICE[row.topic] == text)
-        yield "change", f"{text} ({names})"
+        yield to_do(f"{text} ({names})", "change")
 
 
-def _limits(result: JudgeResult) -> Iterator[tuple[str, str]]:
+def _limits(result: JudgeResult) -> Iterator[Sentence]:
     """What was not tried."""
     if not result.keys:
-        yield "beware", "a lease makes no key on these servers: the lock does not ask them"
+        text = "a lease makes no key on these servers: the lock does not ask them"
+        yield Sentence("warning", text)
     for row in result.rows:
         if row.verdict == "not applicable":
-            yield "not tried", f"{row.topic}: {row.happened}"
-    yield (
-        "not tried",
-        "load over several hosts, simulated schedules",
-    )
+            yield not_measured(f"{row.topic}: {row.happened}")
+    yield not_measured("load over several hosts, simulated schedules")
 
 
 def evidence(result: JudgeResult) -> tuple[Part, ...]:

@@ -62,8 +62,9 @@ def shown(result: ComparisonResult, width: int = 100) -> str:
 
 def test_changes_are_told_as_measured(tmp_path: Path) -> None:
     lines = shown(compared(tmp_path, 1.25)).splitlines()
-    rate = next(line for line in lines if line.startswith("rate "))
-    latency = next(line for line in lines if line.startswith("acquire.p50 "))
+    key, rate = (line for line in lines if line.startswith("rate "))
+    latency = [line for line in lines if line.startswith("acquire.p50 ")][-1]
+    assert "-20.0 % (interval " in key
     assert "-20.0 %" in rate
     assert "+25.0 %" in latency
     assert rate.split()[:2] == ["rate", "fail"]
@@ -120,7 +121,7 @@ def test_it_fits_a_hundred_columns_with_nothing_cut_off(
     sides = (replace(result.sides[0], label=label), result.sides[1])
     text = shown(replace(result, exact=judge_exact(COSTS, COSTS), sides=sides, metrics=metrics))
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
-    assert text.count("-59.2 … +147 %") == len(METRICS)
+    assert text.count("-59.2 … +147 %") == 2 * len(METRICS), "a key figure and a row each"
     assert text.count("inconclusive") >= len(METRICS)
     assert "52.4 %" in text
 
