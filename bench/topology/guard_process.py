@@ -27,9 +27,14 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _REMOVE_S = 5.0
+# the name in child.py, which this script cannot import
+_PARENT_VARIABLE = "LOCKBENCH_PARENT"
+_LOOKS = 20
 
 Message = dict[str, Any]
 Servers = dict[int, "subprocess.Popen[bytes]"]
+# pid by pidfd
+Adopted = dict[int, int]
 
 
 def main(parent_pid: int, temp_root: str, prefix: str) -> None:
@@ -37,7 +42,7 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
     folder `prefix`…."""
     _take_no_part_in_the_terminal()
     servers: Servers = {}
-    adopted: list[int] = []
+    adopted: Adopted = {}
     folder = ""
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -55,7 +60,7 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
             _say({"id": request["id"], **answer})
     finally:
         signal.signal(signal.SIGTERM, _stay)
-        _end(servers, adopted, folder)
+        _end(servers, adopted, folder, parent_pid)
 
 
 # The end of stdin is not enough: a forked child of the parent may hold the pipe open for ever. So a
@@ -80,7 +85,7 @@ def _requests(parent_pid: int) -> Iterator[Message]:
         yield from map(json.loads, lines)
 
 
-def _answer(request: Message, servers: Servers, adopted: list[int]) -> Message:
+def _answer(request: Message, servers: Servers, adopted: Adopted) -> Message:
     if request["do"] == "start":
         process = servers[request["index"]] = _start(request)
         return {"pid": process.pid}
@@ -90,10 +95,12 @@ def _answer(request: Message, servers: Servers, adopted: list[int]) -> Message:
             os.killpg(process.pid, request["signal"])
         return {}
     if request["do"] == "adopt":
-        for ended in select.select(adopted, [], [], 0)[0]:
-            adopted.remove(ended)
+        for ended in select.select(list(adopted), [], [], 0)[0]:
+            del adopted[ended]
             os.close(ended)
-        adopted += filter(None, [_watch(request["pid"])])
+        pidfd = _watch(request["pid"])
+        if pidfd is not None:
+            adopted[pidfd] = request["pid"]
         return {}
     return {"states": {index: _state(process) for index, process in servers.items()}}
 
@@ -140,11 +147,39 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
     return {"exit_code": exit_code, "stopped": stopped}
 
 
-def _end(servers: Servers, adopted: list[int], folder: str) -> None:
+# An adopted process may be a user's command, which has started others: they are in its process
+# group. The command may have ended already, because its stdin has, and then its number may belong
+# to somebody else. So only processes of that group die that have our parent's name in their
+# environment. They may fork between the look and the kill, so it is done until nobody is found.
+def _end_groups(groups: frozenset[int], parent_pid: int) -> None:
+    mark = f"{_PARENT_VARIABLE}={parent_pid}".encode()
+    for _ in range(_LOOKS):
+        members = [process for process in Path("/proc").glob("[0-9]*") if _group(process) in groups]
+        alive = False
+        for process in members:
+            # it has ended, or is not ours to read
+            with contextlib.suppress(OSError):
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
+                    alive = True
+        if not alive:
+            return
+
+
+def _group(process: Path) -> int:
+    """The process group of a process in /proc; 0: it has ended."""
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[2])
+    except OSError:
+        return 0
+
+
+def _end(servers: Servers, adopted: Adopted, folder: str, parent_pid: int) -> None:
     for one in adopted:
         # it has ended
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(one, signal.SIGKILL)
+    _end_groups(frozenset(adopted.values()), parent_pid)
     alive = [process for process in servers.values() if process.poll() is None]
     for process in alive:
         try:

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from bench.errors import EnvironmentNotReadyError
-from bench.topology.guard_process import _state
+from bench.topology.child import Child, is_alive
+from bench.topology.fleet import wait_until
+from bench.topology.guard_process import _end_groups, _state
 from bench.topology.servants import Guard
 
 SLEEP = ["sleep", "600"]
@@ -132,6 +134,27 @@ def test_an_adopted_process_ends_with_the_servers_even_if_it_stands_still(guard:
         frozen.send_signal(signal.SIGSTOP)
         guard.close()
         assert frozen.wait(DEADLINE_S) == -signal.SIGKILL
+
+
+def test_what_an_adopted_command_has_started_ends_even_if_the_command_has_ended(
+    guard: Guard,
+) -> None:
+    with Child("a command", ["sh", "-c", "sleep 60 & echo $!; read line"]) as command:
+        pid = int(command.read_line(DEADLINE_S))
+        guard.adopt(command.process.pid)
+        command.leave()
+        command.process.wait(DEADLINE_S)
+        assert is_alive(pid)
+        guard.close()
+        wait_until(lambda: not is_alive(pid), DEADLINE_S, "it outlived the guard")
+
+
+def test_a_group_that_is_not_ours_is_left_alone(guard: Guard) -> None:
+    """Its number was given to somebody else's process, which does not name our parent."""
+    with subprocess.Popen(SLEEP, start_new_session=True, env={}) as stranger:
+        _end_groups(frozenset({stranger.pid}), os.getpid())
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 def test_a_server_started_by_a_thread_outlives_that_thread(tmp_path: Path) -> None:
