@@ -162,7 +162,7 @@ def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> In
     for _, pieces, _, _ in read_pieces(workdir):
         records = pieces[sound(pieces)]
         total.count(records)
-        counts += np.bincount(buckets_of(records["resource"]), minlength=BUCKETS)
+        counts += np.bincount(buckets_of(records.resource), minlength=BUCKETS)
     total.sums.add("buckets", dict(enumerate(counts.tolist())))
     (workdir / f"{FOLD}-{who[0]}-{who[1]}.json").write_bytes(msgspec.json.encode(total.sums.state))
     return counts

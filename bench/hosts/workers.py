@@ -79,7 +79,7 @@ def share_warning(judged_ratio: float) -> Iterator[str]:
 def leases_by_worker(records: Records) -> Counter[int]:
     """How many leases each worker was granted."""
     workers, counts = np.unique(
-        records["caller"][acquired(records)] // CALLERS_PER_WORKER, return_counts=True
+        records.caller[acquired(records)] // CALLERS_PER_WORKER, return_counts=True
     )
     return Counter(dict(zip(workers.tolist(), counts.tolist(), strict=True)))
 

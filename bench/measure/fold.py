@@ -112,7 +112,7 @@ class Fold:
         """Add all but the hand-offs of any operations."""
         window = self._window
         sums = self.sums
-        inside = records[self._window.holds(records["intended_ns"])]
+        inside = records[self._window.holds(records.intended_ns)]
         sums.add("totals", outcomes.count_acquires(records))
         sums.add("releases", outcomes.count_releases(records))
         sums.add("votes", outcomes.count_votes(inside))
@@ -121,22 +121,22 @@ class Fold:
         rounds = outcomes.attempts_of(inside)
         # This histogram counts rounds, not ns.
         sums.histograms["attempts"].add(rounds[outcomes.acquired(inside)])
-        leases_ns = records["ended_ns"][outcomes.acquired(records)]
+        leases_ns = records.ended_ns[outcomes.acquired(records)]
         inside_ns = leases_ns[window.holds(leases_ns)] - window.start_ns
         tenths = np.bincount(inside_ns * TENTHS // (window.span_ns or 1), minlength=TENTHS)
         sums.add("tenths", dict(enumerate(tenths.tolist())))
         latency.add_slices(sums, self._slices, self._instances, records)
         latency.add_waits(sums, records, inside)
         busy_ns = np.minimum(ends_ns(records), window.stop_ns) - np.maximum(
-            records["intended_ns"], window.start_ns
+            records.intended_ns, window.start_ns
         )
         more = {
             "records": len(records),
-            "returned": int(window.holds(records["ended_ns"]).sum()),
+            "returned": int(window.holds(records.ended_ns).sum()),
             "finished": int(window.holds(ends_ns(records)).sum()),
             "busy_ns": int(np.maximum(busy_ns, 0).sum()),
             "attempts": int(outcomes.attempts_of(records).sum()),
-            "releases": int((records["release_sent_ns"] > 0).sum()),
+            "releases": int((records.release_sent_ns > 0).sum()),
             "window_attempts": int(rounds.sum()),
         }
         sums.add("counts", more)

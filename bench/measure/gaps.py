@@ -108,7 +108,7 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
     touches = np.zeros(len(records), bool)
     for gap in gaps:
         until_ns = gap.ended_ns + (gap.ended_ns - gap.begun_ns)
-        touches |= (records["ended_ns"] >= gap.begun_ns) & (records["intended_ns"] <= until_ns)
+        touches |= (records.ended_ns >= gap.begun_ns) & (records.intended_ns <= until_ns)
     return touches
 
 
@@ -132,10 +132,10 @@ def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histo
                 if gap.lost_ns >= least_ms * MS
             ]
         )
-        next_one = np.searchsorted(spans[:, 1], records["intended_ns"])
+        next_one = np.searchsorted(spans[:, 1], records.intended_ns)
         begins_ns = np.append(spans[:, 0], NEVER_NS)[next_one]
-        classes[begins_ns <= records["ended_ns"]] = least_ms
-    took_ns = np.where(acquired(records), records["ended_ns"] - records["intended_ns"], HIGHEST_NS)
+        classes[begins_ns <= records.ended_ns] = least_ms
+    took_ns = np.where(acquired(records), records.ended_ns - records.intended_ns, HIGHEST_NS)
     by_class = {f"paused_{least_ms}": took_ns[classes == least_ms] for least_ms in PAUSES_MS}
     return {name: Histogram.of(values) for name, values in by_class.items() if len(values)}
 

@@ -26,6 +26,7 @@ from bench.measure.record import (
     TIMES,
     Records,
     ends_ns,
+    records_of,
     sound,
     words_of,
 )
@@ -59,9 +60,7 @@ class History:
         """
         records = self.records
         late = records if self.late is None else self.late
-        good = sound(records) & (
-            np.maximum(late["ended_ns"], late["release_replied_ns"]) <= until_ns
-        )
+        good = sound(records) & (np.maximum(late.ended_ns, late.release_replied_ns) <= until_ns)
         if good.all():
             return self
         bounds = [None if one is None else one[good] for one in (self.early, self.late)]
@@ -92,7 +91,7 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
     missing = 0
     clocks = read_clocks(workdir)
     for worker, records, cut, absent, bare in _read_pieces(workdir):
-        chosen = records if parts == 1 else records[records["resource"] % parts == part]
+        chosen = records if parts == 1 else records[records.resource % parts == part]
         pieces.append(placed(chosen, clocks.get(worker)))
         torn = torn + cut
         missing = missing + absent
@@ -100,7 +99,7 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
         unsealed[worker] += bare
     columns = 3 if clocks else 1
     likely, *bounds = (
-        np.concatenate([piece[which] for piece in pieces] or [np.empty(0, RECORD_DTYPE)])
+        records_of(np.concatenate([piece[which] for piece in pieces] or [records_of([])]))
         for which in range(columns)
     )
     lost = read_lost(workdir, clocks)
@@ -130,7 +129,7 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
         sealed = seals.read(workdir, seals.HISTORY, worker)
         for number, path in segments:
             base = base if number == expected else -1
-            raw = np.fromfile(path, dtype=RECORD_DTYPE)
+            raw = np.fromfile(path, RECORD_DTYPE).view(Records)
             first = base if base >= 0 else _first_slot(raw)
             whole = _whole(raw, first)
             broken, bare = seals.check(sealed, first, words_of(raw), whole, seals.VOTES)
@@ -147,20 +146,20 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
             expected = number + 1
     for worker, shares in _by_worker(workdir, "share").items():
         for _, path in shares:
-            raw = np.fromfile(path, dtype=RECORD_DTYPE)
-            good = np.diff(raw["sequence"], prepend=0) > 0
+            raw = np.fromfile(path, RECORD_DTYPE).view(Records)
+            good = np.diff(raw.sequence, prepend=0) > 0
             yield worker, raw[good], int((~good).sum()), 0, 0
 
 
 def _first_slot(raw: Records) -> int:
     """The slot of the first record of a file before which another is missing, as that record says
     it."""
-    return int(raw["sequence"][0]) - 1 if len(raw) else 0
+    return int(raw.sequence[0]) - 1 if len(raw) else 0
 
 
 def _whole(raw: Records, first: int) -> NDArray[np.bool_]:
     """Which records were written to their end: `sequence` comes last."""
-    return np.asarray(raw["sequence"] == first + 1 + np.arange(len(raw)))
+    return np.asarray(raw.sequence == first + 1 + np.arange(len(raw)))
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
@@ -170,7 +169,9 @@ def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Rec
         return records, records, records
     whole = words_of(records)
     versions = (np.hstack([times, whole[:, TIMES:]]) for times in clock.place(whole[:, :TIMES]))
-    likely, early, late = (version.view(RECORD_DTYPE).reshape(-1) for version in versions)
+    likely, early, late = (
+        records_of(version.view(RECORD_DTYPE).reshape(-1)) for version in versions
+    )
     return likely, early, late
 
 
@@ -209,7 +210,7 @@ class HistoryTail:
                     parts.append(settled)
                 if len(late):
                     break
-        return np.concatenate(parts) if len(parts) > 1 else (*parts, np.empty(0, RECORD_DTYPE))[0]
+        return records_of(np.concatenate(parts)) if len(parts) > 1 else (*parts, records_of([]))[0]
 
 
 # The file has its full length from the beginning, so its size does not tell how many records are
@@ -231,7 +232,7 @@ def _read_from(path: Path, record: int) -> Records:
         first = sequence(record)
         there = range(os.fstat(file.fileno()).st_size // RECORD_BYTES - record if first else 0)
         count = bisect_left(there, 1, key=lambda index: sequence(record + index) != first + index)
-        return np.fromfile(file, RECORD_DTYPE, count, offset=record * RECORD_BYTES)
+        return np.fromfile(file, RECORD_DTYPE, count, offset=record * RECORD_BYTES).view(Records)
 
 
 def _by_worker(

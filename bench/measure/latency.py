@@ -21,7 +21,7 @@ from bench.measure.clocks import Integers, timelines
 from bench.measure.facts import Window
 from bench.measure.histogram import Histogram, Sums
 from bench.measure.outcomes import ACQUIRE_OUTCOMES, acquired, attempts_of
-from bench.measure.record import OUTCOME_CODES, Records, extent_ns
+from bench.measure.record import ACQUIRED, OUTCOME_CODES, Records, extent_ns
 from bench.measure.section import Amount, Count, Section, Share, says
 
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
@@ -224,15 +224,15 @@ def durations(records: Records) -> dict[str, Integers]:
     intended, start, ended = (
         np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns")
     )
-    sent = records["release_sent_ns"][won]
-    replied = records["release_replied_ns"][won]
+    sent = records.release_sent_ns[won]
+    replied = records.release_replied_ns[won]
     return {
         "acquire": ended[won] - intended[won],
         "acquire_service": ended[won] - start[won],
         "acquire_failed": ended[~won] - intended[~won],
         "release": (replied - sent)[(sent > 0) & (replied > 0)],
         "hold": (sent - ended[won])[sent > 0],
-        "wait": records["attempt_ns"][won] - start[won],
+        "wait": records.attempt_ns[won] - start[won],
     }
 
 
@@ -243,12 +243,10 @@ def handoffs(records: Records, window: Window) -> Integers:
     Neighbouring grants of a resource are a hand-off when the earlier holder sent its release before
     the later grant, and somebody was waiting then: more acquires begun than returned."""
     times_ns = [np.empty(0, np.int64)]
-    for timeline, rows in timelines(records["resource"], extent_ns(records)):
+    for timeline, rows in timelines(records.resource, extent_ns(records)):
         part = records[rows]
         leases = np.flatnonzero(acquired(part))
-        ordered = leases[
-            np.argsort(timeline.keys(part["resource"][leases], part["ended_ns"][leases]))
-        ]
+        ordered = leases[np.argsort(timeline.keys(part.resource[leases], part.ended_ns[leases]))]
         resource, granted, sent = (
             part[name][ordered] for name in ("resource", "ended_ns", "release_sent_ns")
         )
@@ -256,8 +254,8 @@ def handoffs(records: Records, window: Window) -> Integers:
             (resource[:-1] == resource[1:]) & (sent[:-1] <= granted[1:]) & window.holds(sent[:-1])
         )
         at_release = timeline.keys(resource[:-1][pairs], sent[:-1][pairs])
-        begun = np.sort(timeline.keys(part["resource"], part["start_ns"]))
-        returned = np.sort(timeline.keys(part["resource"], part["ended_ns"]))
+        begun = np.sort(timeline.keys(part.resource, part.start_ns))
+        returned = np.sort(timeline.keys(part.resource, part.ended_ns))
         waiting = np.searchsorted(begun, at_release, "right") - np.searchsorted(
             returned, at_release, "right"
         )
@@ -289,11 +287,11 @@ def add_waits(sums: Sums, records: Records, inside: Records) -> None:
     """Add a part of the history, and of it what lies in the window, to sums that have the sections
     `WAITS`."""
     # Callers that got no lease are counted, too.
-    callers, which = np.unique(inside["caller"], return_inverse=True)
+    callers, which = np.unique(inside.caller, return_inverse=True)
     leases = np.bincount(which, acquired(inside), len(callers)).astype(int)
     sums.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
     if len(inside):
-        sums.longest_ns = max(sums.longest_ns, int((inside["ended_ns"] - inside["start_ns"]).max()))
+        sums.longest_ns = max(sums.longest_ns, int((inside.ended_ns - inside.start_ns).max()))
     sums.add("waits", {"retries": int(np.maximum(attempts_of(records) - 1, 0).sum())})
 
 
@@ -415,16 +413,16 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
             dict(enumerate(np.bincount(places, weights, slices.total).astype(int).tolist())),
         )
 
-    granted = slices.indices(records["ended_ns"][acquired(records)])
+    granted = slices.indices(records.ended_ns[acquired(records)])
     add("granted", granted[(granted >= 0) & (granted < slices.total)])
-    place = slices.indices(records["intended_ns"])
+    place = slices.indices(records.intended_ns)
     in_window = np.flatnonzero((place >= 0) & (place < slices.total))
     place = place[in_window]
-    codes = records["outcome"][in_window] & 0xFF
+    codes = records.outcome[in_window] & 0xFF
     for name in ACQUIRE_OUTCOMES:
         add(name, place[codes == OUTCOME_CODES[name]])
     add("split_votes", place, outcomes.split_votes_of(records)[in_window])
-    won = codes == OUTCOME_CODES["acquired"]
+    won = codes == ACQUIRED
     leases = in_window[won]
     place = place[won]
     votes, undecided = (
@@ -432,7 +430,7 @@ def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> 
     )
     for number, name in enumerate(margin_names(instances)):
         add(name, place[(undecided == 0) & (votes == number)])
-    took = records["ended_ns"][leases] - records["intended_ns"][leases]
+    took = records.ended_ns[leases] - records.intended_ns[leases]
     order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place, minlength=slices.total))[:-1]
     for number, part in enumerate(np.split(took[order], ends)):

@@ -11,7 +11,7 @@ from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from bench.measure.clocks import Integers
-from bench.measure.record import OUTCOME_CODES, Records
+from bench.measure.record import ACQUIRED, OUTCOME_CODES, Records
 from bench.measure.section import Count, Section, Share, says
 
 ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
@@ -87,17 +87,17 @@ class SplitVotes(Section, frozen=True, kw_only=True):
 
 def acquired(records: Records) -> NDArray[np.bool_]:
     """Which operations got the lock."""
-    return np.asarray((records["outcome"] & 0xFF) == OUTCOME_CODES["acquired"])
+    return np.asarray(records.acquire_code == ACQUIRED)
 
 
 def count_acquires(records: Records) -> Counts:
     """Acquires by outcome."""
-    return _count(records["outcome"], ACQUIRE_OUTCOMES)
+    return _count(records.outcome, ACQUIRE_OUTCOMES)
 
 
 def count_releases(records: Records) -> Counts:
     """Releases by outcome; an operation without release is in none of them."""
-    return _count(records["outcome"] >> 8, RELEASE_OUTCOMES)
+    return _count(records.outcome >> 8, RELEASE_OUTCOMES)
 
 
 def _count(codes: NDArray[np.int64], names: tuple[str, ...]) -> Counts:
@@ -112,14 +112,14 @@ def count_votes(records: Records) -> Counts:
 
 def votes_of(records: Records, kind: str) -> Integers:
     """How many votes of one of the `KINDS` each operation got."""
-    return np.asarray((records["votes"] >> (8 * KINDS.index(kind))) & 0xFF)
+    return np.asarray((records.votes >> (8 * KINDS.index(kind))) & 0xFF)
 
 
 def attempts_of(records: Records) -> Integers:
     """Rounds each operation took."""
-    return np.asarray(records["attempts"] & 0xFFFF_FFFF)
+    return np.asarray(records.attempts & 0xFFFF_FFFF)
 
 
 def split_votes_of(records: Records) -> Integers:
     """How many of those rounds ended as split votes."""
-    return np.asarray(records["attempts"] >> 32)
+    return np.asarray(records.attempts >> 32)

@@ -7,10 +7,10 @@ true.
   own (begun.py).
 """
 
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bench.measure.clocks import Integers
 from bench.measure.section import Section, says
@@ -83,13 +83,74 @@ OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES
 CALLERS_PER_WORKER = 100_000
 # So many fields at the beginning are times.
 TIMES = 9
-# A one-dimensional structured array of RECORD_DTYPE.
-Records = NDArray[Any]
+
+
+class Column:
+    """A field of `Records` as an attribute, so that an editor and mypy know its name."""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, records: "Records", _owner: type) -> Integers:
+        return np.asarray(records[self._name])
+
+
+class Records(NDArray[np.void]):
+    """Records in a row: a one-dimensional array of RECORD_DTYPE. Each field is an attribute."""
+
+    intended_ns = Column()
+    start_ns = Column()
+    attempt_ns = Column()
+    granted_ns = Column()
+    valid_until_ns = Column()
+    work_end_ns = Column()
+    release_sent_ns = Column()
+    release_replied_ns = Column()
+    ended_ns = Column()
+    resource = Column()
+    caller = Column()
+    outcome = Column()
+    votes = Column()
+    attempts = Column()
+    owner = Column()
+    sequence = Column()
+
+    @property
+    def acquire_code(self) -> Integers:
+        """How each acquire ended: the index of its outcome in `OUTCOMES`."""
+        return self.outcome & 0xFF
+
+    @property
+    def release_code(self) -> Integers:
+        """How each release ended, 0 if there was none."""
+        return self.outcome >> 8 & 0xFF
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def __getitem__(self, name: str) -> Integers: ...
+
+        @overload
+        def __getitem__(self, row: int) -> np.void: ...
+
+        @overload
+        def __getitem__(self, rows: Integers | NDArray[np.bool_] | slice) -> Self: ...
+
+        def __getitem__(self, key: object) -> object: ...
+
+
+def records_of(rows: ArrayLike) -> Records:
+    """Records from rows of RECORD_DTYPE, or from a list of tuples of their fields."""
+    return np.asarray(rows, RECORD_DTYPE).view(Records)
+
 
 NEVER_NS = 1 << 62
 
 
 ACQUIRED = OUTCOME_CODES["acquired"]
+CONTENDED = OUTCOME_CODES["contended"]
+RELEASED = OUTCOME_CODES["released"]
+GONE = OUTCOME_CODES["gone"]
 _DENIED = [OUTCOME_CODES[name] for name in ("contended", "split_vote", "unreachable", "too_late")]
 _GIVEN_BACK = [OUTCOME_CODES[name] for name in ("none", "released", "gone", "unreachable")]
 
@@ -104,11 +165,11 @@ def sound(records: Records) -> NDArray[np.bool_]:
     start, attempt, granted, ended = (
         records[f"{name}_ns"] for name in ("start", "attempt", "granted", "ended")
     )
-    sent = records["release_sent_ns"]
-    replied = records["release_replied_ns"]
-    until = records["valid_until_ns"]
-    code = records["outcome"] & 0xFF
-    released = records["outcome"] >> 8
+    sent = records.release_sent_ns
+    replied = records.release_replied_ns
+    until = records.valid_until_ns
+    code = records.acquire_code
+    released = records.outcome >> 8
     won = code == ACQUIRED
     attempt_fits = (attempt == 0) | (
         (start <= attempt) & (attempt <= np.where(won, granted, ended))
@@ -121,22 +182,22 @@ def sound(records: Records) -> NDArray[np.bool_]:
     believable = (
         attempt_fits
         & np.isin(released, _GIVEN_BACK)
-        & (records["resource"] >= 0)
-        & (records["caller"] >= 0)
+        & (records.resource >= 0)
+        & (records.caller >= 0)
     )
     believable &= (
-        (records["attempts"] >= 0)
-        & (records["intended_ns"] <= start)
+        (records.attempts >= 0)
+        & (records.intended_ns <= start)
         & (start <= ended)
         & (until < NEVER_NS)
     )
-    believable &= (records["intended_ns"] >= 0) & (np.maximum(ended, replied) < NEVER_NS)
+    believable &= (records.intended_ns >= 0) & (np.maximum(ended, replied) < NEVER_NS)
     return np.asarray(believable & np.where(won, of_lease, of_denial))
 
 
 def ends_ns(records: Records) -> Integers:
     """When each operation was over: its release returned, or its acquire if it released nothing."""
-    return np.asarray(np.maximum(records["ended_ns"], records["release_replied_ns"]))
+    return np.asarray(np.maximum(records.ended_ns, records.release_replied_ns))
 
 
 def words_of(records: Records) -> Integers:

@@ -17,7 +17,7 @@ from librt.strings import BytesWriter, write_i64_le
 from mypy_extensions import i64
 
 from bench.errors import EnvironmentNotReadyError, writing
-from bench.measure.record import RECORD_DTYPE, RECORD_FIELDS, Records
+from bench.measure.record import RECORD_DTYPE, RECORD_FIELDS, Records, records_of
 from bench.measure.seals import BLOCK, HISTORY, VOTES, Seals
 
 RECORD_BYTES: Final = 8 * len(RECORD_FIELDS)
@@ -152,10 +152,10 @@ class Recorder:
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:
-            return np.empty(0, RECORD_DTYPE)
+            return records_of([])
         return np.fromfile(
             self._path(base), RECORD_DTYPE, stop - slot, offset=(slot - base) * RECORD_BYTES
-        )
+        ).view(Records)
 
     def close(self) -> None:
         """Unmap, and shorten the last file to what was written."""

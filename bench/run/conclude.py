@@ -274,10 +274,10 @@ def _judge(
             records = history.believed(context.until_ns).records
             (total.add_handoffs if counts.folds else total.add)(records)
             holders.add(records, oracle.violated_resources)
-            used.update(np.unique(records["resource"]).tolist())
+            used.update(np.unique(records.resource).tolist())
             leases += leases_by_worker(records)
             away += _touched(records, window, gaps)
-            intended = records[window.holds(records["intended_ns"])]
+            intended = records[window.holds(records.intended_ns)]
             for name, histogram in pause_histograms(intended, pauses).items():
                 paused.setdefault(name, Histogram()).merge(histogram)
     except Exception as error:  # noqa: BLE001 - whatever it is, what was certain before stays so
@@ -309,7 +309,7 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
     """How many acquires of the window touched a gap, and how many of them failed."""
     if not gaps:
         return Counter()
-    inside = records[window.holds(records["intended_ns"])]
+    inside = records[window.holds(records.intended_ns)]
     near = touched(inside, gaps)
     return Counter(operations=int(near.sum()), failures=int((near & ~acquired(inside)).sum()))
 

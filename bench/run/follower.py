@@ -115,11 +115,11 @@ class Follower:
         records = new[sound(new)]
         interval_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-9)
         self._looked_ns = now_ns
-        codes = records["outcome"] & 0xFF
+        codes = records.acquire_code
         granted = acquired(records)
         self._counts += np.bincount(codes, minlength=len(OUTCOMES))[: len(OUTCOMES)]
         leases = int(granted.sum())
-        took_ns = records["ended_ns"][granted] - records["intended_ns"][granted]
+        took_ns = records.ended_ns[granted] - records.intended_ns[granted]
         latency = Latency.of(Histogram.of(np.maximum(took_ns, 0)))
         # Records of workers on other hosts come when those workers have ended.
         far = any(note.host for note in notes)

@@ -33,7 +33,15 @@ from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.history import History
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.measure.record import (
+    ACQUIRED,
+    CONTENDED,
+    GONE,
+    OUTCOME_CODES,
+    RELEASED,
+    Records,
+    records_of,
+)
 from bench.measure.run_result import Measured, SafetyReport
 from bench.measure.verdict import TESTED_LEAST
 from bench.run.own_process import Link, answer, forked
@@ -84,10 +92,6 @@ _NO_KEY = frozenset(
         "wait",
     )
 )
-_ACQUIRED = OUTCOME_CODES["acquired"]
-_RELEASED = OUTCOME_CODES["released"]
-_GONE = OUTCOME_CODES["gone"]
-_REFUSED = OUTCOME_CODES["contended"]
 _BROKEN = OUTCOME_CODES["unreachable"]
 _Rows = list[tuple[int, ...]]
 
@@ -204,7 +208,7 @@ def measure_own_lock(
         )
     commands = commands_between(before, info_snapshot(urls)) if urls else None
     measured = _judged(
-        np.concatenate([part.records for part in parts]), load, window, commands, lone
+        records_of(np.concatenate([part.records for part in parts])), load, window, commands, lone
     )
     operations = sum(len(part.records) for part in parts)
     return OwnRun(
@@ -251,7 +255,7 @@ def _run_callers(lock: OwnLock, load: OwnLoad, share: range, window: Window) -> 
     for caller in callers:
         errors.add(caller.errors)
         rows += caller.rows
-    return ShareOfLoad(np.array(rows, RECORD_DTYPE), errors, stuck)
+    return ShareOfLoad(records_of(rows), errors, stuck)
 
 
 def _patience_s(load: OwnLoad) -> float:
@@ -296,14 +300,14 @@ class _LoadCaller:
                     left = now()
                 stage = "leaving"
             ended = now()
-            outcome = _ACQUIRED | _RELEASED << 8
+            outcome = ACQUIRED | RELEASED << 8
         except BaseException as error:  # noqa: BLE001 - whatever the lock raises is a figure here
             ended = now()
             is_refusal = not granted and isinstance(error, load.refused)
             if granted:
-                outcome = _ACQUIRED | _GONE << 8
+                outcome = ACQUIRED | GONE << 8
             elif is_refusal:
-                outcome = _REFUSED
+                outcome = CONTENDED
             else:
                 outcome = _BROKEN
             if not is_refusal:
@@ -370,17 +374,17 @@ def _asked(records: Records, load: OwnLoad) -> Integers:
     """The middle of each lease while which somebody else was entering: resource, time (ns). With
     several processes it must have been somebody of another process."""
     several = len(load.shares) > 1
-    process = np.searchsorted([share.stop for share in load.shares], records["caller"], "right")
-    held = (records["granted_ns"] > 0) & (records["release_sent_ns"] > records["granted_ns"])
+    process = np.searchsorted([share.stop for share in load.shares], records.caller, "right")
+    held = (records.granted_ns > 0) & (records.release_sent_ns > records.granted_ns)
     rows = [np.empty((0, 2), np.int64)]
-    for resource in np.unique(records["resource"][held]):
-        of_resource = records["resource"] == resource
+    for resource in np.unique(records.resource[held]):
+        of_resource = records.resource == resource
         for own in np.unique(process[of_resource & held]):
             leases = records[of_resource & held & (process == own)]
             others = records[of_resource & (process != own)] if several else records[of_resource]
-            middle = (leases["granted_ns"] + leases["release_sent_ns"]) // 2
-            begun = np.searchsorted(np.sort(others["start_ns"]), middle, "right")
-            ended = np.searchsorted(np.sort(others["ended_ns"]), middle, "left")
+            middle = (leases.granted_ns + leases.release_sent_ns) // 2
+            begun = np.searchsorted(np.sort(others.start_ns), middle, "right")
+            ended = np.searchsorted(np.sort(others.ended_ns), middle, "left")
             middle = middle[begun > ended]
             rows.append(np.stack([np.full(len(middle), resource), middle], axis=1))
     return np.concatenate(rows)
@@ -410,12 +414,10 @@ def most_at_once(records: Records) -> int:
     """How many callers held one resource at the same time, at most; 0 or 1 if none did beside
     another."""
     most = 0
-    held = records[
-        (records["granted_ns"] > 0) & (records["release_sent_ns"] > records["granted_ns"])
-    ]
-    for resource in np.unique(held["resource"]):
-        leases = held[held["resource"] == resource]
-        times = np.concatenate([leases["granted_ns"], leases["release_sent_ns"]])
+    held = records[(records.granted_ns > 0) & (records.release_sent_ns > records.granted_ns)]
+    for resource in np.unique(held.resource):
+        leases = held[held.resource == resource]
+        times = np.concatenate([leases.granted_ns, leases.release_sent_ns])
         change = np.repeat([1, -1], len(leases))
         # who leaves at the time of a grant has left
         order = np.lexsort((change, times))
@@ -427,7 +429,7 @@ def _faults_within(records: Records, load: OwnLoad) -> int:
     """How many leases overlapped another of their own process."""
     faults = 0
     for share in load.shares:
-        own = (records["caller"] >= share.start) & (records["caller"] < share.stop)
+        own = (records.caller >= share.start) & (records.caller < share.stop)
         oracle = Judge(int(load.ttl_s * 1000))
         oracle.add(History(records[own], 0, 0))
         faults += oracle.report().service_faults

@@ -39,19 +39,19 @@ class Holders:
     def add(self, records: Records, violated: Collection[int] = ()) -> None:
         """Add all operations of some resources; `violated`: resources on which something was
         found."""
-        resources, counts = np.unique(records["resource"][acquired(records)], return_counts=True)
+        resources, counts = np.unique(records.resource[acquired(records)], return_counts=True)
         hottest = resources[np.argsort(-counts, kind="stable")][:MOST_RESOURCES].tolist()
         for resource in dict.fromkeys([*sorted(violated), *hottest]):
-            chosen = records[records["resource"] == resource]
+            chosen = records[records.resource == resource]
             if len(chosen):
                 self._held.append((resource, self._table(chosen)))
         self._held.sort(key=lambda held: (_first_fault(held[1]), -len(held[1])))
         del self._held[MOST_RESOURCES:]
-        due = records[acquired(records) & (records["intended_ns"] >= self._window.start_ns)]
+        due = records[acquired(records) & (records.intended_ns >= self._window.start_ns)]
         if len(due):
-            took = due["ended_ns"] - due["intended_ns"]
+            took = due.ended_ns - due.intended_ns
             self._slowest = max(
-                self._slowest, (int(took.max()), int(due["intended_ns"][took.argmax()]))
+                self._slowest, (int(took.max()), int(due.intended_ns[took.argmax()]))
             )
 
     def section(self) -> tuple[Holder, ...]:
@@ -82,7 +82,7 @@ class Holders:
 
     def _table(self, records: Records) -> Table:
         # With one resource and no offset the keys of the timeline are times.
-        leases = order_leases(Operations.of(records), Timeline(int(records["resource"][0]), 0, 0))
+        leases = order_leases(Operations.of(records), Timeline(int(records.resource[0]), 0, 0))
         work_end = leases.own("work_end_ns")
         # Without recorded work the end of the lease stands for the end of the work.
         work_end = np.where(work_end > 0, work_end, leases.end)

@@ -20,13 +20,15 @@ from bench.measure.clocks import Integers, Who, timelines
 from bench.measure.history import History
 from bench.measure.outcomes import acquired
 from bench.measure.record import (
+    GONE,
     NEVER_NS,
-    OUTCOME_CODES,
     RECORD_DTYPE,
+    RELEASED,
     OperationFacts,
     Records,
     ends_ns,
     extent_ns,
+    records_of,
 )
 from bench.measure.run_result import (
     EXAMPLES_PER_KIND,
@@ -81,13 +83,37 @@ class Circumstances:
     misreports: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class Evidence:
+    """What a judge has counted in the history so far."""
+
+    operations: int = 0
+    torn: int = 0
+    # files
+    missing: int = 0
+    # valid leases that cannot be placed on one clock
+    lost: int = 0
+    contested: int = 0
+    tested: int = 0
+    # leases that were held for a time
+    held: int = 0
+    # releases by their outcome
+    gone: int = 0
+    released: int = 0
+    # attempts that asked a server, as the recipe says
+    asked: int = 0
+    # violations without a known cause
+    unexplained: int = 0
+
+
 class Judge:
     """Judges a history part by part. `ttl_ms`: the longest TTL that was asked for."""
 
     def __init__(self, ttl_ms: int, circumstances: Circumstances | None = None) -> None:
         self._ttl_ms = ttl_ms
         self._circumstances = circumstances or Circumstances()
-        self._counts: Counter[str] = Counter()
+        self._evidence = Evidence()
+        self._broken: Counter[str] = Counter()
         self._examples: list[Example] = []
         self._failure: str | None = None
 
@@ -100,11 +126,10 @@ class Judge:
             history = history.believed(self._circumstances.until_ns)
             records = history.records
             operations = Operations.of(history.records, history.early, history.late)
-            self._counts["operations"] += len(records)
-            self._counts["torn"] += history.torn
-            self._counts["missing"] += history.missing_segments
-            self._counts["acquired"] += int(acquired(records).sum())
-            self._counts["lost"] += int(operations.lost.sum())
+            self._evidence.operations += len(records)
+            self._evidence.torn += history.torn
+            self._evidence.missing += history.missing_segments
+            self._evidence.lost += int(operations.lost.sum())
             self._count_claims(records, len(history.lost))
             attempts = _asked(operations, history.lost)
             first = extent_ns(operations.early)[0]
@@ -113,7 +138,7 @@ class Judge:
             last += rules.CLEANUP_NS + self._ttl_ms * 1_000_000
             extent = int(attempts[1].min(initial=first)), int(attempts[2].max(initial=last))
             for timeline, chosen in timelines(
-                np.concatenate([records["resource"], attempts[0]]), extent
+                np.concatenate([records.resource, attempts[0]]), extent
             ):
                 rows, sent = (
                     (chosen, chosen)
@@ -123,11 +148,11 @@ class Judge:
                 part = operations[rows]
                 leases = rules.order_leases(part, timeline)
                 resources, *bounds = attempts[:, sent]
-                self._counts["contested"] += rules.contested(leases)
-                self._counts["tested"] += rules.tested(
+                self._evidence.contested += rules.contested(leases)
+                self._evidence.tested += rules.tested(
                     leases, *(timeline.keys(resources, bound) for bound in bounds)
                 )
-                self._counts["held"] += int((leases.end > leases.returned).sum())
+                self._evidence.held += int((leases.end > leases.returned).sum())
                 for kind, broken in rules.broken_rules(leases, self._circumstances.gaps_ns):
                     self._note(kind, part.own, *broken)
                 self._note(
@@ -147,14 +172,14 @@ class Judge:
         """Take over what was seen while the run lasted, where this judge has failed."""
         if self._failure:
             for kind in VIOLATIONS:
-                self._counts[kind] = max(self._counts[kind], counts.get(kind, 0))
+                self._broken[kind] = max(self._broken[kind], counts.get(kind, 0))
 
     def _count_claims(self, records: Records, lost: int) -> None:
         """How often the recipe says that it has asked a server, at the least."""
-        released = (records["outcome"] >> 8) & 0xFF
-        self._counts["gone"] += int((released == OUTCOME_CODES["gone"]).sum())
-        self._counts["released"] += int((released == OUTCOME_CODES["released"]).sum())
-        self._counts["asked"] += int((records["attempt_ns"] > 0).sum()) + lost
+        released = records.release_code
+        self._evidence.gone += int((released == GONE).sum())
+        self._evidence.released += int((released == RELEASED).sum())
+        self._evidence.asked += int((records.attempt_ns > 0).sum()) + lost
 
     @property
     def violated_resources(self) -> frozenset[int]:
@@ -166,23 +191,24 @@ class Judge:
 
     def report(self) -> SafetyReport:
         """The verdict over all parts."""
-        counts = self._counts
+        evidence = self._evidence
+        broken = self._broken
         commands = self._circumstances.commands
-        claims = counts["asked"] + (counts["released"] if self._circumstances.releases_ask else 0)
+        claims = evidence.asked + (evidence.released if self._circumstances.releases_ask else 0)
         unasked = commands is not None and commands < max(claims, self._circumstances.leases)
-        tested = 0 if unasked else counts["tested"]
+        tested = 0 if unasked else evidence.tested
         verdict, reason = self._verdict("; ".join(self._unknown()), tested, unasked=unasked)
         return SafetyReport(
             verdict=verdict,
             reason=reason,
-            violations=counts["service_fault"],
-            service_faults=counts["service_fault"],
-            client_overstays=counts["client_overstay"],
-            granted_invalid=counts["granted_invalid"],
-            foreign_deletes=counts["foreign_delete"],
-            spurious_refusals=counts["spurious_refusal"],
-            unexplained=counts["unexplained"],
-            contested_leases=counts["contested"],
+            violations=broken["service_fault"],
+            service_faults=broken["service_fault"],
+            client_overstays=broken["client_overstay"],
+            granted_invalid=broken["granted_invalid"],
+            foreign_deletes=broken["foreign_delete"],
+            spurious_refusals=broken["spurious_refusal"],
+            unexplained=evidence.unexplained,
+            contested_leases=evidence.contested,
             misreports=self._circumstances.misreports,
             tested_leases=tested,
             upper_bound_95=3 / tested if verdict == "SAFE" else None,
@@ -191,22 +217,22 @@ class Judge:
 
     def _unknown(self) -> Iterator[str]:
         """Why nothing can be called safe."""
-        counts = self._counts
+        evidence = self._evidence
         if self._failure:
             yield self._failure
         yield from self._circumstances.missing
         yield from self._circumstances.misreports
-        if counts["gone"] and not counts["released"]:
+        if evidence.gone and not evidence.released:
             yield (
-                f"all {counts['gone']:,} releases said GONE, so nothing shows that a lock "
+                f"all {evidence.gone:,} releases said GONE, so nothing shows that a lock "
                 "was ever held"
             )
-        if not counts["operations"]:
+        if not evidence.operations:
             yield "no operation was recorded"
-        if counts["torn"] or counts["missing"]:
+        if evidence.torn or evidence.missing:
             yield (
-                f"the history is incomplete: {counts['torn']:,} torn records, "
-                f"{counts['missing']} missing files; the "
+                f"the history is incomplete: {evidence.torn:,} torn records, "
+                f"{evidence.missing} missing files; the "
                 "memory or the disk of this machine has lost or changed them"
             )
         if step := clock_step_ns(self._circumstances.clock):
@@ -214,23 +240,23 @@ class Judge:
                 f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers "
                 "expire keys by it"
             )
-        if counts["lost"]:
-            yield f"{counts['lost']:,} leases cannot be placed, as their host's clock stepped"
+        if evidence.lost:
+            yield f"{evidence.lost:,} leases cannot be placed, as their host's clock stepped"
 
     def _verdict(
         self, unknown: str, tested: int, *, unasked: bool
     ) -> tuple[SafetyWord, str | None]:
         violations = [
-            f"{self._counts[kind]} × {kind.replace('_', ' ')}"
+            f"{self._broken[kind]} × {kind.replace('_', ' ')}"
             for kind in VIOLATIONS
-            if self._counts[kind]
+            if self._broken[kind]
         ]
         if violations:
             return "VIOLATED", ", ".join(violations) + (f"; besides, {unknown}" if unknown else "")
         if unknown:
             return "UNKNOWN", unknown
         if tested < TESTED_LEAST:
-            return "NOT TESTED", not_tested(self._counts["held"], tested, unasked=unasked)
+            return "NOT TESTED", not_tested(self._evidence.held, tested, unasked=unasked)
         return "SAFE", None
 
     def _note(self, kind: BrokenRule, records: Records, *rows: Integers) -> None:
@@ -244,8 +270,8 @@ class Judge:
         causes: list[str | None] = [None] * count
         if kind in VIOLATIONS:
             causes = [blame(at, self._ttl_ms, self._circumstances) for at in at_ns.tolist()]
-            self._counts["unexplained"] += causes.count("unexplained")
-        self._counts[kind] += count
+            self._evidence.unexplained += causes.count("unexplained")
+        self._broken[kind] += count
         examples = [one for one in self._examples if one.kind == kind]
         for position in np.argsort(at_ns, kind="stable")[:EXAMPLES_PER_KIND].tolist():
             involved = tuple(OperationFacts.of(records[int(row[position])]) for row in rows)
@@ -275,8 +301,8 @@ def _asked(operations: Operations, lost: Integers) -> Integers:
     the latest."""
     early = operations.early
     late = operations.late
-    ended = np.stack([early["resource"], early["attempt_ns"], late["attempt_ns"]])
-    return np.hstack([ended[:, operations.own["attempt_ns"] > 0], lost.T[[0, 1, -1]]])
+    ended = np.stack([early.resource, early.attempt_ns, late.attempt_ns])
+    return np.hstack([ended[:, operations.own.attempt_ns > 0], lost.T[[0, 1, -1]]])
 
 
 def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:
@@ -385,7 +411,7 @@ class LiveJudge:
 
     def __init__(self, ttl_ms: float) -> None:
         self._ttl_ns = int(ttl_ms * 1_000_000)
-        self._kept: Records = np.empty(0, RECORD_DTYPE)
+        self._kept = records_of([])
         # The judge takes one of so many resources.
         self._every = 1
         self.verdict = LiveVerdict()
@@ -402,9 +428,8 @@ class LiveJudge:
                 fresh = self._some(records if granted.all() else records[granted])
                 # Joined as int64: NumPy joins structured arrays field by field, which takes four
                 # times as long.
-                both = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")]).view(
-                    RECORD_DTYPE
-                )
+                rows = np.concatenate([self._kept.view("<i8"), fresh.view("<i8")])
+                both = records_of(rows.view(RECORD_DTYPE))
                 # The new leases are judged together with the kept ones, because a new lease may
                 # overlap an old one. Pairs of kept leases were counted in an earlier look, so their
                 # number is subtracted again.
@@ -431,18 +456,18 @@ class LiveJudge:
     # never single leases: two leases of one resource must stay together, or their overlap would be
     # missed.
     def _some(self, leases: Records) -> Records:
-        part = leases[leases["resource"] % self._every == 0] if self._every > 1 else leases
+        part = leases[leases.resource % self._every == 0] if self._every > 1 else leases
         while (
             len(part) > MOST_FRESH
-            and part["resource"].max() + self._every >= 2 * self._every * FEWEST_RESOURCES
+            and part.resource.max() + self._every >= 2 * self._every * FEWEST_RESOURCES
         ):
-            half = part[part["resource"] % (2 * self._every) == 0]
+            half = part[part.resource % (2 * self._every) == 0]
             if len(half) < MOST_FRESH // 4:
                 # Nearly all leases are of the other resources, so the judge would see nothing.
                 break
             self._every *= 2
             part = half
-            self._kept = self._kept[self._kept["resource"] % self._every == 0]
+            self._kept = self._kept[self._kept.resource % self._every == 0]
         return part
 
     def _keep(self, records: Records) -> None:
@@ -458,7 +483,7 @@ class LiveJudge:
 def _count(records: Records) -> Counter[str]:
     """How often each rule is broken among these leases."""
     counts: Counter[str] = Counter()
-    for timeline, rows in timelines(records["resource"], extent_ns(records)):
+    for timeline, rows in timelines(records.resource, extent_ns(records)):
         for kind, broken in rules.broken_rules(
             rules.order_leases(Operations.of(records[rows]), timeline)
         ):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bench.measure.clocks import LOST_NS, Integers, Timeline
 from bench.measure.outcomes import acquired, attempts_of, votes_of
-from bench.measure.record import LATE_VOTES, OUTCOME_CODES, Records, ends_ns
+from bench.measure.record import CONTENDED, GONE, LATE_VOTES, RELEASED, Records, ends_ns
 from bench.measure.run_result import BrokenRule
 
 # The releases after a lost round may take so long to arrive.
@@ -61,9 +61,9 @@ class Operations:
         names = ["granted_ns", "release_sent_ns"]
         own = self.own
         ends = np.where(
-            own["release_sent_ns"] > 0,
+            own.release_sent_ns > 0,
             0,
-            self.late["valid_until_ns"] - self.early["valid_until_ns"],
+            self.late.valid_until_ns - self.early.valid_until_ns,
         )
         width = np.max([ends, *(self.late[name] - self.early[name] for name in names)], axis=0)
         return np.asarray(acquired(own) & (width >= LOST_NS))
@@ -71,7 +71,7 @@ class Operations:
     @property
     def spread_ns(self) -> int:
         """The widest bound on a grant that can be placed."""
-        width = self.late["granted_ns"] - self.early["granted_ns"]
+        width = self.late.granted_ns - self.early.granted_ns
         return int(width[width < LOST_NS].max(initial=0))
 
 
@@ -97,24 +97,24 @@ class Leases:
         """The keys of a time of the chosen ones; `times`: the operations at the earliest, or at the
         latest."""
         rows = self.row[chosen]
-        return self.timeline.keys(times["resource"][rows], times[name][rows])
+        return self.timeline.keys(times.resource[rows], times[name][rows])
 
 
 def order_leases(operations: Operations, timeline: Timeline) -> Leases:
     """The valid leases among `operations`."""
     records = operations.own
     early = operations.early
-    row = np.flatnonzero(acquired(records) & (records["granted_ns"] < records["valid_until_ns"]))
+    row = np.flatnonzero(acquired(records) & (records.granted_ns < records.valid_until_ns))
     resource, sent, valid_until = (
         early[name][row] for name in ("resource", "release_sent_ns", "valid_until_ns")
     )
     end = timeline.keys(resource, np.where(sent != 0, np.minimum(valid_until, sent), valid_until))
-    granted = timeline.keys(resource, operations.late["granted_ns"][row])
+    granted = timeline.keys(resource, operations.late.granted_ns[row])
     order = np.argsort(granted)
     if (np.diff(granted[order]) == 0).any():
         # Grants at the same time are ordered by their ends. That sort takes four times as long.
         order = np.lexsort((end, granted))
-    returned = timeline.keys(resource, operations.late["ended_ns"][row])
+    returned = timeline.keys(resource, operations.late.ended_ns[row])
     return Leases(
         operations,
         timeline,
@@ -130,13 +130,13 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
     """Until when each operation may have kept a quorum of keys, generously: after a confirmed
     release, or a single lost round in which every instance answered, until its clean-up has
     arrived; else a key may live on for a whole TTL."""
-    released = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES["released"]
+    released = records.release_code == RELEASED
     # A key that was set late is cleaned up late, so such a round is not sure.
-    late = (records["votes"] & LATE_VOTES) != 0
+    late = (records.votes & LATE_VOTES) != 0
     unsure = late | (votes_of(records, "silent") + votes_of(records, "undecided") > 0)
     answered = ~acquired(records) & (attempts_of(records) <= 1) & ~unsure
     lasting = np.where(released | answered, 0, ttl_ms * 1_000_000)
-    held_until = np.where(acquired(records) & ~released, records["valid_until_ns"], 0)
+    held_until = np.where(acquired(records) & ~released, records.valid_until_ns, 0)
     return np.asarray(np.maximum(ends_ns(records), held_until) + lasting + CLEANUP_NS)
 
 
@@ -161,10 +161,10 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
     `BRIEF_NS`, it counts if more than one lease in a hundred was so.
     """
     won = acquired(own)
-    granted = own["granted_ns"]
-    returned = own["ended_ns"]
-    over = won & (granted >= own["valid_until_ns"])
-    late = won & ~over & (returned >= own["valid_until_ns"])
+    granted = own.granted_ns
+    returned = own.ended_ns
+    over = won & (granted >= own.valid_until_ns)
+    late = won & ~over & (returned >= own.valid_until_ns)
     if late.any():
         for begun, ended in gaps_ns or ():
             late &= (returned < begun) | (granted > ended)
@@ -229,7 +229,7 @@ def foreign_deletes(leases: Leases) -> Pairs:
     early = leases.operations.early
     late = leases.operations.late
     outcome = leases.own("outcome") >> 8 & 0xFF
-    released = outcome == OUTCOME_CODES["released"]
+    released = outcome == RELEASED
     after = np.flatnonzero(
         released & (leases.own("release_sent_ns") > 0) & (leases.own("release_replied_ns") > 0)
     )
@@ -241,7 +241,7 @@ def foreign_deletes(leases: Leases) -> Pairs:
         (holder >= 0) & _granted_after(leases, holder, after) & (leases.end[holder] >= replied)
     )
 
-    victim = np.flatnonzero(outcome[1:] == OUTCOME_CODES["gone"]) + 1
+    victim = np.flatnonzero(outcome[1:] == GONE) + 1
     told_ns = leases.own("release_replied_ns", victim)
     victim = victim[(told_ns > 0) & (told_ns < leases.own("valid_until_ns", victim))]
     before = victim - 1
@@ -250,10 +250,7 @@ def foreign_deletes(leases: Leases) -> Pairs:
         & _granted_after(leases, victim, before)
         & released[before]
         & (leases.own("release_replied_ns", before) > leases.own("valid_until_ns", before))
-        & (
-            late["release_sent_ns"][leases.row[before]]
-            <= early["release_sent_ns"][leases.row[victim]]
-        )
+        & (late.release_sent_ns[leases.row[before]] <= early.release_sent_ns[leases.row[victim]])
     )
     culprits = np.concatenate([after[foreign], before[guilty]])
     others = np.concatenate([holder[foreign], victim[guilty]])
@@ -272,14 +269,14 @@ def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -
     """Refused acquires during which no other operation can have held a key of the resource."""
     early = operations.early
     late = operations.late
-    refused = np.flatnonzero((operations.own["outcome"] & 0xFF) == OUTCOME_CODES["contended"])
+    refused = np.flatnonzero(operations.own.acquire_code == CONTENDED)
     if not len(refused):
         return refused
-    resource = early["resource"]
-    begun = np.sort(timeline.keys(resource, early["start_ns"]))
+    resource = early.resource
+    begun = np.sort(timeline.keys(resource, early.start_ns))
     over = np.sort(timeline.keys(resource, trace_end_ns(late, ttl_ms)))
-    refused_start = timeline.keys(resource[refused], early["start_ns"][refused])
-    answered = timeline.keys(resource[refused], late["ended_ns"][refused])
+    refused_start = timeline.keys(resource[refused], early.start_ns[refused])
+    answered = timeline.keys(resource[refused], late.ended_ns[refused])
     around = np.searchsorted(begun, answered, "right") - np.searchsorted(
         over, refused_start, "left"
     )
@@ -292,8 +289,8 @@ def contested(leases: Leases) -> int:
     early = leases.operations.early
     late = leases.operations.late
     keys = leases.timeline.keys
-    begun = np.sort(keys(late["resource"], late["start_ns"]))
-    ended = np.sort(keys(early["resource"], early["ended_ns"]))
+    begun = np.sort(keys(late.resource, late.start_ns))
+    ended = np.sort(keys(early.resource, early.ended_ns))
     around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(
         ended, leases.granted, "left"
     )

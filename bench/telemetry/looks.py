@@ -55,7 +55,7 @@ class Looks:
         rows = self._fresh.new_records()
         records = rows[sound(rows)]
         if len(records):
-            self._written = max(self._written, int(records["sequence"].max()))
+            self._written = max(self._written, int(records.sequence.max()))
         self.counts.look(records, now_ns)
         attempts = list(self._attempts.new())
         extensions = list(self._extensions.new())

@@ -26,7 +26,7 @@ from bench.measure.facts import Window
 from bench.measure.histogram import Histogram, Sums
 from bench.measure.latency import WAITS, add_waits, handoffs, waiting_of
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.measure.record import OUTCOME_CODES, Records, records_of
 from bench.measure.server_facts import InstanceFacts
 from bench.measure.workers import NOTE_S, WorkerNote, added
 from bench.scenario import Scenario
@@ -232,7 +232,7 @@ class OperationCounts:
         self._waits = Sums(WAITS)
         self.operations = self.leases = 0
         self._looked_ns = self._before_ns = now_ns
-        self._last = np.empty(0, RECORD_DTYPE)
+        self._last = records_of([])
         self.rest()
 
     def rest(self) -> None:
@@ -247,14 +247,13 @@ class OperationCounts:
         before = self.leases
         self.add(records)
         self.add_handoffs(
-            np.concatenate([self._last, records]), Window(self._before_ns, self._looked_ns)
+            records_of(np.concatenate([self._last, records])),
+            Window(self._before_ns, self._looked_ns),
         )
         self._achieved_per_s = (self.leases - before) / elapsed_s
-        released = records[records["release_replied_ns"] > 0]
+        released = records[records.release_replied_ns > 0]
         self._releasing = (
-            (released["release_replied_ns"] - released["release_sent_ns"]).sum()
-            / NS_PER_S
-            / elapsed_s
+            (released.release_replied_ns - released.release_sent_ns).sum() / NS_PER_S / elapsed_s
         )
         self._before_ns = self._looked_ns
         self._looked_ns = now_ns
@@ -267,27 +266,27 @@ class OperationCounts:
         won = acquired(records)
         self.operations += len(records)
         self.leases += int(won.sum())
-        took = records["ended_ns"] - records["intended_ns"]
+        took = records.ended_ns - records.intended_ns
         rounds = outcomes.attempts_of(records)
         for name, number in outcomes.count_acquires(records).items():
-            rows = (records["outcome"] & 0xFF) == OUTCOME_CODES[name]
+            rows = records.acquire_code == OUTCOME_CODES[name]
             count("redlock.acquire.duration", took[rows], redlock_outcome=name)
             count("redlock.acquire.attempts", rounds[rows], redlock_outcome=name)
             count("redlock.acquire.outcomes", number, redlock_outcome=name)
-        sent = records["release_sent_ns"]
+        sent = records.release_sent_ns
         for name in RELEASE_OUTCOMES:
-            rows = ((records["outcome"] >> 8) & 0xFF) == OUTCOME_CODES[name]
+            rows = records.release_code == OUTCOME_CODES[name]
             count(
                 "redlock.release.duration",
-                (records["release_replied_ns"] - sent)[rows],
+                (records.release_replied_ns - sent)[rows],
                 redlock_outcome=name,
             )
         count("redlock.leases.gone", outcomes.count_releases(records)["gone"])
-        count("redlock.hold.duration", (sent - records["ended_ns"])[won & (sent > 0)])
-        count("redlock.lease.validity", (records["valid_until_ns"] - records["granted_ns"])[won])
+        count("redlock.hold.duration", (sent - records.ended_ns)[won & (sent > 0)])
+        count("redlock.lease.validity", (records.valid_until_ns - records.granted_ns)[won])
         split_votes = outcomes.split_votes_of(records)
         count("redlock.split_votes", int(split_votes.sum()))
-        dead = (records["attempt_ns"] - records["start_ns"])[won & (split_votes > 0)]
+        dead = (records.attempt_ns - records.start_ns)[won & (split_votes > 0)]
         count("redlock.split_vote.dead_time", dead)
         add_waits(self._waits, records, records)
 

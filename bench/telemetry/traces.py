@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from bench.measure import outcomes
 from bench.measure.outcomes import acquired
-from bench.measure.record import OUTCOME_CODES, OUTCOMES, Records
+from bench.measure.record import CONTENDED, OUTCOME_CODES, OUTCOMES, RELEASED, Records
 from bench.telemetry.load_log import Extension, ObservedAttempt, checksum
 from bench.telemetry.points import NS_PER_S, Exemplar, bucket_of
 from bench.telemetry.run import Run
@@ -101,10 +101,10 @@ def _holder_of(records: Records, row: int) -> int | None:
     one = records[row]
     if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
         return None
-    sent = records["release_sent_ns"]
+    sent = records.release_sent_ns
     until_ns = one["ended_ns"]
     rows = np.flatnonzero(
-        (records["resource"] == one["resource"]) & (sent > one["start_ns"]) & (sent <= until_ns)
+        (records.resource == one["resource"]) & (sent > one["start_ns"]) & (sent <= until_ns)
     )
     return int(rows[np.argmax(sent[rows])]) if len(rows) else None
 
@@ -112,16 +112,16 @@ def _holder_of(records: Records, row: int) -> int | None:
 def _by_reason(
     records: Records, observed: Flags, one_in: int, rng: random.Random
 ) -> Iterator[tuple[str, Rows]]:
-    codes = records["outcome"] & 0xFF
-    released = (records["outcome"] >> 8) & 0xFF
+    codes = records.acquire_code
+    released = records.release_code
     weight = 1 + observed
     yield "failed", _most(~np.isin(codes, [OUTCOME_CODES[name] for name in ROUTINE]) * weight)
-    yield "release", _most(((released != 0) & (released != OUTCOME_CODES["released"])) * weight)
+    yield "release", _most(((released != 0) & (released != RELEASED)) * weight)
     yield "split vote", _most((outcomes.split_votes_of(records) > 0) * weight)
     no_vote = outcomes.votes_of(records, "silent") + outcomes.votes_of(records, "errored")
     yield "no vote", _most((no_vote > 0) * weight)
-    yield "refused", _most((codes == OUTCOME_CODES["contended"]) * weight)
-    took = np.where(acquired(records), records["ended_ns"] - records["intended_ns"], 0)
+    yield "refused", _most((codes == CONTENDED) * weight)
+    took = np.where(acquired(records), records.ended_ns - records.intended_ns, 0)
     yield "slow", _most(took, PER_REASON // 2)
     yield "slow", _most(took * observed, PER_REASON // 2)
     if one_in:
@@ -190,9 +190,7 @@ class Tracing:
         began_ns = np.fromiter(
             (began_ns for _, began_ns in self._attempts), np.int64, len(self._attempts)
         )
-        for one in choose(
-            records, np.isin(records["attempt_ns"], began_ns), self._one_in, self._rng
-        ):
+        for one in choose(records, np.isin(records.attempt_ns, began_ns), self._one_in, self._rng):
             ended_ns = one.number("ended_ns")
             took_s = (ended_ns - one.number("intended_ns")) / NS_PER_S
             shown = Exemplar(took_s, ended_ns + self._wall_ns, one.trace_id, one.span_id)

@@ -17,7 +17,7 @@ from locust.stats import RequestStats, StatsEntry, StatsError
 from numpy.typing import NDArray
 
 from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_bucket
-from bench.measure.record import OUTCOME_CODES, OUTCOMES, Records
+from bench.measure.record import ACQUIRED, OUTCOMES, RELEASED, Records
 from lockcore.clock import NS_PER_MS
 
 # records at a time: about 100 µs
@@ -39,18 +39,18 @@ Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]
 def acquires_of(records: Records) -> Taken:
     """How long each acquire took from its intended start, and how it ended."""
     return (
-        records["ended_ns"] - records["intended_ns"],
-        records["outcome"] & 0xFF,
-        OUTCOME_CODES["acquired"],
+        records.ended_ns - records.intended_ns,
+        records.acquire_code,
+        ACQUIRED,
     )
 
 
 def releases_of(records: Records) -> Taken:
     """How long each release that was answered took, and how it ended."""
-    codes = records["outcome"] >> 8
+    codes = records.outcome >> 8
     answered = codes != 0
-    took_ns = records["release_replied_ns"] - records["release_sent_ns"]
-    return took_ns[answered], codes[answered], OUTCOME_CODES["released"]
+    took_ns = records.release_replied_ns - records.release_sent_ns
+    return took_ns[answered], codes[answered], RELEASED
 
 
 class Row:

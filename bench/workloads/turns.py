@@ -18,7 +18,7 @@ import numpy as np
 from gevent.event import Event
 from gevent.socket import wait_read
 
-from bench.measure.record import RECORD_DTYPE, RECORD_FIELDS, words_of
+from bench.measure.record import RECORD_DTYPE, RECORD_FIELDS, Records, words_of
 from bench.measure.seals import reseal
 from bench.workloads.plan import Ring
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
@@ -168,7 +168,7 @@ class RingPlace:
         segments = workdir.glob(f"history-{worker}-{os.getpid()}.*.bin")
         moved = []
         for path in sorted(segments, key=lambda path: int(path.suffixes[-2][1:])):
-            records = np.fromfile(path, RECORD_DTYPE)
+            records = np.fromfile(path, RECORD_DTYPE).view(Records)
             by_ns = shifts_ns[
                 np.searchsorted(firsts, np.arange(base, base + len(records)), side="right") - 1
             ]

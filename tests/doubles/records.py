@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bench.measure.outcomes import KINDS
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, records_of
 from bench.scenario import Scenario, load
 
 MS = 1_000_000
@@ -75,7 +75,7 @@ def record_of(
 def legal_records(count, resources, seed=1):
     """A correct lock's history; 100 leases or more of a resource follow each other."""
     rng = np.random.default_rng(seed)
-    records = np.zeros(count, RECORD_DTYPE)
+    records = records_of(np.zeros(count, RECORD_DTYPE))
     resource = np.arange(count) % resources
     turn = np.arange(count) // resources
     length = 10 * MS

@@ -25,7 +25,14 @@ import pytest
 from bench.measure.clocks import LOST_NS, Integers, read_clocks
 from bench.measure.history import History, read_history
 from bench.measure.outcomes import acquired
-from bench.measure.record import CALLERS_PER_WORKER, OUTCOMES, RECORD_DTYPE, TIMES, Records
+from bench.measure.record import (
+    CALLERS_PER_WORKER,
+    OUTCOMES,
+    RECORD_DTYPE,
+    TIMES,
+    Records,
+    records_of,
+)
 from bench.measure.run_result import RunResult
 from bench.safety.judge import judge
 from bench.topology.server import find_server
@@ -184,7 +191,7 @@ def in_truth(files: Path) -> tuple[History, History]:
     ours = _times(raw.records).copy()
     shift = np.array([ahead_ns[worker] for worker in raw.records["caller"] // CALLERS_PER_WORKER])
     ours[:, :TIMES] -= np.where(ours[:, :TIMES] != 0, shift[:, None], 0)
-    return judged, History(ours.view(RECORD_DTYPE).reshape(-1), 0, 0)
+    return judged, History(records_of(ours.view(RECORD_DTYPE).reshape(-1)), 0, 0)
 
 
 def _times(records: Records) -> Integers:

@@ -14,14 +14,13 @@ from threading import Event
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.library import LibraryDriver
 from bench.measure.history import History
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, RECORD_FIELDS, OperationFacts
+from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS, OperationFacts, records_of
 from bench.topology.child import Child
 from bench.topology.fleet import wait_until
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
@@ -54,7 +53,7 @@ def history_of(operations: Iterable[OperationFacts]) -> History:
         rows.append(
             tuple(code if name == "outcome" else getattr(one, name) for name in RECORD_FIELDS)
         )
-    return History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
+    return History(records_of(rows), torn=0, missing_segments=0)
 
 
 class Said(msgspec.Struct, frozen=True):

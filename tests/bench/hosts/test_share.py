@@ -299,7 +299,7 @@ def test_a_lost_record_of_a_share_is_missed_and_a_torn_one_counted(tmp_path: Pat
         if "share" not in path.name:
             path.unlink()
     first = min(there.glob("history-*.share.*.bin"))
-    rows = np.fromfile(first, RECORD_DTYPE)
+    rows = np.fromfile(first, RECORD_DTYPE).view(Records)
     np.delete(rows, 5).tofile(first)
     assert read_history(there).counts[who] == counts[:500].sum() - 1
     rows["sequence"][5] = 0

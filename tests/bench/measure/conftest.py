@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench.measure.histogram import Histogram
-from bench.measure.record import RECORD_DTYPE
+from bench.measure.record import records_of
 from bench.measure.section import typed
 from bench.measure.workers import WorkerNote
 from tests.doubles.records import MS, record_of
@@ -15,10 +15,7 @@ def records():
     """`records(dict, dict, …)`: a history array."""
 
     def make(*operations):
-        return np.array(
-            [record_of(number + 1, **one) for number, one in enumerate(operations)],
-            dtype=RECORD_DTYPE,
-        )
+        return records_of([record_of(number + 1, **one) for number, one in enumerate(operations)])
 
     return make
 

@@ -8,7 +8,7 @@ from bench.measure import workers
 from bench.measure.facts import Window, mean_of
 from bench.measure.fold import Fold, fold
 from bench.measure.histogram import Histogram
-from bench.measure.record import RECORD_DTYPE
+from bench.measure.record import records_of
 from bench.measure.section import builtins_of
 from bench.measure.workers import WorkerNote
 from bench.scenario import Delay
@@ -113,7 +113,7 @@ def test_release_and_hold_are_of_leases_that_were_released(records):
 
 
 def test_a_run_without_operations_has_empty_sections_and_no_division_by_zero(report):
-    values = values_of(np.empty(0, RECORD_DTYPE), reports=[report()])
+    values = values_of(records_of([]), reports=[report()])
     assert values["latency_s"]["acquire"] == dict.fromkeys(
         ("mean", "p50", "p90", "p99", "p999", "p9999", "max")
     ) | {"count": 0}

@@ -21,7 +21,7 @@ from bench.measure.gaps import (
     with_gaps,
 )
 from bench.measure.histogram import Histogram
-from bench.measure.record import RECORD_DTYPE
+from bench.measure.record import records_of
 from bench.workloads.gap_log import GapLog
 from tests.bench.whole_run import run_of
 from tests.doubles.records import MS, record_of
@@ -92,12 +92,12 @@ def test_acquires_that_touch_a_pause_stand_in_the_class_of_the_longest() -> None
         record_of(number, start=start, ended=ended)
         for number, (start, ended) in enumerate(spans, 1)
     ]
-    found = pause_histograms(np.array(rows, RECORD_DTYPE), pauses)
+    found = pause_histograms(records_of(rows), pauses)
     assert {name: histogram.count for name, histogram in found.items()} == {
         "paused_2": 1,
         "paused_16": 2,
     }
-    assert pause_histograms(np.array(rows, RECORD_DTYPE), []) == {}
+    assert pause_histograms(records_of(rows), []) == {}
 
 
 def test_who_waits_for_its_time_slice_is_not_away(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_an_acquire_touches_a_gap_and_what_had_piled_up_behind_it() -> None:
         record_of(number, start=start, ended=ended)
         for number, (start, ended) in enumerate(spans, 1)
     ]
-    assert touched(np.array(rows, RECORD_DTYPE), [gap]).tolist() == [False, True, True, True, False]
-    assert not touched(np.array(rows, RECORD_DTYPE), []).any()
+    assert touched(records_of(rows), [gap]).tolist() == [False, True, True, True, False]
+    assert not touched(records_of(rows), []).any()
 
 
 @pytest.mark.parametrize(("lost_s", "word"), [(0.4, "VALID"), (0.6, "INVALID")])

@@ -6,7 +6,7 @@ import pytest
 from bench.measure.facts import Due, Window
 from bench.measure.fold import fold
 from bench.measure.histogram import Histogram
-from bench.measure.record import RECORD_DTYPE
+from bench.measure.record import records_of
 from bench.scenario import Delay
 from tests.doubles.records import MS, cycle, scenario_of
 
@@ -78,7 +78,7 @@ def test_open_loop_needs_99_percent_of_the_schedule_started(records, report):
 
 
 def test_a_schedule_in_which_nothing_was_due_is_invalid(report):
-    generator = values_of(np.empty(0, RECORD_DTYPE), OPEN, [report()])["generator"]
+    generator = values_of(records_of([]), OPEN, [report()])["generator"]
     assert (generator["verdict"], generator["reason"]) == (
         "INVALID",
         "nothing of the schedule was due: no operation was offered",

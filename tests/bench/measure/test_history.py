@@ -11,7 +11,7 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.history import HistoryTail, read_history
-from bench.measure.record import RECORD_BYTES, RECORD_DTYPE, RECORD_FIELDS
+from bench.measure.record import RECORD_BYTES, RECORD_FIELDS, records_of
 from bench.measure.recorder import Recorder
 
 WRITER = """
@@ -38,7 +38,7 @@ def fill(recorder: Recorder, numbers: range) -> None:
 
 def expected(numbers: range) -> np.ndarray:
     rows = [(*fields(number), number + 1) for number in numbers]
-    return np.array(rows, dtype=RECORD_DTYPE)
+    return records_of(rows)
 
 
 def test_the_writer_reads_its_own_records_in_pieces_also_of_segments_long_left(tmp_path):

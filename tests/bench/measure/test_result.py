@@ -17,7 +17,7 @@ from bench.measure import environment, result, workers
 from bench.measure.facts import Window
 from bench.measure.fold import fold
 from bench.measure.history import History
-from bench.measure.record import RECORD_DTYPE
+from bench.measure.record import records_of
 from bench.measure.result import read_result, write_result
 from bench.measure.run_result import FleetFacts, RunResult, fields_of
 from bench.measure.section import builtins_of, schema_of, typed
@@ -65,7 +65,7 @@ def test_a_result_meets_the_schema_and_is_read_as_it_was(complete, tmp_path):
 
 
 def test_an_empty_run_meets_the_schema_too(complete):
-    empty = np.empty(0, RECORD_DTYPE)
+    empty = records_of([])
     measured = fold(empty, Window(0, 10**9), scenario_of(rate_per_s=10.0)).values
     nothing = structs.replace(
         complete, **{**fields_of(measured), "safety": judge(History(empty, 0, 0), 10_000)}

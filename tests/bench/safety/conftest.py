@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench.measure.history import History
-from bench.measure.record import RECORD_DTYPE
+from bench.measure.record import records_of
 from tests.doubles.records import legal_records, record_of
 
 HISTORIES = Path(__file__).parents[2] / "histories"
@@ -22,7 +21,7 @@ def history_of(operations: list[dict]) -> History:
         silent = said.pop("silent", 0)
         vote = "granted" if one["outcome"] == "acquired" else "refused"
         rows.append(record_of(number, votes={vote: 5 - silent, "silent": silent}, **said))
-    return History(np.array(rows, dtype=RECORD_DTYPE), torn=0, missing_segments=0)
+    return History(records_of(rows), torn=0, missing_segments=0)
 
 
 @pytest.fixture(params=sorted(HISTORIES.glob("*.json")), ids=lambda path: path.stem)

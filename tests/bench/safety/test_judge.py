@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.measure.history import History
-from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_DTYPE
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_DTYPE, records_of
 from bench.safety import judge as judge_module
 from bench.safety.judge import Circumstances, Judge, judge
 from bench.safety.rules import trace_end_ns
@@ -227,7 +227,7 @@ def may_hold(other, refused):
 
 def random_history(rng):
     count = int(rng.integers(1, 9))
-    records = np.zeros(count, RECORD_DTYPE)
+    records = records_of(np.zeros(count, RECORD_DTYPE))
     records["resource"] = rng.integers(0, 2, count)
     records["start_ns"] = rng.integers(1, 30, count)
     records["granted_ns"] = records["ended_ns"] = records["start_ns"] + rng.integers(0, 8, count)
@@ -348,7 +348,7 @@ def test_slewing_of_the_clock_is_no_step(legal):
 
 
 def test_an_empty_history_is_unknown():
-    report = judge(complete(np.empty(0, RECORD_DTYPE)), TTL_MS)
+    report = judge(complete(records_of([])), TTL_MS)
     assert (report.verdict, report.reason) == ("UNKNOWN", "no operation was recorded")
 
 
@@ -438,7 +438,7 @@ def test_parts_by_resource_are_judged_as_the_whole(legal):
 def test_a_denied_acquire_whose_vote_came_late_may_have_kept_its_key_for_a_whole_ttl():
     """Such a vote is in its record, once it is patched, and so is that it came late: nobody knows
     when the key went."""
-    records = np.zeros(3, RECORD_DTYPE)
+    records = records_of(np.zeros(3, RECORD_DTYPE))
     records["ended_ns"] = 10 * MS
     records["attempts"] = 1
     records["outcome"] = OUTCOME_CODES["contended"]

@@ -8,7 +8,7 @@ import pytest
 
 from bench.measure.facts import Window
 from bench.measure.fold import fold
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, records_of
 from bench.measure.section import builtins_of
 from bench.telemetry.looks import ALL_TIME
 from bench.telemetry.points import point
@@ -23,7 +23,7 @@ NAMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
 def history(number: int, seed: int) -> np.ndarray:
     """A made-up contended history of ten resources over two seconds."""
     rng = np.random.default_rng(seed)
-    records = np.zeros(number, RECORD_DTYPE)
+    records = records_of(np.zeros(number, RECORD_DTYPE))
     start = np.sort(rng.integers(10 * S, 12 * S, number))
     won = rng.random(number) < 0.7
     codes = np.where(

@@ -31,7 +31,7 @@ from locust.stats import RequestStats, StatsEntry
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from bench.measure.environment import versions
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, Records, records_of
 from bench.measure.section import builtins_of
 from bench.scenario import load
 from bench.workloads import ends, locustfile, series
@@ -53,7 +53,7 @@ def acquires(
     values_ns: list[int], failures: tuple[str, ...] = (), failed_ns: int = 1_000_000
 ) -> Records:
     """So many acquires that took so long, then those that failed."""
-    records = np.zeros(len(values_ns) + len(failures), RECORD_DTYPE)
+    records = records_of(np.zeros(len(values_ns) + len(failures), RECORD_DTYPE))
     records["intended_ns"] = 5
     records["ended_ns"] = [5 + took_ns for took_ns in (*values_ns, *(failed_ns for _ in failures))]
     released = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gevent.event import Event
 
-from bench.measure.record import RECORD_DTYPE
+from bench.measure.record import RECORD_DTYPE, records_of
 from bench.workloads import turns as module
 from bench.workloads.plan import Ring
 from bench.workloads.turns import RingPlace
@@ -132,7 +132,7 @@ def test_whoever_waits_is_let_go_when_the_run_is_to_end(tmp_path: Path) -> None:
 def test_a_history_is_brought_to_own_time_and_what_did_not_happen_stays_so(tmp_path: Path) -> None:
     turns = RingPlace(Ring(tmp_path, 0, 1), 1)
     turns._shifts = [(0, 100), (3, 1_000)]
-    records = np.zeros(5, RECORD_DTYPE)
+    records = records_of(np.zeros(5, RECORD_DTYPE))
     records["start_ns"] = [5_000, 5_001, 5_002, 9_000, 9_001]
     records["resource"] = 7
     first, second = (tmp_path / f"history-0-{os.getpid()}.{number}.bin" for number in (0, 1))

@@ -13,7 +13,7 @@ from bench.measure.facts import Window
 from bench.measure.fold import Fold
 from bench.measure.histogram import Histogram
 from bench.measure.history import History
-from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE
+from bench.measure.record import OUTCOME_CODES, RECORD_DTYPE, records_of
 from bench.measure.run_result import fields_of
 from bench.safety.holders import Holders
 from bench.safety.judge import Judge
@@ -28,7 +28,7 @@ WINDOW = Window(100 * S, 106 * S)
 def operations(count, *, resources=20, seed=1):
     """Cycles of a correct lock, some of them refused, from 1 s before the window to its end."""
     rng = np.random.default_rng(seed)
-    records = np.zeros(count, RECORD_DTYPE)
+    records = records_of(np.zeros(count, RECORD_DTYPE))
     start = WINDOW.start_ns - S + np.sort(rng.integers(0, 7 * S - 60 * MS, count))
     took = rng.lognormal(np.log(0.6 * MS), 0.7, count).astype(np.int64)
     resource = np.arange(count) % resources
