@@ -1,18 +1,19 @@
 """The page of a run: *result.json → verdict, figures, tables, in the order people ask*.
 
-Rules: verdict and reasons first, then the chapter that shows where to look first, then how fast,
-how it went over time, whether it was safe, the instances, the conditions. Words and figures are
-those of the terminal's summary.
+Rules: verdict and reasons first, then the picture that shows where to look first and what to do,
+then how fast, whether it was safe, how it went over time, the instances, the conditions. Words and
+figures are those of the terminal's summary.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from bench.measure.run_result import BrokenRule, Example, FleetFacts, RunResult
 from bench.measure.section import Section, builtins_of
+from bench.measure.workers import IN_DOUBT
 from bench.report.figures import MISSING, count
 from bench.report.html.chapters import Chapter, Page
 from bench.report.html.plot import Column, Figure
@@ -24,7 +25,7 @@ from bench.report.html.run_figures import (
     percentile_figure,
     slowest_of,
 )
-from bench.report.sheet import Part, Sheet, facts_of
+from bench.report.sheet import Part, Sentence, Sheet, facts_of, not_measured, to_do
 from bench.report.summary import key_figures, safety_sentence, sheet
 from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, skew_text
@@ -34,24 +35,60 @@ _LEASE = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fa
 
 def run_page(result: RunResult, place: str = "") -> Page:
     """Return the page of a run whose result stands at `place`."""
-    summary = replace(sheet(result, place), keys=key_figures(result))
+    summary = sheet(result, place)
     moment = moment_of(result)
-    course = Chapter("Over time", tuple(course_figures(result)))
+    course = course_figures(result)
     safety = _safety(result, moment)
-    instances = Chapter("Instances", tuple(filter(None, instance_figures(result))))
-    chapters = [_speed(result, summary), course, safety, instances, _conditions(result)]
-    if moment:
-        first = safety if moment.is_violation else course
-        chapters.sort(key=lambda chapter: chapter is not first)
+    speed = _speed(result, summary)
+    answers = course[:1] or [*speed.figures]
+    if moment and moment.is_violation:
+        answers = [*safety.figures]
+    drawn = frozenset(figure.name for figure in answers)
+    chapters = [
+        Chapter("The answer", tuple(answers)),
+        speed,
+        safety,
+        Chapter("Over time", tuple(course)),
+        Chapter("Instances", tuple(filter(None, instance_figures(result)))),
+        _conditions(result),
+    ]
+    rest = (
+        replace(one, figures=tuple(each for each in one.figures if each.name not in drawn))
+        for one in chapters[1:]
+    )
     shown = "figure-holders" if safety.figures else "part-1"
     started_at = result.started_at[:16].replace("T", " ")
     return Page(
         f"{summary.verdict} · {result.scenario.recipe} · {started_at}",
-        summary,
-        tuple(chapter for chapter in chapters if chapter.figures or chapter.tables),
+        replace(summary, keys=key_figures(result), lines=(*summary.lines, *advice(result))),
+        tuple(filter(Chapter.is_full, (chapters[0], *rest))),
         shlex.join(result.command),
         (moment.text, shown) if moment else None,
     )
+
+
+def advice(result: RunResult) -> Iterator[Sentence]:
+    """What to do after this run, and what it says nothing about."""
+    scenario = result.scenario
+    safety = result.safety
+    if safety.verdict == "VIOLATED":
+        yield to_do("the timeline shows both holders, the table below it their commands", "look")
+        yield to_do("lockbench judge mine.py tells the faults of your own lock apart", "next")
+    if safety.verdict == "NOT TESTED":
+        yield to_do("--hold 5ms --resources 50: callers meet while a lock is held", "test safety")
+    if result.generator.verdict in IN_DOUBT:
+        yield to_do("--processes 2, or fewer --users: the load process was late", "measure again")
+    if result.rate.sustained is False:
+        yield to_do("a lower --rate: this one was not sustained", "slow down")
+    yield to_do("lockbench capacity --slo 'acquire.p99 < 10ms' finds the highest rate", "plan")
+    if result.fleet.started:
+        yield not_measured("your network and your disk: --target loads your own servers")
+    if not result.faults:
+        yield not_measured("faults: lockbench run with a scenario that has [[faults]]")
+    if safety.within_one_process:
+        yield not_measured("callers in other processes: --processes 2")
+    if not scenario.rate_per_s:
+        yield not_measured("a given rate: in closed loop callers wait for each other; --rate 2000")
 
 
 def _speed(result: RunResult, summary: Sheet) -> Chapter:

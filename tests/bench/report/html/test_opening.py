@@ -17,21 +17,21 @@ def changed(result, change):
 
 
 def opens(result):
-    """What the page says, and the heading of its first chapter."""
+    """What the page says, and the name of the picture that answers."""
     page = render(page_of(result))
     ((link, text),) = re.findall(r'Look first: <a href="#([^"]+)">([^<]+)', page)
     assert f'id="{link}"' in page
-    return text, re.findall(r"<h2>(.+?)<", page)[0]
+    return text, re.findall(r'data-figure="(.+?)"', page)[0]
 
 
 def test_a_violation_comes_first_even_beside_a_fault(violated, safe):
     faults = builtins_of(safe)["faults"]
     both = changed(violated, lambda plain: plain.update(faults=faults))
-    text, chapter = opens(both)
+    text, picture = opens(both)
     assert re.fullmatch(
         r"Violation 1 of 1: on resource \d+, two leases valid at once at [\d.]+ s", text
     )
-    assert chapter == "Did the lock hold?"
+    assert picture == "holders"
     moment = moment_of(both)
     assert moment.is_violation
     assert moment.view_s[0] < moment.view_s[1] < moment.view_s[0] + 1, (
@@ -60,20 +60,20 @@ def test_of_several_violations_the_earliest_is_told(violated):
 
 
 def test_else_the_first_fault(safe):
-    text, chapter = opens(safe)
+    text, picture = opens(safe)
     assert text == "Fault 1 of 1: stop #1, #2, from 2.00 s to 3.50 s of the run"
-    assert chapter == "Over time"
+    assert picture == "latency-over-time"
     low, high = moment_of(safe).view_s
     assert low <= 2.0 < high
 
 
 def test_else_the_slowest_acquire_of_the_result(safe):
     calm = changed(safe, lambda plain: plain.update(faults=[]))
-    text, chapter = opens(calm)
+    text, picture = opens(calm)
     assert re.fullmatch(
         r"The slowest acquire took [\d.]+ ms; it was due [\d.]+ s into the run", text
     )
-    assert chapter == "Over time"
+    assert picture == "latency-over-time"
     over = calm.over_time
     (low, high) = moment_of(calm).view_s
     slowest = max(
