@@ -58,6 +58,37 @@ Info = Mapping[str, Any]
 Answer = TypeVar("Answer")
 # redis-py reads a reply that is none of the command's
 _NONSENSE = (ValueError, TypeError, AttributeError, LookupError)
+# These commands have no key, so they ask for no lock.
+_NO_KEY = frozenset(
+    (
+        "acl",
+        "auth",
+        "client",
+        "cluster",
+        "command",
+        "config",
+        "dbsize",
+        "echo",
+        "flushall",
+        "function",
+        "hello",
+        "info",
+        "latency",
+        "memory",
+        "ping",
+        "pubsub",
+        "quit",
+        "readonly",
+        "readwrite",
+        "reset",
+        "role",
+        "script",
+        "select",
+        "slowlog",
+        "time",
+        "wait",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +402,18 @@ def _allowed(ask: Callable[[], Any], command: str, warnings: list[str]) -> Any:
 
 def _command(client: redis.Redis, *words: str) -> Any:
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
+    """How many commands with a key each server took between two snapshots.
+
+    A server that does not say took none.
+    """
+    return [_with_a_key(delta(*looks).calls) for looks in zip(before, after, strict=True)]
+
+
+def _with_a_key(calls: Mapping[str, int]) -> int:
+    return sum(number for name, number in calls.items() if name.partition("|")[0] not in _NO_KEY)
 
 
 class InfoWatch:

@@ -21,8 +21,7 @@ from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 from bench.measure.verdict import TESTED_LEAST
-from bench.run.own_lock import commands_between
-from bench.topology.probe import info_snapshot
+from bench.topology.probe import commands_between, info_snapshot
 
 CALLERS = 4
 HOLD_S = 0.002

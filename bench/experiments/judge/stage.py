@@ -59,10 +59,8 @@ def driver_of(subject: Subject) -> LibraryDriver:
     """What starts a client of the lock."""
     command = subject.command or (sys.executable, "-m", LOCK_PROCESS)
     kind: Language = "node" if subject.command else "python"
-    # A module that is named stands where the command is typed, or on the user's own path.
-    path = os.pathsep.join(
-        filter(None, (str(ROOT), str(Path.cwd()), os.environ.get("PYTHONPATH", "")))
-    )
+    # A module that is named stands where the command is typed, or where this process finds it.
+    path = os.pathsep.join(filter(None, (str(ROOT), str(Path.cwd()), *sys.path)))
     return LibraryDriver(Library(subject.text, kind), WORDS, command, {"PYTHONPATH": path})
 
 

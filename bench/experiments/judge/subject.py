@@ -85,6 +85,26 @@ def read_subject(text: str) -> Subject:
     return Subject(shown, shown, tuple(_absolute(word) for word in words))
 
 
+def subject_of(make_lock: Callable[..., object]) -> Subject:
+    """Return the lock that a function of this process makes. Raises UsageError where another
+    process cannot import the function."""
+    name = getattr(make_lock, "__qualname__", "?")
+    place = getattr(make_lock, "__module__", "?")
+    module = sys.modules.get(place)
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not make_lock:
+        raise UsageError(
+            f"{name} of {place} cannot be imported by another process, and each client of a judged "
+            "lock is one; write the function at the top of a module"
+        )
+    file = getattr(module, "__file__", None)
+    if "." not in place and file is not None:
+        place = file
+    return Subject(name, f"{place}:{name}")
+
+
 def _absolute(word: str) -> str:
     """A file's whole path, as a client runs in a folder of its own; any other word as it is."""
     path = Path(word)
