@@ -62,8 +62,8 @@ class LockJudge:
         its own. What it returns is that of docs/judge.md: a callable from a name to a context
         manager, or an object with acquire(name) and release(name), synchronous or asynchronous.
         `rows`: only these beside contention, without which nothing good is said; a wrong name
-        lists them. `quick`: each row once, short loads. `terms`: what the command takes, such as
-        instances=3 or capacity=5.
+        lists them. `quick`: each row once, short loads. `terms`: what the command takes:
+        instances=3, capacity=5, shared=True.
         """
         from bench.experiments.judge.experiment import run_judge
         from bench.experiments.judge.plan import plan_of
@@ -72,8 +72,8 @@ class LockJudge:
 
         __tracebackhide__ = True
         with _failing():
-            terms = {"with_costs": False, **terms}
-            plan = plan_of(subject_of(make_lock), rows, quick=quick, **terms)
+            subject = subject_of(make_lock)
+            plan = plan_of(subject, rows, quick=quick, with_costs=False, **terms)
             run_id = secrets.token_hex(4)
             folder = self._folder / run_id
             done = run_judge(

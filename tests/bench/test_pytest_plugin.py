@@ -39,7 +39,9 @@ def test_the_example_of_the_page_says_which_rows_of_redis_py_do_not_hold(
     pytester.makepyfile(example())
     result = pytester.runpytest_subprocess(*PLUGIN)
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["*VIOLATED: paused-in-acquire: it is granted*", "test_my_lock: HOLDS*"])
+    result.stdout.fnmatch_lines(
+        ["*VIOLATED: paused-in-acquire: it is granted*", "test_my_lock: HOLDS*"]
+    )
 
 
 OWN = """

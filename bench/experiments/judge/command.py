@@ -13,12 +13,6 @@ if TYPE_CHECKING:
     from bench.experiments.judge.result import JudgeResult
     from bench.run.experiment import Done
 
-SECONDS = 10.0
-QUICK_SECONDS = 3.0
-PLAYS = 3
-TAKEOVERS = 12
-QUICK_TAKEOVERS = 3
-
 
 @click.argument("lock", metavar="LOCK")
 @click.option("--quick", is_flag=True, help="two minutes: play each row once, with short loads")
@@ -63,21 +57,11 @@ def judge(
 
     Exit code 5: two clients had the lock, or could. 1: something else does not hold.
     """
-    from bench.errors import UsageError
-    from bench.experiments.judge.experiment import JudgePlan, run_judge
+    from bench.experiments.judge.experiment import run_judge
+    from bench.experiments.judge.plan import plan_of
     from bench.experiments.judge.subject import read_subject
 
-    if shared and capacity > 1:
-        raise UsageError("--shared and --capacity are two kinds of lock; give one of them")
-    subject = read_subject(lock)
-    seconds = SECONDS
-    plays = PLAYS
-    takeovers = TAKEOVERS
-    if quick:
-        seconds = QUICK_SECONDS
-        plays = 1
-        takeovers = QUICK_TAKEOVERS
-    plan = JudgePlan(
-        subject, instances, capacity, seconds, plays, shared=shared, takeovers=takeovers
+    plan = plan_of(
+        read_subject(lock), quick=quick, instances=instances, capacity=capacity, shared=shared
     )
     return measured("judge", plan, outputs, run_judge, server=server)

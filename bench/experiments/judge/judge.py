@@ -21,14 +21,16 @@ def judge_rows(
 ) -> Verdict:
     """Return the word of the whole. `planned`: how many rows there must be (None: these)."""
     there = len({row.topic for row in rows})
-    is_part = planned is not None and there != planned
+    parts = []
+    if planned is not None and there != planned:
+        parts.append(f"{there} of {planned} rows are here; judge the lock again")
     broken = [row for row in rows if row.verdict == "does not"]
     reasons = {
         words.VIOLATED: [_sentence(row) for row in broken if row.is_safety],
         words.FAIL: [_sentence(row) for row in broken if not row.is_safety],
         words.NOT_KNOWN: [
             *(_sentence(row) for row in rows if row.verdict == "not known"),
-            *([f"{there} of {planned} rows are here; judge the lock again"] if is_part else []),
+            *parts,
         ],
         words.INTERRUPTED: [f"interrupted after {len(rows)} rows"] if interrupted else [],
     }

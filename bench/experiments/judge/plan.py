@@ -1,8 +1,8 @@
 """What to judge: *a lock, rows by name, quick or not → a plan*."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from bench.errors import UsageError
 from bench.experiments.judge.experiment import JudgePlan
 from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.rows import BY_NAME, ROWS
@@ -12,16 +12,33 @@ from bench.scenario.quantity import require_known
 SECONDS = 10.0
 QUICK_SECONDS = 3.0
 PLAYS = 3
+TAKEOVERS = 12
+QUICK_TAKEOVERS = 3
 
 
-def plan_of(subject: Subject, rows: Sequence[str] = (), *, quick: bool, **terms: Any) -> JudgePlan:
-    """The plan for `rows` and contention, or for all rows. Raises UsageError for a wrong name."""
+def plan_of(
+    subject: Subject,
+    rows: Sequence[str] = (),
+    *,
+    quick: bool,
+    instances: int = 1,
+    capacity: int = 1,
+    shared: bool = False,
+    with_costs: bool = True,
+) -> JudgePlan:
+    """The plan for `rows` and contention, or for all rows. Raises UsageError for a wrong name, or a
+    lock of two kinds."""
     require_known("row", rows, BY_NAME)
+    if shared and capacity > 1:
+        raise UsageError("--shared and --capacity are two kinds of lock; give one of them")
+    seconds = SECONDS
+    plays = PLAYS
+    takeovers = TAKEOVERS
+    if quick:
+        seconds = QUICK_SECONDS
+        plays = 1
+        takeovers = QUICK_TAKEOVERS
     chosen = [row for row in ROWS if not rows or row.name in (CONTENTION, *rows)]
-    usual = {
-        "instances": 1,
-        "capacity": 1,
-        "seconds": QUICK_SECONDS if quick else SECONDS,
-        "plays": 1 if quick else PLAYS,
-    }
-    return JudgePlan(subject, **usual | terms, rows=chosen)
+    return JudgePlan(
+        subject, instances, capacity, seconds, plays, chosen, with_costs, shared, takeovers
+    )

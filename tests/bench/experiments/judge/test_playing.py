@@ -30,7 +30,7 @@ def of_plays(words: list[JudgedWord]) -> JudgedRow:
             raise UnmetError
         return RowFinding("it broke" if word == "does not" else "")
 
-    row = JudgeRow[Stage]("?", "?", "?", lambda _stage: RowFinding())
+    row: JudgeRow[Stage] = JudgeRow("?", "?", "?", lambda _stage: RowFinding())
     came = judged(STAGE, row, ask, Plays(held=3, repeats=5, tries=TRIES), Event())
     assert list(script) == []
     return came
