@@ -134,7 +134,11 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
         "sending to all at once narrows the window in which nobody wins",
         _SPLITS,
     ),
-    ("retry-delay", "a random delay before the next attempt ends split votes", _SPLITS),
+    (
+        "retry-delay",
+        "a random delay before the next attempt ends split votes",
+        "`lockbench run --resources 1` measures it, by --retry-policy",
+    ),
     (
         "release-to-all",
         "released on all instances, believed granted or not",
