@@ -94,7 +94,10 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         ]
         words = {*range(len(swept)), len(swept) + len(_POINTS) - 1}
         parts = [table("capacity", "", [*swept, *_POINTS], points, words)]
-        lines = (*_sweep_lines(result), *_unmeasured(result))
+        best = max(points, key=lambda point: point.capacity.low or 0.0)
+        keys = _keys(best, result)
+        choice = f"{point_name(best.variables)} has the highest lower end, shown above"
+        lines = (*_sweep_lines(result), to_do(choice, "choose"), *_unmeasured(result))
     return sheet_of(
         result,
         place,
@@ -128,6 +131,8 @@ def _advice(point: CapacityPoint, result: CapacityResult) -> Iterator[Sentence]:
     elif low:
         no = f"do not take {rate_text(target)}/s; " if target and holds is False else ""
         yield to_do(f"{no}plan for at most {rate_text(low)}/s, the lower end", "plan")
+    else:
+        yield to_do("no rate is known to hold: allow a longer --budget, or a looser --slo", "plan")
     if point.capacity.at_least:
         yield to_do(f"the servers may bear more: {point.next_limit.text}", "measure more")
     elif point.next_limit.name:

@@ -82,8 +82,8 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
 def _keys(page: PlannerPage) -> Iterator[KeyFigure]:
     """The least and the most that always costs, and the disk."""
     if costs := page.always_costs:
-        yield KeyFigure("least", costs.least.price, costs.least.place)
-        yield KeyFigure("most", costs.most.price, costs.most.place)
+        yield KeyFigure("lowest price", costs.least.price, costs.least.place)
+        yield KeyFigure("highest price", costs.most.price, costs.most.place)
     if disk := page.disk_fdatasync_s:
         bound = f"p99 {latency(disk.p99)}"
         yield KeyFigure("fsync of this disk", f"p50 {latency(disk.p50)}", bound)

@@ -269,7 +269,7 @@ _FIRST_PX = 24.0
 _LAST_PX = 40.0
 # The distance from the top of a row to its interval.
 _BAR_PX = 24.0
-_MOST_LETTERS = 29
+_MOST_LETTERS = 36
 _MARGIN = 16.0
 
 

@@ -153,8 +153,8 @@ def test_the_first_screen_of_the_page_answers() -> None:
         "lockbench planner",
         "What was not measured",
         "a slower disk than this one",
-        "<h2>In words",
         "<h2>Granted twice, restarted at once",
+        "<h2>In words",
     )
     found = [document.index(text, document.index("<body>")) for text in places]
     assert found == sorted(found)

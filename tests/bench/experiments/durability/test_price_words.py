@@ -144,8 +144,8 @@ def test_the_first_screen_of_the_planners_page_answers() -> None:
         "What to do",
         "everysec, delayed restart",
         "What was not measured",
-        "<h2>In words",
         "<h2>Price and loss of each choice",
+        "<h2>In words",
         "Again: <code>lockbench planner",
     ]
     found = [document.index(text, document.index("<body>")) for text in places]

@@ -165,6 +165,22 @@ def test_every_sentence_has_its_label_beside_it_and_none_after_a_heading_that_sa
     assert "<dt>not measured</dt>" not in advice
 
 
+RESULTS = sorted((Path(__file__).parents[3] / "histories" / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_every_page_answers_before_it_explains(path: Path) -> None:
+    page = render(page_of(stored(path)))
+    head = page.split("</header>")[0]
+    assert 1 <= head.count('<dd class="value">') <= 3, "key figures"
+    order = ['id="main"', "data-figure=", "<h2>What to do", "<h2>What was not measured", "<table"]
+    if path.stem == "judge":
+        order.remove("data-figure=")
+    places = [page.find(mark, page.index("<body>")) for mark in order]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
 def test_no_heading_of_a_table_is_turned_and_tables_have_the_full_width():
     css = (Path(__file__).parents[4] / "bench" / "report" / "html" / "page.css").read_text("utf-8")
     assert "writing-mode" not in css
