@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 
 def _answer() -> Answer[JudgeResult]:
+    from bench.experiments.judge.figures import figures
     from bench.experiments.judge.judge import earned
     from bench.experiments.judge.result import JudgeResult
     from bench.experiments.judge.words import evidence, sheet, suite
     from bench.report.answer import Answer
 
-    return Answer("judge", JudgeResult, earned, sheet, suite, evidence=evidence)
+    return Answer("judge", JudgeResult, earned, sheet, suite, figures=figures, evidence=evidence)
 
 
 JUDGE = Question(

@@ -146,11 +146,11 @@ def plot(
         if not isinstance(mark, Band) and (drawn := _mark(x, y, mark))
     ]
     parts = [*(_area(x, band) for band in bands), _grid(x, y), *(drawn for _, drawn in others)]
-    parts += [_band_names(x, bands), _label(y.name, 4, 12, style="name")]
-    parts.append(_label(x.name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
+    parts += [_band_names(x, bands), label(y.name, 4, 12, style="name")]
+    parts.append(label(x.name, (LEFT + RIGHT) / 2, _HEIGHT - 6, anchor="middle", style="name"))
     legend = _legend((mark.key, _swatch(mark)) for mark in (*(mark for mark, _ in others), *bands))
-    drawing = _drawing(_HEIGHT, parts, f"{title}. {about}")
-    return Figure(name, title, about, drawing, columns, rows, [*map(x, xs)], legend)
+    svg = drawing(_HEIGHT, parts, f"{title}. {about}")
+    return Figure(name, title, about, svg, columns, rows, [*map(x, xs)], legend)
 
 
 def _grid(x: Scale, y: Scale) -> str:
@@ -158,20 +158,20 @@ def _grid(x: Scale, y: Scale) -> str:
     for tick in y.ticks:
         at = y(tick)
         parts += [
-            _stroke(LEFT, at, RIGHT, at, "grid"),
-            _label(y.label(tick), LEFT - 6, at + 4, anchor="end"),
+            stroke(LEFT, at, RIGHT, at, "grid"),
+            label(y.label(tick), LEFT - 6, at + 4, anchor="end"),
         ]
     free = 0.0
     for place, tick in enumerate(x.ticks):
         at = x(tick)
         text = x.label(tick)
-        parts.append(_stroke(at, BOTTOM, at, BOTTOM + 4, "axis"))
+        parts.append(stroke(at, BOTTOM, at, BOTTOM + 4, "axis"))
         half = len(text) * _LETTER_PX / 2
         middle = min(at, RIGHT - half + 4)
         if middle - half >= free:
-            parts.append(_label(text, middle, BOTTOM + 17, anchor="middle", style=_odd(place, x)))
+            parts.append(label(text, middle, BOTTOM + 17, anchor="middle", style=_odd(place, x)))
             free = middle + half + 6
-    return "".join([*parts, _stroke(LEFT, BOTTOM, RIGHT, BOTTOM, "axis")])
+    return "".join([*parts, stroke(LEFT, BOTTOM, RIGHT, BOTTOM, "axis")])
 
 
 def _odd(place: int, scale: Scale) -> str:
@@ -182,9 +182,9 @@ def _odd(place: int, scale: Scale) -> str:
 def _area(x: Scale, band: Band) -> str:
     left = x(band.start)
     right = x(band.stop)
-    title = _element("title", escape(band.text))
+    title = element("title", escape(band.text))
     size = {"width": max(right - left, 1.5), "height": BOTTOM - TOP}
-    return _element("rect", title, x=left, y=TOP, **size, class_=band.style)
+    return element("rect", title, x=left, y=TOP, **size, class_=band.style)
 
 
 def _band_names(x: Scale, bands: Sequence[Band]) -> str:
@@ -193,7 +193,7 @@ def _band_names(x: Scale, bands: Sequence[Band]) -> str:
     free = 0.0
     for band in sorted(bands, key=lambda band: band.start):
         parts += [
-            _stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge")
+            stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge")
             for at in (band.start, band.stop)
         ]
         # The title of the band has the whole text.
@@ -201,7 +201,7 @@ def _band_names(x: Scale, bands: Sequence[Band]) -> str:
         width = len(text) * _LETTER_PX
         at = min(x(band.start) + 3, RIGHT - width)
         if at >= free:
-            parts.append(_label(text, at, TOP + 12, style=f"over {band.style}-text"))
+            parts.append(label(text, at, TOP + 12, style=f"over {band.style}-text"))
             free = at + width
     return "".join(parts)
 
@@ -212,9 +212,9 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
         steps = [*zip(edges, edges[1:], map(y, mark.highs), map(y, mark.lows), strict=False)]
         forth = [(at, high) for left, right, high, _ in steps for at in (left, right)]
         back = [(at, low) for left, right, _, low in reversed(steps) for at in (right, left)]
-        return _element("path", d=_polyline([*forth, *back]) + "Z", class_=_class_of(mark))
+        return element("path", d=_polyline([*forth, *back]) + "Z", class_=_class_of(mark))
     if isinstance(mark, Spot):
-        return _circle(x(mark.x), y(mark.y), _SPOT_PX, _class_of(mark))
+        return circle(x(mark.x), y(mark.y), _SPOT_PX, _class_of(mark))
     points = [
         None if value is None else (x(at), y(value))
         for at, value in zip(mark.xs, mark.ys, strict=True)
@@ -222,9 +222,9 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
     around = zip([None, *points], points, [*points[1:], None], strict=False)
     # A point without neighbours is drawn as a dot, because no line shows it.
     alone = [point for before, point, after in around if point and not before and not after]
-    dots = [_circle(*point, 2.2, f"alone {mark.style}") for point in alone]
+    dots = [circle(*point, 2.2, f"alone {mark.style}") for point in alone]
     path = _polyline(points)
-    return "".join([_element("path", d=path, class_=_class_of(mark)) if "L" in path else "", *dots])
+    return "".join([element("path", d=path, class_=_class_of(mark)) if "L" in path else "", *dots])
 
 
 # -- the legend ------------------------------------------------------------------------------------
@@ -242,15 +242,13 @@ def _swatch(mark: Mark) -> str:
     """The mark as its legend shows it, in a space of 26 × 10."""
     style = _class_of(mark)
     if isinstance(mark, Line):
-        return _stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
+        return stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
     if isinstance(mark, Spot):
-        return _circle(13, 5, _SPOT_PX, style)
+        return circle(13, 5, _SPOT_PX, style)
     edges = (
-        [_stroke(at, 0, at, 10, f"{style}-edge") for at in (3, 23)]
-        if isinstance(mark, Band)
-        else []
+        [stroke(at, 0, at, 10, f"{style}-edge") for at in (3, 23)] if isinstance(mark, Band) else []
     )
-    return _element("rect", x=3, y=0, width=20, height=10, class_=style) + "".join(edges)
+    return element("rect", x=3, y=0, width=20, height=10, class_=style) + "".join(edges)
 
 
 def _class_of(mark: Mark) -> str:
@@ -310,13 +308,13 @@ def forest(
     for place, tick in enumerate(x.ticks):
         parts += [_beside_bar(x(tick), top, "grid") for top in tops]
         parts.append(
-            _label(x.label(tick), x(tick), bottom + 15, anchor="middle", style=_odd(place, x))
+            label(x.label(tick), x(tick), bottom + 15, anchor="middle", style=_odd(place, x))
         )
     for value, text in lines:
         if x.low <= value <= x.high:
             parts += [_beside_bar(x(value), top, "axis") for top in tops]
             parts.append(
-                _label(
+                label(
                     text,
                     max(x(value), len(text) * _LETTER_PX / 2),
                     12,
@@ -324,31 +322,31 @@ def forest(
                     style="name",
                 )
             )
-    parts.append(_label(x.name, _WIDTH / 2, bottom + 33, anchor="middle", style="name"))
+    parts.append(label(x.name, _WIDTH / 2, bottom + 33, anchor="middle", style="name"))
     parts += [_row(bar, x, _FIRST_PX + place * _ROW_PX) for place, bar in enumerate(bars)]
     drawn = [
         (bar.key, _bar(bar, 5.0, {"low": 2.0, "high": 24.0, "value": 13.0}.__getitem__))
         for bar in bars
     ]
-    drawn += [(limit, _stroke(13, 0, 13, 10, "mean")) for bar in bars if bar.limit is not None]
-    picture = _drawing(bottom + _LAST_PX, parts, f"{title}. {about}")
+    drawn += [(limit, stroke(13, 0, 13, 10, "mean")) for bar in bars if bar.limit is not None]
+    picture = drawing(bottom + _LAST_PX, parts, f"{title}. {about}")
     return Figure(name, title, about, picture, columns, rows, legend=_legend(drawn))
 
 
 def _beside_bar(at: float, top: float, style: str) -> str:
     """A vertical line as high as the interval of a row, so that it crosses no name."""
-    return _stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
+    return stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
 
 
 def _row(bar: Bar, x: Scale, top: float) -> str:
     short = bar.name if len(bar.name) <= _MOST_LETTERS else bar.name[: _MOST_LETTERS - 1] + "…"
     parts = [
-        _label(short, 0, top + 14, style="row"),
-        _label(bar.text, _WIDTH, top + 14, anchor="end", style="row"),
+        label(short, 0, top + 14, style="row"),
+        label(bar.text, _WIDTH, top + 14, anchor="end", style="row"),
     ]
     at = top + _BAR_PX
     if bar.limit is not None:
-        parts.append(_stroke(x(bar.limit), at - 8, x(bar.limit), at + 8, "mean"))
+        parts.append(stroke(x(bar.limit), at - 8, x(bar.limit), at + 8, "mean"))
     return "".join([*parts, _bar(bar, at, lambda end: x(getattr(bar, end)))])
 
 
@@ -361,11 +359,11 @@ def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
         right = x_of("high")
         style = f"line solid {bar.style}"
         parts = [
-            _stroke(left, y, right, y, style),
-            *(_stroke(at, y - 4, at, y + 4, style) for at in (left, right)),
+            stroke(left, y, right, y, style),
+            *(stroke(at, y - 4, at, y + 4, style) for at in (left, right)),
         ]
     if bar.value is not None:
-        parts.append(_circle(x_of("value"), y, _SPOT_PX, f"dot {bar.style}"))
+        parts.append(circle(x_of("value"), y, _SPOT_PX, f"dot {bar.style}"))
     return "".join(parts)
 
 
@@ -423,17 +421,17 @@ def panels(
     ]
     parts = []
     for place, panel in enumerate(heads):
-        parts.append(_label(panel.head, first + place * width, 12, style="row"))
-        parts.append(_label(panel.unit, first + place * width, 29, style="name"))
+        parts.append(label(panel.head, first + place * width, 12, style="row"))
+        parts.append(label(panel.unit, first + place * width, 29, style="name"))
     top = _HEADS_PX
     for heading, named in groups:
         parts += [
-            _label(heading, 0, top + 19, style="row strong"),
-            _stroke(0, top + 25, _WIDTH, top + 25, "grid"),
+            label(heading, 0, top + 19, style="row strong"),
+            stroke(0, top + 25, _WIDTH, top + 25, "grid"),
         ]
         top += _LINE_PX
         for text, measured in named:
-            parts.append(_label(text, 0, top + 18, style="row"))
+            parts.append(label(text, 0, top + 18, style="row"))
             for place, one in enumerate(measured):
                 left = first + place * width
                 share = (one.value or 0.0) / (most[place] or 1.0)
@@ -447,7 +445,7 @@ def panels(
         name,
         title,
         about,
-        _drawing(top + 8, parts, f"{title}. {about}"),
+        drawing(top + 8, parts, f"{title}. {about}"),
         [Column(name, "text") for name in ("group", "name", *(panel.head for panel in heads))],
         [
             [heading, text, *(one.value for one in measured)]
@@ -460,10 +458,10 @@ def panels(
 
 def _measure(one: Measure, left: float, middle: float, length: float) -> str:
     if one.value is None:
-        return _label(one.text, left, middle + 5)
+        return label(one.text, left, middle + 5)
     if _is_tick(one):
-        return _tick(left, middle) + _label(one.text, left + 17, middle + 5, style="row")
-    return _bar_of(one, left, middle, max(length, 1.5)) + _label(
+        return _tick(left, middle) + label(one.text, left + 17, middle + 5, style="row")
+    return _bar_of(one, left, middle, max(length, 1.5)) + label(
         one.text, left + length + 5, middle + 5, style="row"
     )
 
@@ -473,11 +471,11 @@ def _is_tick(one: Measure) -> bool:
 
 
 def _tick(left: float, middle: float) -> str:
-    return _element("path", d=_TICK.format(_number(left), _number(middle)), class_="tick good")
+    return element("path", d=_TICK.format(_number(left), _number(middle)), class_="tick good")
 
 
 def _bar_of(one: Measure, left: float, middle: float, length: float) -> str:
-    return _element(
+    return element(
         "rect", x=left, y=middle - 5, width=length, height=10, class_=f"area {one.style}"
     )
 
@@ -489,7 +487,7 @@ def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _element(name: str, content: str = "", /, **attributes: float | str | None) -> str:
+def element(name: str, content: str = "", /, **attributes: float | str | None) -> str:
     """An element; `content` is markup.
 
     `_` at an attribute's end is dropped, others become `-`; None leaves it out.
@@ -503,16 +501,19 @@ def _element(name: str, content: str = "", /, **attributes: float | str | None) 
     return f"<{head}>{content}</{name}>" if content else f"<{head}/>"
 
 
-def _label(text: str, x: float, y: float, *, anchor: str | None = None, style: str = "") -> str:
-    return _element("text", escape(text), x=x, y=y, text_anchor=anchor, class_=style or None)
+def label(text: str, x: float, y: float, *, anchor: str | None = None, style: str = "") -> str:
+    """A text at a place."""
+    return element("text", escape(text), x=x, y=y, text_anchor=anchor, class_=style or None)
 
 
-def _stroke(x: float, y: float, to_x: float, to_y: float, style: str) -> str:
-    return _element("path", d=_polyline([(x, y), (to_x, to_y)]), class_=style)
+def stroke(x: float, y: float, to_x: float, to_y: float, style: str) -> str:
+    """A straight line."""
+    return element("path", d=_polyline([(x, y), (to_x, to_y)]), class_=style)
 
 
-def _circle(x: float, y: float, radius: float, style: str) -> str:
-    return _element("circle", cx=x, cy=y, r=radius, class_=style)
+def circle(x: float, y: float, radius: float, style: str) -> str:
+    """A round mark."""
+    return element("circle", cx=x, cy=y, r=radius, class_=style)
 
 
 def _polyline(points: Iterable[tuple[float, float] | None]) -> str:
@@ -527,7 +528,7 @@ def _polyline(points: Iterable[tuple[float, float] | None]) -> str:
     return "".join(parts)
 
 
-def _drawing(height: float, parts: Sequence[str], label: str) -> str:
+def drawing(height: float, parts: Sequence[str], label: str) -> str:
     """The whole; a screen reader says `label`."""
     shape = f'viewBox="0 0 {_number(_WIDTH)} {_number(height)}"'
     return (

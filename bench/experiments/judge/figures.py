@@ -1,0 +1,97 @@
+"""The pictures of a judged lock: *its result → the course of each row that does not hold*. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from bench.experiments.judge.result import CourseStep, JudgedRow, JudgeResult
+from bench.report.html.plot import Figure
+from bench.report.html.sequence import Holding, Move, sequence
+
+# A longer course is a table only.
+MOST_MOVES = 40
+ANSWER = "→ "
+TAKES = "acquire"
+GIVES_BACK = "release"
+# What the stage notes when no lease can be alive any more.
+ENDED = "its keys have ended"
+
+
+def figures(result: JudgeResult) -> list[Figure]:
+    """The courses of rows that do not hold, what breaks safety first."""
+    broken = [row for row in result.rows if row.verdict == "does not"]
+    drawn = (_figure(row) for row in sorted(broken, key=lambda row: not row.is_safety))
+    return [figure for figure in drawn if figure is not None]
+
+
+def _figure(row: JudgedRow) -> Figure | None:
+    """The picture of one course; None for one without a call, or too long for one."""
+    begin = next((n for n, step in enumerate(row.course) if step.what.startswith(TAKES)), None)
+    if begin is None or len(row.course) > MOST_MOVES:
+        return None
+    clients = sorted({step.who for step in row.course if step.who})
+    # A client that connects later has a line from the beginning.
+    steps = [
+        step
+        for step in row.course[begin:]
+        if not step.who or step.what.startswith(ANSWER) or _is_more(step)
+    ]
+    lines = [*(f"client {who}" for who in clients), "servers"]
+    begun_ms = steps[0].after_ms
+    moves = [_move(step, clients, begun_ms) for step in steps]
+    return sequence(
+        row.topic,
+        f"{row.topic}: {row.happened}",
+        "Each line is a client or the servers, from top to bottom; a bar shows who has the lock "
+        "as far as it knows, in red beside another one; the numbers are ms.",
+        lines=lines,
+        moves=moves,
+        holdings=list(_holdings(steps, clients)),
+    )
+
+
+def _is_more(step: CourseStep) -> bool:
+    """Whether a step of a client is more than that it connects."""
+    return not step.what.startswith("lock(")
+
+
+def _move(step: CourseStep, clients: Sequence[str], begun_ms: float) -> Move:
+    at_ms = step.after_ms - begun_ms
+    line = clients.index(step.who) if step.who else len(clients)
+    if step.what.startswith(ANSWER):
+        return Move(at_ms, line, step.what.removeprefix(ANSWER), "answer")
+    is_call = step.what.startswith((TAKES, GIVES_BACK))
+    return Move(at_ms, line, step.what, "call" if is_call else "event")
+
+
+def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[Holding]:
+    """From each grant to the release that follows, to the end of the keys, or to the end of the
+    course."""
+    asked: set[str] = set()
+    spans: list[tuple[str, int, int]] = []
+    for number, step in enumerate(steps):
+        if step.what.startswith(TAKES):
+            asked.add(step.who)
+        elif step.what.startswith(ANSWER) and step.who in asked:
+            asked.discard(step.who)
+            if step.what.startswith(f"{ANSWER}yes"):
+                spans.append((step.who, number, _end(steps, number)))
+    for who, begin, end in spans:
+        is_bad = any(
+            other != who and begin < other_end and other_begin < end
+            for other, other_begin, other_end in spans
+        )
+        yield Holding(clients.index(who), begin, end, is_bad)
+
+
+def _end(steps: Sequence[CourseStep], begin: int) -> int:
+    """The number of the step at which the lease that was granted at step `begin` is over; one more
+    than the last for none."""
+    who = steps[begin].who
+    return next(
+        (
+            number
+            for number, step in enumerate(steps)
+            if number > begin
+            and (step.what == ENDED or (step.who == who and step.what.startswith(GIVES_BACK)))
+        ),
+        len(steps),
+    )

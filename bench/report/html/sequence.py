@@ -1,0 +1,107 @@
+"""A course of events as a picture: *steps of several clients and their servers → a figure*. Pure.
+
+Every client has a line from top to bottom, the servers have one at the right. A call is an arrow to
+the servers, an answer an arrow back, anything else a dot. A bar beside a line is the time for which
+the client has the lock, as far as it knows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.report.html.plot import Column, Figure, circle, drawing, element, label, stroke
+
+WIDTH = 470.0
+FIRST = 66.0
+LAST = WIDTH - 26.0
+HEAD_PX = 30.0
+ROW_PX = 24.0
+# The width of the larger letters that a phone shows.
+LETTER_PX = 8.8
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A step of a course: when, on which line (the last one is that of the servers), what."""
+
+    at_ms: float
+    line: int
+    text: str
+    kind: Literal["call", "answer", "event"] = "event"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A client has the lock from one step to another, by their numbers; `is_bad`: while another
+    client has it."""
+
+    line: int
+    begin: int
+    end: int
+    is_bad: bool
+
+
+def sequence(
+    name: str,
+    title: str,
+    about: str,
+    *,
+    lines: Sequence[str],
+    moves: Sequence[Move],
+    holdings: Sequence[Holding] = (),
+) -> Figure:
+    """The figure `name` of a course. `lines`: the clients and the servers. Its data are the
+    moves."""
+    places = [
+        FIRST + (LAST - FIRST) * number / max(len(lines) - 1, 1) for number in range(len(lines))
+    ]
+    bottom = HEAD_PX + ROW_PX * len(moves) + 18
+    parts = []
+    for text, place in zip(lines, places, strict=True):
+        parts.append(label(text, place, 14, anchor="middle", style="row strong"))
+        parts.append(stroke(place, 20, place, bottom, "grid"))
+    for one in holdings:
+        top = HEAD_PX + ROW_PX * one.begin + 12
+        height = ROW_PX * (one.end - one.begin)
+        style = f"area {'bad' if one.is_bad else 'good'}"
+        left = places[one.line] - 4
+        parts.append(element("rect", x=left, y=top, width=8, height=height, class_=style))
+    for number, move in enumerate(moves):
+        parts += _drawn(move, HEAD_PX + ROW_PX * number, places)
+    return Figure(
+        name,
+        title,
+        about,
+        drawing(bottom, parts, f"{title}. {about}"),
+        [Column("after_ms", "count"), Column("who", "text"), Column("what", "text")],
+        [[move.at_ms, lines[move.line], move.text] for move in moves],
+    )
+
+
+def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
+    """A move: its time, its text, and below them its arrow or dot."""
+    here = places[move.line]
+    low = top + 17
+    yield label(f"{move.at_ms:,.0f}", FIRST - 26, top + 12, anchor="end", style="name")
+    is_server = move.line == len(places) - 1
+    if is_server:
+        yield _text(move.text, here - 8, top + 12, here - FIRST, anchor="end")
+    else:
+        yield _text(move.text, here + 9, top + 12, WIDTH - here - 9)
+    if move.kind == "event" or is_server:
+        yield circle(here, top + 9, 3.2, "dot c1")
+        return
+    begin = here + 5
+    end = places[-1] - 1
+    yield stroke(begin, low, end, low, "axis")
+    tip, back = (begin, 5) if move.kind == "answer" else (end, -5)
+    yield element(
+        "path", d=f"M{tip + back:.1f} {low - 3:.1f}L{tip:.1f} {low:.1f}l{back} 3", class_="axis"
+    )
+
+
+def _text(text: str, x: float, y: float, room: float, *, anchor: str | None = None) -> str:
+    """A text that is cut where its room ends. The table below the picture has the whole."""
+    most = int(room / LETTER_PX)
+    shown = text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+    return label(shown, x, y, anchor=anchor, style="row over")
