@@ -11,10 +11,10 @@ end, when fewer fleets run at once; then it is given up, with the reason.
 import asyncio
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 
@@ -33,10 +33,11 @@ from bench.experiments.durability.loss_plan import (
     seconds_of,
 )
 from bench.experiments.durability.loss_result import Crash, CrashConditions, CrashResult
+from bench.experiments.durability.sitting import Pace, sit
 from bench.measure.run_result import OwnFleet
 from bench.measure.server_facts import ServerBinary
-from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show, left_text
-from bench.run.journal import Journal, open_journal
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
+from bench.run.journal import Journal
 from bench.telemetry.points import Buckets, point
 from bench.telemetry.run import Run
 from bench.telemetry.settings import is_wanted
@@ -57,8 +58,6 @@ _LOOK_S = 0.05
 _THREADS_PER_LANE = 8
 # The connections to one instance: one client per margin, two second clients, and our own questions.
 _CLIENTS = 6
-# When this share of all work is done, the pace on this machine is known.
-_KNOWN = 0.1
 # A cut that takes so long hangs.
 _CUT_S = 90.0
 
@@ -70,25 +69,12 @@ def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult
     server = find_server(order.server)
     with Experiment(order) as experiment:
         experiment.raising = False
-        plan = order.plan
         with closing(CrashPlace(server)) as place:
             # A fleet is opened once to see whether this server takes the shim.
             place.open(1, "none")
-        with open_journal(
-            order.folder, {**plan.to_json(), "server": server.sha256}, CutFacts
-        ) as journal:
-            queue = _CutQueue(order, server, journal, show)
-            queue.work(lambda: experiment.is_over)
-            cuts = journal.pieces
-            experiment.require(cuts)
-            header = experiment.header(seed=plan.seed, interrupted=experiment.is_over)
-            fleet = OwnFleet(
-                server=server, fdatasync_s=fdatasync_latency(Path(tempfile.gettempdir()))
-            )
-            result = concluded(header, fleet, plan, cuts, queue.failures)
-            exported = export_crashes(order.run_id, cuts, os.environ)
-            result = structs.replace(result, warnings=(*result.warnings, *exported))
-            return experiment.unfinished(result) if result.interrupted else experiment.store(result)
+        same = {**order.plan.to_json(), "server": server.sha256}
+        cuts = partial(_Cuts, order, server, show)
+        return sit(experiment, order, same, CutFacts, cuts)
 
 
 def concluded(
@@ -122,13 +108,15 @@ def concluded(
     )
 
 
-class _CutQueue:
+class _Cuts:
+    """The cuts of a matrix, on many fleets at once."""
+
     def __init__(
         self,
         order: ExperimentOrder[CrashPlan],
         server: ServerBinary,
-        journal: Journal[CutFacts],
         show: Show,
+        journal: Journal[CutFacts],
     ) -> None:
         self._plan = order.plan
         self._run_id = order.run_id
@@ -141,20 +129,23 @@ class _CutQueue:
         self._lanes = max(
             1, min(FLEETS_PER_CORE * len(os.sched_getaffinity(0)), MOST_FLEETS, len(missing))
         )
-        self._began_s = time.monotonic()
-        self._planned_s = sum(seconds_of(crash) for crash, _ in missing)
-        self._left_s = self._planned_s
+        self._pace = Pace(sum(seconds_of(crash) for crash, _ in missing), self._lanes)
 
     def _missing(self) -> list[tuple[Crash, int]]:
         done = {(cut.crash, cut.number) for cut in self._journal.pieces}
         return [one for one in self._plan.orders if one not in done]
 
-    @property
-    def failures(self) -> list[str]:
-        """What was given up, and why."""
-        return [f"{crash.key}{GIVEN_UP}{reason}" for crash, reason in self._given_up.items()]
+    def result(self, header: Header) -> CrashResult:
+        """What all cuts came to, and what was given up. Telemetry has it, too."""
+        cuts = self._journal.pieces
+        disk = fdatasync_latency(Path(tempfile.gettempdir()))
+        fleet = OwnFleet(server=self._server, fdatasync_s=disk)
+        failures = [f"{crash.key}{GIVEN_UP}{reason}" for crash, reason in self._given_up.items()]
+        result = concluded(header, fleet, self._plan, cuts, failures)
+        exported = export_crashes(self._run_id, cuts, os.environ)
+        return structs.replace(result, warnings=(*result.warnings, *exported))
 
-    def work(self, is_over: Callable[[], bool]) -> None:
+    def measure(self, is_over: Callable[[], bool]) -> None:
         """Do every cut that is missing, until `is_over`.
 
         Raises BenchError when the journal cannot go on.
@@ -164,7 +155,7 @@ class _CutQueue:
         cuts_done = len(self._journal.pieces)
         before = f", {cuts_done:,} of them done before" if cuts_done else ""
         self._show(
-            f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._remaining()}"
+            f"plan: {total:,} cuts in {len(self._plan.crashes)} groups{before}; {self._pace.left}"
         )
         try:
             asyncio.run(self._work(is_over))
@@ -197,9 +188,9 @@ class _CutQueue:
                 facts = None if crash in self._given_up else await self._tried(place, crash, number)
                 if facts is not None:
                     self._journal.add(facts)
-                    self._left_s -= seconds_of(crash)
+                    self._pace.did(seconds_of(crash))
                     done = f"cut {len(self._journal.pieces):,} of {len(self._plan.orders):,}"
-                    self._show(f"{crash.key}: {done}, {self._remaining()}")
+                    self._show(f"{crash.key}: {done}, {self._pace.left}")
 
     async def _tried(self, place: CrashPlace, crash: Crash, number: int) -> CutFacts | None:
         """The cut, tried a few times; None when it was given up."""
@@ -214,13 +205,6 @@ class _CutQueue:
                 await finish(place.close)
         self._given_up[crash] = reason
         return None
-
-    def _remaining(self) -> str:
-        done_s = self._planned_s - self._left_s
-        pace = 1 / self._lanes
-        if done_s > _KNOWN * self._planned_s:
-            pace = (time.monotonic() - self._began_s) / done_s
-        return f"about {left_text(self._left_s * pace)}"
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:

@@ -8,11 +8,11 @@ stands with its first visit. The servers' counters around a load cover its warm-
 as do the leases they are divided by.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import redis
 from msgspec import structs
@@ -41,11 +41,12 @@ from bench.experiments.durability.price_result import (
     known_sum,
 )
 from bench.experiments.durability.servers import CellServers, FsyncServers, lent
+from bench.experiments.durability.sitting import Pace, sit
 from bench.measure.environment import describe_environment
 from bench.measure.run_result import InfoDelta
 from bench.measure.section import builtins_of
-from bench.run.experiment import Done, Experiment, ExperimentOrder, Show, left_text
-from bench.run.journal import Journal, open_journal
+from bench.run.experiment import Done, Experiment, ExperimentOrder, Header, Show
+from bench.run.journal import Journal
 from bench.topology.child import Child
 from bench.topology.fleet import require_descriptors
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot
@@ -71,32 +72,22 @@ def run_fsync(
             "servers": servers.identity,
             "machine": place,
         }
-        with open_journal(order.folder, plan, VisitSeen, lambda piece: rows_of([piece])) as journal:
-            visits = _Visits(order, servers, journal, show)
-            with experiment.cuttable():
-                visits.measure()
-            experiment.require(journal.pieces)
-            result = PRICES.beside(visits.result(experiment), order.folder.absolute().parent)
-            # The trouble must be reported, and no measured block may be lost for it.
-            if trouble := servers.close():
-                result = structs.replace(result, warnings=(*result.warnings, trouble))
-            if result.interrupted:
-                return experiment.unfinished(result)
-            done = experiment.store(result)
-            if done.path:
-                with suppress(OSError):
-                    journal.path.unlink()
-    return replace(done, exit_code=EnvironmentNotReadyError.exit_code) if trouble else done
+        visits = partial(_Visits, order, servers, show)
+        done = sit(experiment, order, plan, VisitSeen, visits, check=lambda visit: rows_of([visit]))
+    return replace(done, exit_code=EnvironmentNotReadyError.exit_code) if servers.trouble else done
 
 
 class _Visits:
+    """The visits of a matrix, block after block."""
+
     def __init__(
         self,
         order: ExperimentOrder[FsyncPlan],
         servers: FsyncServers,
-        journal: Journal[VisitSeen],
         show: Show,
+        journal: Journal[VisitSeen],
     ) -> None:
+        self._results = order.folder.absolute().parent
         self._run_id = order.run_id
         self._plan = order.plan
         self._servers = servers
@@ -116,28 +107,24 @@ class _Visits:
             require_descriptors(block[0].instances, block[0].connections)
         self._barren: list[str] = []
 
-    def measure(self) -> None:
-        """Visit what is missing, in the plan's order."""
+    def measure(self, _is_over: Callable[[], bool]) -> None:
+        """Visit what is missing, in the plan's order. Ctrl-C raises KeyboardInterrupt in it."""
         plan = self._plan
-        begun_s = time.monotonic()
         measured = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
         missing = [
             block
             for block in self._blocks
             if not all((plan.repeats - 1, cell) in measured for cell in block)
         ]
-        done_s = 0.0
-        total_s = sum(map(plan.block_s, missing))
+        pace = Pace(sum(map(plan.block_s, missing)))
         for number, block in enumerate(missing, 1 + len(self._blocks) - len(missing)):
-            pace = (time.monotonic() - begun_s) / done_s if done_s else 1.0
             policies = "/".join(cell.policy for cell in block)
-            left = left_text(pace * (total_s - done_s))
             what = f"{policies}, {block[0].place}"
-            self._show(f"block {number} of {len(self._blocks)}, about {left}: {what}")
+            self._show(f"block {number} of {len(self._blocks)}, {pace.left}: {what}")
             for piece in self._visited(block):
                 if (piece.repeat, piece.cell) not in measured:
                     self._journal.add(piece)
-            done_s += plan.block_s(block)
+            pace.did(plan.block_s(block))
 
     def _visited(self, block: Block) -> Sequence[VisitSeen]:
         """What is seen of a block; nothing where no lock is granted, as long as that is rare."""
@@ -159,8 +146,8 @@ class _Visits:
                     raise
                 return ()
 
-    def result(self, experiment: Experiment) -> FsyncResult:
-        """Everything measured so far."""
+    def result(self, header: Header) -> FsyncResult:
+        """Everything measured so far, beside the newest losses. Borrowed servers are given back."""
         rows = rows_of(self._journal.pieces)
         plan = self._plan
         conditions = FsyncConditions(
@@ -168,15 +155,20 @@ class _Visits:
             visits_planned=plan.repeats * sum(map(len, self._blocks)),
             visits_done=len(self._journal.pieces),
         )
-        judgement = judged(rows, conditions, interrupted=experiment.is_over)
-        return FsyncResult(
-            **experiment.header(seed=plan.seed, interrupted=experiment.is_over),
+        judgement = judged(rows, conditions, interrupted=header["interrupted"])
+        result = FsyncResult(
+            **header,
             **judgement,
             fleet=self._servers.fleet,
             conditions=conditions,
             rows=tuple(rows),
             warnings=(*self._limits(), *warnings_of(rows, judgement["findings"])),
         )
+        result = PRICES.beside(result, self._results)
+        # The trouble must be reported, and no measured block may be lost for it.
+        if trouble := self._servers.close():
+            result = structs.replace(result, warnings=(*result.warnings, trouble))
+        return result
 
     def _limits(self) -> Iterator[str]:
         yield from (

@@ -104,6 +104,8 @@ class OwnServers:
         self.fleet = FsyncFleet(started=True, server=server, instances=None)
         self.identity = f"{server.name} {server.version} {server.sha256} {disk or ''}"
         self.warnings: tuple[str, ...] = ()
+        # what went wrong when they were closed
+        self.trouble = ""
 
     def why_not(self, policy: Policy) -> str | None:
         """Why this policy cannot be measured here, or None."""
@@ -150,6 +152,8 @@ class UserServers:
             f"{fact.address} {fact.server} {fact.version}" for fact in self.facts
         )
         self.warnings: tuple[str, ...] = ()
+        # what went wrong when they were closed
+        self.trouble = ""
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
             warning = (
                 f"no-appendfsync-on-rewrite is on at {unsynced}: while the AOF is rewritten "
@@ -198,7 +202,9 @@ class UserServers:
         by_hand = ", ".join(
             f"{address} (CONFIG SET {_POLICY} {value})" for address, value in wrong.items()
         )
-        return f"{_POLICY} could not be put back; set it by hand on {by_hand}" if wrong else ""
+        if wrong:
+            self.trouble = f"{_POLICY} could not be put back; set it by hand on {by_hand}"
+        return self.trouble
 
     def why_not(self, policy: Policy) -> str | None:
         """Why this policy cannot be measured on these servers, or None."""

@@ -30,7 +30,7 @@ class SlowMatrix:
         servers: Any = SimpleNamespace(why_not=lambda _cell: None, serving=serving, warnings=())
         journal: Any = SimpleNamespace(pieces=self.pieces, add=self.pieces.append)
         order = ExperimentOrder(PLAN, "abcd", (), Path())
-        self.product = experiment._Visits(order, servers, journal, lambda _text: None)
+        self.product = experiment._Visits(order, servers, lambda _text: None, journal)
 
     def visits_of(self, block: Block) -> Any:
         if self.barren:
@@ -45,7 +45,7 @@ class SlowMatrix:
 
 def test_a_cell_that_grants_nothing_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = SlowMatrix(monkeypatch, barren=2)
-    matrix.product.measure()
+    matrix.product.measure(lambda: False)
     made = PLAN.blocks()[2:]
     assert len(matrix.pieces) == PLAN.repeats * sum(map(len, made))
     assert any("in which no lock was granted" in told for told in matrix.product._limits())
@@ -54,7 +54,7 @@ def test_a_cell_that_grants_nothing_is_left_out_and_said(monkeypatch: pytest.Mon
 def test_where_hardly_anything_is_granted_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = SlowMatrix(monkeypatch, barren=99)
     with pytest.raises(NothingGrantedError):
-        matrix.product.measure()
+        matrix.product.measure(lambda: False)
     assert 99 - matrix.barren == MOST_BARREN + 1
 
 
@@ -64,6 +64,6 @@ def test_a_block_that_was_cut_is_made_again_and_nothing_counted_twice(
     matrix = SlowMatrix(monkeypatch)
     first = next(cell for block in PLAN.blocks() for cell in block)
     matrix.pieces.append(SimpleNamespace(repeat=0, cell=first))
-    matrix.product.measure()
+    matrix.product.measure(lambda: False)
     assert len(matrix.pieces) == len({(piece.repeat, piece.cell) for piece in matrix.pieces})
     assert len(matrix.pieces) == PLAN.repeats * sum(map(len, PLAN.blocks()))
