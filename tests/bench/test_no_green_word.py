@@ -16,13 +16,13 @@ from msgspec import structs
 from bench.experiments.audit.judge import judge_cells
 from bench.experiments.capacity.judge import (
     CapacityPlan,
-    Findings,
     SweepPoint,
     judge_capacity,
     point_of,
 )
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import ClosedLoop, Probe, Seen
+from bench.experiments.capacity.search import Findings
 from bench.experiments.compare.judge import judge_comparison
 from bench.experiments.durability.loss_judge import judge_crash
 from bench.experiments.durability.loss_result import CrashResult

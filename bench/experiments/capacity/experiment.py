@@ -24,15 +24,14 @@ import psutil
 from bench.errors import BenchError
 from bench.experiments.capacity.judge import (
     CapacityPlan,
-    Findings,
     judge_capacity,
-    next_probe,
     point_of,
     target_holds,
 )
 from bench.experiments.capacity.model import RateInterval
 from bench.experiments.capacity.probe import callers_for, judge_probe
 from bench.experiments.capacity.result import CapacityPoint, CapacityResult, ClosedLoop, point_name
+from bench.experiments.capacity.search import Findings, next_probe
 from bench.experiments.capacity.words import rate_text
 from bench.measure.result import write_result
 from bench.measure.run_result import RunResult

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bench.experiments.capacity import judge
+from bench.experiments.capacity import judge, search
 from bench.experiments.capacity.judge import (
     CapacityPlan,
-    Findings,
     SweepPoint,
     agreement,
     judge_capacity,
-    loops_within,
     mean_latency,
     point_of,
 )
@@ -26,6 +24,7 @@ from bench.experiments.capacity.result import (
     Seen,
     at_capacity,
 )
+from bench.experiments.capacity.search import Findings, loops_within
 from bench.measure.run_result import FleetFacts
 from bench.measure.section import typed
 from bench.scenario import load
@@ -330,8 +329,8 @@ def test_the_sentence_of_an_open_answer_names_a_rate_that_missed() -> None:
 
 def test_a_server_that_answers_nothing_in_time_keeps_no_rate() -> None:
     looks = (
-        (judge.LOWEST, MISSED),
-        (judge.LOWEST, MISSED),
+        (search.LOWEST, MISSED),
+        (search.LOWEST, MISSED),
         (16.0, MISSED),
         (24.0, MISSED),
         (32.0, MISSED),
@@ -389,19 +388,6 @@ def test_servers_elsewhere_are_not_blamed_for_pauses_here() -> None:
     )
 
 
-def test_after_paused_probes_the_search_looks_for_a_clear_miss_at_higher_rates() -> None:
-    def next_rate(*looks: Look) -> float:
-        probes = [structs.replace(PROBE, rate_per_s=rate, seen=seen) for rate, seen in looks]
-        return judge.next_probe(Findings(probes, [loop(1_100.0)]), SLO)[1] or 0.0
-
-    few = ((900.0, HELD), (950.0, HELD))
-    assert next_rate(*few, (1_000.0, PAUSED)) == pytest.approx(1.1 * next_rate(*few), rel=0.01)
-    assert next_rate(*few, (1_000.0, PAUSED), (1_100.0, PAUSED)) == pytest.approx(
-        1.21 * next_rate(*few), rel=0.01
-    )
-    assert next_rate(*few, (1_000.0, PAUSED), (1_100.0, HELD)) == next_rate(*few, (1_100.0, HELD))
-
-
 @pytest.mark.parametrize(
     ("seen", "holds"),
     [
@@ -452,33 +438,6 @@ def test_the_next_limit_is_not_told_by_a_probe_far_from_the_capacity() -> None:
     )
 
 
-def test_probes_at_the_lowest_rate_and_in_the_middle_show_that_no_rate_holds() -> None:
-    """A paused one is made again.
-
-    The lowest rate alone shows nothing: a server may be slow after each rest.
-    """
-    missed = [loop(100.0, p99=0.05)]
-    wanted = list[float | None]()
-    looks = list[Look]()
-    for seen in (PAUSED, MISSED, MISSED, MISSED, MISSED, MISSED):
-        probes = [structs.replace(PROBE, rate_per_s=rate, seen=one) for rate, one in looks]
-        wanted.append(judge.next_probe(Findings(probes, missed), SLO)[1])
-        looks.append((wanted[-1] or 0.0, seen))
-    assert wanted == [1.0, 1.0, 1.0, 40.0, 60.0, 80.0]
-    probes = [structs.replace(PROBE, rate_per_s=rate, seen=one) for rate, one in looks]
-    assert judge.next_probe(Findings(probes, missed), SLO)[1] is None
-    held = [structs.replace(PROBE, rate_per_s=judge.LOWEST, seen=HELD)]
-    assert judge.next_probe(Findings(held, missed), SLO)[1] not in (judge.LOWEST, 40.0)
-
-
-def test_without_a_closed_loop_a_slow_target_does_not_show_that_no_rate_holds() -> None:
-    """What is in the middle is not known then: the search was over before it began."""
-    probes = [structs.replace(PROBE, rate_per_s=0.5, seen=MISSED)] * 3
-    asked = SweepPoint(load(None, {"rate": "1"}), {})
-    plan = CapacityPlan((asked,), SLO, 0.5, fixed_users=False, budget_s=60)
-    assert point_of(asked, Findings(probes), plan).status == "inconclusive"
-
-
 def test_one_rate_that_missed_is_named_once() -> None:
     point = found((1.0, MISSED), (1.0, MISSED), closed=loop(1.0, p99=2.0))
     assert point.reasons == ("no rate holds the SLO: 1.00/s did not",)
@@ -515,3 +474,11 @@ def test_a_wide_interval_contradicts_nothing_so_the_headroom_is_told() -> None:
     assert "the interval is ±" in "".join(point.reasons)
     assert point.headroom is not None
     assert point.headroom.ratio is not None
+
+
+def test_without_a_closed_loop_a_slow_target_does_not_show_that_no_rate_holds() -> None:
+    """What is in the middle is not known then: the search was over before it began."""
+    probes = [structs.replace(PROBE, rate_per_s=0.5, seen=MISSED)] * 3
+    asked = SweepPoint(load(None, {"rate": "1"}), {})
+    plan = CapacityPlan((asked,), SLO, 0.5, fixed_users=False, budget_s=60)
+    assert point_of(asked, Findings(probes), plan).status == "inconclusive"

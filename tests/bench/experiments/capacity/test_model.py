@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from bench.experiments.capacity.judge import LEAST_PROBES, Findings, capacity_of, next_probe
 from bench.experiments.capacity.model import Model, interval_of
 from bench.experiments.capacity.probe import read_slo
 from bench.experiments.capacity.result import Capacity, ClosedLoop, Probe, Seen
+from bench.experiments.capacity.search import LEAST_PROBES, Findings, capacity_of, next_probe
 from bench.measure.section import typed
 from tests.doubles.capacity_points import ACQUIRE, probe
 
