@@ -190,11 +190,14 @@ def capacity_of(findings: Findings, slo: Slo) -> Capacity:
     # Probes that the generator spoilt bound the search, not the answer. Where only they make the
     # interval narrow enough for an answer, the answer has no upper end.
     has_high = has_high and not interval.width > USABLE >= next_probe(findings, slo)[0].width
+    low = min(interval.low, max(held)) if has_low else None
+    high = max(interval.high, min(missed)) if has_high else None
+    likely = interval.likely if has_low and has_high else None
     return Capacity(
-        low=min(interval.low, max(held)) if has_low else None,
-        high=max(interval.high, min(missed)) if has_high else None,
+        low=low,
+        high=high,
         at_least=has_low and not has_high,
-        likely=interval.likely if has_low and has_high else None,
+        likely=likely,
         sure=SURE,
         as_it_is=Seen.PAUSED in findings.counted,
     )
