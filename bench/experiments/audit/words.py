@@ -10,7 +10,7 @@ from bench.experiments.judge.result import CourseStep, JudgedRow
 from bench.measure import verdict as words
 from bench.measure.statistics import wilson
 from bench.report.figures import counted, percent
-from bench.report.html.plot import Figure, Measure, Panel, panels
+from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import (
     BAD,
@@ -118,10 +118,12 @@ def figures(result: AuditResult) -> list[Figure]:
 
 
 def _measures(of_lock: Counter[str]) -> list[Measure]:
-    broken = Measure(0, "none", "good", "no schedule broke it")
-    if of_lock["does not"]:
-        broken = Measure(of_lock["does not"], str(of_lock["does not"]), "bad", "broken by")
-    return [broken, Measure(of_lock["holds"], str(of_lock["holds"]), "c1", "holds in")]
+    broken = of_lock["does not"]
+    held = of_lock["holds"]
+    return [
+        harm(broken, str(broken or "none"), some="broken by", none="no schedule broke it"),
+        Measure(held, str(held), "c1", "holds in"),
+    ]
 
 
 def _parts(result: AuditResult) -> Iterator[Part]:

@@ -13,19 +13,19 @@ from bench.experiments.durability.loss_result import (
 from bench.experiments.durability.policies import AOF_POLICIES, KINDS, terms
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
 from bench.report.figures import MISSING, count, counted, decimals, latency, percent
-from bench.report.html.plot import Figure, Measure, Panel, panels
+from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import (
-    NOT_MEASURED,
-    TO_DO,
     Columns,
     KeyFigure,
     Part,
     Sentence,
     Sheet,
     made,
+    not_measured,
     sheet_of,
     table,
+    to_do,
 )
 
 _KINDS = {
@@ -226,14 +226,13 @@ def _mark(*rows: CrashGroup) -> str:
 
 def _lines(result: CrashResult) -> Iterator[Sentence]:
     planner = "lockbench fsync --quick, then lockbench planner: what each policy costs beside these"
-    yield Sentence("choose", f"{planner} losses", "", TO_DO)
+    yield to_do(f"{planner} losses", "choose")
     scale = (
         "at your rate a crash loses about rate × the seconds it reaches back; these figures "
         f"are of {result.conditions.locks_per_s} locks/s"
     )
-    yield Sentence("scale", scale, "", TO_DO)
-    for text in _unmeasured(result):
-        yield Sentence("not measured", text, "", NOT_MEASURED)
+    yield to_do(scale, "scale")
+    yield from map(not_measured, _unmeasured(result))
     for row in result.groups:
         in_flight = row.fsync_in_flight
         if in_flight.apart and in_flight.cuts:
@@ -332,6 +331,5 @@ def _worst(same: Sequence[CrashGroup], rows: Rows) -> list[Measure]:
 
 
 def _measure(value: float | None, text: str) -> Measure:
-    if value:
-        return Measure(value, text, "bad", "lost, or granted twice")
-    return Measure(value, MISSING if value is None else "none", "good", "nothing lost")
+    shown = "none" if value == 0 else text
+    return harm(value, shown, some="lost, or granted twice", none="nothing lost")

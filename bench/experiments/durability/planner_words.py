@@ -21,16 +21,16 @@ from bench.measure.statistics import Spread
 from bench.measure.verdict import word_of
 from bench.report.figures import MISSING, count, latency, milliseconds, percent
 from bench.report.html.chapters import Chapter, Page
-from bench.report.html.plot import Figure, Measure, Panel, panels
+from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.sheet import (
-    NOT_MEASURED,
-    TO_DO,
     Columns,
     KeyFigure,
     Part,
     Sentence,
     Sheet,
+    not_measured,
     table,
+    to_do,
 )
 
 CARRY_OVER = (
@@ -106,8 +106,8 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
     figures."""
     yield from (Sentence("warning", text) for text in page.warnings)
     advice = choices(page) or [("next", page.advice[0])]
-    yield from (Sentence(label, text, "", TO_DO) for label, text in advice)
-    yield from (Sentence("not measured", text, "", NOT_MEASURED) for text in page.unmeasured)
+    yield from (to_do(text, label) for label, text in advice)
+    yield from map(not_measured, page.unmeasured)
     yield Sentence("disk", disk_text(page.disk_fdatasync_s))
     yield Sentence("carries over", CARRY_OVER)
     if page.ttl_ms:
@@ -226,9 +226,8 @@ def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> l
     """Of one way at one N: the share of locks granted twice, the wait after a crash, the speed."""
     assert one.way is not None
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
-    shown = Measure(twice, "none", "good", "no lock granted twice")
-    if losses.double_grants:
-        shown = Measure(twice, percent(twice, 0), "bad", "locks granted twice")
+    text = percent(twice, 0) if twice else "none"
+    shown = harm(twice, text, some="locks granted twice", none="no lock granted twice")
     waited = wait_text(page, one.way, losses, "TTL+").removesuffix(" s")
     speed = one.acquired_per_s.median if one.acquired_per_s else None
     return [

@@ -7,7 +7,7 @@ from dataclasses import replace
 from bench.experiments.explore.result import Broken, ExploredRow, ExploreResult, Replayed
 from bench.measure.expectation import NOT_KNOWN, ROW_WORDS
 from bench.report.figures import count
-from bench.report.html.plot import Figure, Measure, Panel, panels
+from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import (
     KeyFigure,
@@ -105,11 +105,8 @@ def figures(result: ExploreResult) -> list[Figure]:
 
 
 def _measures(row: ExploredRow) -> list[Measure]:
-    broken = Measure(None, row.outcome, "", "")
-    if row.outcome != NOT_KNOWN:
-        broken = Measure(row.steps or 0, str(row.steps or "held"), "good", "held")
-        if row.steps:
-            broken = replace(broken, style="bad", key="broken")
+    steps = None if row.outcome == NOT_KNOWN else row.steps or 0
+    broken = harm(steps, str(row.steps or row.outcome), some="broken", none="held")
     return [broken, Measure(row.schedules, count(row.schedules), "c1", "schedules played")]
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
 from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
-from bench.report.figures import MISSING, counted
-from bench.report.html.plot import Figure, Measure, Panel, panels
+from bench.report.figures import counted
+from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
 from bench.report.sheet import (
     KeyFigure,
@@ -119,7 +119,7 @@ def figures(result: SafetyResult) -> list[Figure]:
         drawn = [row for row in of_part if row not in held]
         measures = [(_name(row), [_measure(row)]) for row in drawn]
         if held:
-            tick = Measure(0, "held", "good", "held")
+            tick = harm(0, "held", some="broken", none="held")
             measures.insert(0, (counted(len(held), noun), [tick]))
         if measures:
             groups.append((_PARTS[part], measures))
@@ -133,11 +133,9 @@ def _name(row: SafetyRow) -> str:
 
 
 def _measure(row: SafetyRow) -> Measure:
-    steps = row.figures.get("steps")
-    if row.seen == FLAW and steps:
-        return Measure(steps, f"{steps:.0f}", "bad", "broken")
-    text = row.seen if row.seen.strip() else MISSING
-    return Measure(None, f"{text}: {row.verdict}", "", "")
+    steps = row.figures.get("steps") if row.seen == FLAW else None
+    text = f"{steps:.0f}" if steps else f"{row.seen}: {row.verdict}"
+    return harm(steps, text, some="broken", none="held")
 
 
 def figures_text(figures: Figures) -> str:

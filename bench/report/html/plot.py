@@ -389,6 +389,12 @@ class Measure:
     key: str
 
 
+def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
+    """The measure of something that should not happen: a green tick where it did not (`none`), else
+    a red bar (`some`), and the text alone where nobody knows."""
+    return Measure(value, text, "bad", some) if value else Measure(value, text, "good", none)
+
+
 @dataclass(frozen=True, slots=True)
 class Panel:
     """A column of measures: its head in two lines, what is measured and in which unit."""
