@@ -6,35 +6,31 @@ the loop. The first attempt and the release take a short cut past the step gener
 """
 
 import asyncio
-import os
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
 from typing import Self, TypeVar
 
-from lockcore.clock import NS_PER_MS, monotonic_ns
+from lockcore.clock import monotonic_ns
 from lockcore.engine.attempt import give_back
 from lockcore.engine.turns import Offer, Request
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.facts.model import Denied, Lease, Outcome
 from lockcore.settings import Settings
 from lockcore.shells.common.connections import LOOK_S
-from lockcore.shells.common.driver import LoopDriver
-from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import Shaken, discard, shaken
+from lockcore.shells.common.looped import LoopedDriver, whole_ms_s
 from lockcore.shells.common.target import InstanceTarget
 from lockcore.shells.tasks.fast import TaskShortcut, step_all
 
 T = TypeVar("T")
 
 
-class AsyncDriver(LoopDriver):
+class AsyncDriver(LoopedDriver):
     """The driver for asyncio. It belongs to the loop that runs while it is made."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        super().__init__(targets, settings, asyncio.get_running_loop())
         self._tasks: set[asyncio.Task[None]] = set()
-        super().__init__(targets, settings)
         self._shortcut = TaskShortcut(self, self._loop)
 
     @classmethod
@@ -144,7 +140,7 @@ class AsyncDriver(LoopDriver):
         if isinstance(request, Offer):
             return
         if isinstance(request, int):
-            await asyncio.sleep(_whole_ms_s(request - monotonic_ns()))
+            await asyncio.sleep(whole_ms_s(request - monotonic_ns()))
             return
         self.submit(request)
         if request.outcome is None:
@@ -186,7 +182,6 @@ class AsyncDriver(LoopDriver):
                 await asyncio.sleep(0)
         finally:
             self.end_close(closing)
-            self._stop_timer()
             self.wake()
 
     def close_soon(self) -> None:
@@ -199,77 +194,10 @@ class AsyncDriver(LoopDriver):
         else:
             self.close_now()
 
-    def close_now(self) -> None:
-        """See LoopDriver.close_now."""
-        super().close_now()
-        self._stop_timer()
-
     # -- hooks of LoopDriver -----------------------------------------------------------------------
 
     def _hand_out(self) -> None:
         step_all(self.engine, at_once=asyncio.current_task(self._loop) is None)
-
-    def _soon(self, callback: Callable[[], None]) -> None:
-        if self._loop.is_closed():
-            # Tasks are being destroyed. What they give back is sent.
-            callback()
-        else:
-            self._loop.call_soon(callback)
-
-    def _wake_later(self) -> None:
-        # When the loop is closed, tasks are being destroyed, and nobody is left to wake.
-        if not self._loop.is_closed():
-            self._loop.call_soon(self.wake)
-
-    def _tick_later(self, delay_ns: int) -> None:
-        timer = self._loop.call_later(_whole_ms_s(delay_ns), self.tick)
-        # The old timer is stopped last. If that is interrupted, there are two rather than none.
-        self._stop_timer()
-        self._timer = timer
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _stay_awake(self) -> None:
-        if not self._loop.is_closed():
-            # While it has something to call, the loop polls and does not sleep.
-            self._loop.call_soon(self._on_pass)
-
-    def _on_pass(self) -> None:
-        if self.look_again():
-            self._stay_awake()
-
-    def _watch(self, index: int, wire: Wire) -> None:
-        readable = self._readable_at_last if is_uvloop(self._loop) else self.readable
-        self._loop.add_reader(wire.fileno, readable, index)
-
-    def _readable_at_last(self, index: int) -> None:
-        """Read a socket of uvloop, and look for a reset afterwards.
-
-        uvloop tells of a reset once, together with the bytes before it, and then it does not watch
-        the socket any more.
-        """
-        wire = self.wires[index]
-        self.readable(index)
-        if wire is not None and wire is self.wires[index] and (code := wire.error()):
-            self.broken(index, OSError(code, os.strerror(code)))
-
-    def _watch_writes(self, index: int, is_needed: bool) -> None:
-        wire = self.wires[index]
-        if wire is None:
-            return
-        if is_needed:
-            self._loop.add_writer(wire.fileno, self.writable, index)
-        else:
-            self._loop.remove_writer(wire.fileno)
-
-    def _unwatch(self, index: int) -> None:
-        wire = self.wires[index]
-        if wire is not None and not self._loop.is_closed():
-            self._loop.remove_reader(wire.fileno)
-            self._loop.remove_writer(wire.fileno)
 
     def _shake(self, target: InstanceTarget) -> asyncio.Future[Shaken]:
         try:
@@ -286,16 +214,3 @@ class AsyncDriver(LoopDriver):
                 self.connected(index, job.result())
 
         self._shake(self.targets[index]).add_done_callback(shook)
-
-
-def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
-    """True for a loop of uvloop, which has no public mark."""
-    return type(loop).__module__.startswith("uvloop")
-
-
-def _whole_ms_s(delay_ns: int) -> float:
-    """`delay_ns` in s, rounded up to ms.
-
-    uvloop rounds, and a timer that fires early would have to wait again at once.
-    """
-    return max(0, -(-delay_ns // NS_PER_MS)) / 1000

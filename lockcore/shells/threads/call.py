@@ -90,7 +90,7 @@ class Call:
         self.carrier.calls.add(self)
         self._advance(lambda: next(self._steps))
 
-    def settled(self, _round: Round | Turn) -> None:
+    def settled(self) -> None:
         """The round it waits for has an outcome."""
         self.go_on(monotonic_ns())
 

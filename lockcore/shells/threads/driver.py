@@ -28,7 +28,7 @@ from lockcore.settings import Settings
 from lockcore.shells.common.handshake import discard, shaken
 from lockcore.shells.common.target import InstanceTarget
 from lockcore.shells.threads.call import Call, locked, nothing, ring
-from lockcore.shells.threads.io_thread import PolledDriver
+from lockcore.shells.threads.io_thread import IoDriver
 
 T = TypeVar("T")
 JOIN_S = 0.5
@@ -39,7 +39,7 @@ MOST_HANDSHAKES = 32
 _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
 
 
-class ThreadDriver(PolledDriver):
+class ThreadDriver(IoDriver):
     """The driver for plain threads. Any thread of the process that made it may use it."""
 
     for_threads = True

@@ -1,11 +1,12 @@
-"""The I/O thread of the threads shell: *jobs of other threads, sockets, timers → an epoll loop*.
+"""The I/O thread of the threads shell: *jobs of other threads → an event loop that runs them*.
 
-Rules: the engine lives in the I/O thread and is touched nowhere else. Callers ring its bell only if
-it sleeps. Ringing lets go of the GIL, so a caller that was offered a lease rings before it reads
-the clock. The message that it then leaves comes without a ring, and the thread looks out for it.
-The thread is a daemon and holds no exit up.
+Rules: the engine lives in the I/O thread and is touched nowhere else. A caller rings only if nobody
+has rung since the inbox was emptied. Ringing lets go of the GIL, so a caller that was offered a
+lease rings before it reads the clock. The message that it then leaves comes without a ring, and the
+thread looks out for it. The thread is a daemon and holds no exit up.
 """
 
+import asyncio
 import os
 import select
 import threading
@@ -13,71 +14,65 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
+from typing import Any
 
-from lockcore.clock import FAR_FUTURE_NS, NS_PER_S, monotonic_ns
+from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.errors import InstanceClosedError
+from lockcore.rounds.awaited import hand_out
 from lockcore.settings import Settings
 from lockcore.shells.common.connections import LOOK_S, Drain
-from lockcore.shells.common.driver import LoopDriver
-from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import shaken
+from lockcore.shells.common.looped import LoopedDriver
 from lockcore.shells.common.target import InstanceTarget
 from lockcore.shells.threads.call import Call
 
-LOOK_NS = int(LOOK_S * NS_PER_S)
 
-
-class PolledDriver(LoopDriver):
-    """A loop driver that runs in a thread of its own, which `ThreadDriver.connect` starts."""
+class IoDriver(LoopedDriver):
+    """A driver whose loop runs in a thread of its own, which `ThreadDriver.connect` starts."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         if not hasattr(select, "epoll"):
             raise RuntimeError(
                 "threads need select.epoll, which gevent's patches remove; use shell='gevent'"
             )
-        self._poll = select.epoll()
+        super().__init__(targets, settings, asyncio.SelectorEventLoop())
+        self._loop.set_exception_handler(self._failed)
+        self._bug: BaseException | None = None
+        self._inbox: deque[Callable[[], object]] = deque()
+        self._has_rung = False
+        # The loop's own `call_soon_threadsafe` is dearer: 210 instead of 170 µs of CPU per cycle of
+        # a lone caller. The bell is not closed sooner, because a caller may be about to ring.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # It is not closed sooner, because a caller may be about to ring.
         self._close_bell = weakref.finalize(self, os.close, self._bell)
         self._close_bell.atexit = False
-        self._poll.register(self._bell, select.EPOLLIN)
-        self._index_of: dict[int, int] = {}
-        self._inbox: deque[Callable[[], object]] = deque()
-        self._sleeping = False
-        self._timers: list[tuple[int, int, Callable[[], None]]] = []
-        self._numbers = count()
-        self._tick_ns = FAR_FUTURE_NS
-        self._closing: Drain | None = None
+        self._loop.add_reader(self._bell, self._answer)
         # How many messages callers are about to leave, and how long to look out for them.
         self._messages = 0
         self._until_ns = 0
         self._thread = threading.Thread(target=self._run, name="lockcore", daemon=True)
         # The identity of the I/O thread.
         self._io = 0
-        super().__init__(targets, settings)
-
-    def can_be_interrupted(self) -> bool:
-        """See LoopDriver.can_be_interrupted: signals are handled in the main thread only."""
-        return threading.current_thread() is threading.main_thread()
 
     def discard(self) -> None:
         """Close everything: nobody has it, and its thread has not been started."""
         self._end()
         self._close_bell()
 
+    def can_be_interrupted(self) -> bool:
+        """See LoopDriver.can_be_interrupted: signals are handled in the main thread only."""
+        return threading.current_thread() is threading.main_thread()
+
     # -- from any thread ---------------------------------------------------------------------------
 
     def _post(self, job: Callable[[], object]) -> None:
         self._inbox.append(job)
-        if self._sleeping:
-            self._sleeping = False
+        if not self._has_rung:
+            self._has_rung = True
             try:
                 self._ring()
             except BaseException:
                 # This ring was interrupted, so somebody else must ring.
-                self._sleeping = True
+                self._has_rung = False
                 raise
 
     def _leave(self, message: Callable[[], object]) -> None:
@@ -89,10 +84,22 @@ class PolledDriver(LoopDriver):
 
     # -- in the I/O thread -------------------------------------------------------------------------
 
+    def _answer(self) -> None:
+        os.eventfd_read(self._bell)
+        self.wake()
+
     def _expect(self) -> None:
         self._messages += 1
         # A caller that is interrupted leaves no message, so later the thread looks seldom.
         self._until_ns = monotonic_ns() + NS_PER_S
+        if self._messages == 1:
+            self._loop.call_later(LOOK_S, self._look_out)
+
+    def _look_out(self) -> None:
+        self.wake()
+        if self._messages:
+            is_near = monotonic_ns() < self._until_ns
+            self._loop.call_later(LOOK_S if is_near else 100 * LOOK_S, self._look_out)
 
     def _hear(self, message: Callable[[], object]) -> None:
         self._messages -= 1
@@ -101,119 +108,66 @@ class PolledDriver(LoopDriver):
     def _run(self) -> None:
         self._io = threading.get_ident()
         try:
-            while not self.closed:
-                self._make_pass()
+            self._loop.run_forever()
         finally:
             self._end()
+        if self._bug is not None:
+            raise self._bug
 
-    def _make_pass(self) -> None:
-        self._sleeping = True
-        events = self._poll.poll(0 if self._inbox else self._sleep_s())
-        self._sleeping = False
-        for descriptor, event in events:
-            self._event(descriptor, event)
-        inbox = self._inbox
-        while inbox:
-            inbox.popleft()()
-        self._run_timers(monotonic_ns())
-        engine = self.engine
-        while engine.outbox.dirty or engine.ready:
-            if engine.followed:
-                self.wake()
-            self.flush()
-            self.wake()
-        if self._closing is not None and self._closing.is_over(monotonic_ns()):
-            self.end_close(self._closing)
-
-    def _sleep_s(self) -> float | None:
-        now_ns = monotonic_ns()
-        due_ns = min(self._tick_ns, self._timers[0][0] if self._timers else FAR_FUTURE_NS)
-        if self._closing is not None or self._messages:
-            is_near = self._closing is not None or now_ns < self._until_ns
-            due_ns = min(due_ns, now_ns + (LOOK_NS if is_near else 100 * LOOK_NS))
-        return None if due_ns == FAR_FUTURE_NS else max(0, due_ns - now_ns) / NS_PER_S
-
-    def _event(self, descriptor: int, event: int) -> None:
-        if descriptor == self._bell:
-            os.eventfd_read(self._bell)
-            return
-        index = self._index_of.get(descriptor)
-        if index is not None and event & ~select.EPOLLOUT:
-            self.readable(index)
-        if index is not None and event & select.EPOLLOUT:
-            self.writable(index)
-
-    def _run_timers(self, now_ns: int) -> None:
-        while self._timers and self._timers[0][0] <= now_ns:
-            heappop(self._timers)[2]()
-        if self._tick_ns <= now_ns:
-            self._tick_ns = FAR_FUTURE_NS
-            self.tick()
+    def _failed(self, _loop: object, context: dict[str, Any]) -> None:
+        """A callback of ours has raised: the thread ends, and Python tells of it."""
+        self._bug = context.get("exception")
+        self._loop.stop()
 
     def _close(self, drain_s: float) -> None:
         closing = self.begin_close(drain_s)
-        if self._closing is not None:
-            closing.deadline_ns = min(closing.deadline_ns, self._closing.deadline_ns)
-        self._closing = closing
         self._refuse([call for call in list(self.calls) if call.undo is not None])
+        self._go_on_closing(closing)
 
-    def _refuse(self, calls: Sequence[Call]) -> None:
-        for call in calls:
-            call.fail(InstanceClosedError("all instances", "this Redlock is closed"))
-        self.calls.difference_update(call for call in calls if call.over)
+    def _go_on_closing(self, closing: Drain) -> None:
+        if self.closed:
+            return
+        if closing.is_over(monotonic_ns()):
+            self.end_close(closing)
+            self._loop.stop()
+        else:
+            self.flush()
+            self._loop.call_later(LOOK_S, self._go_on_closing, closing)
 
     def end_close(self, closing: Drain) -> None:
         """See LoopDriver.end_close."""
         self._refuse(list(self.calls))
         super().end_close(closing)
 
+    def _refuse(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            call.fail(InstanceClosedError("all instances", "this Redlock is closed"))
+        self.calls.difference_update(call for call in calls if call.over)
+
     def _end(self) -> None:
         """It is closed, or broken by a bug: nobody may wait for this thread any more."""
         self.shut()
         self.wake()
         self._refuse(list(self.calls))
-        while self._inbox:
-            self._inbox.popleft()()
-        self._poll.close()
+        self.wake()
+        self._loop.close()
 
     # -- hooks of LoopDriver and Call --------------------------------------------------------------
 
     def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
         """Run `job` in the I/O thread at `due_ns`."""
-        heappush(self._timers, (due_ns, next(self._numbers), job))
+        self._loop.call_later(max(0, due_ns - monotonic_ns()) / NS_PER_S, job)
 
-    def wake(self) -> None:
-        """See LoopDriver.wake."""
-        for round_ in self.engine.take_ready():
-            call = round_.waiter
-            if call is not None:
-                round_.waiter = None
-                call.settled(round_)
-
-    def _want_flush(self) -> None:
-        """Do nothing: every pass ends with a flush."""
-
-    def _wake_later(self) -> None:
-        """Do nothing: every pass ends with a look at who is to be woken."""
-
-    def _tick_later(self, delay_ns: int) -> None:
-        self._tick_ns = monotonic_ns() + delay_ns
-
-    def _watch(self, index: int, wire: Wire) -> None:
-        self._index_of[wire.fileno] = index
-        self._poll.register(wire.fileno, select.EPOLLIN)
-
-    def _watch_writes(self, index: int, is_needed: bool) -> None:
-        wire = self.wires[index]
-        if wire is not None:
-            events = select.EPOLLIN | select.EPOLLOUT if is_needed else select.EPOLLIN
-            self._poll.modify(wire.fileno, events)
-
-    def _unwatch(self, index: int) -> None:
-        wire = self.wires[index]
-        if wire is not None:
-            del self._index_of[wire.fileno]
-            self._poll.unregister(wire.fileno)
+    def _hand_out(self) -> None:
+        self._has_rung = False
+        inbox = self._inbox
+        while inbox:
+            inbox.popleft()()
+        if self.engine.outbox.dirty and not self.engine.followed:
+            # A release leaves before the SET of the next caller here. Callers elsewhere that poll
+            # would never find the key free otherwise.
+            self.flush()
+        hand_out(self.engine, Call.settled)
 
     def _connect_later(self, index: int) -> None:
         def shake() -> None:

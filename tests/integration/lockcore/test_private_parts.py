@@ -10,8 +10,8 @@ from redis.connection import Connection, SSLConnection
 
 from lockcore import Outcome
 from lockcore.errors import InstanceError
-from lockcore.shells.common import handshake, target
-from lockcore.shells.tasks import driver, fast
+from lockcore.shells.common import handshake, looped, target
+from lockcore.shells.tasks import fast
 from tests.doubles.instance import Instances
 from tests.integration.lockcore.shell import (
     TTL_MS,
@@ -121,8 +121,8 @@ def test_redis_py_still_connects_by_the_method_that_is_overridden() -> None:
 def test_a_loop_of_uvloop_is_still_known_by_its_module() -> None:
     """Else a reset that comes with the last bytes is not noticed there."""
     loop = uvloop.new_event_loop()
-    assert driver.is_uvloop(loop)
+    assert looped.is_uvloop(loop)
     loop.close()
     plain = asyncio.new_event_loop()
-    assert not driver.is_uvloop(plain)
+    assert not looped.is_uvloop(plain)
     plain.close()

@@ -53,7 +53,7 @@ class Caller:
 
     def settle(self, round_: Round, outcome: Outcome) -> None:
         round_.outcome = outcome
-        self.call.settled(round_)  # type: ignore[arg-type]
+        self.call.settled()
 
 
 def waits_for(round_: Round, log: list[Any]) -> Generator[Any, int, str]:

@@ -1,0 +1,110 @@
+"""A driver on an event loop of asyncio: *sockets and timers of the loop → the hooks of LoopDriver*.
+
+Rules: the loop is asyncio's own or uvloop's. Tasks wait in it themselves (tasks/driver.py), threads
+have it run in a thread of its own (threads/io_thread.py).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+
+from lockcore.clock import NS_PER_MS
+from lockcore.settings import Settings
+from lockcore.shells.common.connections import Drain
+from lockcore.shells.common.driver import LoopDriver
+from lockcore.shells.common.fast import Wire
+from lockcore.shells.common.target import InstanceTarget
+
+
+class LoopedDriver(LoopDriver):
+    """The half of a driver that watches sockets and keeps time by `loop`."""
+
+    def __init__(
+        self,
+        targets: Sequence[InstanceTarget],
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(targets, settings)
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def end_close(self, closing: Drain) -> None:
+        """See LoopDriver.end_close."""
+        super().end_close(closing)
+        self._stop_timer()
+
+    def _soon(self, callback: Callable[[], None]) -> None:
+        if self._loop.is_closed():
+            # Tasks are being destroyed. What they give back is sent.
+            callback()
+        else:
+            self._loop.call_soon(callback)
+
+    def _wake_later(self) -> None:
+        # When the loop is closed, tasks are being destroyed, and nobody is left to wake.
+        if not self._loop.is_closed():
+            self._loop.call_soon(self.wake)
+
+    def _tick_later(self, delay_ns: int) -> None:
+        timer = self._loop.call_later(whole_ms_s(delay_ns), self.tick)
+        # The old timer is stopped last. If that is interrupted, there are two rather than none.
+        self._stop_timer()
+        self._timer = timer
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stay_awake(self) -> None:
+        if not self._loop.is_closed():
+            # While it has something to call, the loop polls and does not sleep.
+            self._loop.call_soon(self._on_pass)
+
+    def _on_pass(self) -> None:
+        if self.look_again():
+            self._stay_awake()
+
+    def _watch(self, index: int, wire: Wire) -> None:
+        readable = self._readable_at_last if is_uvloop(self._loop) else self.readable
+        self._loop.add_reader(wire.fileno, readable, index)
+
+    def _readable_at_last(self, index: int) -> None:
+        """Read a socket of uvloop, and look for a reset afterwards.
+
+        uvloop tells of a reset once, together with the bytes before it, and then it does not watch
+        the socket any more.
+        """
+        wire = self.wires[index]
+        self.readable(index)
+        if wire is not None and wire is self.wires[index] and (code := wire.error()):
+            self.broken(index, OSError(code, os.strerror(code)))
+
+    def _watch_writes(self, index: int, is_needed: bool) -> None:
+        wire = self.wires[index]
+        if wire is None:
+            return
+        if is_needed:
+            self._loop.add_writer(wire.fileno, self.writable, index)
+        else:
+            self._loop.remove_writer(wire.fileno)
+
+    def _unwatch(self, index: int) -> None:
+        wire = self.wires[index]
+        if wire is not None and not self._loop.is_closed():
+            self._loop.remove_reader(wire.fileno)
+            self._loop.remove_writer(wire.fileno)
+
+
+def is_uvloop(loop: asyncio.AbstractEventLoop) -> bool:
+    """True for a loop of uvloop, which has no public mark."""
+    return type(loop).__module__.startswith("uvloop")
+
+
+def whole_ms_s(delay_ns: int) -> float:
+    """`delay_ns` in s, rounded up to ms.
+
+    uvloop rounds, and a timer that fires early would have to wait again at once.
+    """
+    return max(0, -(-delay_ns // NS_PER_MS)) / 1000
