@@ -38,7 +38,11 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
 
 def _keys(result: ComparisonResult) -> tuple[KeyFigure, ...]:
     """The judged changes of the second side, those that got worse first."""
-    judged = [entry for entry in result.metrics if entry.role == "judged" and entry.side == 1]
+    judged = [
+        entry
+        for entry in result.metrics
+        if (entry.side, entry.role) == (1, "judged") and entry.ratio is not None
+    ]
     judged.sort(key=lambda entry: _word_of(entry) not in ("fail", "worse"))
     return tuple(
         KeyFigure(
@@ -82,7 +86,8 @@ def _headline(result: ComparisonResult) -> str:
     planned = result.planned_pairs
     if result.kind == "compare":
         # The last side is the first one once more (A/A), so it is not named.
-        names = " · ".join(labels[: -1 if result.paired else None])
+        others = range(1, len(labels) - result.paired)
+        names = "; ".join(_summary(result, side) for side in others)
     else:
         names = _gate_names(result)
     if not result.paired:
@@ -325,6 +330,22 @@ def figures(result: ComparisonResult) -> list[Figure]:
     return [_figure(result, side, list(entries)) for side, entries in sides]
 
 
+def _summary(result: ComparisonResult, side: int) -> str:
+    """The two changes that matter most of a side, in words."""
+    entries = [
+        entry
+        for entry in result.metrics
+        if (entry.side, entry.role) == (side, "judged") and entry.ratio is not None
+    ]
+    entries.sort(key=lambda entry: _word_of(entry) not in ("fail", "worse"))
+    changes = ", ".join(
+        f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({_word_of(entry)})"
+        for entry in entries[:2]
+    )
+    against = f"{result.sides[side].label} against {result.sides[0].label}"
+    return f"{against}: {changes}" if changes else against
+
+
 def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> Figure:
     numbers = [
         value
@@ -332,15 +353,6 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
         for value in (entry.ratio, entry.low, entry.high, limit_of(entry))
         if value
     ]
-    first = result.sides[0].label
-    second = result.sides[side].label
-    judged = [entry for entry in entries if entry.role == "judged"] or entries
-    worst = sorted(judged, key=lambda entry: _word_of(entry) not in ("fail", "worse"))[:2]
-    summary = ", ".join(
-        f"{metric_text(entry.metric)} {change_text(entry.ratio)} ({_word_of(entry)})"
-        for entry in worst
-    )
-    title = f"{second} against {first}: {summary}"
     allowed = (
         f"{result.tolerance_ratio * 100:g} % worse is allowed, less of CPU (the mark in each row)"
     )
@@ -354,7 +366,7 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
     ]
     return forest(
         f"change-{side}",
-        title,
+        _summary(result, side),
         about,
         bars=[_bar(entry) for entry in entries],
         x=_scale(numbers),

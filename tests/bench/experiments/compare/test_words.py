@@ -130,7 +130,8 @@ def test_a_comparison_says_better_or_worse(tmp_path: Path) -> None:
     assert " worse" in shown(compared(tmp_path, 1.3, "compare"))
     assert " better" in shown(compared(tmp_path, 0.7, "compare"))
     assert " same" in shown(compared(tmp_path, 1.0, "compare"))
-    assert shown(compared(tmp_path, 1.3, "compare")).startswith("COMPARED   old.toml · new.toml")
+    first = shown(compared(tmp_path, 1.3, "compare"), 200).splitlines()[0]
+    assert first.startswith("COMPARED   new.toml against old.toml: rate -23.1 % (worse)")
 
 
 def test_exact_costs_are_told_one_by_one(tmp_path: Path) -> None:
