@@ -19,9 +19,6 @@ class ServerBinary:
     version: Annotated[str, says("as it says")]
     sha256: Annotated[str, says("of the file behind any links")] = ""
     tls: Annotated[bool, says("whether it was built with TLS")] = False
-    release_command: Annotated[
-        str, says("its compare-and-delete: delex, delifeq, else evalsha")
-    ] = ""
     source: Annotated[str, says("how it was found")] = ""
 
     def __str__(self) -> str:

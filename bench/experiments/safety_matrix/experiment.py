@@ -118,7 +118,11 @@ _GRANTED = 30
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
 # Each claim with its function, or with a sentence that says which command measures it.
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
-    ("owner-tokens", "tokens of many processes never collide", leases.owner_tokens),
+    (
+        "owner-tokens",
+        "tokens of many processes never collide",
+        "`lockbench judge` measures it: a forked child must not take its parent's lock",
+    ),
     (
         "votes",
         "granted on N/2+1 votes only, and never after the validity has ended",

@@ -60,12 +60,8 @@ def prepared_fleet(
         if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
             missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
         else:
-            config = [
-                "--enable-debug-command",
-                "local",
-                "--loading-process-events-interval-bytes",
-                "1024",
-            ]
+            debug = "--enable-debug-command local --loading-process-events-interval-bytes 1024"
+            config = debug.split()
     environment = preload.environment if preload else None
     fleet = start_fleet(instances, fsync, server=server, config=config, environment=environment)
     fleet.missing = missing

@@ -10,7 +10,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.measure.server_facts import ServerBinary
 from bench.topology import server
-from bench.topology.server import find_server, found_servers, release_command
+from bench.topology.server import find_server, found_servers
 
 FakeServer = Callable[..., str]
 
@@ -84,7 +84,7 @@ def test_identity_is_name_version_digest_tls_and_release(fake_server: FakeServer
         "bin/valkey-server", "Valkey server v=9.1.2 sha=0 bits=64", "No tls-cert-file configured!"
     )
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    assert find_server() == ServerBinary(path, "valkey", "9.1.2", digest, True, "", "PATH")
+    assert find_server() == ServerBinary(path, "valkey", "9.1.2", digest, True, "PATH")
 
 
 def test_a_link_is_called_by_its_own_name_and_identified_by_its_file(
@@ -148,9 +148,3 @@ def test_a_silent_server_is_given_up(
     monkeypatch.setattr(server, "_ANSWER_S", 0.1)
     with pytest.raises(EnvironmentNotReadyError, match="did not answer within 0.1 s"):
         find_server()
-
-
-def test_a_program_that_does_not_serve_has_no_release_command(fake_server: FakeServer) -> None:
-    path = fake_server("bin/redis-server", "Redis server v=8.4.0 x")
-    assert find_server().release_command == ""
-    assert release_command(f"{path}-absent", "") == ""

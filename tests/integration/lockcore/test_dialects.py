@@ -12,7 +12,7 @@ from lockcore.errors import InstanceRefusedError
 from lockcore.shells.common.handshake import dialect_of
 from lockcore.shells.common.target import target_of
 from tests.doubles.instance import Instance
-from tests.integration.lockcore.conftest import SERVERS, server_of
+from tests.integration.lockcore.conftest import server_of
 from tests.integration.lockcore.keys import client
 from tests.integration.lockcore.shell import TTL_MS, Connect, GeventShell, Shell, only
 
@@ -23,9 +23,11 @@ FOREIGN = b"somebody else"
 class RealPlace:
     """A server whose keys the test can see and change."""
 
-    def __init__(self, url: str, command: str) -> None:
+    def __init__(self, url: str) -> None:
+        asked = dialect_of(target_of(url, 5.0, ""))
+        assert asked is not None
         self.url = url
-        self.command = command
+        self.command = asked.release_command
         self._client = client(url)
         self._client.flushall()
         self.get = self._client.get
@@ -49,20 +51,15 @@ class ScriptedPlace:
         self.forget_scripts = keyspace.scripts.clear
 
 
-PLACES = ["redis", "valkey", "scripted evalsha", "scripted delifeq", "scripted delex"]
-# of whatever versions are installed
-COMMANDS = {
-    name: SERVERS[name].release_command if name in SERVERS else "" for name in ("redis", "valkey")
-}
+REAL = ("redis", "valkey")
+PLACES = [*REAL, "scripted evalsha", "scripted delifeq", "scripted delex"]
 
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Any]:
     """One empty instance of each kind."""
-    if request.param in COMMANDS:
-        yield RealPlace(
-            request.getfixturevalue(f"{request.param}_fleet").urls[0], COMMANDS[request.param]
-        )
+    if request.param in REAL:
+        yield RealPlace(request.getfixturevalue(f"{request.param}_fleet").urls[0])
     else:
         with Instance(request.param.removeprefix("scripted ")) as instance:
             yield ScriptedPlace(instance)
@@ -140,8 +137,7 @@ def test_a_mixed_fleet_speaks_to_each_in_its_own_way(
     shell: Shell, connect: Connect, redis_fleet: Fleet, valkey_fleet: Fleet
 ) -> None:
     with Instance("delex") as delex, Instance("delifeq") as delifeq, Instance("evalsha") as evalsha:
-        places: list[Any] = [RealPlace(redis_fleet.urls[0], COMMANDS["redis"])]
-        places.append(RealPlace(valkey_fleet.urls[0], COMMANDS["valkey"]))
+        places: list[Any] = [RealPlace(redis_fleet.urls[0]), RealPlace(valkey_fleet.urls[0])]
         places += map(ScriptedPlace, (delex, delifeq, evalsha))
         lock = connect([place.url for place in places])
         assert [status.release_command for status in lock.instances] == [
