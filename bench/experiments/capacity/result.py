@@ -83,7 +83,8 @@ class ProbeGenerator(Section, frozen=True, kw_only=True):
         Amount | None, says("CPU of the busiest load process ÷ one core", label="CPU")
     ]
     late_s: Annotated[
-        Amount | None, says("how late its timer woke, at the percentile `figure`")
+        Amount | None,
+        says("how late its timer woke, at the percentile `figure`", label="timer delay"),
     ] = None
     figure: Annotated[str, says("of acquire, which the SLO limits")] = "p99"
 

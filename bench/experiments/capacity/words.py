@@ -115,11 +115,22 @@ def _keys(point: CapacityPoint, result: CapacityResult) -> tuple[KeyFigure, ...]
     slo = " and ".join(result.slo)
     limit = point.next_limit
     full = f"full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else limit.text
-    keys = [KeyFigure("capacity", _bracket(point).partition(", ")[0], f"95 % sure, {slo}")]
-    if near and near.attainment:
-        bound = f"at {rate_text(near.rate_per_s)}/s, the rate nearest to the capacity"
-        keys.append(KeyFigure("in time", percent(near.attainment.rate, 2), bound))
+    ends = _bracket(point).partition(", ")[0]
+    keys = [KeyFigure("capacity", ends, f"95 % sure, {slo}; {_tally(point)}")]
+    if near and (attained := near.attainment):
+        sure = f"95 % sure: {percent(attained.low, 2)} to {percent(attained.high, 2)}"
+        bound = f"{sure}, at {rate_text(near.rate_per_s)}/s"
+        keys.append(KeyFigure("in time", percent(attained.rate, 2), bound))
     return (*keys, KeyFigure("next limit", limit.name or "not known", full))
+
+
+def _tally(point: CapacityPoint) -> str:
+    """How many probes came out how."""
+    outcomes = Counter(probe.seen for probe in point.probes)
+    named = {Seen.HELD: "held", Seen.MISSED: "missed"}
+    named |= {Seen.SATURATED: "spoilt by the generator", Seen.PAUSED: "by pauses"}
+    counts = (f"{outcomes[seen]} {text}" for seen, text in named.items() if outcomes[seen])
+    return f"{counted(len(point.probes), 'probe')}: {', '.join(counts) or 'none finished'}"
 
 
 def _advice(point: CapacityPoint, result: CapacityResult) -> Iterator[Sentence]:
@@ -243,29 +254,16 @@ def _conditions(result: CapacityResult) -> Sequence[str]:
 
 
 def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, str]]:
-    attained = _attained(point)
     knee = point.knee
-    outcomes = Counter(probe.seen for probe in point.probes)
     yield "answer", answer(point, result)
     if point.headroom:
         yield "target", _headroom(point, point.headroom, result)
-    missed = outcomes[Seen.MISSED]
-    spoilt = outcomes[Seen.SATURATED]
-    tally = f"{counted(len(point.probes), 'probe')}, {outcomes[Seen.HELD]} held, {missed} missed"
-    tally += f", {spoilt} spoilt by the generator" if spoilt else ""
-    tally += f", {outcomes[Seen.PAUSED]} by pauses" if outcomes[Seen.PAUSED] else ""
-    yield "interval", f"{_bracket(point).rstrip(',')}: {tally}"
     if pauses := _pauses(point):
         yield "pauses", pauses
     if own := _own_share(point):
         yield "own share", own
     if point.agreement and point.agreement not in point.reasons:
         yield "closed loop", point.agreement
-    if attained:
-        low = percent(attained.low, 2)
-        high = percent(attained.high, 2)
-        within = f"{count(attained.operations)} acquires within {latency(attained.limit_s)}"
-        yield "attained", f"{percent(attained.rate, 2)} (95 % sure: {low} to {high}) of {within}"
     if knee:
         times = f"p50 {latency(knee.acquire_s.p50)}, p99 {latency(knee.acquire_s.p99)}"
         yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"

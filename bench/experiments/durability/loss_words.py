@@ -36,7 +36,7 @@ _KINDS = {
     "power-cut-torn": "power cut, torn",
 }
 _TERMS = {
-    "ended": "how many servers of the fleet crashed at once",
+    "servers down": "how many servers of the fleet crashed at once",
     "power cut": "exactly what was synced is kept, the worst case: a kernel writes back by itself "
     "after some 30 s",
     "torn": "some of what was not synced is kept, too, and ends in the middle of a command",
@@ -59,11 +59,11 @@ _CRASH: Columns[CrashGroup] = (
     ("N", lambda row: str(row.instances)),
     ("policy", lambda row: row.policy),
     ("crash", lambda row: _KINDS[row.kind]),
-    ("ended", lambda row: str(row.crashed)),
+    ("servers\ndown", lambda row: str(row.crashed)),
 )
 _LOST: Columns[CrashGroup] = (
     *_CRASH,
-    ("times", lambda row: count(row.cuts)),
+    ("crashes", lambda row: count(row.cuts)),
     ("lost\nmedian", lambda row: decimals(row.lost_per_cut.median, 0)),
     ("lost\nmost", lambda row: decimals(row.lost_per_cut.max, 0)),
     ("lost\nshare", lambda row: MISSING if row.lost_share is None else f"{row.lost_share:.0%}"),

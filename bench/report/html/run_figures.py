@@ -68,7 +68,7 @@ def percentile_figure(result: RunResult) -> Figure | None:
             ("the slowest", acquire.max),
         )
         title = (
-            "Latencies of a growing queue: "
+            "Latencies while more is due than is done: "
             if result.rate.sustained is False
             else "Of the acquires, "
         )
