@@ -1,0 +1,100 @@
+"""Locks as people write them, whose faults are known: *URLs → a lock*, for `lockbench judge`.
+
+without_owner        SET NX PX with a fixed value, DEL without a look: deletes a stranger's lock
+get_then_del         looks before it deletes, in two steps: a pause between them deletes one, too
+in_memory            a mutex of one process, which asks no server
+semaphore            at most three, by a sorted set
+wrong_semaphore      the same, and it lets a fourth in
+"""
+
+import contextlib
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+import redis
+
+Made = Callable[[str], AbstractContextManager[object]]
+TTL_MS = 2000
+REST_S = 0.005
+TAKE = """
+redis.call("zremrangebyscore", KEYS[1], "-inf", ARGV[1] - ARGV[4])
+if redis.call("zcard", KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
+redis.call("zadd", KEYS[1], ARGV[1], ARGV[2])
+return redis.call("pexpire", KEYS[1], ARGV[4])
+"""
+
+
+def without_owner(urls: Sequence[str]) -> Made:
+    """SET NX PX with a fixed value, DEL without a look."""
+    client = redis.Redis.from_url(urls[0])
+
+    @contextlib.contextmanager
+    def held(name: str) -> Iterator[None]:
+        _wait_for(lambda: client.set(name, "1", nx=True, px=TTL_MS))
+        try:
+            yield
+        finally:
+            client.delete(name)
+
+    return held
+
+
+def get_then_del(urls: Sequence[str]) -> Made:
+    """The owner is compared by the client, and the key deleted by a second command."""
+    client = redis.Redis.from_url(urls[0])
+
+    @contextlib.contextmanager
+    def held(name: str) -> Iterator[None]:
+        owner = uuid.uuid4().bytes
+        _wait_for(lambda: client.set(name, owner, nx=True, px=TTL_MS))
+        try:
+            yield
+        finally:
+            if client.get(name) == owner:
+                client.delete(name)
+
+    return held
+
+
+def in_memory(_urls: Sequence[str]) -> Made:
+    """A mutex of this process."""
+    locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+    return lambda name: locks[name]
+
+
+def semaphore(urls: Sequence[str]) -> Made:
+    """At most three."""
+    return _semaphore(urls, 3)
+
+
+def wrong_semaphore(urls: Sequence[str]) -> Made:
+    """At most three, it says."""
+    return _semaphore(urls, 4)
+
+
+def _semaphore(urls: Sequence[str], most: int) -> Made:
+    client = redis.Redis.from_url(urls[0])
+
+    @contextlib.contextmanager
+    def held(name: str) -> Iterator[None]:
+        owner = uuid.uuid4().hex
+        _wait_for(lambda: client.eval(TAKE, 1, name, _now_ms(), owner, most, TTL_MS))
+        try:
+            yield
+        finally:
+            client.zrem(name, owner)
+
+    return held
+
+
+def _wait_for(is_taken: Callable[[], object]) -> None:
+    while not is_taken():
+        time.sleep(REST_S)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
