@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.errors import UsageError
-from bench.experiments.judge.clients.lock import ClientOrder, Lock, value
+from bench.experiments.judge.clients.lock import ClientOrder, Lock, then
 from lockcore.bench import masked_command
 
 FUNCTION = "lock"
@@ -224,7 +224,10 @@ def _is_asynchronous(made: object, text: str) -> bool:
 def _driven(made: Any, text: str) -> Lock:
     """The calls of what locks."""
     if hasattr(made, "acquire") and hasattr(made, "release"):
-        return Lock(lambda name, *_: _by_name(made.acquire, name), made.release)
+        return Lock(
+            lambda name, *_: then(made.acquire(name), lambda got: name if _is_yes(got) else None),
+            lambda name: _given_back(made.release(name)),
+        )
 
     def make(name: str, *_terms: int) -> Any:
         manager = made(name)
@@ -234,57 +237,31 @@ def _driven(made: Any, text: str) -> Lock:
             )
         return manager
 
-    if hasattr(_probe(made), "__enter__") or hasattr(_probe(made), "__aenter__"):
+    probe = make("lockbench:probe")
+    if hasattr(probe, "__enter__") or hasattr(probe, "__aenter__"):
         return Lock(lambda name, *_: _enter(make(name)), _leave, hold=make)
-    return Lock(lambda name, *_: _taken(make(name)), lambda held: held.release())
+    return Lock(lambda name, *_: _taken(make(name)), lambda held: _given_back(held.release()))
 
 
-def _probe(made: Callable[[str], object]) -> object:
-    return made("lockbench:probe")
+def _is_yes(got: object) -> bool:
+    """Whether an answer is no refusal: many locks return nothing."""
+    return got is None or bool(got)
 
 
-def _by_name(acquire: Callable[[str], Any], name: str) -> Any:
-    got = acquire(name)
-    if inspect.isawaitable(got):
-        return _awaited(got, name)
-    return name if got is None or got else None
-
-
-async def _awaited(got: Awaitable[object], name: str) -> str | None:
-    outcome = await got
-    return name if outcome is None or outcome else None
+def _given_back(got: object) -> Any:
+    """None, or False where the lock says that it was not the caller's."""
+    return then(got, lambda answer: None if _is_yes(answer) else False)
 
 
 def _enter(manager: Any) -> Any:
-    if hasattr(manager, "__enter__"):
-        manager.__enter__()
-        return manager
-    return _entered(manager)
-
-
-async def _entered(manager: Any) -> Any:
-    await manager.__aenter__()
-    return manager
+    enter = getattr(manager, "__enter__", None) or manager.__aenter__
+    return then(enter(), lambda _: manager)
 
 
 def _leave(manager: Any) -> Any:
-    if hasattr(manager, "__enter__"):
-        manager.__exit__(None, None, None)
-        return None
-    return _left(manager)
-
-
-async def _left(manager: Any) -> None:
-    await value(manager.__aexit__(None, None, None))
+    leave = getattr(manager, "__exit__", None) or manager.__aexit__
+    return then(leave(None, None, None), lambda _: None)
 
 
 def _taken(lock: Any) -> Any:
-    got = lock.acquire()
-    if inspect.isawaitable(got):
-        return _awaited_lock(got, lock)
-    return lock if got is None or got else None
-
-
-async def _awaited_lock(got: Awaitable[object], lock: object) -> object:
-    outcome = await got
-    return lock if outcome is None or outcome else None
+    return then(lock.acquire(), lambda got: lock if _is_yes(got) else None)

@@ -7,15 +7,14 @@ told the word `steps`. Here it changes nothing. Source: the quick start of each 
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from inspect import isawaitable
 from operator import methodcaller
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.experiments.judge.clients.lock import KEY_PREFIX, PUSH, ClientOrder, Lock
+from bench.experiments.judge.clients.lock import KEY_PREFIX, PUSH, ClientOrder, Lock, then
 from bench.experiments.judge.clients.steps import serve
 
 
@@ -60,7 +59,7 @@ def _lockcore(lock: Any) -> Lock:
 
 def of_objects(
     make: Callable[[str, int, int], object],
-    extend: Callable[[Any, int], object],
+    extend: Callable[[Any, int], object] | None = None,
     is_held: Callable[[Any], object] | None = None,
     get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire(),
 ) -> Lock:
@@ -69,17 +68,9 @@ def of_objects(
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
-        got = get(lock, wait_ms)
-        if isawaitable(got):
-            return once_got(lock, got)
-        return lock if got else None
+        return then(get(lock, wait_ms), lambda got: lock if got else None)
 
     return Lock(acquire, methodcaller("release"), extend=extend, is_held=is_held, hold=make)
-
-
-async def once_got(lock: object, got: Awaitable[object]) -> object:
-    """The lock of a library of coroutines."""
-    return lock if await got else None
 
 
 def redis_lock(module: str, order: ClientOrder) -> Lock:
@@ -117,6 +108,24 @@ def python_redis_lock(order: ClientOrder) -> Lock:
         lambda lock, ttl_ms: lock.extend(ttl_ms // 1000),
         lambda lock: lock.get_owner_id() == lock.id,
         lambda lock, wait_ms: lock.acquire(timeout=wait_ms // 1000),
+    )
+
+
+def portalocker(order: ClientOrder) -> Lock:
+    """portalocker's RedisLock, one server: a subscription, no key and no TTL; 5 s to wait."""
+    library = import_module("portalocker")
+    client = import_module("redis").Redis.from_url(order.urls[0])
+
+    def get(lock: Any, _wait_ms: int) -> object:
+        try:
+            return lock.acquire()
+        except library.AlreadyLocked:
+            return None
+
+    # 4.1 cannot be asked.
+    is_held = (lambda lock: not lock.lost) if hasattr(library.RedisLock, "lost") else None
+    return of_objects(
+        lambda name, _ttl_ms, _wait_ms: library.RedisLock(name, client), is_held=is_held, get=get
     )
 
 
@@ -198,6 +207,8 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {
     "redis.asyncio Lock": ("asyncio", partial(redis_lock, "redis.asyncio")),
     "coredis Lock": ("asyncio", coredis),
     "python-redis-lock": ("threads", python_redis_lock),
+    "portalocker": ("threads", portalocker),
+    "portalocker 4.1": ("threads", portalocker),
     "redlock-py": ("threads", redlock_py),
     "redlock-ng": ("threads", partial(redlock_ng, "Redlock")),
     "redlock-ng asyncio": ("asyncio", partial(redlock_ng, "AsyncRedlock")),

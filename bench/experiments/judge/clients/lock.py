@@ -48,6 +48,17 @@ async def value(result: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
+def then(result: Any, make: Callable[[Any], Any]) -> Any:
+    """`make(result)`; a coroutine that returns that, if `result` must be awaited."""
+    if not inspect.isawaitable(result):
+        return make(result)
+
+    async def awaited() -> Any:
+        return make(await result)
+
+    return awaited()
+
+
 def at_once(work: Coroutine[Any, Any, Result]) -> Result:
     """What comes of a coroutine that awaits nothing."""
     try:

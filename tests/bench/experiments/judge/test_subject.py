@@ -116,6 +116,24 @@ def test_a_lock_that_says_no_is_refused(tmp_path: Path) -> None:
     assert connect(order).acquire("r", 0, 0) is None
 
 
+@pytest.mark.parametrize(("answer", "released"), [("None", None), ("1", None), ("0", False)])
+def test_a_release_that_returns_something_false_says_that_it_was_late(
+    answer: str, released: object, tmp_path: Path
+) -> None:
+    text = f"""
+        class Locks:
+            def acquire(self, name):
+                return True
+            def release(self, name):
+                return {answer}
+        def lock(urls):
+            return Locks()
+    """
+    order = ClientOrder(str(written(tmp_path, text)), URLS)
+    lock = lock_of(order)[1](order)
+    assert lock.release(lock.acquire("name", 0, 0)) is released
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
