@@ -115,7 +115,8 @@ def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
     takeover_s = figures.get(("sigkill", "takeover p50"))
     if takeover_s is not None:
         number = figures[("sigkill", "takeovers")]
-        yield KeyFigure("takeover after SIGKILL", latency(takeover_s), f"half of {number:.0f}")
+        bound = f"median of {number:.0f} plays"
+        yield KeyFigure("takeover after SIGKILL", latency(takeover_s), bound)
     if result.costs and result.costs[0].handoff_p50_s:
         beside = ", ".join(
             f"{cost.lock} {latency(cost.handoff_p50_s)}" for cost in result.costs[1:]
