@@ -37,6 +37,8 @@ from bench.scenario import Scenario
 from bench.topology.servants import Guard
 from lockcore.clock import monotonic_ns
 
+# What a worker answers to a question of its leader, as Locust sends it.
+Answer = dict[str, Any]
 CLOCK, NOTE, WANT, PIECE, TAKEN = (
     f"lockbench-{word}" for word in ("clock", "note", "want", "piece", "taken")
 )
@@ -172,14 +174,12 @@ class Away:
             answer = _piece(folder / Path(name).name, at)
         self._runner.send_message(PIECE, {**msg.data, **answer})
 
-    def _worked(
-        self, what: tuple[object, ...], work: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def _worked(self, what: tuple[object, ...], work: Callable[[], Answer]) -> Answer:
         if what not in self._jobs:
             self._jobs[what] = gevent.spawn(get_hub().threadpool.apply, _tried, (work,))
         job = self._jobs[what]
         job.join()
-        answer: dict[str, Any] = job.value or {"failed": str(job.exception)}
+        answer: Answer = job.value or {"failed": str(job.exception)}
         return answer
 
     def _note_taken(self, msg: Message, **_: object) -> None:
@@ -200,7 +200,7 @@ class Away:
         self._taken.set()
 
 
-def _tried(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _tried(work: Callable[[], Answer]) -> Answer:
     """What it comes to, or why it failed; an exception in the hub's pool would be printed."""
     try:
         return work()
@@ -208,7 +208,7 @@ def _tried(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
-def _piece(path: Path, at: int) -> dict[str, Any]:
+def _piece(path: Path, at: int) -> Answer:
     """A piece of a file, or why there is none: the folder may have gone, as nobody wants it."""
     try:
         with path.open("rb") as file:
@@ -218,9 +218,7 @@ def _piece(path: Path, at: int) -> dict[str, Any]:
         return {"failed": str(error)}
 
 
-def _folded(
-    folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float
-) -> dict[str, Any]:
+def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float) -> Answer:
     """Fold, and see how much fits.
 
     `window_ns`: of the measured time, from our origin; `budget`: packed bytes.
@@ -235,7 +233,7 @@ def _folded(
     return {"fits": fits, "counts": counts.tolist()}
 
 
-def _packed(folder: Path, buckets: int) -> dict[str, Any]:
+def _packed(folder: Path, buckets: int) -> Answer:
     note = read_workers(folder)[0]
     sizes = pack_here(folder, (note.worker, note.pid), buckets)
     others = [path for kind in (BEGUN, GAPS) for path in folder.glob(f"{kind}-*.bin")]

@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import gevent
 import msgspec
@@ -31,7 +30,7 @@ from gevent.event import AsyncResult
 from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, MasterRunner
 
-from bench.hosts.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT
+from bench.hosts.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT, Answer
 from bench.hosts.ending import Ending, Progress
 from bench.hosts.share import (
     BUCKETS,
@@ -71,7 +70,6 @@ AGAIN_S = 3.0
 # for the longest history
 WORK_S = 600.0
 _ROW = struct.Struct("<4q")
-Answer = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 

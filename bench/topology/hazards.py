@@ -9,7 +9,7 @@ asked. A hazard that takes locks away comes first. Sources: the Redis documentat
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 NO_EVICTION: Final = "noeviction"
 # of maxmemory
@@ -42,7 +42,7 @@ class Hazard:
         return f"{self.name}: {self.value}" + (f"; {self.advice}" if self.advice else "")
 
 
-def hazards_of(info: Mapping[str, Any], config: Mapping[str, str]) -> tuple[Hazard, ...]:
+def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[Hazard, ...]:
     """The hazards of one instance.
 
     `info`: INFO by field; `config`: CONFIG GET by name. Both may lack any of it.
@@ -51,7 +51,7 @@ def hazards_of(info: Mapping[str, Any], config: Mapping[str, str]) -> tuple[Haza
     return tuple(sorted(hazards, key=lambda hazard: not hazard.loses_locks))
 
 
-def persistence_of(info: Mapping[str, Any], fsync: str | None) -> str:
+def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
     """What a crash of this instance forgets, in words; "" where its policy is not known.
 
     `fsync`: none … always.
@@ -72,7 +72,7 @@ def persistence_of(info: Mapping[str, Any], fsync: str | None) -> str:
     }.get(fsync, f"AOF, appendfsync {fsync}")
 
 
-def _memory(info: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[Hazard]:
+def _memory(info: Mapping[str, object], config: Mapping[str, str]) -> Iterator[Hazard]:
     most = _number(info.get("maxmemory", config.get("maxmemory")))
     policy = str(info.get("maxmemory_policy") or config.get("maxmemory-policy") or "")
     if not most:
@@ -96,7 +96,7 @@ def _memory(info: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[Haza
         )
 
 
-def _replicas(info: Mapping[str, Any], config: Mapping[str, str]) -> Iterator[Hazard]:
+def _replicas(info: Mapping[str, object], config: Mapping[str, str]) -> Iterator[Hazard]:
     replicas = _number(info.get("connected_slaves"))
     if replicas:
         yield Hazard(

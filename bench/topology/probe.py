@@ -391,7 +391,7 @@ def _reply_s(client: redis.Redis) -> float:
     return median(times)
 
 
-def _allowed(ask: Callable[[], Any], command: str, warnings: list[str]) -> Any:
+def _allowed(ask: Callable[[], Answer], command: str, warnings: list[str]) -> Answer | None:
     try:
         return ask()
     except ResponseError as error:

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.explore import search
-from bench.experiments.explore.judge import judge_explored
+from bench.experiments.explore.judge import judge_explored, word_of_row
 from bench.experiments.explore.result import (
     Broken,
     ExploredRow,
@@ -27,7 +27,7 @@ from bench.experiments.explore.result import (
     Replayed,
 )
 from bench.experiments.explore.search import BLOCK, Hunt, SearchOrder, kind_of, setting_of
-from bench.measure.expectation import row_verdict, unmet
+from bench.measure.expectation import NOT_KNOWN, unmet
 from bench.measure.verdict import TESTED_LEAST
 from bench.recipes.protocol import About
 from bench.recipes.registry import find_recipe
@@ -177,7 +177,7 @@ def row_of(
     broken = None if total.outside else total.broken
     needs = _preconditions(about, total, whole=whole, cut=cut)
     setting = setting_of(recipe, about)
-    return ExploredRow(
+    row = ExploredRow(
         recipe=recipe,
         safe=about.safe,
         clients=setting.clients,
@@ -188,13 +188,10 @@ def row_of(
         took_s=total.took_s,
         whole=whole,
         broken=broken,
-        verdict=row_verdict(
-            holds=(broken is None) == about.safe,
-            broken=about.safe and broken is not None,
-            preconditions=needs,
-        ),
+        verdict=NOT_KNOWN,
         reason=unmet(needs),
     )
+    return structs.replace(row, verdict=word_of_row(row))
 
 
 def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mapping[str, bool]:

@@ -84,7 +84,7 @@ class _SimulatedSocket:
     def _lost(self, _link: SimulatedLink) -> None:
         raise ConnectionResetError("the simulated connection broke")
 
-    def recv_into(self, buffer: Any, *_more: int) -> int:
+    def recv_into(self, buffer: bytearray, *_more: int) -> int:
         """Wait for bytes. Raises TimeoutError; 0 at the end."""
         if not self.can_read(self._timeout_s):
             raise BlockingIOError if not self._timeout_s else TimeoutError("timed out")

@@ -101,7 +101,7 @@ class World:
         self.passed[place] = self.now_ns
         return self._choose(place)
 
-    def note(self, what: str, *details: Any) -> None:
+    def note(self, what: str, *details: object) -> None:
         """Something was seen now."""
         self.seen.append((self.now_ns, what, *details))
 
