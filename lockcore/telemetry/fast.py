@@ -135,19 +135,19 @@ class Counts:
 
     `held` has the leases that are not given back, by the round that won them. `first_tries` is the
     number of leases of a first attempt. `tries` has the leases that took more attempts, which are
-    counted like seconds. `took`, `gave` and `kept` have the usual acquires, releases and holds,
-    `rare` whatever ended otherwise.
+    counted like seconds. `took`, `gave` and `kept` have the usual acquires, releases and holds.
+    `durations` has these and all others.
     """
 
     __slots__ = (
         "_read_tries",
         "acquired",
+        "durations",
         "first_tries",
         "gave",
         "held",
         "kept",
         "numbers",
-        "rare",
         "released",
         "took",
         "tries",
@@ -157,37 +157,26 @@ class Counts:
         self.acquired = self.released = self.first_tries = self._read_tries = 0
         self.held: dict[object, Lease] = {}
         self.numbers: dict[Row, int] = dict.fromkeys(ROWS, 0)
-        self.took = Durations()
-        self.gave = Durations()
-        self.kept = Durations()
-        self.tries = Durations()
-        self.rare: dict[Row, Durations] = {}
+        self.durations: dict[Row, Durations] = {}
+        self.took = self.of(ACQUIRE, ACQUIRED.value)
+        self.gave = self.of(RELEASE, RELEASED.value)
+        self.kept = self.of(HOLD, "")
+        self.tries = self.of(TRIES, ACQUIRED.value)
 
-    def rare_of(self, name: str, outcome: Outcome) -> Durations:
-        """The durations of an instrument for an outcome that is not the usual one."""
-        row = name, outcome.value
-        durations = self.rare.get(row)
-        if durations is None:
-            durations = self.rare[row] = Durations()
-        return durations
+    def of(self, name: str, outcome: str) -> Durations:
+        """The durations of an instrument for an outcome."""
+        return self.durations.setdefault((name, outcome), Durations())
 
     def news(self) -> Iterator[tuple[Row, list[int], int]]:
         """What was added to each instrument and outcome since this was asked last."""
-        usual = (
-            ((ACQUIRE, ACQUIRED.value), self.took),
-            ((RELEASE, RELEASED.value), self.gave),
-            ((HOLD, ""), self.kept),
-            *self.rare.copy().items(),
-        )
-        for row, durations in usual:
-            added, added_ns = durations.news()
-            yield row, added, added_ns
         first_tries = self.first_tries
-        added, added_ns = self.tries.news()
-        added[bisect_left(BOUNDS_NS, NS_PER_S)] += first_tries - self._read_tries
-        added_ns += (first_tries - self._read_tries) * NS_PER_S
+        for row, durations in self.durations.copy().items():
+            added, added_ns = durations.news()
+            if durations is self.tries:
+                added[bisect_left(BOUNDS_NS, NS_PER_S)] += first_tries - self._read_tries
+                added_ns += (first_tries - self._read_tries) * NS_PER_S
+            yield row, added, added_ns
         self._read_tries = first_tries
-        yield (TRIES, ACQUIRED.value), added, added_ns
 
     def standing(self, now_ns: int) -> tuple[int, int]:
         """How many leases are held, and how many have run out without being given back."""
@@ -305,8 +294,9 @@ class Tallied:
         counts.numbers[row] += 1
         sampled = not counts.numbers[row] % self.every
         if not sampled:
-            counts.rare_of(ACQUIRE, result.outcome).add(result.ended_ns - started_ns)
-            counts.rare_of(TRIES, result.outcome).add(result.attempts * NS_PER_S)
+            outcome = result.outcome.value
+            counts.of(ACQUIRE, outcome).add(result.ended_ns - started_ns)
+            counts.of(TRIES, outcome).add(result.attempts * NS_PER_S)
         odd = self._contended_is_odd or result.outcome is not CONTENDED
         self._noted(resource, counts, result, started_ns, sampled=sampled, odd=odd)
 
