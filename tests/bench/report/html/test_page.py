@@ -181,6 +181,16 @@ def test_every_page_answers_before_it_explains(path: Path) -> None:
     assert places == sorted(places)
 
 
+def test_the_page_of_a_run_says_what_to_do_next(safe, violated):
+    assert "timeline shows both holders" in text_of(render(page_of(violated)))
+    page = text_of(render(page_of(safe)))
+    assert "timeline shows both holders" not in page
+    assert "lockbench capacity --slo" in page.split("What to do")[1].split("What was not")[0]
+    untested = builtins_of(safe)
+    untested["safety"] |= {"verdict": "NOT TESTED"}
+    assert "--hold 5ms" in text_of(render(page_of(typed(untested, RunResult))))
+
+
 def test_no_heading_of_a_table_is_turned_and_tables_have_the_full_width():
     css = (Path(__file__).parents[4] / "bench" / "report" / "html" / "page.css").read_text("utf-8")
     assert "writing-mode" not in css

@@ -2,7 +2,7 @@
 
 import re
 
-from bench.report.html.plot import Bar, Column, Measure, Panel, forest, panels
+from bench.report.html.plot import Bar, Column, Measure, Panel, forest, harm, panels
 from bench.report.html.scale import logarithmic, number_tick
 
 # above the line they stand on
@@ -62,3 +62,12 @@ def test_nothing_lost_is_a_tick_and_what_is_not_known_a_dash() -> None:
     assert (drawn.svg.count('class="tick good"'), drawn.svg.count('class="area bad"')) == (1, 1)
     assert ">–</text>" in drawn.svg
     assert list(drawn.legend) == ["nothing lost", "lost"]
+
+
+def test_harm_is_a_tick_only_where_it_is_known_to_be_none() -> None:
+    none, some, unknown = (
+        harm(value, "text", some="broken", none="held") for value in (0, 2.0, None)
+    )
+    assert (none.style, none.key) == ("good", "held")
+    assert (some.style, some.key) == ("bad", "broken")
+    assert unknown.value is None, "which is drawn as words alone"
