@@ -61,6 +61,7 @@ _LOCK = frozenset(
         "max_ttl",
         "rejoin",
         "fencing",
+        "capacity",
     )
 )
 _SERVERS = frozenset(

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import ClassVar
 from uuid import uuid1
 
 from redis.exceptions import RedisError
@@ -263,6 +264,53 @@ class SetNxLuaRecipe(PlainRecipe):
     def _undo(self, resource: str, token: bytes) -> None:
         with suppress(RedisError):
             self.server.delete_own(self.key(resource), token)
+
+
+class Semaphore(SetNxLuaRecipe):
+    """As many locks of `SetNxLuaRecipe` as may hold the resource; whoever gets one of them holds
+    it."""
+
+    about = replace(
+        SetNxLuaRecipe.about, how="as many keys as holders, each a set-nx-lua", counts=True
+    )
+    # So many more than the capacity hold it.
+    too_many: ClassVar[int] = 0
+
+    def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
+        super().__init__(servers, settings)
+        # The name of the lock that a lease is of, by owner token.
+        self._names: dict[bytes, str] = {}
+
+    def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        outcome = super().attempt(resource, ttl_ms)
+        for place in range(1, self.settings.capacity + self.too_many):
+            if isinstance(outcome, Lease):
+                break
+            outcome = super().attempt(f"{resource}:{place}", ttl_ms)
+        if isinstance(outcome, Refusal):
+            return outcome
+        self._names[outcome.owner_token] = outcome.resource
+        return replace(outcome, resource=resource)
+
+    def give_back(self, lease: Lease) -> Outcome:
+        outcome = super().give_back(self._own(lease))
+        self._names.pop(lease.owner_token, None)
+        return outcome
+
+    def abandon(self, lease: Lease) -> None:
+        super().abandon(self._own(lease))
+        self._names.pop(lease.owner_token, None)
+
+    def _own(self, lease: Lease) -> Lease:
+        name = self._names.get(lease.owner_token, lease.resource)
+        return replace(lease, resource=name)
+
+
+class SemaphoreOffByOne(Semaphore):
+    """One place too many. Flawed, on purpose: do not copy it."""
+
+    about = replace(Semaphore.about, flaw="it lets one more in than may hold it", safe=False)
+    too_many: ClassVar[int] = 1
 
 
 class Backoff(PlainRecipe):

@@ -34,6 +34,7 @@ class About:
     `least` … `most` instances (None: any number), `usual` when nothing is said. `points`: its own
     pause points, in the order they are passed. `replicated`: the instances after the first must be
     replicas of the first. `channels`: it publishes on channels that are named as its keys.
+    `counts`: it lets as many hold a resource as it is told.
     """
 
     how: str
@@ -45,6 +46,7 @@ class About:
     points: tuple[str, ...] = ()
     replicated: bool = False
     channels: bool = False
+    counts: bool = False
 
     @property
     def all_points(self) -> tuple[str, ...]:
@@ -96,8 +98,8 @@ class RecipeSettings:
     `pause` stretches pause points, drawn from `seed` and `process` (which worker this is); `gate`
     is told of every pass of a point and lets the caller go on. `skew_ms`: how far this client's
     wall clock is ahead. `folder`: one that all processes of the run share. `fencing`: leases carry
-    fencing tokens, if the recipe can. `attempts`: the folder that observed attempts go to, for
-    telemetry.
+    fencing tokens, if the recipe can. `capacity`: how many may hold a resource. `attempts`: the
+    folder that observed attempts go to, for telemetry.
     """
 
     key_prefix: str = ""
@@ -113,6 +115,7 @@ class RecipeSettings:
     skew_ms: int = 0
     folder: Path | None = None
     fencing: bool = False
+    capacity: int = 1
     attempts: Path | None = None
 
 

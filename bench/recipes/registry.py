@@ -73,10 +73,15 @@ class RecipeEntry:
         in one."""
         return 2 if self.package else 1
 
-    def require(self, instances: int, pauses: Sequence[Pause]) -> None:
-        """Raise UsageError for a number of instances it cannot lock on, or a pause at a point it
-        does not have."""
+    def require(self, instances: int, pauses: Sequence[Pause], capacity: int) -> None:
+        """Raise UsageError for a number of instances it cannot lock on, a pause at a point it does
+        not have, or more holders than it can count."""
         about = self.about
+        if capacity > 1 and not about.counts:
+            raise UsageError(
+                f"the recipe {self.name} lets one caller hold a resource, and --capacity is "
+                f"{capacity}; use --recipe semaphore"
+            )
         if not about.least <= instances <= (about.most or instances):
             noun = "instance" if about.most == 1 else "instances"
             number = "1 was" if instances == 1 else f"{instances} were"
@@ -94,7 +99,7 @@ class RecipeEntry:
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
         """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`."""
-        self.require(len(targets), settings.pause)
+        self.require(len(targets), settings.pause, settings.capacity)
         recipe = self.recipe.connect(targets, settings)
         return Protected(recipe, targets[0], settings) if settings.fencing else recipe
 
@@ -106,6 +111,8 @@ RECIPES: dict[str, RecipeEntry] = {
         "redlock-sequential": "redlock:RedlockSequential",
         "redlock-random-order": "redlock:RedlockRandomOrder",
         "set-nx-lua": "one_instance:SetNxLuaRecipe",
+        "semaphore": "one_instance:Semaphore",
+        "semaphore-off-by-one": "one_instance:SemaphoreOffByOne",
         "set-nx-blpop": "woken:SetNxBlpop",
         "set-nx-pubsub": "woken:SetNxPubsub",
         "get-set": "one_instance:GetSet",

@@ -256,7 +256,9 @@ def _judge(
     paused = dict[str, Histogram]()
     oracle = Judge(scenario.ttl_ms)
     failure = ""
-    holders = Holders(window, [begun for begun, _ in context.fault_spans_ns])
+    holders = Holders(
+        window, [begun for begun, _ in context.fault_spans_ns], context.scenario.capacity
+    )
     try:
         for fold in counts.folds.values():
             total.sums.merge(fold)
@@ -343,6 +345,7 @@ def _circumstances(  # noqa: PLR0917 - what was read already
     unsafe_recipe = None if about.safe else about.flaw
     return Circumstances(
         unsafe_recipe=unsafe_recipe,
+        capacity=scenario.capacity,
         fault_spans_ns=context.fault_spans_ns,
         clock=context.clock,
         missing=(

@@ -67,7 +67,7 @@ class Follower:
         self.wait_s = wait_s
         self.began_ns = self._looked_ns = time.monotonic_ns() if began_ns is None else began_ns
         self.spawned_ns: int | None = None
-        self.live = LiveJudge(scenario.ttl_ms)
+        self.live = LiveJudge(scenario.ttl_ms, scenario.capacity)
         self._tail = HistoryTail(workdir)
         self._counts: Integers = np.zeros(len(OUTCOMES), np.int64)
 

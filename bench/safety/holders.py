@@ -23,13 +23,14 @@ Table = Integers
 
 class Holders:
     """Collects the leases that are drawn, part by part. `window`: the measured time; `faults_ns`:
-    when faults began.
+    when faults began; `capacity`: how many may hold a resource.
 
     Of at most `MOST_RESOURCES`: violated ones, then the hottest; at most `MOST_LEASES`: around the
     first violation of a resource, else of another one, else the first fault, else the slowest
     acquire."""
 
-    def __init__(self, window: Window, faults_ns: Iterable[int] = ()) -> None:
+    def __init__(self, window: Window, faults_ns: Iterable[int] = (), capacity: int = 1) -> None:
+        self._capacity = capacity
         self._window = window
         self._fault_ns = min(faults_ns, default=None)
         # The slowest acquire: how long it took, and when it was due.
@@ -89,7 +90,7 @@ class Holders:
         times = np.stack(
             [leases.granted, leases.end, leases.own("valid_until_ns"), work_end], axis=1
         )
-        fault = np.isin(leases.row, np.concatenate(service_faults(leases)))
+        fault = np.isin(leases.row, np.concatenate(service_faults(leases, self._capacity)))
         return np.column_stack(
             [(times - self._window.start_ns) // 1_000, leases.own("caller"), fault]
         )

@@ -79,6 +79,8 @@ class Circumstances:
     gaps_ns: tuple[tuple[int, int], ...] | None = None
     # When the history was read. Nothing in it can be later.
     until_ns: int = NEVER_NS
+    # How many may hold a resource at once.
+    capacity: int = 1
     # Sentences about reports of the recipe that cannot be true.
     misreports: tuple[str, ...] = ()
 
@@ -153,12 +155,14 @@ class Judge:
                     leases, *(timeline.keys(resources, bound) for bound in bounds)
                 )
                 self._evidence.held += int((leases.end > leases.returned).sum())
-                for kind, broken in rules.broken_rules(leases, self._circumstances.gaps_ns):
+                capacity = self._circumstances.capacity
+                gaps_ns = self._circumstances.gaps_ns
+                for kind, broken in rules.broken_rules(leases, gaps_ns, capacity):
                     self._note(kind, part.own, *broken)
                 self._note(
                     "spurious_refusal",
                     part.own,
-                    rules.spurious_refusals(part, timeline, self._ttl_ms),
+                    rules.spurious_refusals(part, timeline, self._ttl_ms, capacity),
                 )
         except Exception as error:  # noqa: BLE001 - whatever it is, the answer is not SAFE
             self.fail(error)
@@ -402,14 +406,15 @@ class LiveVerdict:
 
 
 class LiveJudge:
-    """Judges a history while it grows. `ttl_ms`: the longest TTL that was asked for. `verdict` may
-    be read anywhere.
+    """Judges a history while it grows. `ttl_ms`: the longest TTL that was asked for; `capacity`:
+    how many may hold a resource. `verdict` may be read anywhere.
 
     A lease is known once it has ended, so this verdict is one look late, and never says SAFE
     (README of this folder).
     """
 
-    def __init__(self, ttl_ms: float) -> None:
+    def __init__(self, ttl_ms: float, capacity: int = 1) -> None:
+        self._capacity = capacity
         self._ttl_ns = int(ttl_ms * 1_000_000)
         self._kept = records_of([])
         # The judge takes one of so many resources.
@@ -433,10 +438,10 @@ class LiveJudge:
                 # The new leases are judged together with the kept ones, because a new lease may
                 # overlap an old one. Pairs of kept leases were counted in an earlier look, so their
                 # number is subtracted again.
-                violations = _count(both)
+                violations = _count(both, self._capacity)
                 # Without any violation there is nothing to subtract, which saves the second count.
                 if any(violations.values()):
-                    violations.subtract(_count(self._kept))
+                    violations.subtract(_count(self._kept, self._capacity))
                 counts = {
                     kind: before.counts.get(kind, 0) + max(number, 0)
                     for kind, number in violations.items()
@@ -480,12 +485,12 @@ class LiveJudge:
         self._kept = records[np.sort(recent)]
 
 
-def _count(records: Records) -> Counter[str]:
+def _count(records: Records, capacity: int) -> Counter[str]:
     """How often each rule is broken among these leases."""
     counts: Counter[str] = Counter()
     for timeline, rows in timelines(records.resource, extent_ns(records)):
         for kind, broken in rules.broken_rules(
-            rules.order_leases(Operations.of(records[rows]), timeline)
+            rules.order_leases(Operations.of(records[rows]), timeline), capacity=capacity
         ):
             counts[kind] += len(broken[0])
     return counts

@@ -141,13 +141,15 @@ def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
 
 
 def broken_rules(
-    leases: Leases, gaps_ns: Sequence[tuple[int, int]] | None = None
+    leases: Leases, gaps_ns: Sequence[tuple[int, int]] | None = None, capacity: int = 1
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
     """Yield every rule that leases can break, with the rows that break it. `gaps_ns`: when a load
-    process was away, None: nobody has looked."""
-    yield "service_fault", service_faults(leases)
-    yield "client_overstay", client_overstays(leases)
-    yield "foreign_delete", foreign_deletes(leases)
+    process was away, None: nobody has looked. `capacity`: how many may hold a resource at once;
+    above 1 another holder proves nothing, so only their number and late grants are judged."""
+    yield "service_fault", service_faults(leases, capacity)
+    if capacity == 1:
+        yield "client_overstay", client_overstays(leases)
+        yield "foreign_delete", foreign_deletes(leases)
     own = leases.operations.own
     yield "granted_invalid", (granted_invalid(own, gaps_ns),)
 
@@ -179,15 +181,22 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
 # to resource, and nothing resets it. It needs no reset, because each end of an earlier resource is
 # below each grant of this one (`Timeline`). That holds only while the timeline's extent covers
 # every end.
-def service_faults(leases: Leases) -> Pairs:
-    """Leases granted while an earlier one of the resource was valid: (the one valid longest, the
-    later one)."""
+def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
+    """Leases granted while `capacity` earlier ones of the resource were valid: (the one valid
+    longest, the later one)."""
     certain = leases.granted <= leases.end
     row = leases.row[certain]
     granted = leases.granted[certain]
     end = leases.end[certain]
     latest_end = np.maximum.accumulate(end)
     later = np.flatnonzero(granted[1:] < latest_end[:-1]) + 1
+    if capacity > 1:
+        # A lease without length ends as it begins, and takes no place of a later one.
+        ended = np.searchsorted(np.sort(end), granted[later], "right")
+        empty = np.concatenate([[0], np.cumsum(granted == end)])
+        same = np.searchsorted(granted, granted[later], "right")
+        ended -= empty[same] - empty[later]
+        later = later[later - ended >= capacity]
     # The lease that reached this end first.
     earlier = np.searchsorted(latest_end, latest_end[later - 1], "left")
     return row[earlier], row[later]
@@ -265,8 +274,11 @@ def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray
     return np.asarray(leases.granted[others] - leases.spread >= over)
 
 
-def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -> Integers:
-    """Refused acquires during which no other operation can have held a key of the resource."""
+def spurious_refusals(
+    operations: Operations, timeline: Timeline, ttl_ms: int, capacity: int = 1
+) -> Integers:
+    """Refused acquires during which fewer than `capacity` other operations can have held a key of
+    the resource."""
     early = operations.early
     late = operations.late
     refused = np.flatnonzero(operations.own.acquire_code == CONTENDED)
@@ -280,7 +292,7 @@ def spurious_refusals(operations: Operations, timeline: Timeline, ttl_ms: int) -
     around = np.searchsorted(begun, answered, "right") - np.searchsorted(
         over, refused_start, "left"
     )
-    return refused[around <= 1]  # itself
+    return refused[around <= capacity]  # itself
 
 
 def contested(leases: Leases) -> int:

@@ -293,6 +293,12 @@ class Scenario(Workload):
     fencing: Annotated[
         bool, FLAG, False, says("holders write to a register that rejects stale fencing tokens")
     ]
+    capacity: Annotated[
+        int,
+        whole(1, 64),
+        1,
+        says("how many callers may hold a resource at once, for a recipe that counts its holders"),
+    ]
     thresholds: Annotated[
         tuple[str, ...],
         LIMITS,

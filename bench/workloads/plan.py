@@ -95,6 +95,7 @@ class Plan:
             seed=scenario.seed,
             folder=self.workdir,
             fencing=scenario.fencing,
+            capacity=scenario.capacity,
         )
 
     @property
@@ -140,7 +141,9 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ
         scenario = load(options=given_of(options, environ))
         run_id = token_hex(4)
         plan = Plan(run_id, scenario.targets, f"lockbench:{run_id}:", scenario, allow_missing=False)
-    find_recipe(plan.scenario.recipe).require(len(plan.targets), plan.scenario.pause)
+    scenario = plan.scenario
+    recipe = find_recipe(scenario.recipe)
+    recipe.require(len(plan.targets), scenario.pause, scenario.capacity)
     return plan
 
 

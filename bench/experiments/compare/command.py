@@ -354,5 +354,6 @@ def _scenario(options: Mapping[str, object], one: Named, load_of: Path | None = 
     more = {"recipe": one.label} if one.kind == "recipe" else {}
     scenario = load(path, {**options, **more}, lambda name: find_recipe(name).about.usual)
     read_thresholds(scenario.thresholds)
-    find_recipe(scenario.recipe).require(scenario.instances, scenario.pause)
+    recipe = find_recipe(scenario.recipe)
+    recipe.require(scenario.instances, scenario.pause, scenario.capacity)
     return scenario

@@ -24,6 +24,7 @@ DESCRIBED = (
     "get-set setnx setnx-expire timestamp-getset timestamp-set company-2013 multi-write "
     "multi-write-unique-index "
     "set-nx-fixed set-nx-get-del set-nx-lua set-nx-blpop set-nx-pubsub majority-release "
+    "semaphore semaphore-off-by-one "
     "watchdog watchdog-naive "
     "backoff redlock-sequential redlock-random-order redlock replica-failover "
     "replica-delayed-promotion"
@@ -215,3 +216,9 @@ def test_an_unknown_name_is_answered_with_theirs_too(offered):
         match="there is no recipe 'nope'; the recipes are redlock, .*-promotion, elsewhere$",
     ):
         find_recipe("nope")
+
+
+def test_a_recipe_for_one_holder_is_refused_more_holders() -> None:
+    find_recipe("semaphore").require(1, (), 3)
+    with pytest.raises(UsageError, match="lets one caller hold a resource, and --capacity is 3"):
+        find_recipe("set-nx-lua").require(1, (), 3)

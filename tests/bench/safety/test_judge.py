@@ -279,6 +279,43 @@ def test_random_histories_are_judged_as_by_the_reference(histories):
 # ---------------------------------------------------------------- contention and its bound
 
 
+def valid(lease):
+    return lease["granted_ns"] < lease["valid_until_ns"]
+
+
+def too_many(records, capacity):
+    """How many grants come while so many others of the resource are valid, one by one."""
+    leases = [
+        one
+        for one in records
+        if one["granted_ns"] and valid(one) and end_of(one) >= one["granted_ns"]
+    ]
+    order = sorted(leases, key=lambda one: (one["granted_ns"], end_of(one)))
+    return sum(
+        sum(
+            other["resource"] == lease["resource"] and end_of(other) > lease["granted_ns"]
+            for other in order[:number]
+        )
+        >= capacity
+        for number, lease in enumerate(order)
+    )
+
+
+@pytest.mark.parametrize("capacity", [2, 3])
+def test_more_holders_than_may_be_are_counted_as_one_by_one(capacity):
+    rng = np.random.default_rng(capacity)
+    found = 0
+    for _ in range(800):
+        records = random_history(rng)
+        report = judge(complete(records), TTL_MS, Circumstances(capacity=capacity))
+        expected = too_many(list(records), capacity)
+        assert report.service_faults == expected, records
+        found += expected
+        assert not report.client_overstays
+        assert not report.foreign_deletes
+    assert found
+
+
 def test_contested_means_that_another_asked_while_the_lease_was_valid(history):
     holder = {
         "caller": 0,

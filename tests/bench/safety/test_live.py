@@ -94,7 +94,7 @@ def test_a_blind_rule_would_be_noticed(legal, monkeypatch):
     granted_earlier(records, 20, records["release_sent_ns"][10] - 1)
     assert seen_live(records).violations == {"service_fault": 1}
     none = np.empty(0, np.int64)
-    monkeypatch.setattr(rules, "service_faults", lambda _leases: (none, none))
+    monkeypatch.setattr(rules, "service_faults", lambda _leases, _capacity: (none, none))
     assert seen_live(records).verdict is None
 
 
