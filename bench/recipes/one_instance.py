@@ -290,7 +290,7 @@ class Semaphore(SetNxLuaRecipe):
         if isinstance(outcome, Refusal):
             return outcome
         self._names[outcome.owner_token] = outcome.resource
-        return replace(outcome, resource=resource)
+        return _renamed(outcome, resource)
 
     def give_back(self, lease: Lease) -> Outcome:
         outcome = super().give_back(self._own(lease))
@@ -302,8 +302,19 @@ class Semaphore(SetNxLuaRecipe):
         self._names.pop(lease.owner_token, None)
 
     def _own(self, lease: Lease) -> Lease:
-        name = self._names.get(lease.owner_token, lease.resource)
-        return replace(lease, resource=name)
+        return _renamed(lease, self._names.get(lease.owner_token, lease.resource))
+
+
+def _renamed(lease: Lease, resource: str) -> Lease:
+    return Lease(
+        resource,
+        lease.owner_token,
+        lease.ttl_ms,
+        lease.started_ns,
+        lease.granted_ns,
+        lease.valid_until_ns,
+        lease.round,
+    )
 
 
 class SemaphoreOffByOne(Semaphore):
