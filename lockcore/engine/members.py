@@ -16,11 +16,11 @@ from lockcore.engine.amnesia import Amnesia
 from lockcore.engine.outbox import Outbox
 from lockcore.facts.membership import VOTING, Hello, Membership, State, abstention_ns, forgotten_ns
 from lockcore.facts.model import InstanceStatus
-from lockcore.rounds.awaited import Ignored
+from lockcore.rounds.awaited import Asked, Transmit
 from lockcore.rounds.claims import Recent
 from lockcore.rounds.commands import Dialect
 from lockcore.rounds.owed import Debts
-from lockcore.rounds.pipeline import Pipeline, Transmit
+from lockcore.rounds.pipeline import Pipeline
 from lockcore.rounds.resp import request
 from lockcore.rounds.rounds import RoundEngine
 from lockcore.settings import Settings
@@ -80,7 +80,7 @@ class Members:
             if earlier.run_id == hello.run_id and earlier.client_id:
                 # What the old connection still carries must not arrive behind what is owed.
                 kill = request(b"CLIENT", b"KILL", b"ID", b"%d" % earlier.client_id)
-                self._outbox.unicast(pipe, kill, Ignored(now_ns))
+                self._outbox.unicast(pipe, kill, Asked(now_ns))
         self.debts[index].connected(now_ns)
         self.recount()
 

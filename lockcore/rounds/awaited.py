@@ -10,53 +10,124 @@ other, so that neither imports the other.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from lockcore.facts.model import Counted, Outcome
 from lockcore.facts.quorum import quorum_of
 from lockcore.rounds.commands import Dialect
 from lockcore.rounds.replies import Other
 
+# How bytes go out. It returns how many bytes are kept because the socket would not take them.
+Transmit = Callable[[bytes], int]
+
 
 def nothing(*_: object) -> None:
     """Do nothing: nobody has said yet what is to be done."""
 
 
-class InstancePipe(Protocol):
-    """The connection to one instance, as what it carries sees it.
+# An instance may bring so many kinds of errors. Further kinds are counted as OTHER.
+MOST_KINDS: Final = 32
 
-    `index` is the number of the instance, from 0.
+
+class Traffic:
+    """What was exchanged with one instance since `connect`, over all of its connections.
+
+    `aside` are the commands, bytes sent and bytes received that come by the clock, not with a lock.
     """
 
-    index: int
-    dialect: Dialect
-    queue: list[bytes]
+    __slots__ = (
+        "aside",
+        "bytes_received",
+        "bytes_sent",
+        "commands",
+        "errors",
+        "late_replies",
+        "reads",
+        "reconnects",
+        "writes",
+    )
+
+    def __init__(self) -> None:
+        self.commands = self.bytes_sent = self.bytes_received = self.writes = self.reads = 0
+        self.late_replies = self.reconnects = 0
+        self.errors: dict[str, int] = {}
+        self.aside = [0, 0, 0]
+
+
+class InstancePipe:
+    """The connection to one instance, as what it carries sees it.
+
+    `index` is the number of the instance, from 0. `queue` are the commands that leave next,
+    `pending` what awaits its replies, oldest first, and `awaited` the number of replies that are
+    still to come. `forgot` is called when the instance may have forgotten locks just now.
+    """
+
+    __slots__ = ("awaited", "dialect", "forgot", "index", "pending", "queue", "traffic", "transmit")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.dialect = Dialect("evalsha", native_extend=False)
+        self.queue: list[bytes] = []
+        self.pending: deque[Any] = deque()
+        self.awaited = 0
+        self.transmit: Transmit | None = None
+        self.traffic = Traffic()
+        self.forgot: Callable[[InstancePipe, str], object] = nothing
 
     @property
     def is_open(self) -> bool:
-        """True while it is connected."""
+        """True while a connection carries it."""
+        return self.transmit is not None
 
     def expect(self, awaited: Awaited) -> None:
         """Await one more reply."""
+        self.pending.append(awaited)
+        self.awaited += 1
 
     def skip(self, replies: int) -> None:
-        """The next `replies` awaited ones will not come by themselves."""
+        """The next `replies` awaited ones will not come by themselves.
+
+        The caller tells the rounds that awaited them.
+        """
+        self.awaited -= replies
+        for _ in range(replies):
+            self.pending.popleft()
 
     def awaits_since(self, started_ns: int) -> bool:
         """True when something begun at `started_ns` or before has not been answered."""
-
-    def count_late(self) -> None:
-        """Count one more reply that came when its round was closed."""
-
-    def count_error(self, kind: str) -> None:
-        """Count one more vote that was lost to `kind`."""
-
-    def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
-        """So much of what is exchanged comes by the clock and is no part of what locks cost."""
+        return bool(self.pending) and self.pending[0].started_ns <= started_ns
 
     def void_sets(self) -> None:
         """The instance has forgotten locks, so the SETs that are still out become SILENT."""
+
+    def count_late(self) -> None:
+        """Count one more reply that came when its round was closed."""
+        self.traffic.late_replies += 1
+
+    def count_error(self, kind: str) -> None:
+        """Count one more vote that was lost to `kind`.
+
+        The kind is an error reply's first word, TIMEOUT, CLOSED or FORGOT. A server that makes up
+        words gets MOST_KINDS of them. Further words are counted as OTHER.
+        """
+        errors = self.traffic.errors
+        if kind not in errors and len(errors) >= MOST_KINDS:
+            kind = "OTHER"
+        errors[kind] = errors.get(kind, 0) + 1
+        if kind == "READONLY":
+            self.forgot(self, "it is a replica")
+
+    def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
+        """So much of what is exchanged comes by the clock and is no part of what locks cost.
+
+        The status leaves it out. Otherwise the cost of a lock would depend on the rate of locks.
+        """
+        aside = self.traffic.aside
+        aside[0] += commands
+        aside[1] += sent_bytes
+        aside[2] += received_bytes
 
 
 class Awaited(Protocol):
@@ -159,36 +230,26 @@ def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
         engine.woken = 0
 
 
-class Ignored:
-    """A command whose reply does not matter."""
-
-    __slots__ = ("started_ns",)
-
-    def __init__(self, started_ns: int) -> None:
-        self.started_ns = started_ns
-
-    def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Do nothing."""
-
-    def silence(self, pipe: InstancePipe) -> None:
-        """Do nothing."""
-
-
-class Asked(Ignored):
+class Asked:
     """A question that is no round's: its reply goes to `listener`.
 
     If the connection breaks before, there is no reply.
     """
 
-    __slots__ = ("_listener",)
+    __slots__ = ("_listener", "started_ns")
 
-    def __init__(self, started_ns: int, listener: Callable[[object, InstancePipe], None]) -> None:
-        super().__init__(started_ns)
+    def __init__(
+        self, started_ns: int, listener: Callable[[object, InstancePipe], object] = nothing
+    ) -> None:
+        self.started_ns = started_ns
         self._listener = listener
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Hand the reply on."""
         self._listener(reply.value if isinstance(reply, Other) else reply, pipe)
+
+    def silence(self, pipe: InstancePipe) -> None:
+        """Do nothing."""
 
 
 class Scripted(Awaited, Protocol):

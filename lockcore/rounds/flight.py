@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lockcore.facts.model import RELEASED, Outcome
-from lockcore.rounds.awaited import Core, Ignored, InstancePipe, Settled
+from lockcore.rounds.awaited import Asked, Core, InstancePipe, Settled
 from lockcore.rounds.commands import COMPARE_AND_DELETE_MANY
 from lockcore.rounds.resp import TRANSIENT, error_kind, request
 
@@ -226,7 +226,7 @@ class MergedReply(InFlight):
         pipe.skip(len(self.parts))
         if kind == "NOSCRIPT":
             load = request(b"SCRIPT", b"LOAD", COMPARE_AND_DELETE_MANY.source)
-            self.engine.unicast(pipe, load, Ignored(self.engine.now_ns))
+            self.engine.unicast(pipe, load, Asked(self.engine.now_ns))
         for release in self.parts:
             if kind == "NOSCRIPT" or kind in TRANSIENT:
                 release.reply(reply, pipe)

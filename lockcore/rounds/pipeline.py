@@ -8,15 +8,13 @@ is tagged. A flight compares bytes that are exactly expected. Every other reply 
 (replies.py) and given to the oldest round. What an instance sends concerns that instance only.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from lockcore.clock import NS_PER_MS
 from lockcore.errors import ProtocolError
 from lockcore.facts.membership import Membership
 from lockcore.facts.model import InstanceStatus
-from lockcore.rounds.awaited import Awaited, Ignored, InstancePipe, nothing
+from lockcore.rounds.awaited import Asked, Awaited, InstancePipe, Transmit, nothing
 from lockcore.rounds.commands import Dialect
 from lockcore.rounds.flight import Flight, InFlight, MergedReply
 from lockcore.rounds.replies import Replies, Unasked
@@ -24,47 +22,13 @@ from lockcore.rounds.resp import NOT_YET
 from lockcore.rounds.rounds import Part, SetRound
 from lockcore.settings import LagCap
 
-# How bytes go out. It returns how many bytes are kept because the socket would not take them.
-Transmit = Callable[[bytes], int]
 
-# An instance may bring so many kinds of errors. Further kinds are counted as OTHER.
-MOST_KINDS: Final = 32
-
-
-class Traffic:
-    """What was exchanged with one instance since `connect`, over all of its connections.
-
-    `aside` are the commands, bytes sent and bytes received that come by the clock, not with a lock.
-    """
-
-    __slots__ = (
-        "aside",
-        "bytes_received",
-        "bytes_sent",
-        "commands",
-        "errors",
-        "late_replies",
-        "reads",
-        "reconnects",
-        "writes",
-    )
-
-    def __init__(self) -> None:
-        self.commands = self.bytes_sent = self.bytes_received = self.writes = self.reads = 0
-        self.late_replies = self.reconnects = 0
-        self.errors: dict[str, int] = {}
-        self.aside = [0, 0, 0]
-
-
-class Pipeline:
+class Pipeline(InstancePipe):
     """The commands in flight to one instance, over however many connections it takes.
 
-    `awaited` is the number of replies that are still to come, `matched` the number of bytes that
-    have come of the oldest flight's replies, `backlog` the number of bytes that the socket did not
-    take when something was last sent.
-
-    `forgot` is called when the instance may have forgotten locks just now. `heard` is called with a
-    message and the index of the instance that brought it.
+    `matched` is the number of bytes that have come of the oldest flight's replies, `backlog` the
+    number of bytes that the socket did not take when something was last sent. `heard` is called
+    with a message and the index of the instance that brought it.
     """
 
     __slots__ = (
@@ -72,45 +36,25 @@ class Pipeline:
         "_looked_ns",
         "_progress",
         "address",
-        "awaited",
         "backlog",
-        "dialect",
-        "forgot",
         "heard",
-        "index",
         "lag_ns",
         "matched",
-        "pending",
-        "queue",
         "replies",
-        "traffic",
-        "transmit",
     )
 
     def __init__(self, index: int, address: str, cap: LagCap) -> None:
-        self.index = index
+        super().__init__(index)
         self.address = address
         self._cap = cap
         self.lag_ns = int(cap.age_ms * NS_PER_MS)
-        self.forgot: Callable[[InstancePipe, str], object] = nothing
         self.heard: Callable[[object, int], object] = nothing
-        self.dialect = Dialect("evalsha", native_extend=False)
-        self.pending: deque[Awaited | Flight] = deque()
-        self.awaited = 0
         self.matched = 0
         self.backlog = 0
-        self.queue: list[bytes] = []
-        self.transmit: Transmit | None = None
-        self.traffic = Traffic()
         self.replies = Replies(address)
         # How many bytes of whole replies had come at the last look, and when that was seen first.
         self._progress: int | None = None
         self._looked_ns = 0
-
-    @property
-    def is_open(self) -> bool:
-        """True while a connection carries it."""
-        return self.transmit is not None
 
     # -- out ---------------------------------------------------------------------------------------
 
@@ -150,29 +94,11 @@ class Pipeline:
         """
         awaited = self._take_pending()
         self.pending += [
-            Ignored(each.started_ns) if isinstance(each, SetRound) else each for each in awaited
+            Asked(each.started_ns) if isinstance(each, SetRound) else each for each in awaited
         ]
         for each in awaited:
             if isinstance(each, SetRound):
                 each.silence(self, "FORGOT")
-
-    def expect(self, awaited: Awaited) -> None:
-        """Await one more reply."""
-        self.pending.append(awaited)
-        self.awaited += 1
-
-    def skip(self, replies: int) -> None:
-        """The next `replies` awaited ones will not come by themselves.
-
-        The caller tells the rounds that awaited them.
-        """
-        self.awaited -= replies
-        for _ in range(replies):
-            self.pending.popleft()
-
-    def awaits_since(self, started_ns: int) -> bool:
-        """True when something begun at `started_ns` or before has not been answered."""
-        return bool(self.pending) and self.pending[0].started_ns <= started_ns
 
     def expect_batch(self, flight: Flight | None, rounds: list[Part]) -> None:
         """Await the replies of a batch, as one flight or one by one."""
@@ -286,16 +212,6 @@ class Pipeline:
 
     # -- what is known of it -----------------------------------------------------------------------
 
-    def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
-        """See `InstancePipe.set_aside`.
-
-        The status leaves these out. Otherwise the cost of a lock would depend on the rate of locks.
-        """
-        aside = self.traffic.aside
-        aside[0] += commands
-        aside[1] += sent_bytes
-        aside[2] += received_bytes
-
     def over_size(self) -> str:
         """Why it lags by what it has not answered or taken; empty when it does not."""
         if self.awaited > self._cap.operations:
@@ -325,23 +241,6 @@ class Pipeline:
             self._progress = progress
             self._looked_ns = now_ns
         return now_ns - self._looked_ns >= limit_ns
-
-    def count_late(self) -> None:
-        """Count one more reply that came when its round was closed."""
-        self.traffic.late_replies += 1
-
-    def count_error(self, kind: str) -> None:
-        """Count one more vote that was lost to `kind`.
-
-        The kind is an error reply's first word, TIMEOUT, CLOSED or FORGOT. A server that makes up
-        words gets MOST_KINDS of them. Further words are counted as OTHER.
-        """
-        errors = self.traffic.errors
-        if kind not in errors and len(errors) >= MOST_KINDS:
-            kind = "OTHER"
-        errors[kind] = errors.get(kind, 0) + 1
-        if kind == "READONLY":
-            self.forgot(self, "it is a replica")
 
     def status(self, member: Membership, owed_releases: int) -> InstanceStatus:
         """A snapshot of its instance, for people."""

@@ -19,7 +19,7 @@ from lockcore.engine.attempt import lease_of
 from lockcore.engine.engine import Engine
 from lockcore.facts.membership import Hello
 from lockcore.facts.model import Lease
-from lockcore.rounds.awaited import Ignored, SentAgain
+from lockcore.rounds.awaited import Asked, SentAgain
 from lockcore.rounds.commands import (
     COMPARE_AND_DELETE,
     COMPARE_AND_DELETE_MANY,
@@ -282,7 +282,7 @@ def submit(engine: Engine, round_: Round) -> None:
 def rounds_kept(engine: Engine) -> list[object]:
     """Every round the engine still holds anywhere, found by following its references: what a leak
     would be made of."""
-    kinds = (SetRound, ReleaseRound, MergedReply, Flight, Ignored, OwedRelease, SentAgain)
+    kinds = (SetRound, ReleaseRound, MergedReply, Flight, Asked, OwedRelease, SentAgain)
     passed = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, Settings)
     seen = {id(engine)}
     ahead = gc.get_referents(engine)

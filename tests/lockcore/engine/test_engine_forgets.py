@@ -20,7 +20,7 @@ from lockcore.facts.membership import (
     swaps_of,
     twin_of,
 )
-from lockcore.rounds.awaited import Ignored
+from lockcore.rounds.awaited import Asked
 from tests.doubles.keyspace import NIL, OK
 from tests.lockcore.scripted import TTL_MS, ScriptedFleet, name_of, settings_of
 
@@ -261,7 +261,7 @@ def test_the_count_of_swaps_is_read_ahead_of_sets_that_others_have_pushed_out_of
     fleet = counting_fleet(swaps=0)
     first = fleet.begin("first")
     fleet.engine.unicast(
-        fleet.engine.pipes[0], b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n", Ignored(fleet.now_ns)
+        fleet.engine.pipes[0], b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n", Asked(fleet.now_ns)
     )
     second = fleet.begin("second")
     fleet.flush()

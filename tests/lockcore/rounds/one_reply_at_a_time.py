@@ -11,7 +11,7 @@ from typing import Any
 from hiredis import ReplyError
 
 from lockcore.engine.engine import Engine
-from lockcore.rounds.awaited import Ignored
+from lockcore.rounds.awaited import Asked
 from lockcore.rounds.flight import Flight, MergedReply
 from lockcore.rounds.resp import UNEXPECTED
 
@@ -94,7 +94,7 @@ class PlainReader:
                 pipe.heard(value[-1], pipe.index)
             return
         awaited = self._next()
-        if not isinstance(awaited, Ignored):
+        if not isinstance(awaited, Asked):
             value = value if isinstance(value, ReplyError) else EXACT.get(said[:-2], UNEXPECTED)
         awaited.reply(value, pipe)
 

@@ -5,7 +5,7 @@ import pytest
 
 from lockcore.clock import NS_PER_MS, NS_PER_S
 from lockcore.errors import ProtocolError
-from lockcore.rounds import pipeline, replies
+from lockcore.rounds import awaited, replies
 from lockcore.rounds.commands import COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, Dialect
 from lockcore.rounds.resp import UNEXPECTED, error_kind
 from lockcore.rounds.rounds import ReleaseRound
@@ -173,9 +173,9 @@ def test_the_kinds_of_errors_kept_are_few_whatever_a_server_makes_up() -> None:
         fleet.reply(0, f"-{word} no\r\n".encode())
         fleet.drain()
     errors = fleet.engine.members.status()[0].errors
-    assert len(errors) == pipeline.MOST_KINDS + 1
+    assert len(errors) == awaited.MOST_KINDS + 1
     assert sum(errors.values()) == len(words)
-    assert errors["OTHER"] == len(words) - pipeline.MOST_KINDS
+    assert errors["OTHER"] == len(words) - awaited.MOST_KINDS
 
 
 @pytest.mark.parametrize(
