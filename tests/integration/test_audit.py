@@ -31,6 +31,7 @@ QUICK = (
     "exception-in-body",
     "extend-by-minority",
     "release-after-expiry",
+    "paused-in-release",
     "script-flush",
     "one-killed",
 )

@@ -203,15 +203,19 @@ class Party(Child):
         self.begin_acquire(ttl_ms, resource)
         return self.acquired()
 
+    def begin_release(self) -> None:
+        """Have it give back what it locked last."""
+        self.operations[-1] = structs.replace(self.operations[-1], release_sent_ns=monotonic_ns())
+        self.begin("release")
+
     def release(self) -> Said:
         """Have it give back what it locked last; what came of it."""
-        self.operations[-1] = sent = structs.replace(
-            self.operations[-1], release_sent_ns=monotonic_ns()
-        )
-        reply = self.ask("release")
-        outcome = "released" if reply.ok else "gone"
+        self.begin_release()
+        reply = self.answer()
         self.operations[-1] = structs.replace(
-            sent, release_replied_ns=monotonic_ns(), release_outcome=outcome
+            self.operations[-1],
+            release_replied_ns=monotonic_ns(),
+            release_outcome="released" if reply.ok else "gone",
         )
         return reply
 

@@ -53,6 +53,7 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
     SCHEDULES["body-without-lock"],
     SCHEDULES["forked"],
     SCHEDULES["release-after-expiry"],
+    SCHEDULES["paused-in-release"],
     SCHEDULES["paused-holder"],
     JudgeRow(RENEWAL, "renewal", "how many renewals may fail", renewal, only_tells=True),
     JudgeRow(

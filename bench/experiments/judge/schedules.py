@@ -274,6 +274,25 @@ def release_after_expiry(stage: Stage) -> str:
     return _taken(stage, before, holder, "it deletes the lock of the next holder")
 
 
+@schedule(OWNER, "a release that compares and deletes in two steps", REDLOCK, is_safety=True)
+def paused_in_release(stage: Stage) -> str:
+    """A holder's release is under way to instances that stand still; the client is frozen, the
+    instances go on, the lock ends, another client is granted; then the first one goes on."""
+    client = _granted(stage, SHORT_MS)
+    everyone = range(stage.instances)
+    stage.stop(everyone)
+    client.begin_release()
+    need(stage.until_asked(everyone, client), "its release was under way")
+    client.pause()
+    stage.cont(everyone)
+    need(stage.until_free(), "its keys ended")
+    holder = _granted(stage)
+    before = stage.keys()
+    client.resume()
+    client.answer()
+    return _taken(stage, before, holder, "it deletes the lock of the next holder")
+
+
 @schedule(RENEWAL, "an extension of a lock that has ended", REDLOCK)
 def extend_after_expiry(stage: Stage) -> str:
     """A lock ends, and the client extends it: when nobody has it, and when another client does."""
@@ -400,7 +419,7 @@ def interrupted_release(stage: Stage) -> str:
     need(client.acquire().ok, "the client was granted")
     everyone = range(stage.instances)
     stage.stop(everyone)
-    client.begin("release")
+    client.begin_release()
     need(stage.until_asked(everyone, client), "its release was under way")
     stage.interrupt(client)
     stage.cont(everyone)

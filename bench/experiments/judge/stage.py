@@ -345,6 +345,13 @@ class JudgeStage(Stage):
         that would take too long."""
         return super().until_free(patience_s + self.require_ttl() / 1000)
 
+    def until_lockable(self, patience_s: float) -> bool:
+        """Return when the lock's keys keep nobody from a quorum; False: they do, and half a TTL at
+        most was waited for, so that no end of a lease looks like a release."""
+        if self.ttl_ms:
+            patience_s = min(patience_s, self.ttl_ms / 2000)
+        return super().until_lockable(patience_s)
+
     def require_ttl(self) -> int:
         """Return the TTL of the lock's keys in ms. Raises NotApplicableError where there is none,
         or none to wait for."""

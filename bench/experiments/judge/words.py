@@ -42,6 +42,7 @@ ADVICE: Mapping[str, str] = {
     "forked": "make a client per process, and owner tokens that no fork copies",
     "release-after-expiry": "delete the key only if it still holds your own random value: DELEX, "
     "DELIFEQ, or a script that compares",
+    "paused-in-release": "compare and delete in one command: DELEX, DELIFEQ, or a script",
     "paused-holder": "let the release tell whether the lock was still yours, and check it",
     "sigterm": "give the key a TTL in the command that makes it",
     "sigkill": "give the key a TTL in the command that makes it",

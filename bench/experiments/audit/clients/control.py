@@ -117,6 +117,8 @@ class _Manager:
         try:
             if self.fault == "release-after-expiry":
                 return bool(client.delete(held.key))
+            if self.fault == "paused-in-release":
+                return client.get(held.key) == held.token.encode() and bool(client.delete(held.key))
             if self.fault == "script-flush":
                 return bool(client.evalsha(self._shas[at], 1, held.key, held.token))
             return bool(client.eval(DELETE, 1, held.key, held.token))

@@ -11,6 +11,7 @@ import pytest
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.contention import _cpu_s
+from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import CutError, HangsError, Said
 from bench.experiments.judge.stage import CommandParty, JudgeStage, driver_of
 from bench.experiments.judge.subject import Subject
@@ -79,3 +80,15 @@ def test_modules_on_the_users_own_path_are_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend("/the/users/own")
     path = driver_of(Subject("package:lock", "package:lock")).environment["PYTHONPATH"]
     assert "/the/users/own" in path.split(os.pathsep)
+
+
+@pytest.mark.parametrize(("ttl_ms", "patience_s"), [(2000, 1.0), (10_000, 2.0), (None, 2.0)])
+def test_the_end_of_a_short_lease_does_not_look_like_a_release(
+    ttl_ms: int | None, patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(Stage, "until_lockable", lambda _, seconds: waited.append(seconds))
+    stage = JudgeStage.__new__(JudgeStage)
+    stage.ttl_ms = ttl_ms
+    stage.until_lockable(2.0)
+    assert waited == [patience_s]
