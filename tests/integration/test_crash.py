@@ -141,7 +141,7 @@ def test_a_matrix_that_was_ended_goes_on_where_it_stopped(
     lockbench: Callable[..., Ended], tmp_path: Path, number: signal.Signals
 ) -> None:
     folder = tmp_path / "out"
-    options = ("--fsync", "none", "--kind", "kill", "--repeats", "3", "--seed", "5")
+    options = ("--fsync", "none", "--kind", "kill", "--cuts", "3", "--seed", "5")
     words = ("crash", "--instances", "1", "--rate", "60", *options, "--out", folder)
     with started(tmp_path, *words) as process:
         until(lambda: cuts_in(folder) >= 3, "three cuts", PATIENCE_S)

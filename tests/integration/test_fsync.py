@@ -15,15 +15,21 @@ import pytest
 import redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.durability.policies import AofPolicy
+from bench.experiments.durability.policies import Policy
+from bench.experiments.durability.price_experiment import (
+    load_process,
+)
+from bench.experiments.durability.price_plan import LoadOrder, Phase
 from bench.experiments.durability.price_result import (
     FsyncCell,
     FsyncResult,
+    PhaseFigures,
 )
 from bench.experiments.durability.servers import (
     OwnServers,
     UserServers,
     set_policy,
+    without_waitaof,
 )
 from bench.measure.server_facts import ServerBinary
 from bench.run.journal import JOURNAL_NAME
@@ -35,10 +41,10 @@ from tests.integration.locust_runs import keys, result_in, started, targets, unt
 
 pytestmark = pytest.mark.integration
 WAIT_S = 60.0
-ONE = ["--users", "1", "--pipeline", "1", "--repeats", "6", "--duration", "200ms"]
+ONE = ["--clients", "1", "--pipeline", "1", "--repeats", "6", "--duration", "200ms"]
 
 
-def cell_of(policy: AofPolicy, *, pipeline: int = 1, injected_ms: float = 0.0) -> FsyncCell:
+def cell_of(policy: Policy, *, pipeline: int = 1, injected_ms: float = 0.0) -> FsyncCell:
     return FsyncCell(
         policy=policy,
         instances=1,
@@ -189,14 +195,26 @@ def test_a_server_that_could_not_be_asked_is_named_with_its_value(
     }
 
 
-# -- faults of servers ----------------------------------------------------------------------------
+# -- WAITAOF, faults of servers --------------------------------------------------------------------
 
 
 def with_waitaof() -> ServerBinary:
     for server in found_servers():
-        if [*map(int, server.version.split(".")[:2])] >= [7, 2]:
+        if not without_waitaof(server.name, server.version):
             return server
     pytest.skip("no server with WAITAOF on this machine")
+
+
+def test_a_lock_whose_fsync_is_not_confirmed_is_not_granted(tmp_path: Path) -> None:
+    cell = cell_of("waitaof", pipeline=2)
+    # never synced, so WAITAOF's time-out answers
+    with start_fleet(1, "no", server=with_waitaof()) as fleet:
+        with load_process(LoadOrder(fleet.urls, "lockbench:test:", cell, 1)) as load:
+            load.tell(Phase(0.0, 0.1))
+            figures = load.hear(PhaseFigures, WAIT_S)
+        assert keys(fleet) == 0, "what was not granted is cleaned up"
+    assert figures.leases == 0
+    assert figures.denied == {"unreachable": 2}
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -9,7 +9,7 @@ sentence stands in the page.
 import math
 
 from bench.experiments.durability.loss_result import Losses
-from bench.experiments.durability.policies import AOF_POLICIES, Way
+from bench.experiments.durability.policies import POLICIES, Way
 from bench.experiments.durability.price_result import PlannerPage
 
 # A lease counts as over when its TTL and the drift have passed.
@@ -38,7 +38,7 @@ def recommended(ways: Ways) -> Way | None:
 
     def rank(way: Way) -> tuple[bool, bool, bool, int]:
         durable = "everysec" if way.waits else "always"
-        costs = -AOF_POLICIES.index(way.policy)
+        costs = -POLICIES.index(way.policy)
         return way.restart != "delayed", not way.abstention, way.policy != durable, costs
 
     return min((way for way, losses in ways.items() if losses.is_safe), key=rank, default=None)

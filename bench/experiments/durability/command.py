@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.experiments.durability.policies import AOF_POLICIES, KINDS, AofPolicy, CrashKind
+from bench.experiments.durability.policies import (
+    AOF_POLICIES,
+    KINDS,
+    POLICIES,
+    AofPolicy,
+    CrashKind,
+    Policy,
+)
 from bench.frame.experiment import Several, experiment_options, measured
 from bench.frame.options import (
     PLACE,
@@ -85,7 +92,7 @@ class FsyncOptions(Options):
     `targets`: the user's servers; `disk`: where started servers have their files."""
 
     scenario: Path | None
-    policies: Sequence[AofPolicy] | None
+    policies: Sequence[Policy] | None
     instances: Sequence[int] | None
     clients: Sequence[int] | None
     pipeline: Sequence[int] | None
@@ -110,8 +117,8 @@ class FsyncOptions(Options):
     "--fsync",
     "policies",
     metavar="P,…",
-    type=Several(click.Choice(AOF_POLICIES)),
-    help=f"{', '.join(AOF_POLICIES)}  [all]",
+    type=Several(click.Choice(POLICIES)),
+    help=f"{', '.join(POLICIES)}  [all]",
 )
 @click.option(
     "--instances",
@@ -119,7 +126,7 @@ class FsyncOptions(Options):
     type=Several(click.IntRange(1, 15)),
     help="how many servers  [1,3; with --target: all of them]",
 )
-@click.option("--users", "clients", metavar="C,…", type=_CALLERS, help=_CALLING)
+@click.option("--users", "--clients", "clients", metavar="C,…", type=_CALLERS, help=_CALLING)
 @click.option(
     "--pipeline", metavar="P,…", type=_CALLERS, help="callers that share each connection  [1]"
 )
@@ -211,7 +218,7 @@ def fsync_plan_of(asked: FsyncOptions) -> FsyncPlan:
         raise UsageError(
             f"{path}: a lock is held longer than a load of {seconds:g} s takes: longer --duration"
         )
-    policies = asked.policies or AOF_POLICIES
+    policies = asked.policies or POLICIES
     about = ""
     if scenario or asked.has_shape:
         cells = _product(asked, policies, scenario)
@@ -247,7 +254,7 @@ def _taken(path: Path, scenario: Scenario) -> str:
 
 
 def _product(
-    asked: FsyncOptions, policies: Sequence[AofPolicy], scenario: Scenario | None
+    asked: FsyncOptions, policies: Sequence[Policy], scenario: Scenario | None
 ) -> list[FsyncCell]:
     from bench.experiments.durability.price_plan import product_cells
 
@@ -287,7 +294,7 @@ def _product(
         for callers in asked.pipeline or usual_pipeline
     ]
     if max(count * callers for count, callers, _ in shapes) > MOST_CALLERS:
-        raise UsageError(f"users × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
+        raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
     return product_cells(policies, instances, shapes, asked.latency or usual_ms)
 
 
@@ -328,6 +335,7 @@ class CrashOptions(Options):
 )
 @click.option(
     "--repeats",
+    "--cuts",
     "cuts",
     metavar="C",
     type=click.IntRange(1, 10_000),
@@ -375,7 +383,7 @@ def crash_plan_of(asked: CrashOptions) -> CrashPlan:
     """Return what the options ask for. Raises UsageError."""
     from bench.experiments.durability.loss_plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
-    policies = asked.policies or AOF_POLICIES
+    policies = asked.policies or POLICIES
     kinds = asked.kinds or KINDS
     instances = sorted(asked.instances or CRASHED_INSTANCES)
     every = (quick_crashes if asked.quick else full_crashes)(instances)

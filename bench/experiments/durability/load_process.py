@@ -5,26 +5,36 @@ In closed loop every caller acquires and releases a resource of its own as fast 
 in open loop a Poisson process hands arrivals to free callers, and latency counts from the intended
 start. The instance time-out is the longest there is, so that a slow fsync is measured and not given
 up on. Every caller ends its cycle before a phase ends, so nothing is left on the servers.
+
+WAITAOF: a vote needs both, the key was set and WAITAOF's reply counts the local fsync. It answers
+at its time-out, too, with what it has, so the count is checked. It causes no fsync, it waits for
+the server's next one, and blocks its connection meanwhile, so every caller has connections of its
+own. Source: the reference page of WAITAOF (Redis 7.2).
 """
 
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count, islice
+from secrets import token_urlsafe
 
 import gevent
 import numpy as np
+from gevent import monkey
+from redis import Redis
 
-from bench.experiments.durability.price_plan import TIMEOUT_MS, TTL_MS, LoadOrder, Phase
+from bench.experiments.durability.price_plan import TIMEOUT_MS, TTL_MS, WAITAOF_MS, LoadOrder, Phase
 from bench.experiments.durability.price_result import PhaseFigures
 from bench.measure.environment import scheduled_ns
 from bench.measure.histogram import Histogram
 from bench.scenario.quantity import parse_delay, parse_skew
 from bench.topology.child import orders, say
+from bench.topology.target import client_of, parse_targets
 from bench.workloads.alarm import Pacer, PreciseAlarm
 from bench.workloads.demand import Contention, due_between, offsets_ns
 from lockcore import Denied, LagCap, Outcome, Redlock, RetryPolicy
-from lockcore.clock import NS_PER_S, monotonic_ns
+from lockcore.bench import COMPARE_AND_DELETE, quorum_of
+from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
 CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")
@@ -37,7 +47,7 @@ MOST_AWAITED = 1 << 20
 Acquire = Callable[[str], Callable[[], bool] | str]
 
 
-def connected_lock(order: LoadOrder) -> Acquire:
+def plain_lock(order: LoadOrder) -> Acquire:
     """lockcore's Redlock on gevent, connected."""
     lock = Redlock.connect(  # noqa: S604 - a shell is a way of waiting here
         order.urls,
@@ -58,6 +68,63 @@ def connected_lock(order: LoadOrder) -> Acquire:
         return lambda: lock.try_release(result) is Outcome.RELEASED
 
     return acquire
+
+
+class WaitAofLock:
+    """One caller's quorum, a connection to each instance."""
+
+    def __init__(self, order: LoadOrder) -> None:
+        """Connect. Raises RedisError when an instance cannot take part."""
+        self._servers = [client_of(target, CONNECT_S) for target in parse_targets(order.urls)]
+        for server in self._servers:
+            server.script_load(COMPARE_AND_DELETE.source)
+        self._asked: list[gevent.Greenlet | None] = [None] * len(self._servers)
+        self._quorum = quorum_of(len(self._servers))
+        self._prefix = order.key_prefix
+
+    def acquire(self, resource: str) -> Callable[[], bool] | str:
+        """See Acquire. What got no lease is cleaned up."""
+        valid_until_ns = monotonic_ns() + int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
+        key = f"{self._prefix}{resource}"
+        token = token_urlsafe()
+        sha = COMPARE_AND_DELETE.sha.decode()
+
+        def release() -> bool:
+            return self._has_quorum(lambda server: server.evalsha(sha, 1, key, token) == 1)
+
+        granted = self._has_quorum(lambda server: self._set(server, key, token))
+        if granted and monotonic_ns() < valid_until_ns:
+            return release
+        release()
+        return "too_late" if granted else "unreachable"
+
+    def _set(self, server: Redis, key: str, token: str) -> bool:
+        commands = server.pipeline(transaction=False)
+        commands.set(key, token, nx=True, px=TTL_MS)
+        commands.waitaof(1, 0, WAITAOF_MS)
+        was_set, synced = commands.execute()
+        return bool(was_set) and bool(synced[0] >= 1)
+
+    def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
+        """Whether a quorum said yes, once it did or all have answered.
+
+        Each is asked when it has answered before.
+        """
+
+        def asked(server: Redis, before: gevent.Greenlet | None) -> bool:
+            if before is not None:
+                before.get()
+            return ask(server)
+
+        self._asked = [
+            gevent.spawn(asked, *one) for one in zip(self._servers, self._asked, strict=True)
+        ]
+        votes = 0
+        for answered in gevent.iwait(self._asked):
+            votes += answered.get()
+            if votes >= self._quorum:
+                return True
+        return False
 
 
 class PhaseTally:
@@ -111,7 +178,11 @@ class Callers:
         cell = order.cell
         self._seed = order.seed
         resources = [f"r{caller}" for caller in range(cell.callers)]
-        locks = [connected_lock(order) for _ in range(cell.clients)] * cell.pipeline
+        locks: list[Acquire]
+        if cell.policy == "waitaof":
+            locks = [WaitAofLock(order).acquire for _ in resources]
+        else:
+            locks = [plain_lock(order) for _ in range(cell.clients)] * cell.pipeline
         work = Contention(
             parse_skew("own"), len(resources), parse_delay(cell.hold), NO_DELAY, order.seed
         )
@@ -166,6 +237,11 @@ class Callers:
 def main() -> None:
     """Connect by the order, say so, then answer every phase with its figures."""
     for order in islice(orders(LoadOrder), 1):
+        # WAITAOF goes through redis-py, which needs the patch. lockcore's own shell waits by gevent
+        # as it is.
+        if order.cell.policy == "waitaof":
+            monkey.patch_socket()
+            monkey.patch_select()
         callers = Callers(order)
         say("connected")
         for phase in orders(Phase):

@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from bench.errors import UsageError
 from bench.experiments.durability.advice import answer, choices, seconds_text
 from bench.experiments.durability.loss_result import CrashResult, CrashRow, Losses
-from bench.experiments.durability.policies import AOF_POLICIES, RESTARTS, AofPolicy
+from bench.experiments.durability.policies import POLICIES, RESTARTS, Policy
 from bench.experiments.durability.price_judge import (
     always_costs,
     disk_of,
@@ -213,7 +213,7 @@ def _unmeasured(
 ) -> Iterator[str]:
     if crash is not None:
         yield from _of_slow_disks(page, crash)
-    if missing := [policy for policy in AOF_POLICIES if all(row.policy != policy for row in rows)]:
+    if missing := [policy for policy in POLICIES if all(row.policy != policy for row in rows)]:
         yield f"what {', '.join(missing)} costs: lockbench fsync --fsync {','.join(missing)}"
     if uncut := dict.fromkeys(
         f"{one.policy} at N={one.instances}" for one in page.options if one.crash is None
@@ -308,7 +308,7 @@ def _options(
     cells = crash.rows if crash else ()
     pairs = {(row.instances, row.policy) for row in rows}
     pairs |= {(cell.instances, cell.policy) for cell in cells}
-    for instances, policy in sorted(pairs, key=lambda pair: (pair[0], AOF_POLICIES.index(pair[1]))):
+    for instances, policy in sorted(pairs, key=lambda pair: (pair[0], POLICIES.index(pair[1]))):
         option = _speed(rows, instances, policy, reference)
         crashed: dict[tuple[int, bool], list[CrashRow]] = {}
         for cell in cells:
@@ -328,7 +328,7 @@ def _options(
             )
 
 
-def _speed(rows: Rows, instances: int, policy: AofPolicy, reference: Setup | None) -> PlannerOption:
+def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) -> PlannerOption:
     """An option with its speed under the reference load: the maximum, and p99 at 80 % of it."""
     load: dict[str, object] = {"instances": instances, "policy": policy}
     if reference is not None:

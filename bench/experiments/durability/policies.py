@@ -8,9 +8,11 @@ from typing import Literal, NamedTuple, get_args
 
 # Each policy does more for durability than the one before.
 AofPolicy = Literal["none", "no", "everysec", "always"]
+Policy = Literal[AofPolicy, "waitaof"]
 Restart = Literal["at-once", "delayed"]
 CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-cut-torn"]
 AOF_POLICIES: tuple[AofPolicy, ...] = get_args(AofPolicy)
+POLICIES: tuple[Policy, ...] = get_args(Policy)
 RESTARTS: tuple[Restart, ...] = get_args(Restart)
 KINDS: tuple[CrashKind, ...] = get_args(CrashKind)
 TERMS = {
@@ -35,10 +37,15 @@ def disk_name(added_ms: float) -> str:
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 
+def server_policy(policy: Policy) -> AofPolicy:
+    """The policy that servers run with."""
+    return "everysec" if policy == "waitaof" else policy
+
+
 class Way(NamedTuple):
     """A policy, how a crashed server comes back, and whether clients let it abstain."""
 
-    policy: AofPolicy
+    policy: Policy
     restart: Restart
     abstention: bool
 

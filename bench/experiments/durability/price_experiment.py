@@ -104,7 +104,7 @@ class _Visits:
             reasons = "; ".join(dict.fromkeys(self._skipped.values()))
             raise EnvironmentNotReadyError(f"there are no policies to compare here: {reasons}")
         for block in self._blocks:
-            require_descriptors(block[0].instances, block[0].clients)
+            require_descriptors(block[0].instances, block[0].connections)
         self._barren: list[str] = []
 
     def measure(self, _is_over: Callable[[], bool]) -> None:
@@ -237,7 +237,7 @@ def _loaded(
     cell: FsyncCell,
     rate_per_s: float | None = None,
 ) -> LoadSeen:
-    seconds = plan.seconds * (OPEN_TIMES if rate_per_s else 1)
+    seconds = plan.seconds_of(cell) * (OPEN_TIMES if rate_per_s else 1)
     servers.become(cell.policy)
     before = info_snapshot(servers.urls)
     syncs = servers.syncs

@@ -21,7 +21,7 @@ from math import inf, isfinite
 
 from msgspec.structs import asdict, replace
 
-from bench.experiments.durability.policies import AOF_POLICIES
+from bench.experiments.durability.policies import POLICIES
 from bench.experiments.durability.price_plan import TAKING_TURNS
 from bench.experiments.durability.price_result import (
     AlwaysCost,
@@ -82,7 +82,7 @@ def _rank(cell: FsyncCell) -> tuple[float, ...]:
         parse_delay(cell.hold).ms,
         cell.injected_ms,
     )
-    return *shape, AOF_POLICIES.index(cell.policy)
+    return *shape, POLICIES.index(cell.policy)
 
 
 def find_rows(

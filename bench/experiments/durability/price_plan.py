@@ -3,7 +3,8 @@ that take turns*.
 
 Rules: pure. The seed decides the order; what is compared (one N and callers) comes in a row. no,
 everysec and always of one cell take turns on the same servers, there and back (A B C, C B A, …):
-what else the machine does hits all alike, and each turn is a pair.
+what else the machine does hits all alike, and each turn is a pair. As WAITAOF answers once a
+second, its loads are longer.
 """
 
 import itertools
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from bench.experiments.durability.policies import AOF_POLICIES, AofPolicy
+from bench.experiments.durability.policies import AOF_POLICIES, POLICIES, Policy
 from bench.experiments.durability.price_result import FsyncCell, FsyncTimes
 
 # The open loop offers this share of the maximum that was measured.
@@ -29,12 +30,16 @@ CallerShape = tuple[int, int, str]
 TTL_MS = 10_000
 # This is the longest time-out there is. A slow fsync is measured, not given up on.
 TIMEOUT_MS = TTL_MS / 4
+WAITAOF_MS = 2000
+# WAITAOF answers once a second, and then it answers all callers at once.
+WAITAOF_LEAST_S = 2.2
 # CONFIG SET appendfsync
 TAKING_TURNS = AOF_POLICIES[1:]
 ONE: CallerShape = (1, 1, "0")
 SOME: CallerShape = (16, 1, "fixed:5ms")
 # The hold is drawn, because otherwise all callers come back together.
 MANY: CallerShape = (16, 4, "exp:50ms")
+SLOW_MS = [2.0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +83,20 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
             place.setdefault((alone, cell.injected_ms), []).append(cell)
         return [tuple(block) for place in places.values() for block in place.values()]
 
+    def seconds_of(self, cell: FsyncCell) -> float:
+        """How long each load of it is measured."""
+        return max(self.seconds, WAITAOF_LEAST_S) if cell.policy == "waitaof" else self.seconds
+
     def block_s(self, block: Block) -> float:
         """About how long it takes."""
         cell = block[0]
-        loads_s = self.repeats * (self.warmup_s + self.seconds)
-        loads_s += self.warmup_s + OPEN_TIMES * self.seconds
-        return len(block) * loads_s + OVERHEAD_S + CONNECT_S * cell.clients * cell.instances
+        loads_s = self.repeats * (self.warmup_s + self.seconds_of(cell))
+        loads_s += self.warmup_s + OPEN_TIMES * self.seconds_of(cell)
+        return len(block) * loads_s + OVERHEAD_S + CONNECT_S * cell.connections * cell.instances
 
 
 def product_cells(
-    policies: Sequence[AofPolicy],
+    policies: Sequence[Policy],
     instances: Sequence[int],
     shapes: Sequence[CallerShape],
     injected_ms: Sequence[float],
@@ -111,13 +120,16 @@ def product_cells(
 
 def full_cells(cores: int) -> list[FsyncCell]:
     """All that so many cores can drive: one caller, 16 that hold their locks for 5 ms and 64 that
-    hold them for 50, on four disks; five servers on two cores under the last of these only."""
+    hold them for 50, on four disks; five servers on two cores under the last of these only.
+    WAITAOF on one slow disk."""
     counts = driven(cores)
     delays_ms = (0.0, 0.5, 2.0, 10.0)
-    return [
-        *product_cells(AOF_POLICIES, counts, [ONE, SOME], delays_ms),
-        *product_cells(AOF_POLICIES, (1, 3, 5), [MANY], delays_ms),
-    ]
+    cells = product_cells(AOF_POLICIES, counts, [ONE], delays_ms)
+    for of_it, shape in ((counts, SOME), ((1, 3, 5), MANY)):
+        cells += product_cells(AOF_POLICIES, of_it, [shape], delays_ms) + product_cells(
+            ["waitaof"], of_it, [shape], SLOW_MS
+        )
+    return cells
 
 
 def quick_cells(cores: int) -> list[FsyncCell]:
@@ -125,7 +137,7 @@ def quick_cells(cores: int) -> list[FsyncCell]:
     hold their locks (else the load process is the limit)."""
     return [
         *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
-        *product_cells(AOF_POLICIES, driven(cores), [SOME], (2.0,)),
+        *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),
     ]
 
 

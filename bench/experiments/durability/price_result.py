@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeVar
 
 from bench.experiments.durability.loss_result import Losses
-from bench.experiments.durability.policies import AofPolicy, Restart, Way, disk_name
+from bench.experiments.durability.policies import Policy, Restart, Way, disk_name
 from bench.measure.latency import Latency
 from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, says
@@ -56,10 +56,15 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
     """One point of the matrix."""
 
     policy: Annotated[
-        AofPolicy,
-        says("appendfsync; none: no append-only file"),
+        Policy,
+        says("appendfsync; none: no append-only file; waitaof: everysec, WAITAOF is awaited"),
     ]
     instances: Annotated[Count, says("N")]
+
+    @property
+    def connections(self) -> int:
+        """To each instance: WAITAOF blocks one, so there each caller has its own."""
+        return self.callers if self.policy == "waitaof" else self.clients
 
     @property
     def place(self) -> str:
@@ -248,7 +253,7 @@ class PlannerOption(Section, frozen=True, kw_only=True):
     """N × policy × how a crashed instance comes back, and what clients do then."""
 
     instances: Annotated[Count, says("N")]
-    policy: Annotated[AofPolicy, says("of the servers")]
+    policy: Annotated[Policy, says("of the servers")]
     restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")] = (
         None
     )

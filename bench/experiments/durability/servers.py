@@ -24,7 +24,7 @@ from pathlib import Path
 import redis
 
 from bench.errors import BenchError, EnvironmentNotReadyError, UsageError
-from bench.experiments.durability.policies import AofPolicy
+from bench.experiments.durability.policies import AofPolicy, Policy, server_policy
 from bench.experiments.durability.price_result import FsyncCell, FsyncFleet
 from bench.measure.server_facts import ServerBinary, SyncLatency
 from bench.topology.disk import fdatasync_latency
@@ -53,7 +53,7 @@ class CellServers:
 
     urls: tuple[str, ...]
     disk: SyncLatency | None
-    become: Callable[[AofPolicy], None]
+    become: Callable[[Policy], None]
     controls: Sequence[Control] = ()
 
     @property
@@ -107,9 +107,11 @@ class OwnServers:
         # what went wrong when they were closed
         self.trouble = ""
 
-    def why_not(self, _policy: AofPolicy) -> str | None:
-        """Nothing is in the way: every policy can be measured here."""
-        return None
+    def why_not(self, policy: Policy) -> str | None:
+        """Why this policy cannot be measured here, or None."""
+        return (
+            without_waitaof(self.server.name, self.server.version) if policy == "waitaof" else None
+        )
 
     @contextmanager
     def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
@@ -117,11 +119,10 @@ class OwnServers:
 
         Raises EnvironmentNotReadyError.
         """
-        config = ("--maxclients", str(cell.clients + _MAXCLIENTS))
-        with shimmed_fleet(cell.instances, cell.policy, self.server, self._disk, config) as (
-            fleet,
-            controls,
-        ):
+        config = ("--maxclients", str(cell.connections + _MAXCLIENTS))
+        policy = server_policy(cell.policy)
+        with shimmed_fleet(cell.instances, policy, self.server, self._disk, config) as standing:
+            fleet, controls = standing
             for control in controls:
                 control.words.sync_delay_ns = int(cell.injected_ms * NS_PER_MS)
             disk = fdatasync_latency(fleet.folder, writes=100, budget_s=0.3)
@@ -136,7 +137,7 @@ class UserServers:
     """The user's own servers; once closed their `appendfsync` is what it was."""
 
     def __init__(
-        self, urls: Sequence[str], policies: Iterable[AofPolicy], *, allow_config: bool
+        self, urls: Sequence[str], policies: Iterable[Policy], *, allow_config: bool
     ) -> None:
         """Ask them.
 
@@ -159,7 +160,7 @@ class UserServers:
                 "always syncs nothing"
             )
             self.warnings = (warning,)
-        requested = {policy for policy in policies if not self.why_not(policy)}
+        requested = {server_policy(policy) for policy in policies if not self.why_not(policy)}
         present = {fact.fsync for fact in self.facts}
         self._before: list[tuple[InstanceTarget, str]] = []
         if requested and (len(requested) > 1 or requested != present):
@@ -205,7 +206,7 @@ class UserServers:
             self.trouble = f"{_POLICY} could not be put back; set it by hand on {by_hand}"
         return self.trouble
 
-    def why_not(self, policy: AofPolicy) -> str | None:
+    def why_not(self, policy: Policy) -> str | None:
         """Why this policy cannot be measured on these servers, or None."""
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
@@ -215,7 +216,10 @@ class UserServers:
                 f"{without[0]} has no append-only file, and it is not switched on on servers "
                 "that are not ours"
             )
-        return None
+        reasons = [
+            without_waitaof(fact.server, fact.version) for fact in self.facts if policy == "waitaof"
+        ]
+        return next(filter(None, reasons), None)
 
 
 # `identity`: what must be the same when a cut matrix goes on
@@ -237,13 +241,13 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
         raise
 
 
-def set_policy(urls: Sequence[str], policy: AofPolicy) -> None:
+def set_policy(urls: Sequence[str], policy: Policy) -> None:
     """Set it on all servers, unless it is none.
 
     Raises EnvironmentNotReadyError naming the one that refuses.
     """
     for target in parse_targets(urls) if policy != "none" else ():
-        _policy_of(target, policy)
+        _policy_of(target, server_policy(policy))
 
 
 def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
@@ -262,6 +266,13 @@ def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
             "it answers and lets this user "
             "run CONFIG, or measure the policy it has with lockbench run"
         ) from None
+
+
+def without_waitaof(name: str | None, version: str | None) -> str | None:
+    """Why a server of this name and version has no WAITAOF, or None when it has."""
+    since = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdecimal())
+    has_waitaof = name in ("redis", "valkey") and since >= (7, 2)
+    return None if has_waitaof else f"{name} {version} has no WAITAOF (7.2 and later have)"
 
 
 def _listed(policies: Iterable[str | None]) -> str:

@@ -92,7 +92,7 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
         (cell.instances, cell.clients, cell.pipeline, cell.hold, cell.injected_ms)
         for cell in plan.cells
     } == {(3, 2, 24, "exp:5ms", 0.0)}
-    assert {cell.policy for cell in plan.cells} == {"none", "no", "everysec", "always"}
+    assert {cell.policy for cell in plan.cells} == {"none", "no", "everysec", "always", "waitaof"}
     assert "users 48, processes 2, hold exp:5ms" in plan.scenario
     assert "rate of 100/s" in plan.scenario
     assert fsync_plan_of(values("mine.toml", "--instances", "5")).cells[0].instances == 5
@@ -108,9 +108,9 @@ def test_a_scenario_brings_its_callers_hold_and_servers(said: Said) -> None:
     "arguments, sentence",
     [
         (["--fsync", "sometimes"], "'--fsync': 'sometimes' is not one of 'none'"),
-        (["--users", "0"], "'--users': 0 is not in the range 1<="),
+        (["--clients", "0"], "'--clients': 0 is not in the range 1<="),
         (["--instances", "99"], "'--instances': 99 is not in the range 1<=x<=15"),
-        (["--users", "60000", "--pipeline", "60000"], "more than 65,536 callers"),
+        (["--clients", "60000", "--pipeline", "60000"], "more than 65,536 callers"),
         (["--latency", "2"], "'--latency': '2' is not a duration"),
         (
             ["--target", "redis://127.0.0.1:1", "--instances", "3"],

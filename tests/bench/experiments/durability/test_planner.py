@@ -236,7 +236,7 @@ def test_without_a_crash_result_speed_alone_chooses_nothing() -> None:
     assert "run lockbench crash" in page.advice[0]
     assert {option.crash for option in page.options} == {None}
     assert page.ttl_ms is None
-    assert "what no costs: lockbench fsync --fsync no" in page.unmeasured
+    assert "what no, waitaof costs: lockbench fsync --fsync no,waitaof" in page.unmeasured
     assert any(
         "lockbench crash --quick, then lockbench planner" in text for text in page.unmeasured
     )

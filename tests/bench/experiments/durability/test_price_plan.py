@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 
+import pytest
 from msgspec.structs import replace
 
 from bench.experiments.durability.policies import AOF_POLICIES
@@ -14,11 +15,16 @@ from bench.experiments.durability.price_plan import (
     quick_cells,
 )
 from bench.experiments.durability.price_result import FsyncCell
+from bench.experiments.durability.servers import without_waitaof
+
+
+def without_waiting(cells: list[FsyncCell]) -> tuple[FsyncCell, ...]:
+    return tuple(cell for cell in cells if cell.policy != "waitaof")
 
 
 def plan(seed: int = 1) -> FsyncPlan:
     return FsyncPlan(
-        cells=tuple(quick_cells(2)),
+        cells=without_waiting(quick_cells(2)),
         repeats=8,
         seed=seed,
         quick=True,
@@ -51,7 +57,7 @@ def test_what_is_compared_is_visited_in_a_row_policies_interleaved() -> None:
         assert len({replace(cell, policy="no") for cell in block}) == 1, (
             "what takes turns differs in its policy only"
         )
-        assert len(block) == 1 or "none" not in {cell.policy for cell in block}
+        assert {"none", "waitaof"}.isdisjoint(cell.policy for cell in block) or len(block) == 1
     trios = [block for block in plan().blocks() if len(block) == 3]
     assert len(trios) == 4, "1 caller on two disks, N = 1 and 3"
 
@@ -62,7 +68,7 @@ def test_without_an_append_only_file_nothing_is_delayed() -> None:
 
 
 def test_the_quick_matrix_has_the_extremes_and_the_planners_instances() -> None:
-    cells = quick_cells(4)
+    cells = without_waiting(quick_cells(4))
     assert {cell.instances for cell in cells} == {1, 3, 5}
     assert {cell.instances for cell in quick_cells(2)} == {1, 3}, (
         "two cores do not drive five servers"
@@ -76,7 +82,9 @@ def test_the_quick_matrix_has_the_extremes_and_the_planners_instances() -> None:
 
 def test_the_quick_matrix_is_planned_for_less_than_five_minutes() -> None:
     assert total_s(plan()) < 150, "half of the time, for machines that do something else, too"
-    assert total_s(replace(plan(), cells=tuple(quick_cells(4)))) < 290, "with five servers, too"
+    assert total_s(replace(plan(), cells=tuple(quick_cells(4)))) < 290, (
+        "with waitaof and five servers, too"
+    )
 
 
 def test_the_full_matrix_fits_the_cores_and_twenty_minutes() -> None:
@@ -96,3 +104,18 @@ def test_the_full_matrix_fits_the_cores_and_twenty_minutes() -> None:
             "a glance shows nothing that the whole does not"
         )
         assert total_s(replace(plan(), cells=tuple(cells), repeats=6)) < 1200
+
+
+@pytest.mark.parametrize(
+    "name, version, has_it",
+    [
+        ("redis", "7.2.4", True),
+        ("redis", "8.4.0", True),
+        ("valkey", "9.1.2", True),
+        ("redis", "7.0.15", False),
+        ("kvrocks", "9.0", False),
+        (None, None, False),
+    ],
+)
+def test_waitaof_is_known_by_version(name: str, version: str, has_it: bool) -> None:
+    assert (without_waitaof(name, version) is None) is has_it

@@ -25,7 +25,7 @@ def these(monkeypatch: pytest.MonkeyPatch, *facts: dict[str, Any]) -> None:
     "present, wanted, needed",
     [
         (("always", "always"), ["always"], False),
-        (("everysec", "everysec"), ["everysec"], False),
+        (("everysec", "everysec"), ["waitaof", "everysec"], False),
         (("always", "everysec"), ["always"], True),
         (("always", "everysec"), ["everysec", "always"], True),
         (("always", "always"), ["everysec", "always"], True),
