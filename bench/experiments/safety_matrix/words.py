@@ -51,19 +51,22 @@ def sheet(result: SafetyResult, place: str = "") -> Sheet:
 
 
 def _keys(rows: Sequence[SafetyRow]) -> Iterator[KeyFigure]:
-    for name, flawed in (("must hold", False), ("known flaws", True)):
-        of_kind = [row for row in rows if _is_flawed(row) is flawed and row.verdict in ROW_WORDS]
+    for name, is_flawed, what in (
+        ("must hold", False, "rows that must hold held"),
+        ("known flaws", True, "known flaws showed"),
+    ):
+        of_kind = [row for row in rows if _is_flawed(row) is is_flawed and row.verdict in ROW_WORDS]
         met = sum(row.verdict == AS_EXPECTED for row in of_kind)
         if of_kind:
-            yield KeyFigure(name, f"{met} of {len(of_kind)} {'shown' if flawed else 'rows held'}")
+            yield KeyFigure(name, f"{met} of {len(of_kind)}", what)
     unlooked = sum(row.verdict not in ROW_WORDS for row in rows)
     if unlooked:
-        yield KeyFigure("not measured", counted(unlooked, "row"))
+        yield KeyFigure("not measured", str(unlooked), "rows not measured here")
 
 
 def _answer(rows: Sequence[SafetyRow]) -> str:
     """How many rows are as they must be, in one sentence."""
-    return "; ".join(f"{key.name}: {key.value}" for key in _keys(rows)) or "nothing finished"
+    return "; ".join(f"{key.value} {key.bound}" for key in _keys(rows)) or "nothing finished"
 
 
 def _is_flawed(row: SafetyRow) -> bool:

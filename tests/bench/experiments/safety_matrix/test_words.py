@@ -41,7 +41,7 @@ def printed(width: int, *rows: dict[str, Any]) -> list[str]:
 
 def test_the_verdict_comes_first_and_every_row_says_all_six_things() -> None:
     lines = printed(80, ROW)
-    assert lines[0].startswith("NOT AS EXPECTED   known flaws: 0 of 1 shown")
+    assert lines[0].startswith("NOT AS EXPECTED   0 of 1 known flaws showed")
     at = next(number for number, line in enumerate(lines) if line.startswith("set-nx-fixed "))
     for words in ("overslept-holder", "the flaw", "no flaw", "not shown"):
         assert words in lines[at]
@@ -73,4 +73,4 @@ def test_rows_are_junit_cases_and_what_was_not_looked_at_is_no_pass() -> None:
 
 def test_an_interrupted_matrix_says_so_in_its_first_line() -> None:
     first = sheet_text(sheet(result(ROW, interrupted=True), "here"), 80).splitlines()[0]
-    assert first.startswith("NOT AS EXPECTED   known flaws: 0 of 1 shown, then interrupted")
+    assert first.startswith("NOT AS EXPECTED   0 of 1 known flaws showed, then interrupted")
