@@ -116,7 +116,7 @@ def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
     takeover_s = figures.get(("sigkill", "takeover p50"))
     if takeover_s is not None:
         number = figures[("sigkill", "takeovers")]
-        bound = f"median of {number:.0f} plays"
+        bound = f"median of {number:.0f} takeovers"
         yield KeyFigure("takeover after SIGKILL", latency(takeover_s), bound)
     if result.costs and result.costs[0].handoff_p50_s:
         beside = ", ".join(
