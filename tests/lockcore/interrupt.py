@@ -5,6 +5,7 @@ The interpreter looks for signals after a call, at a loop's turn and at the begi
 """
 
 import dis
+import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,10 @@ import lockcore
 
 HERE = str(Path(lockcore.__file__).parent)
 OPERATIONS = {"try_acquire", "try_release"}
+
+# Python 3.12 traces instructions from the next sys.settrace on after some frame has asked for it. A
+# frame that asks inside of a trace function, as below, would be the first one and come too late.
+sys._getframe().f_trace_opcodes = True
 
 
 @cache
