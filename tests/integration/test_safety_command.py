@@ -48,7 +48,7 @@ def test_ctrl_c_in_a_claim_keeps_the_rows_before_it(tmp_path: Path) -> None:
     assert result["interrupted"]
     assert [row["fault"] for row in result["rows"]] == ["explored"]
     assert result["verdict"]["reasons"] == ["interrupted after 1 of 2 rows"]
-    assert out.startswith("INTERRUPTED   1 row, then interrupted")
+    assert "then interrupted" in out.splitlines()[0]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
