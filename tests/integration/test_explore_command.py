@@ -39,7 +39,7 @@ def test_every_flawed_recipe_is_broken_within_ten_seconds_and_shown_in_few_steps
 ) -> None:
     words = [word for name in FLAWED for word in ("--recipe", name)]
     ended, rows = explored(lockbench, tmp_path / "out", *words, "--budget", "60s", "--processes", 1)
-    assert len(rows) == 10
+    assert len(rows) == len(FLAWED) >= 10
     assert ended.returncode == 0
     for row in rows:
         assert row["broken"]["rule"].startswith("two leases valid at once"), row
