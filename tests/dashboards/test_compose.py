@@ -198,19 +198,12 @@ def test_the_secrets_are_drawn_once_for_those_who_need_them(tmp_path: Path) -> N
     assert (tmp_path / "redis" / "password").read_text() == password, "a second start keeps them"
 
 
-def test_the_containers_command_gets_the_targets_without_their_password_on_a_command_line() -> None:
-    from dashboards.container import arguments
-
-    urls = ["redis://:secret@redis-0:6379"]
-    assert arguments(["lockbench", "run", "a.toml"], urls) == [
-        "lockbench",
-        "run",
-        "a.toml",
-        f"--target={urls[0]}",
-    ]
-    assert arguments(["lockbench", "recipes"], urls) == ["lockbench", "recipes"]
-    own = ["lockbench", "run", "--target", "redis://other"]
-    assert arguments(own, urls) == own
+def test_the_load_learns_its_targets_from_a_file_and_no_password_stands_on_a_command_line() -> None:
+    for name in ("locust-master", "locust-worker", "lockbench"):
+        path = SERVICES[name]["environment"]["LOCKBENCH_TARGETS_FILE"]
+        assert path == "/run/secrets/targets", "where secrets.sh writes it"
+        mounts = [volume.split(":")[1] for volume in SERVICES[name]["volumes"]]
+        assert str(Path(path).parent) in mounts
 
 
 def test_no_network_leads_out_but_the_door_of_published_ports() -> None:

@@ -1,6 +1,7 @@
 """The manifests: valid for Kubernetes and for Locust's operator, of one mind with each other,
 without a secret."""
 
+import json
 import re
 import shlex
 import socket
@@ -251,17 +252,29 @@ def test_a_pod_is_guarded(role: str) -> None:
 
 
 def test_a_password_comes_from_a_secret_and_stands_in_no_manifest() -> None:
-    from dashboards.container import TARGETS
-
-    (mount,) = (
-        one for one in PODS["leader"]["containers"][0]["volumeMounts"] if one.get("readOnly")
-    )
-    assert mount["mountPath"] == str(TARGETS)
+    (container,) = PODS["leader"]["containers"]
+    (mount,) = (one for one in container["volumeMounts"] if one.get("readOnly"))
+    assert container["env"] == [{"name": "LOCKBENCH_TARGETS_FILE", "value": mount["mountPath"]}]
     for path in FOLDER.glob("*.yaml"):
         assert not re.search(r"redis://[^\s\"]*@|password:", path.read_text("utf-8"))
 
 
-def test_the_operators_containers_say_only_what_locust_shall_do() -> None:
-    from dashboards.container import arguments
-
-    assert arguments(["--master", "-f", "x.py"], []) == ["locust", "--master", "-f", "x.py"]
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--master", "-f", "a file.py"], "locust|--master|-f|a file.py|"),
+        (["lockbench", "run", "a file.toml"], "lockbench|run|a file.toml|"),
+    ],
+)
+def test_the_operators_containers_say_only_what_locust_shall_do(
+    tmp_path: Path, words: list[str], shown: str
+) -> None:
+    lines = (FOLDER.parent / "Dockerfile").read_text("utf-8").splitlines()
+    (entry,) = (line for line in lines if line.startswith("ENTRYPOINT "))
+    for name in ("locust", "lockbench"):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\nprintf '%s|' {name} \"$@\"\n", "utf-8")
+        program.chmod(0o755)
+    command = [*json.loads(entry.removeprefix("ENTRYPOINT ")), *words]
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert subprocess.check_output(command, env=path, text=True) == shown
