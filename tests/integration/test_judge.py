@@ -226,6 +226,28 @@ def test_several_takeovers_are_timed_at_once(tmp_path: Path) -> None:
     assert 0.3 < figures["takeover p50"] <= figures["longest takeover"] < 10, row
 
 
+@pytest.mark.parametrize(("name", "word"), [("redis-py", "holds"), ("naive", "does not")])
+def test_a_lock_on_redis_py_is_played_in_virtual_time(name: str, word: str, tmp_path: Path) -> None:
+    row = judged(written(tmp_path, name), "search")["search"]
+    assert row.verdict in (word, "not known"), row
+    if row.verdict == "does not":
+        assert row.happened.startswith("two leases valid at once"), row
+        assert any("DEL" in step.what for step in row.course), row
+
+
+def test_a_search_says_why_a_lock_cannot_be_simulated(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import redis.asyncio\ndef lock(urls):\n"
+        " client = redis.asyncio.Redis.from_url(urls[0])\n"
+        " return lambda name: client.lock(name, timeout=1, sleep=0.002)\n",
+        "utf-8",
+    )
+    row = judged(str(path), "search")["search"]
+    assert row.verdict == "not applicable", row
+    assert "does not run in virtual time" in row.happened, row
+
+
 def test_a_command_runs_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "beside.txt").write_text("here", "utf-8")
     path = tmp_path / "command.py"

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,11 @@ def url_of(index: int) -> str:
     return f"redis://simulated:{PORT + index}"
 
 
+# Locks that are no recipes, by the name that a setting has for a recipe: what connects one to the
+# servers at these URLs.
+OWN_LOCKS: dict[str, Callable[[Sequence[str]], Any]] = {}
+
+
 def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
     """A connected recipe, ours or of another package, in the course that will use it."""
     from bench.recipes.registry import find_recipe
@@ -51,6 +56,8 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
     if Scene.servers != servers:
         Scene.servers = servers
         Scene.worlds = Scene.worlds + 1
+    if recipe in OWN_LOCKS:
+        return OWN_LOCKS[recipe]([url_of(server.index) for server in servers])
     # A recipe may keep something outside of its servers. The prefix keeps that apart for each
     # world, too.
     prefix = f"{os.getpid()}-{Scene.worlds}:"

@@ -37,7 +37,7 @@ BESIDE = (
     Subject("lockcore threads", "bench.experiments.judge.beside:lockcore"),
 )
 # These rows measure time, or use both cores: they are played alone.
-ALONE = (CONTENTION, "renewal", "busy")
+ALONE = (CONTENTION, "search", "renewal", "busy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def figures(result: JudgeResult) -> list[Figure]:
 
 def _figure(row: JudgedRow) -> Figure | None:
     """The picture of one course; None for one without a call, or too long for one."""
-    begin = next((n for n, step in enumerate(row.course) if step.what.startswith(TAKES)), None)
+    begin = next((n for n, step in enumerate(row.course) if _is_begin(row, step)), None)
     if begin is None or len(row.course) > MOST_MOVES:
         return None
     clients = sorted({step.who for step in row.course if step.who})
@@ -46,6 +46,11 @@ def _figure(row: JudgedRow) -> Figure | None:
         moves=moves,
         holdings=list(_holdings(steps, clients)),
     )
+
+
+def _is_begin(row: JudgedRow, step: CourseStep) -> bool:
+    """Whether the picture begins with this step. A simulated course has no connects before it."""
+    return row.topic == "search" or step.what.startswith(TAKES)
 
 
 def _is_more(step: CourseStep) -> bool:

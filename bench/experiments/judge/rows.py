@@ -25,10 +25,18 @@ from bench.experiments.judge.row import (
 )
 from bench.experiments.judge.schedules import SCHEDULES
 from bench.experiments.judge.servers import evicted, failed_over, refusing, restarted
+from bench.experiments.judge.simulation import search
 from bench.experiments.judge.stage import JudgeStage
 
 ROWS: tuple[JudgeRow[JudgeStage], ...] = (
     JudgeRow(EXCLUSION, CONTENTION, "two holders at once under load", contention, is_safety=True),
+    JudgeRow(
+        EXCLUSION,
+        "search",
+        "two valid leases in a simulated schedule",
+        search,
+        is_safety=True,
+    ),
     JudgeRow(MANY, "together", "fewer holders at once than may be", together, only_of="many"),
     JudgeRow(
         MANY,

@@ -32,6 +32,7 @@ from bench.report.sheet import (
 # What to change, by the row that does not hold.
 ADVICE: Mapping[str, str] = {
     "contention": "take the lock by one command on the server: SET key owner NX PX ttl",
+    "search": "read its steps below: they are the fewest that break it",
     "together": "count the holders by their own members or keys, so that each frees its own place",
     "writer-beside-reader": "let the writer check for readers in the command that takes the lock",
     "reader-beside-writer": "let a reader check for a writer in the command that takes the lock",
@@ -158,7 +159,7 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
     for row in result.rows:
         if row.verdict == "not applicable":
             yield not_measured(f"{row.topic}: {row.happened}")
-    yield not_measured("load over several hosts, simulated schedules")
+    yield not_measured("load over several hosts")
 
 
 def evidence(result: JudgeResult) -> tuple[Part, ...]:

@@ -1,0 +1,95 @@
+"""A lock in virtual time: *a stage → the smallest simulated schedule that breaks it*.
+
+Rules: only a lock in Python that asks its servers by redis-py can be simulated, and only a mutex.
+Of any other the row says why not. The same seed plays the same schedules.
+"""
+
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from bench.experiments.judge.party import NotApplicableError
+from bench.experiments.judge.result import CourseStep, RowFigure
+from bench.experiments.judge.row import RowFinding, need
+from bench.experiments.judge.stage import JudgeStage, driver_of
+from bench.topology.child import Child
+
+SEED = 1
+# So many schedules at most, and so many tested ones at least.
+MOST = 2000
+LEAST = 20
+# A busy machine may take so many times longer than the processor time.
+SLOWER = 15
+LOOK_S = 0.1
+PROCESS = f"{__package__}.simulation_process"
+
+
+class SimulationOrder(Struct, frozen=True):
+    """Play the lock called `lock` for `seconds` of processor time."""
+
+    lock: str
+    ttl_ms: int
+    instances: int
+    seconds: float
+    seed: int
+    most: int
+
+
+class SimulationAnswer(Struct, frozen=True):
+    """What came of it. `trouble`: why it could not be played; `rule`: what was broken, by schedule
+    `number`; `steps`: when (ms), by which client (-1: the servers), what."""
+
+    played: int
+    tested: int
+    trouble: str
+    rule: str
+    number: int
+    steps: list[tuple[float, int, str]]
+
+
+def search(stage: JudgeStage) -> RowFinding:
+    """Schedules in virtual time: messages late or lost, clients paused or killed, servers that
+    stop or forget scripts."""
+    if stage.subject.command:
+        raise NotApplicableError("a command does not run in virtual time")
+    if stage.is_shared:
+        raise NotApplicableError("the search knows a mutex only")
+    order = SimulationOrder(
+        stage.subject.text, stage.require_ttl(), stage.instances, stage.seconds, SEED, MOST
+    )
+    answer = _answer(stage, order)
+    figures = (
+        RowFigure("schedules", float(answer.played), ""),
+        RowFigure("seed", float(SEED), ""),
+    )
+    if answer.rule:
+        stage.course[:] = [
+            CourseStep(ms, chr(ord("A") + who) if who >= 0 else "", text)
+            for ms, who, text in answer.steps
+            if not text.startswith("HELLO")
+        ]
+        wrong = f"{answer.rule}, in schedule {answer.number} of seed {SEED}, made smaller"
+        return RowFinding(wrong, figures=figures)
+    if answer.trouble:
+        raise NotApplicableError(f"it does not run in virtual time: {answer.trouble}")
+    if not answer.tested:
+        raise NotApplicableError(
+            "no schedule sent a command while another client held the lock: it may not use redis-py"
+        )
+    need(answer.tested >= LEAST, f"{LEAST} schedules asked for a held lock; {answer.tested} did")
+    return RowFinding(
+        remark=f"{answer.played:,} schedules of seed {SEED} in virtual time, and none broke it",
+        figures=figures,
+    )
+
+
+def _answer(stage: JudgeStage, order: SimulationOrder) -> SimulationAnswer:
+    environ = {**os.environ, **driver_of(stage.subject).environment}
+    with Child("the search", PROCESS, environ=environ, folder=Path.cwd()) as child:
+        child.tell(order)
+        for _ in range(round(SLOWER * (order.seconds + 1) / LOOK_S)):
+            if child.has_written(LOOK_S):
+                return child.hear(SimulationAnswer)
+            stage.rest(0)
+    raise NotApplicableError("its simulation does not end; it may wait for something in real time")

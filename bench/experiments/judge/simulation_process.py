@@ -1,0 +1,125 @@
+"""The process that plays a judged lock in virtual time: *an order → the smallest schedule that
+breaks it, or none*.
+
+Rules: the user's file is imported when time is virtual already. The explorer's times are shares of
+one TTL, which becomes that of the lock before anything else of the explorer is imported. Source:
+bench/experiments/explore/README.md.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bench.experiments.explore import schedule
+from bench.experiments.judge.clients.lock import ClientOrder, Lock
+from bench.experiments.judge.simulation import SimulationAnswer, SimulationOrder
+from bench.experiments.judge.subject import lock_of
+from bench.topology.child import orders, say
+
+NAME = "judged"
+# The share of the holder's TTL for which a client works.
+HOLD_SHARE = 0.3
+Connect = Callable[[ClientOrder], Any]
+
+
+def main() -> None:
+    """Play the lock of each order."""
+    for order in orders(SimulationOrder):
+        schedule.TTL_MS = order.ttl_ms
+        say(answer(order))
+
+
+def answer(order: SimulationOrder) -> SimulationAnswer:
+    """Play schedules until one breaks the lock, or the time is over."""
+    from bench.experiments.explore import sockets
+    from bench.experiments.explore.outside import watch
+    from bench.experiments.explore.search import hunt, numbered
+
+    sockets.take_over()
+    watch()
+    found: list[Connect] = []
+
+    def connect(urls: Sequence[str]) -> Any:
+        client = ClientOrder(order.lock, urls)
+        if not found:
+            way, made = lock_of(client)
+            if way != "threads":
+                raise TypeError("it is asynchronous, and an event loop runs in real time")
+            found.append(made)
+        return _Locker(found[0](client), order.ttl_ms)
+
+    sockets.OWN_LOCKS[NAME] = connect
+    setting = schedule.Setting(
+        recipe=NAME,
+        may={**schedule.ANY, "serve": ("stop", "flush")},
+        clients=3,
+        instances=order.instances,
+        rounds=2,
+        hold_ms=HOLD_SHARE * order.ttl_ms,
+    )
+    until_s = time.process_time() + order.seconds
+
+    def schedules() -> Iterator[Any]:
+        for number in range(order.most):
+            played = numbered(setting, number, order.seed)
+            yield played
+            if time.process_time() > until_s or played[1].raised:
+                return
+
+    seen = hunt(schedules())
+    steps = seen.broken.steps if seen.broken else ()
+    return SimulationAnswer(
+        played=seen.played,
+        tested=seen.tested,
+        trouble=seen.outside or seen.raised,
+        rule=seen.broken.rule if seen.broken else "",
+        number=seen.broken.number if seen.broken else 0,
+        steps=[(step.ms, step.who, step.text) for step in steps],
+    )
+
+
+class _Locker:
+    """The user's lock as the explorer asks a lock. What it raises is a refusal: a simulated server
+    may stand still, and a lease may have ended."""
+
+    def __init__(self, lock: Lock, ttl_ms: int) -> None:
+        self._lock = lock
+        self._ttl_ms = ttl_ms
+        self._held: dict[bytes, object] = {}
+
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
+        """Lock, as its own code does. A lease is believed for less than its TTL, because the
+        servers' clocks run a little fast."""
+        from bench.recipes.plain import DRIFT_FACTOR, GRANTED, HELD
+        from lockcore import Denied, Lease
+        from lockcore.bench import Closed
+        from lockcore.clock import NS_PER_MS, drift_ns
+
+        started_ns = time.monotonic_ns()
+        try:
+            held = self._lock.acquire(resource, ttl_ms, wait_ms)
+        except Exception:  # noqa: BLE001 - as above
+            held = None
+        now_ns = time.monotonic_ns()
+        if held is None:
+            return Denied(resource, HELD.outcome, HELD.tally, 1, 0, started_ns, now_ns)
+        token = str(id(held)).encode()
+        self._held[token] = held
+        valid_ns = self._ttl_ms * NS_PER_MS - drift_ns(self._ttl_ms, DRIFT_FACTOR)
+        until_ns = started_ns + valid_ns
+        closed = Closed(GRANTED)
+        return Lease(resource, token, self._ttl_ms, started_ns, now_ns, until_ns, closed)
+
+    def release(self, lease: Any) -> None:
+        """Give it back."""
+        try:
+            self._lock.release(self._held.pop(lease.owner_token))
+        except Exception:  # noqa: BLE001 - as above
+            return
+
+    def close(self) -> None:
+        """Nothing is kept beyond a world."""
+
+
+if __name__ == "__main__":
+    main()
