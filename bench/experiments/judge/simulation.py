@@ -43,9 +43,9 @@ class SimulationAnswer(Struct, frozen=True):
     played: int
     tested: int
     trouble: str
-    rule: str
-    number: int
-    steps: list[tuple[float, int, str]]
+    rule: str = ""
+    number: int = 0
+    steps: list[tuple[float, int, str]] = []
 
 
 def search(stage: JudgeStage) -> RowFinding:

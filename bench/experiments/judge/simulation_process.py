@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from bench.experiments.explore import schedule
 from bench.experiments.judge.clients.lock import ClientOrder, Lock
 from bench.experiments.judge.simulation import SimulationAnswer, SimulationOrder
@@ -26,10 +28,10 @@ def main() -> None:
     """Play the lock of each order."""
     for order in orders(SimulationOrder):
         schedule.TTL_MS = order.ttl_ms
-        say(answer(order))
+        say(played(order))
 
 
-def answer(order: SimulationOrder) -> SimulationAnswer:
+def played(order: SimulationOrder) -> SimulationAnswer:
     """Play schedules until one breaks the lock, or the time is over."""
     from bench.experiments.explore import sockets
     from bench.experiments.explore.outside import watch
@@ -61,21 +63,18 @@ def answer(order: SimulationOrder) -> SimulationAnswer:
 
     def schedules() -> Iterator[Any]:
         for number in range(order.most):
-            played = numbered(setting, number, order.seed)
-            yield played
-            if time.process_time() > until_s or played[1].raised:
+            one = numbered(setting, number, order.seed)
+            yield one
+            if time.process_time() > until_s or one[1].raised:
                 return
 
     seen = hunt(schedules())
-    steps = seen.broken.steps if seen.broken else ()
-    return SimulationAnswer(
-        played=seen.played,
-        tested=seen.tested,
-        trouble=seen.outside or seen.raised,
-        rule=seen.broken.rule if seen.broken else "",
-        number=seen.broken.number if seen.broken else 0,
-        steps=[(step.ms, step.who, step.text) for step in steps],
-    )
+    answer = SimulationAnswer(seen.played, seen.tested, seen.outside or seen.raised)
+    broken = seen.broken
+    if broken is None:
+        return answer
+    steps = [(step.ms, step.who, step.text) for step in broken.steps]
+    return replace(answer, rule=broken.rule, number=broken.number, steps=steps)
 
 
 class _Locker:
