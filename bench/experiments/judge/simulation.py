@@ -5,6 +5,7 @@ Of any other the row says why not. The same seed plays the same schedules.
 """
 
 import os
+import re
 from pathlib import Path
 
 from msgspec import Struct
@@ -65,11 +66,13 @@ def search(stage: JudgeStage) -> RowFinding:
     )
     if answer.rule:
         stage.course[:] = [
-            CourseStep(ms, chr(ord("A") + who) if who >= 0 else "", text)
+            CourseStep(ms, chr(ord("A") + who) if who >= 0 else "", _lettered(text))
             for ms, who, text in answer.steps
             if not text.startswith("HELLO")
         ]
-        wrong = f"{answer.rule}, in schedule {answer.number} of seed {SEED}, made smaller"
+        wrong = (
+            f"{_lettered(answer.rule)}, in schedule {answer.number} of seed {SEED}, made smaller"
+        )
         return RowFinding(wrong, figures=figures)
     if answer.trouble:
         raise NotApplicableError(f"it does not run in virtual time: {answer.trouble}")
@@ -82,6 +85,11 @@ def search(stage: JudgeStage) -> RowFinding:
         remark=f"{answer.played:,} schedules of seed {SEED} in virtual time, and none broke it",
         figures=figures,
     )
+
+
+def _lettered(text: str) -> str:
+    """A text of the explorer, with its clients as a course names them: A for C1."""
+    return re.sub(r"\bC([1-9])\b", lambda found: chr(ord("A") - 1 + int(found[1])), text)
 
 
 def _answer(stage: JudgeStage, order: SimulationOrder) -> SimulationAnswer:
