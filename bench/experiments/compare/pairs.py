@@ -27,7 +27,7 @@ from pathlib import Path
 from msgspec import structs
 
 from bench.errors import BenchError
-from bench.experiments.compare.judge import tolerance_of, values_of
+from bench.experiments.compare.judge import values_of
 from bench.experiments.compare.result import ComparedRun, Kind, RunSafety
 from bench.gates.threshold import Metric, finite, shown_at
 from bench.measure.run_result import RunResult
@@ -115,10 +115,6 @@ class Comparison:
     allow_missing: bool = False
     allow_skipped: bool = False
     bind: tuple[str, int] | None = None
-
-    def tolerance_of(self, metric: Metric) -> float:
-        """How much worse is still the same: of CPU, the sharpest figure of runs in turns, less."""
-        return tolerance_of(metric, self.tolerance, self.cpu_share)
 
 
 CompareOrder = ExperimentOrder[Comparison]

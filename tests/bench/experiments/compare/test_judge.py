@@ -1,7 +1,6 @@
 """The gate's rule: worse must be both certain and large to fail, and not knowing is never a
 pass."""
 
-from dataclasses import replace as replace_fields
 from functools import partial
 from math import exp, inf, log
 from random import Random
@@ -21,8 +20,8 @@ from bench.experiments.compare.judge import (
     gate_shift,
     judge_comparison,
     judge_figure,
+    tolerance_of,
 )
-from bench.experiments.compare.pairs import Comparison
 from bench.experiments.compare.result import Exact
 from bench.gates.threshold import FOREVER_S, find_metric
 from bench.measure.statistics import Shift, least_pairs, paired_shift
@@ -209,12 +208,12 @@ def test_too_few_pairs_to_fail_are_too_few_to_pass() -> None:
 
 def test_cpu_is_judged_more_sharply_unless_it_was_named() -> None:
     cpu = find_metric("cost.client_cpu_us_per_cycle")
-    usual = Comparison("gate", (), (RATE, cpu), (), 0.1, 1, 24, cpu_share=CPU_SHARE)
-    assert (usual.tolerance_of(RATE), usual.tolerance_of(cpu)) == (0.1, pytest.approx(0.05))
-    assert replace_fields(usual, cpu_share=1.0).tolerance_of(cpu) == 0.1
+    sharp = tolerance_of(cpu, 0.1, CPU_SHARE)
+    assert (tolerance_of(RATE, 0.1, CPU_SHARE), sharp) == (0.1, pytest.approx(0.05))
+    assert tolerance_of(cpu, 0.1, 1.0) == 0.1
     base = [10.0 + place / 100 for place in range(24)]
     slower = [1.06 * value for value in base]
-    judged_ = judge_figure("gate", cpu, Sides(base, slower), usual.tolerance_of(cpu))
+    judged_ = judge_figure("gate", cpu, Sides(base, slower), sharp)
     assert (judged_.verdict, judged_.tolerance_ratio) == ("fail", pytest.approx(0.05))
     assert judge_figure("gate", RATE, Sides(slower, base), 0.1).verdict == "pass", (
         "negative control"

@@ -27,8 +27,8 @@ from bench.experiments.compare.judge import (
     gate_looks,
     judge_comparison,
     judge_figure,
+    tolerance_of,
 )
-from bench.experiments.compare.pairs import Comparison
 from bench.gates.threshold import Metric, find_metric
 from bench.measure.statistics import paired_shift
 from tests.doubles.compared import compared_run
@@ -74,9 +74,7 @@ class Gates:
         share = CPU_SHARE if sharp else 1.0
         self._judged = judged
         self._looks = gate_looks(PAIRS["gate"], len(judged))
-        self._question = Comparison(
-            "gate", (), judged, (), tolerance, 1, PAIRS["gate"], cpu_share=share
-        )
+        self._tolerances = {metric: tolerance_of(metric, tolerance, share) for metric in judged}
         # until each answer
         self.seconds: list[float] = []
 
@@ -115,7 +113,7 @@ class Gates:
                     "gate",
                     metric,
                     Sides(seen.first[:look], seen.second[:look]),
-                    self._question.tolerance_of(metric),
+                    self._tolerances[metric],
                     metrics=len(self._judged),
                     looks=len(self._looks),
                 )
