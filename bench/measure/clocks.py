@@ -1,19 +1,19 @@
-"""Times: *another host's round trips → between which of ours each of its times lies*; *(resource,
+"""Times: *round trips to another host → bounds on our clock for each of its times*; *(resource,
 time) → a key*.
 
-- A round trip proves that what the other clock showed in its middle was shown between our two
-  readings (Cristian, "Probabilistic clock synchronization", 1989): no assumption on delays, a slow
-  message only makes the bound wider.
-- With each goes how far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, here more than
-  there (adjtimex(2)). What is left are two oscillators. They drift apart by a rate that the round
-  trips bound themselves (`DRIFT` at most), and by `WANDER` around it. So every round trip bounds
-  every time, and the tightest bound counts.
-- Between two round trips nobody sees what NTP does. It may slew each clock by 500 ppm, which is
-  `DRIFT`, too. So a time between two round trips is uncertain by that much of the way to the
-  nearer one.
-- Bounds that contradict each other show a step: between the last round trip that cannot lie behind
-  it and the first that cannot lie before it nothing is known (`LOST_NS` either way), elsewhere
-  nothing changes.
+- The other host reads its clock during a round trip, between our two readings. So its time lies
+  between our two times (Cristian, "Probabilistic clock synchronization", 1989). This needs no
+  assumption about delays: a slow message only makes the bound wider.
+- Each round trip carries how much further NTP has moved our CLOCK_MONOTONIC from
+  CLOCK_MONOTONIC_RAW than theirs (adjtimex(2)). Without NTP, two oscillators are left. They drift
+  apart at a rate that the round trips bound (`DRIFT` at most), and by `WANDER` around that rate. So
+  every round trip bounds every time, and the tightest bound counts.
+- Nobody sees what NTP does between two round trips. It may slew each clock by 500 ppm, which makes
+  `DRIFT` for both. So the uncertainty of a time grows by `DRIFT` with the distance to the nearest
+  round trip.
+- Two bounds that contradict each other show that a clock stepped. Between the last round trip
+  before the step and the first one after it, nothing is known (`LOST_NS` in both directions). All
+  other times keep their bounds.
 """
 
 import os
@@ -32,9 +32,9 @@ _KEY_LIMIT = 1 << 62
 DRIFT = 1e-3
 # The drift between two crystals of ±25 ppm over all temperatures.
 WANDER = 5e-5
-# Two clocks that are read one after the other are at most so far apart.
+# The longest time between readings of two clocks, one after the other.
 READ_NS = 10_000
-# The rate is bounded anew so many times by the bounds of the round before. Further rounds gain
+# How often the bounds of the rate and the bounds of the times narrow each other. More rounds gain
 # nothing.
 ROUNDS = 4
 # The bounds must leave at least this share of the shortest round trip unknown. With less the rate
@@ -43,8 +43,8 @@ LEAST = 0.9
 # Wider than any useful bound.
 LOST_NS = 3_600 * 10**9
 CLOCK = "clock"
-# Our time at the question, their time, our time at the answer, how much further NTP has moved ours
-# (ns).
+# Our time at the question, their time, our time at the answer, how much further NTP has moved our
+# clock than theirs (ns).
 _ROW = 4
 
 Bounds = tuple[Integers, Integers]
@@ -54,8 +54,8 @@ Who = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Round trips without a contradiction, and between what ours − theirs lay in each, without
-    NTP."""
+    """Round trips without a contradiction, and the bounds on *our time − their time* at each of
+    them, without what NTP did."""
 
     trips: Integers
     low: Integers
@@ -71,7 +71,7 @@ class _Stretch:
     # overlap that never was.
     @classmethod
     def of(cls, trips: Integers) -> Self:
-        """With the least drift that does not contradict them."""
+        """A stretch with the smallest drift that its round trips allow."""
         rate = 0.0
         drift = DRIFT
         low, high = _tightened(trips, rate, drift)
@@ -91,7 +91,7 @@ class _Stretch:
         return cls(trips, low, high, rate, drift)
 
     def at(self, times: Integers) -> Bounds:
-        """The bounds at each of their `times`."""
+        """The bounds on *our time − their time* at each of their `times`."""
         there = self.trips[:, 1]
         after = np.searchsorted(there, times, "left").clip(0, len(there) - 1)
         before = (after - 1).clip(0)
@@ -110,8 +110,10 @@ class _Stretch:
 
 
 class Clock:
-    """The clock of another host, of at least one exchange (rows of `_ROW`). `lost_ns`: from when to
-    when (their times) nothing is known, as it stepped in between."""
+    """The clock of another host, from at least one round trip (rows of `_ROW`).
+
+    `lost_ns`: the spans of their time in which the clock stepped, so that nothing is known.
+    """
 
     def __init__(self, exchanges: Integers) -> None:
         rows = exchanges[np.argsort(exchanges[:, 0], kind="stable")]
@@ -122,12 +124,12 @@ class Clock:
 
     @property
     def errors_ns(self) -> Integers:
-        """ε at each round trip: our time is known within ± so many ns."""
+        """ε at each round trip (ns): our time is known within ± ε."""
         return np.concatenate([(part.high - part.low + 1) // 2 for part in self._stretches])
 
     @property
     def grown_ns(self) -> int:
-        """ε at its largest between two round trips."""
+        """The largest ε between two round trips (ns)."""
         times = np.concatenate(
             [(part.trips[1:, 1] + part.trips[:-1, 1]) // 2 for part in self._stretches]
         )
@@ -135,7 +137,7 @@ class Clock:
         return int(max(self.errors_ns.max(), ((high - low + 1) // 2).max() if len(times) else 0))
 
     def bounds(self, times: Integers) -> Bounds:
-        """What to add to each of their `times` for the earliest and the latest it can be on our
+        """What to add to each of their `times` to get its earliest and its latest time on our
         clock."""
         low, high = (np.empty(times.shape, np.int64) for _ in range(2))
         for number, part in enumerate(self._stretches):
@@ -148,9 +150,12 @@ class Clock:
         return low, high
 
     def place(self, times: Integers) -> tuple[Integers, Integers, Integers]:
-        """Their `times` (a row of them per operation; 0: did not happen) on our clock: most likely
-        (all of a row moved by the same amount, so that what lies between them stays as it was
-        measured), earliest, latest."""
+        """Their `times` on our clock: most likely, earliest, latest. An operation has a row of
+        times, 0: did not happen.
+
+        The most likely times of a row are all moved by the same amount, so that the durations
+        between them stay as measured.
+        """
         low, high = self.bounds(times)
         happened = times != 0
         first = np.take_along_axis((low + high) // 2, happened.argmax(axis=1)[:, None], axis=1)
@@ -158,7 +163,7 @@ class Clock:
         return tuple(moved)  # type: ignore[return-value]
 
     def ours(self, time_ns: int) -> int:
-        """Our time, most likely."""
+        """The most likely time on our clock."""
         low, high = self.bounds(np.array([time_ns]))
         return time_ns + int(low[0] + high[0]) // 2
 
@@ -171,7 +176,7 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
-    """Their times that may have been shown between two stretches, or twice."""
+    """The span of their time in which the step between two stretches lies."""
     last = one.trips[-1].tolist()
     first = two.trips[0].tolist()
     apart = 2 * (first[2] - last[0])
@@ -179,8 +184,9 @@ def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
 
 
 def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, Integers]:
-    """How far the clocks can have drifted apart since the first; the bounds on ours − theirs by
-    each alone, without what NTP did, some of it maybe while the round trip was on its way."""
+    """For each round trip: how far the clocks can have drifted apart since the first one, and the
+    lower and the upper bound on *our time − their time* from this round trip alone. Without what
+    NTP did, which may have moved the clocks during the round trip."""
     grown = np.ceil((rows[:, 0] - rows[0, 0]) * drift).astype(np.int64)
     loose = READ_NS + np.ceil((rows[:, 2] - rows[:, 0]) * 2 * DRIFT).astype(np.int64)
     return (
@@ -191,8 +197,8 @@ def _columns(rows: Integers, drift: float = DRIFT) -> tuple[Integers, Integers, 
 
 
 def _tightened(rows: Integers, rate: float, drift: float) -> Bounds:
-    """The bounds at each round trip that all of them together give, if ours − theirs grows by
-    `rate` ± `drift`."""
+    """The bounds at each round trip from all round trips together, if *our time − their time*
+    grows by `rate` ± `drift`."""
     grown, low, high = _columns(rows, drift)
     trend = np.rint((rows[:, 0] - rows[0, 0]) * rate).astype(np.int64)
     return _highest(low - trend, grown) + trend, trend - _highest(trend - high, grown)
@@ -209,14 +215,16 @@ def _highest(low: Integers, grown: Integers) -> Integers:
     return np.maximum(before - grown, after + grown)
 
 
-# A step is looked for with `DRIFT` alone and never with a measured rate. The rate is known only
-# within a stretch, and the stretches are what is looked for here. The running maximum and minimum
-# find the first contradiction without comparing all pairs. Only for that one row are all earlier
-# rows compared, because the step lies after the last of them that contradicts it.
+# The search for a step uses `DRIFT` and never a measured rate. A rate is known only within a
+# stretch, and this search finds the stretches. The running maximum and minimum find the first
+# contradiction without comparing all pairs. Only that one row is compared with all earlier rows,
+# because the step lies after the last earlier row that contradicts it.
 def _step(rows: Integers) -> tuple[int, int] | None:
-    """Between which two round trips the first step lies: the last that the first contradiction
-    contradicts, and that one; None without a contradiction. Whole numbers: two bounds contradict
-    each other or not, whoever asks."""
+    """The two round trips around the first step, None if no clock stepped.
+
+    The second one is the first contradiction, and the first one is the last that it contradicts.
+    All numbers are whole, so the result does not depend on rounding.
+    """
     grown, low, high = _columns(rows)
     latest_low = np.maximum.accumulate(low + grown) - grown
     latest_high = np.minimum.accumulate(high - grown) + grown
@@ -229,32 +237,36 @@ def _step(rows: Integers) -> tuple[int, int] | None:
     return int(np.flatnonzero(against)[-1]), start
 
 
-# The rules of the judge compare leases within each resource. A loop over the resources would run in
-# Python, once for each. Instead each resource owns a stretch of `span_ns` on one number line, so
+# The rules of the judge compare leases within each resource. A Python loop over the resources would
+# be slow. Instead each resource owns a stretch of `span_ns` on one number line, so
 # one sort or one searchsorted in NumPy serves all resources together. If a time lay outside the
 # span, its key would fall into the stretch of a neighbour, and leases of different locks would be
 # compared. `timelines` chooses the span from the first and the last time.
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """How the times of a range of resources become int64 keys that one fast sort orders by both:
-    within a resource keys differ exactly as times do, and every key of a resource is below every
-    key of the next."""
+    """Turns (resource, time) into int64 keys, so that one fast sort orders by both.
+
+    Within a resource, keys differ exactly as times do. Every key of a resource is below every key
+    of the next resource.
+    """
 
     first_resource: int
     earliest_ns: int
     span_ns: int
 
     def keys(self, resources: Integers, times_ns: Integers) -> Integers:
-        """The key of each (resource, time); both must be within what the timeline was made for."""
+        """The key of each (resource, time). Both must lie within the extent of the timeline."""
         return (resources - self.first_resource) * self.span_ns + (times_ns - self.earliest_ns)
 
 
 def timelines(
     resources: Integers, extent_ns: tuple[int, int], key_limit: int = _KEY_LIMIT
 ) -> Iterator[tuple[Timeline, NDArray[np.bool_] | slice]]:
-    """Yield timelines that cover all `resources`, each with a selection of the rows that belong to
-    it. `extent_ns`: the first and the last time that will be made a key. More than one where keys
-    would pass `key_limit`."""
+    """Yield timelines that cover all `resources`, each with a selection of its rows.
+
+    `extent_ns`: the first and the last time of all future keys. There are several timelines if keys
+    would exceed `key_limit`.
+    """
     if not len(resources):
         return
     earliest = extent_ns[0] - 1
@@ -271,12 +283,12 @@ def timelines(
 
 
 def clock_file(workdir: Path, worker: int, pid: int) -> Path:
-    """Where the round trips to a worker's clock stand."""
+    """The file with the round trips to a worker's clock."""
     return workdir / f"{CLOCK}-{worker}-{pid}.bin"
 
 
 def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
-    """The clocks that are not ours, by worker and pid."""
+    """The clocks of workers on other hosts, by worker and pid."""
     round_trips = ((who, rows_of(path, _ROW)) for who, path in worker_files(workdir, CLOCK))
     return {who: Clock(rows) for who, rows in round_trips if len(rows)}
 
@@ -284,14 +296,13 @@ def read_clocks(workdir: str | os.PathLike[str]) -> dict[Who, Clock]:
 def worker_files(
     workdir: str | os.PathLike[str], kind: str, suffix: str = "bin"
 ) -> Iterator[tuple[Who, Path]]:
-    """The files `kind-worker-pid…` of a run's folder, by name, with the worker and pid that left
-    each."""
+    """The files `kind-worker-pid…` of a run's folder, by name, each with its worker and pid."""
     for path in sorted(Path(workdir).glob(f"{kind}-*-*.{suffix}")):
         _, worker, pid = path.name.partition(".")[0].split("-")
         yield (int(worker), int(pid)), path
 
 
 def rows_of(path: Path, width: int) -> Integers:
-    """The int64 of a file in rows; what is torn off its end is left out."""
+    """The int64 of a file in rows, without an incomplete row at its end."""
     raw = np.fromfile(path, "<i8")
     return raw[: len(raw) - len(raw) % width].reshape(-1, width)

@@ -1,12 +1,12 @@
 """The oracle: *the history of all workers, circumstances → SafetyReport*, and what it knows while
 the run lasts.
 
-- VIOLATED: what was seen stays seen, whatever else is unknown. Client overstays and spurious
-  refusals are counted and violate nothing. UNKNOWN, never SAFE, when the history has holes, a clock
-  stepped or the checker failed.
-- With no violation in n *tested* leases the true rate is below 3 / n (95 % sure, the rule of
-  three); below `TESTED_LEAST` it is NOT TESTED. Whoever asks whether there is evidence asks for
-  SAFE.
+- VIOLATED: a violation counts, whatever else is unknown. Client overstays and spurious refusals are
+  counted and violate nothing. The verdict is UNKNOWN, never SAFE, when the history has holes, a
+  clock stepped or the checker failed.
+- With no violation in n *tested* leases, the true rate is below 3 / n (95 % sure, the rule of
+  three). With fewer than `TESTED_LEAST` tested leases, the verdict is NOT TESTED. Only SAFE is
+  evidence of safety.
 """
 
 from collections import Counter
@@ -43,12 +43,12 @@ from bench.safety import rules
 from bench.safety.rules import Operations
 
 VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-# The wall clock may move by so much: at once, and per ns.
+# How much the wall clock may move: at once (ns), and per ns.
 TOLERANCE_NS = 2_000_000
 SLEW = 1e-3
-# So many leases of earlier looks are kept.
+# The most leases of earlier looks that the live judge keeps.
 MOST_KEPT = 5_000
-# So many leases of one look are judged, if there are resources enough.
+# The most leases of one look that the live judge checks, if there are enough resources.
 MOST_FRESH = 10_000
 # At least so many resources are judged with all their leases.
 FEWEST_RESOURCES = 64
@@ -59,7 +59,7 @@ ClockSample = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the history itself does not tell."""
+    """What the judge cannot read in the history."""
 
     # the flaw of a recipe that is known to be unsafe
     unsafe_recipe: str | None = None
@@ -73,9 +73,9 @@ class Circumstances:
     commands: int | None = None
     # How many leases were granted, where the history does not have them all.
     leases: int = 0
-    # True: each release that found its lock has sent a command of its own.
+    # True: each release that found its lock sent a command of its own.
     releases_ask: bool = False
-    # When a load process was away; None: nobody has looked.
+    # When a load process did not run. None: nobody looked for such gaps.
     gaps_ns: tuple[tuple[int, int], ...] | None = None
     # When the history was read. Nothing in it can be later.
     until_ns: int = NEVER_NS
@@ -109,7 +109,7 @@ class Evidence:
 
 
 class Judge:
-    """Judges a history part by part. `ttl_ms`: the longest TTL that was asked for."""
+    """Judges a history part by part. `ttl_ms`: the longest TTL that callers requested."""
 
     def __init__(self, ttl_ms: int, circumstances: Circumstances | None = None) -> None:
         self._ttl_ms = ttl_ms
@@ -168,18 +168,17 @@ class Judge:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Something that is needed to judge has failed: what was seen stays, and nothing is called
-        safe any more."""
+        """A step of the judgement has failed. Violations stay, and the verdict is never SAFE."""
         self._failure = self._failure or f"the checker failed: {type(error).__name__}: {error}"
 
     def see(self, counts: Mapping[str, int]) -> None:
-        """Take over what was seen while the run lasted, where this judge has failed."""
+        """If this judge has failed, take over the violations that the live judge counted."""
         if self._failure:
             for kind in VIOLATIONS:
                 self._broken[kind] = max(self._broken[kind], counts.get(kind, 0))
 
     def _count_claims(self, records: Records, lost: int) -> None:
-        """How often the recipe says that it has asked a server, at the least."""
+        """Count how often the recipe claims to have asked a server, at the least."""
         released = records.release_code
         self._evidence.gone += int((released == GONE).sum())
         self._evidence.released += int((released == RELEASED).sum())
@@ -220,7 +219,7 @@ class Judge:
         )
 
     def _unknown(self) -> Iterator[str]:
-        """Why nothing can be called safe."""
+        """Why the verdict cannot be SAFE."""
         evidence = self._evidence
         if self._failure:
             yield self._failure
@@ -294,15 +293,14 @@ class Judge:
 def judge(
     history: History, ttl_ms: int, circumstances: Circumstances | None = None
 ) -> SafetyReport:
-    """Judge a whole history at once; see `Judge`. `ttl_ms`: the longest TTL that was asked for."""
+    """Judge a whole history at once; see `Judge`."""
     oracle = Judge(ttl_ms, circumstances)
     oracle.add(history)
     return oracle.report()
 
 
 def _asked(operations: Operations, lost: Integers) -> Integers:
-    """Of every attempt of which something was sent: its resource, when at the earliest and when at
-    the latest."""
+    """For each attempt that sent a command: its resource, its earliest and its latest time."""
     early = operations.early
     late = operations.late
     ended = np.stack([early.resource, early.attempt_ns, late.attempt_ns])
@@ -329,7 +327,7 @@ def clock_step_ns(samples: Sequence[ClockSample]) -> int:
 
 
 def not_tested(held: int, tested: int, *, unasked: bool) -> str:
-    """Why `tested` leases are too few, of `held` that were held for a time."""
+    """Why `tested` leases are too few. `held`: leases that were held for a time."""
     if unasked:
         return (
             "the servers counted fewer commands than the recipe reported, so some attempts "
@@ -351,8 +349,8 @@ def holes(
     processes: int,
     endings: str = "",
 ) -> Iterator[str]:
-    """Yield what is missing. `recorded`, `unfinished`: complete records, and operations begun that
-    have none; `endings`: sentences about workers that ended early, with their pids."""
+    """Yield what is missing. `recorded`: complete records. `unfinished`: operations that began and
+    have no record. `endings`: sentences about workers that ended early, with their pids."""
     notes_by_worker = {(note.worker, note.pid): note for note in notes}
     if len(notes_by_worker) < processes:
         yield f"{processes - len(notes_by_worker)} of {processes} workers left no word"
@@ -385,8 +383,8 @@ def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> It
 
 @dataclass(frozen=True, slots=True)
 class LiveVerdict:
-    """What is known by now: `leases` that have ended, violations and overstays by kind; `failure`
-    of the checker."""
+    """The verdict so far: `leases` that have ended, violations and overstays by kind, and the
+    `failure` of the checker."""
 
     leases: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -394,23 +392,23 @@ class LiveVerdict:
 
     @property
     def violations(self) -> dict[str, int]:
-        """By kind, those that were seen."""
+        """The violations so far, by kind."""
         return {kind: self.counts[kind] for kind in VIOLATIONS if self.counts.get(kind)}
 
     @property
     def verdict(self) -> str | None:
-        """VIOLATED, UNKNOWN, or None while nothing was seen that must not be."""
+        """VIOLATED, UNKNOWN, or None without a violation."""
         if self.violations:
             return "VIOLATED"
         return "UNKNOWN" if self.failure else None
 
 
 class LiveJudge:
-    """Judges a history while it grows. `ttl_ms`: the longest TTL that was asked for; `capacity`:
-    how many may hold a resource. `verdict` may be read anywhere.
+    """Judges a history while it grows. `ttl_ms`: the longest TTL that callers requested;
+    `capacity`: how many may hold a resource. Any thread may read `verdict`.
 
-    A lease is known once it has ended, so this verdict is one look late, and never says SAFE
-    (README of this folder).
+    The judge knows a lease when it has ended. So this verdict is one look late, and it never says
+    SAFE (README of this folder).
     """
 
     def __init__(self, ttl_ms: float, capacity: int = 1) -> None:
@@ -422,7 +420,7 @@ class LiveJudge:
         self.verdict = LiveVerdict()
 
     def add(self, records: Records) -> LiveVerdict:
-        """Judge what was recorded since the last call, by all workers; return the new verdict.
+        """Judge the records of all workers since the last call, and return the new verdict.
 
         Never raises.
         """

@@ -1,13 +1,14 @@
 """The oracle's rules: *operations → valid leases by resource and grant → the rows that break each
 rule*.
 
-- A lease is believed valid in [granted, min(valid_until, release sent)]; intervals may touch.
-  Leases accepted at or after their end are not valid and stand apart.
-- Of leases on several clocks an interval is what it is at the least, and every comparison of two
-  operations holds for all times within their bounds. Comparisons within one operation are of its
-  own clock, and exact.
-- Each function is one rule over a timeline: a comparison of keys compares times of one resource, or
-  is settled by the resources. Pairs are (culprit or earlier row, other row).
+- A lease is valid in [granted, min(valid_until, release sent)]. Intervals may touch. A lease that
+  was accepted at or after its end is not valid, and has a rule of its own.
+- If several clocks timed the leases, each interval is as short as it can be. A comparison of two
+  operations counts only if it holds for all times within their bounds. Times of the same operation
+  come from one clock, so their comparison is exact.
+- Each function checks one rule over a timeline. A comparison of two keys compares times if the
+  resource is the same, else it compares the resources. Pairs are (culprit or earlier row, other
+  row).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +23,9 @@ from bench.measure.outcomes import acquired, attempts_of, votes_of
 from bench.measure.record import CONTENDED, GONE, LATE_VOTES, RELEASED, Records, ends_ns
 from bench.measure.run_result import BrokenRule
 
-# The releases after a lost round may take so long to arrive.
+# How long the releases after a lost round may take to arrive.
 CLEANUP_NS = 50_000_000
-# A busy machine now and then keeps a process from its core for so long.
+# A busy machine sometimes keeps a process from its core for this long.
 BRIEF_NS = 50_000_000
 BRIEF_SHARE = 0.01
 Pairs = tuple[Integers, Integers]
@@ -32,8 +33,8 @@ Pairs = tuple[Integers, Integers]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations as `own` clocks told them, and with all times at the earliest and at the latest
-    they can be on one."""
+    """Operations by their own clocks (`own`), and on one clock: at the earliest and at the latest
+    times that the bounds of these clocks allow."""
 
     own: Records
     early: Records
@@ -43,7 +44,7 @@ class Operations:
     def of(
         cls, records: Records, early: Records | None = None, late: Records | None = None
     ) -> Self:
-        """Without bounds all of one clock, which are exact."""
+        """Operations with bounds. Without bounds, one clock timed them all, and times are exact."""
         earliest = records if early is None else early
         latest = records if late is None else late
         return cls(records, earliest, latest)
@@ -56,8 +57,8 @@ class Operations:
 
     @property
     def lost(self) -> NDArray[np.bool_]:
-        """Which valid leases cannot be placed, as nothing is known of their clock when they were
-        granted or ended."""
+        """Which valid leases have no place on one clock, because their own clock stepped when they
+        were granted or ended."""
         names = ["granted_ns", "release_sent_ns"]
         own = self.own
         ends = np.where(
@@ -70,16 +71,19 @@ class Operations:
 
     @property
     def spread_ns(self) -> int:
-        """The widest bound on a grant that can be placed."""
+        """The widest bound on a grant that has a place on one clock."""
         width = self.late.granted_ns - self.early.granted_ns
         return int(width[width < LOST_NS].max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Valid leases of a timeline, by resource, then grant, then end. `row`: index into
-    `operations`. `granted` (at the latest; at the earliest by `spread` less), `returned` (when its
-    caller had it, at the latest) and `end` (at the earliest) are keys of the timeline."""
+    """Valid leases of a timeline, ordered by resource, then grant, then end.
+
+    `row` is the index of each lease in `operations`. The others are keys of the timeline: `granted`
+    at the latest (`spread` earlier at the earliest), `returned`, when the caller got the lease, at
+    the latest, and `end` at the earliest.
+    """
 
     operations: Operations
     timeline: Timeline
@@ -90,12 +94,12 @@ class Leases:
     spread: int
 
     def own(self, name: str, chosen: Integers | slice = slice(None)) -> Integers:
-        """A field of them, or of the `chosen` ones, as their own clocks told it."""
+        """A field of all leases, or of the `chosen` ones, by their own clocks."""
         return np.asarray(self.operations.own[name][self.row[chosen]])
 
     def keys(self, times: Records, name: str, chosen: Integers) -> Integers:
-        """The keys of a time of the chosen ones; `times`: the operations at the earliest, or at the
-        latest."""
+        """The keys of a time of the chosen leases. `times`: the operations at the earliest, or at
+        the latest."""
         rows = self.row[chosen]
         return self.timeline.keys(times.resource[rows], times[name][rows])
 
@@ -127,9 +131,11 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
 
 
 def trace_end_ns(records: Records, ttl_ms: int) -> Integers:
-    """Until when each operation may have kept a quorum of keys, generously: after a confirmed
-    release, or a single lost round in which every instance answered, until its clean-up has
-    arrived; else a key may live on for a whole TTL."""
+    """Until when each operation may have kept a quorum of keys, at the latest.
+
+    After a confirmed release the keys go when the clean-up has arrived. The same holds for a single
+    lost round in which every instance answered. Otherwise a key may live on for a whole TTL.
+    """
     released = records.release_code == RELEASED
     # A key that was set late is cleaned up late, so such a round is not sure.
     late = (records.votes & LATE_VOTES) != 0
@@ -144,8 +150,9 @@ def broken_rules(
     leases: Leases, gaps_ns: Sequence[tuple[int, int]] | None = None, capacity: int = 1
 ) -> Iterator[tuple[BrokenRule, tuple[Integers, ...]]]:
     """Yield every rule that leases can break, with the rows that break it. `gaps_ns`: when a load
-    process was away, None: nobody has looked. `capacity`: how many may hold a resource at once;
-    above 1 another holder proves nothing, so only their number and late grants are judged."""
+    process did not run. None: nobody looked for such gaps. `capacity`: how many may hold a resource
+    at once. Above 1 another holder proves nothing, so only the number of holders and late grants
+    are judged."""
     yield "service_fault", service_faults(leases, capacity)
     if capacity == 1:
         yield "client_overstay", client_overstays(leases)
@@ -157,10 +164,10 @@ def broken_rules(
 def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = None) -> Integers:
     """Leases that were taken, or handed out, at or after their own end.
 
-    A process may be stopped, or wait for a core, between the reading that the lock has checked and
-    ours when the lease was returned. So a lease that is handed out late does not count where its
-    process was away in between. Where nobody has looked for that, or where it lasted less than
-    `BRIEF_NS`, it counts if more than one lease in a hundred was so.
+    The lock checks the end of a lease, and we read the clock when the lease is returned. In between
+    the process may be stopped, or may wait for a core. So a lease that was handed out late does not
+    count if its process did not run in between. If nobody looked for gaps, or if less than
+    `BRIEF_NS` passed, such leases count only if they are more than one in a hundred.
     """
     won = acquired(own)
     granted = own.granted_ns
@@ -182,8 +189,8 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
 # below each grant of this one (`Timeline`). That holds only while the timeline's extent covers
 # every end.
 def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
-    """Leases granted while `capacity` earlier ones of the resource were valid: (the one valid
-    longest, the later one)."""
+    """Leases granted while `capacity` earlier leases of the resource were valid: (the earlier lease
+    that is valid longest, the later lease)."""
     certain = leases.granted <= leases.end
     row = leases.row[certain]
     granted = leases.granted[certain]
@@ -203,8 +210,8 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
 
 
 def client_overstays(leases: Leases) -> Pairs:
-    """Clients that worked past their validity while the resource was granted to another: (the
-    client, the other)."""
+    """Clients that worked past the end of their lease while another lease of the resource was
+    granted: (the client, the other lease)."""
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
     worked = leases.own("work_end_ns")
@@ -231,9 +238,9 @@ def foreign_deletes(leases: Leases) -> Pairs:
 
     - The culprit's release was sent after the victim's grant, reports success, and was answered
       while the victim's lease was valid.
-    - The victim's release was told GONE while its lease was valid. The lease before it, of the same
-      resource, reports the success of a release that was answered after its own end, and that was
-      sent no later than the victim's release.
+    - The victim's release returned GONE while its lease was valid. The lease before it, of the same
+      resource, reports a successful release. That release was answered after the end of its lease,
+      and was sent no later than the victim's release.
     """
     early = leases.operations.early
     late = leases.operations.late
@@ -268,8 +275,8 @@ def foreign_deletes(leases: Leases) -> Pairs:
 
 
 def _granted_after(leases: Leases, others: Integers, ended: Integers) -> NDArray[np.bool_]:
-    """Which of the `others` were certainly granted when the leases `ended` beside them were
-    over."""
+    """Which of the `others` were certainly granted after the end of the lease beside them in
+    `ended`."""
     over = leases.keys(leases.operations.late, "valid_until_ns", ended)
     return np.asarray(leases.granted[others] - leases.spread >= over)
 
@@ -292,12 +299,13 @@ def spurious_refusals(
     around = np.searchsorted(begun, answered, "right") - np.searchsorted(
         over, refused_start, "left"
     )
-    return refused[around <= capacity]  # itself
+    # The refused acquire itself is one of the operations around it, and `capacity` − 1 may hold.
+    return refused[around <= capacity]
 
 
 def contested(leases: Leases) -> int:
-    """How many leases another operation asked for while they were valid, be it in a line of its own
-    process."""
+    """How many leases another operation asked for while they were valid, even if it waited in the
+    queue of its own process."""
     early = leases.operations.early
     late = leases.operations.late
     keys = leases.timeline.keys
@@ -306,13 +314,16 @@ def contested(leases: Leases) -> int:
     around = np.searchsorted(begun, leases.end, "right") - np.searchsorted(
         ended, leases.granted, "left"
     )
-    return int((around > 1).sum())  # itself
+    # One of the operations around a lease is its own.
+    return int((around > 1).sum())
 
 
 def tested(leases: Leases, at_earliest: Integers, at_latest: Integers) -> int:
-    """How many leases were held for a time, since their acquire returned, in which another
-    attempt's command was sent; `at_earliest` and `at_latest`: keys of all these commands. A
-    lease's own attempts are begun before that."""
+    """How many leases were held while another attempt sent a command.
+
+    A lease is held from the return of its acquire, which is after its own attempts. `at_earliest`
+    and `at_latest` are the keys of all commands.
+    """
     at_earliest = np.sort(at_earliest)
     at_latest = np.sort(at_latest)
     inside = np.searchsorted(at_latest, leases.end, "left") - np.searchsorted(

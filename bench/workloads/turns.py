@@ -1,10 +1,14 @@
-"""Load processes that take turns: *a ring of pipes → one runs at a time, each as if it were alone*.
+"""Load processes with time slices: *a ring of pipes → one process runs at a time, each as if it
+were alone*.
 
-Rules: a turn is handed over when every caller stands between two operations, so none spans a pause.
-Own time stands still while a process waits: what it recorded is shifted at its end (`shift`), and
-reads as if it had run without a pause. Who ends leaves the ring, and who has died is passed over.
-Who dies in its own turn leaves the others waiting, until their parents end them. Source: pipe(7),
-fifo(7).
+Rules
+- A time slice ends when every caller is between two operations, so no operation spans a pause.
+- The own time of a process stands still while it waits. At the end, `shift` moves the times of its
+  records, which then read as if the process had run without a pause.
+- A process that ends leaves the ring. The others skip a process that has died. If a process dies in
+  its own time slice, the others wait until their parents end them.
+
+Source: pipe(7), fifo(7).
 """
 
 import os
@@ -23,16 +27,19 @@ from bench.measure.seals import reseal
 from bench.workloads.plan import Ring
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# far longer than an operation, far shorter than what others do on the machine
+# far longer than an operation, far shorter than disturbances by other programs
 SLICE_NS = 100 * NS_PER_MS
-# after the window, as of a run alone
+# after the window, as in a run without time slices
 TAIL_NS = 20 * NS_PER_MS
 _LOOK_S = 0.01
 
 
 class RingPlace:
-    """A process's place in the ring. `kept_ns`: its callers were kept from their next operation so
-    long within turns; `waited_ns`, `waited_cpu_ns`: between them."""
+    """A process's place in the ring.
+
+    `kept_ns`: how long its callers were kept from their next operations within time slices.
+    `waited_ns`, `waited_cpu_ns`: how long the process waited between its time slices.
+    """
 
     def __init__(self, ring: Ring, callers: int) -> None:
         self._ring = ring
@@ -51,13 +58,13 @@ class RingPlace:
         self._shifts: list[tuple[int, int]] = [(0, 0)]
         self.kept_ns = self.waited_ns = self.waited_cpu_ns = 0
 
-    # `_parked_at_ns` is no time but a sum of times: every caller adds when it parked. `_end` needs
-    # how long all of them waited for the last one, which is callers × now − that sum. So nobody
-    # keeps a list of times in the path of every operation. `_begin` sets the sum to 0, and without
-    # that each turn would count the ones before.
+    # `_parked_at_ns` is the sum of the times at which the callers parked. `_end` needs how long all
+    # of them waited for the last one, which is callers × now − that sum. A sum costs less in each
+    # operation than a list of times. `_begin` sets it to 0, otherwise each time slice would count
+    # the earlier ones again.
     def take(self) -> int:
-        """When this caller's next operation is to start: now, or once it is our turn again
-        (monotonic, ns)."""
+        """When this caller's next operation starts (monotonic, ns): now, or at the beginning of the
+        next time slice."""
         if self._over:
             self._parked_at_ns += monotonic_ns()
             self._parked += 1
@@ -70,18 +77,18 @@ class RingPlace:
 
     @property
     def holding(self) -> bool:
-        """Whether it is this process's turn."""
+        """Whether this process has the time slice."""
         return self._holding
 
     def own_ns(self) -> int:
-        """The time that has not passed while waiting: monotonic, ns."""
+        """Monotonic time without the time spent waiting (ns)."""
         return (
             monotonic_ns() if self._holding or not self._since_ns else self._since_ns
         ) - self.waited_ns
 
     def run(self, origin_ns: int, length_ns: int, written: Callable[[], int]) -> None:
-        """Take turns until `length_ns` of own time have passed since `origin_ns`; the last turn
-        stays open. `written`: how many records there are."""
+        """Use time slices until `length_ns` of own time have passed since `origin_ns`. The last
+        one stays open. `written`: how many records there are."""
         self._wait_from(origin_ns)
         self._file("ready", self._ring.place).touch()
         while self._ring.place == 0 and not all(
@@ -101,12 +108,12 @@ class RingPlace:
                 return
             self._end()
 
-    # Members are separate processes that come and go at any moment. A file that exists is a message
-    # that nobody can miss, as whoever looks later still finds it. `ready-N` and `gone-N` are such
-    # files, and `turn-N` is a pipe. The pipe is opened for reading and writing by its owner. So it
-    # never reports its end while nobody else has it open, and the byte of a turn waits in it.
+    # Members are separate processes that come and go at any moment. A file is a message that no
+    # member can miss, because the file is still there later. `ready-N` and `gone-N` are such files,
+    # and `turn-N` is a pipe. The owner opens the pipe for reading and writing. So the pipe never
+    # reports its end while nobody else has it open, and the byte of a time slice waits in it.
     def _file(self, word: str, place: int) -> Path:
-        """What tells a member that it is its turn, or is there once a member is so."""
+        """The pipe or the message (`word`) of the member at `place`."""
         return self._ring.folder / f"{word}-{place}"
 
     def _wait_from(self, now_ns: int) -> None:
@@ -136,7 +143,7 @@ class RingPlace:
             self._pass_on(to=self._ring.place + 1)
 
     def _pass_on(self, to: int) -> None:
-        """Give the turn to the first from there on who is there."""
+        """Give the time slice to the first living member from place `to` on."""
         places = self._ring.places
         for place in (number % places for number in range(to, to + places)):
             # Nobody reads the pipe of a process that has died: then it cannot be opened.
@@ -148,14 +155,14 @@ class RingPlace:
                     return
 
     def free(self) -> None:
-        """Let every caller go on, for good: the run is to end."""
+        """Let every caller go on for good, because the run ends."""
         self._ended = True
         self._over = False
         self._open.set()
         self._all_parked.set()
 
     def leave(self) -> None:
-        """Leave the ring; the turn goes on to whoever is left."""
+        """Leave the ring and pass the time slice on."""
         self.free()
         self._file("gone", self._ring.place).touch()
         if self._holding:
