@@ -54,7 +54,7 @@ _ALL = "parallel,sequential,random"
     default=_ALL,
     help="the order in which a contender asks the instances  [all three]",
 )
-@click.option("--quick", is_flag=True, help="a shorter measurement of some seconds")
+@click.option("--quick", is_flag=True, help="a shorter measurement of about a minute")
 @experiment_options("split-votes")
 def split_votes(
     outputs: Outputs,
