@@ -94,6 +94,10 @@ def refused(done: Ended, code: int) -> str:
             "'--contenders': 'many' is not a valid whole number",
         ),
         (["split-votes", "--spread", "2s"], "'--spread': 2s is too long"),
+        (
+            ["split-votes", "--retry-policy", "exponential:5ms"],
+            "'--retry-policy': 'exponential:5ms' is not a retry policy",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_exit_2(

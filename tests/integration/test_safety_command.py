@@ -92,6 +92,7 @@ CLAIMS = {
     "release-to-all": {"schedules": 250, "broken_rules": 0},
     "extension": {"schedules": 250, "broken_rules": 0},
     "partition-ttl": {},
+    "owner-tokens": {"urandom_collisions": 0, "uuid1_collisions": 0},
     "everysec-loses": {},
 }
 

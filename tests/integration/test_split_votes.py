@@ -11,10 +11,11 @@ import pytest
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.split_votes import experiment as split_votes
+from bench.experiments.split_votes import plan as split_plan
 from bench.experiments.split_votes.contenders import Contenders
 from bench.experiments.split_votes.experiment import Driver
 from bench.experiments.split_votes.judge import calibration_row, double_grants, rounds_of
-from bench.experiments.split_votes.plan import ORDERS, Contest
+from bench.experiments.split_votes.plan import ORDERS, Contest, RetrySettings
 from bench.experiments.split_votes.result import SplitVotesResult
 from bench.topology.fleet import Fleet, start_fleet
 from lockcore import Outcome
@@ -32,8 +33,10 @@ def fleet() -> Iterator[Fleet]:
 
 
 @pytest.fixture(scope="module")
-def contenders(fleet: Fleet) -> Iterator[Contenders]:
-    with Contenders(fleet.urls, 5, PREFIX, seed=1) as started:
+def contenders(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contenders]:
+    with Contenders(
+        fleet.urls, 5, tmp_path_factory.mktemp("contenders"), PREFIX, seed=1
+    ) as started:
         yield started
 
 
@@ -105,9 +108,22 @@ def test_starts_are_spread_as_asked(contenders: Contenders) -> None:
     assert 10 < skews_ms[10] < 60
 
 
-def test_a_contender_that_is_killed_ends_the_trial_in_one_sentence(fleet: Fleet) -> None:
+def test_who_retries_goes_on_until_somebody_wins(contenders: Contenders) -> None:
+    contest = Contest(5, "random", retry=RetrySettings("full-jitter", 20.0))
+    trials = [contenders.run(contest) for _ in range(30)]
+    assert all(sum(attempt.is_won for attempt in attempts) == 1 for attempts in trials)
+    assert max(map(len, trials)) > 5, "somebody tried again"
+    assert {attempt.outcome for attempts in trials for attempt in attempts} == {
+        Outcome.ACQUIRED,
+        Outcome.CONTENDED,
+    }
+
+
+def test_a_contender_that_is_killed_ends_the_trial_in_one_sentence(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     before = set(psutil.Process().children())
-    with Contenders(fleet.urls, 2, PREFIX, seed=1) as contenders:
+    with Contenders(fleet.urls, 2, tmp_path, PREFIX, seed=1) as contenders:
         members = set(psutil.Process().children()) - before
         assert len(members) == 2
         next(iter(members)).kill()
@@ -118,11 +134,11 @@ def test_a_contender_that_is_killed_ends_the_trial_in_one_sentence(fleet: Fleet)
     assert not any(member.is_running() for member in members)
 
 
-def test_a_crew_without_servers_says_why() -> None:
+def test_a_crew_without_servers_says_why(tmp_path: Path) -> None:
     with pytest.raises(
         EnvironmentNotReadyError, match=r"contender 0 ended early \(it said: .*refused"
     ):
-        Contenders(["redis://127.0.0.1:1"], 1, PREFIX, seed=1)
+        Contenders(["redis://127.0.0.1:1"], 1, tmp_path, PREFIX, seed=1)
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -131,6 +147,7 @@ def test_a_crew_without_servers_says_why() -> None:
 def test_a_small_run_is_as_expected_stored_and_shown(
     lockbench: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(split_plan, "RETRY_CONTENDERS", 6)
     monkeypatch.setattr(split_votes, "CALIBRATION_ROUNDS", 1000)
     small = (
         "--contenders",
@@ -141,6 +158,8 @@ def test_a_small_run_is_as_expected_stored_and_shown(
         "0",
         "--repeats",
         "5",
+        "--retry-policy",
+        "full-jitter:5ms",
     )
     files = ("--out", "here", "--markdown", "shown.md", "--json")
     done = lockbench("split-votes", *small, *files, "--quick")
@@ -150,6 +169,7 @@ def test_a_small_run_is_as_expected_stored_and_shown(
     assert (result["verdict"]["status"], result["verdict"]["reasons"]) == ("pass", [])
     assert [row["rounds"] for row in result["calibration"]] == [1000]
     assert [(row["contenders"], row["order"]) for row in result["contention"]] == [(4, "random")]
+    assert [(row["contenders"], row["granted"]) for row in result["retries"]] == [(6, 5)]
     assert "server" in result["fleet"]
     assert result["seed"] == 1
     assert "### calibration: " in (tmp_path / "shown.md").read_text(encoding="utf-8")
@@ -160,7 +180,7 @@ def test_a_small_run_is_as_expected_stored_and_shown(
 
 @pytest.mark.slow
 def test_ctrl_c_in_the_middle_keeps_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
-    few = ("--contenders", "4", "--order", "parallel", "--spread", "0")
+    few = ("--contenders", "4", "--order", "parallel", "--spread", "0", "--retry-policy", "none")
     out = cut_short(
         started(tmp_path, "split-votes", *few, "--repeats", "2000", "--out", "here"),
         "contention",

@@ -118,11 +118,7 @@ _GRANTED = 30
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
 # Each claim with its function, or with a sentence that says which command measures it.
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
-    (
-        "owner-tokens",
-        "tokens of many processes never collide",
-        "`lockbench judge` measures it: a forked child must not take its parent's lock",
-    ),
+    ("owner-tokens", "tokens of many processes never collide", leases.owner_tokens),
     (
         "votes",
         "granted on N/2+1 votes only, and never after the validity has ended",
@@ -138,11 +134,7 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
         "sending to all at once narrows the window in which nobody wins",
         _SPLITS,
     ),
-    (
-        "retry-delay",
-        "a random delay before the next attempt ends split votes",
-        "`lockbench run --resources 1` measures it, by --retry-policy",
-    ),
+    ("retry-delay", "a random delay before the next attempt ends split votes", _SPLITS),
     (
         "release-to-all",
         "released on all instances, believed granted or not",

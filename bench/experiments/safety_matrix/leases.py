@@ -1,10 +1,14 @@
-"""Claims that need real time: *a course of events on lockcore's Redlock → figures, confirmed or
-refuted*.
+"""Claims that need real time: *a course of events on lockcore's Redlock, tokens made → figures,
+confirmed or refuted*.
 
 Two leases at once are a violation whatever was claimed. Source: the Redlock text.
 """
 
+import os
+import time
+import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -13,7 +17,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.experiments.safety_matrix.result import Figures, Finding, MatrixWord
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, Preconditions, row_verdict, unmet
 from bench.scenario import Fault
-from bench.topology.child import Child
+from bench.topology.child import Child, orders, say
 from bench.topology.faults.injection import Need, prepared_fleet
 from bench.topology.faults.kinds import injection, needs_of, read_faults
 from bench.topology.servants import Shape
@@ -162,3 +166,65 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
             if asked_in_time(rate, ttl_ms, lived_ms):
                 break
     return overlap_ns / NS_PER_MS, lived_ms
+
+
+# -- owner tokens ----------------------------------------------------------------------------------
+
+# of each kind, by each process
+PROCESSES = 4
+TOKENS = 50_000
+GUESSABLE = (
+    "20 random bytes cannot be guessed; uuid1 tells its clock and its host, time and "
+    "client id are known to anybody: "
+    "harmless among friends, as a token is no password"
+)
+_PATIENCE_S = 60.0
+# By kind: how long one token took (ns), and all tokens.
+MadeTokens = dict[str, tuple[float, list[str]]]
+
+
+def owner_tokens(_setup: RowSetup) -> Finding:
+    """Collisions over all processes: none of random ones, some of those made of a time."""
+    with ExitStack() as stack:
+        name = "a process that makes owner tokens"
+        clients = [stack.enter_context(Child(name, __name__)) for _ in range(PROCESSES)]
+        for number, client in enumerate(clients):
+            client.tell(number)
+        answers = [client.hear(MadeTokens, _PATIENCE_S) for client in clients]
+    figures: dict[str, float] = {}
+    for kind in answers[0]:
+        tokens = [token for one in answers for token in one[kind][1]]
+        figures[f"{kind}_collisions"] = len(tokens) - len(set(tokens))
+        figures[f"{kind}_ns"] = round(sum(one[kind][0] for one in answers) / PROCESSES)
+    shown = bool(figures["microseconds_collisions"])
+    needs = {
+        "tokens of time and client id were made within a microsecond": shown
+        or figures["microseconds_ns"] < 1000
+    }
+    broken = figures["urandom_collisions"] + figures["uuid1_collisions"] > 0
+    return confirmed(shown, figures, needs, broken=broken, reason=GUESSABLE)
+
+
+def main() -> None:
+    """Make tokens as one client, each kind in a tight loop."""
+    for client in orders(int):
+        makers: dict[str, Callable[[], bytes]] = {
+            "urandom": lambda: os.urandom(20),
+            "uuid1": lambda: uuid.uuid1().bytes,
+            "microseconds": lambda client=client: (  # type: ignore[misc]
+                b"%d:%d" % (time.time_ns() // 1000, client)
+            ),
+        }
+        answer: MadeTokens = {}
+        for kind, make in makers.items():
+            began_ns = time.perf_counter_ns()
+            tokens = [make() for _ in range(TOKENS)]
+            answer[kind] = (
+                (time.perf_counter_ns() - began_ns) / TOKENS,
+                [token.hex() for token in tokens],
+            )
+        say(answer)
+
+
+if __name__ == "__main__":
+    main()

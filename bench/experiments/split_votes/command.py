@@ -1,4 +1,4 @@
-"""`lockbench split-votes`: *options → how often nobody wins*."""
+"""`lockbench split-votes`: *options → how often nobody wins, and how long that lasts*."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bench.frame.outputs import Outputs
 from bench.scenario.quantity import parse_duration
 
 if TYPE_CHECKING:
+    from bench.experiments.split_votes.plan import RetrySettings
     from bench.experiments.split_votes.result import SplitVotesResult
     from bench.run.experiment import Done
 
@@ -19,6 +20,7 @@ QUICK_ROUNDS = 60
 MOST_CONTENDERS = 64
 SPREADS_MS = (0.0, 0.5)
 QUICK_SPREADS_MS = (0.0,)
+RETRIES = "fixed:200ms,full-jitter:5ms"
 
 
 def _spread(text: str) -> float:
@@ -28,10 +30,26 @@ def _spread(text: str) -> float:
     return spread_ms
 
 
+def _retry(text: str) -> RetrySettings | None:
+    from bench.experiments.split_votes.plan import RetrySettings
+
+    policy, _, window = text.partition(":")
+    if policy == "fixed":
+        return RetrySettings("fixed", parse_duration(window))
+    if policy == "full-jitter":
+        return RetrySettings("full-jitter", parse_duration(window))
+    if text == "none":
+        return None
+    raise ValueError(f"{text!r} is not a retry policy (write fixed:200ms, full-jitter:5ms or none)")
+
+
 _KS = Several(click.IntRange(2, MOST_CONTENDERS))
 _ORDERS = Several(click.Choice(("parallel", "sequential", "random")))
-_TRIALS = f"trials per row  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+_TRIALS = (
+    f"trials per row; retries in parallel get four times as many  [{ROUNDS}; quick {QUICK_ROUNDS}]"
+)
 _APART = "the time over which the starts are spread  [0ms,0.5ms; quick 0ms]"
+_POLICIES = f"retry policies to measure side by side, or none  [{RETRIES}]"
 _ALL = "parallel,sequential,random"
 
 
@@ -54,6 +72,14 @@ _ALL = "parallel,sequential,random"
     default=_ALL,
     help="the order in which a contender asks the instances  [all three]",
 )
+@click.option(
+    "--retry-policy",
+    "retry",
+    metavar="POLICY,…",
+    type=Several(_retry),
+    default=RETRIES,
+    help=_POLICIES,
+)
 @click.option("--quick", is_flag=True, help="a shorter measurement of about a minute")
 @experiment_options("split-votes")
 def split_votes(
@@ -64,15 +90,16 @@ def split_votes(
     spread: tuple[float, ...] | None,
     rounds: int | None,
     order: tuple[str, ...],
+    retry: tuple[RetrySettings | None, ...],
     quick: bool,
     seed: int,
     server: str | None,
 ) -> Done[SplitVotesResult]:
-    """Measure how often nobody wins a lock (a split vote).
+    """Measure how often nobody wins a lock (a split vote), and how long that lasts under each retry
+    policy.
 
     Calibration shares votes out by chance and must be within 0.05 of the closed form. Contention
-    measures real processes beside it. How long callers then wait under a retry policy:
-    lockbench run with --resources 1 and --retry-policy.
+    measures real processes beside it. Retries measures how long it takes until somebody wins.
     """
     from bench.experiments.split_votes.experiment import run_split_votes
     from bench.experiments.split_votes.plan import ORDERS, SplitVotesPlan
@@ -87,6 +114,7 @@ def split_votes(
         contenders=tuple(sorted(contenders)),
         spreads_ms=tuple(sorted(spread or usual_spreads_ms)),
         orders=tuple(one for one in ORDERS if one in order),
+        retries=tuple(filter(None, retry)),
         rounds=rounds or usual_rounds,
         seed=seed,
     )

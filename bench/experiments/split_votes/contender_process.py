@@ -1,12 +1,17 @@
 """One contender of `lockbench split-votes`, alone in its process: *trials on stdin → its attempts
-on stdout*. One attempt is one round of SETs."""
+on stdout*.
+
+Rules: one attempt is one round of SETs; retries are made here, by lockcore's own policy, so that
+everybody stops when somebody has won.
+"""
 
 import time
 from random import Random
 
 import gevent
+import numpy as np
 
-from bench.experiments.split_votes.plan import TTL_MS, Attempt, Enrolment, Trial
+from bench.experiments.split_votes.plan import PATIENCE_MS, TTL_MS, Attempt, Enrolment, Trial
 from bench.recipes.protocol import Acquire, RecipeSettings
 from bench.recipes.redlock import RedlockRandomOrder, RedlockSequential
 from bench.topology.child import orders, say
@@ -17,7 +22,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 TIMEOUT_MS = 2000.0
 # A contender stops sleeping so long before its start, and spins.
 SPIN_NS = 150_000
-# The time between two looks at replies that are still to come.
+# The time between two looks at what others have done.
 LOOK_S = 0.0002
 ONE_ATTEMPT = RetryPolicy("none")
 
@@ -29,6 +34,7 @@ class Contender:
         """Connect in all three orders. Raises EnvironmentNotReadyError, InstanceError."""
         self._seat = enrolment.seat
         self._rng = Random(f"{enrolment.seed} {enrolment.seat} contender")
+        self._won = np.memmap(enrolment.won, np.int64, "r+", shape=(1,))
         self._redlock = Redlock.connect(  # noqa: S604 - this shell is a way of waiting
             enrolment.urls,
             shell="gevent",
@@ -53,23 +59,45 @@ class Contender:
             "random": RedlockRandomOrder.connect(enrolment.urls, settings).acquire,
         }
 
-    def attempt(self, trial: Trial) -> Attempt:
-        """Return the contender's one attempt in `trial`, once all its replies are in."""
+    def attempts(self, trial: Trial) -> list[Attempt]:
+        """Attempt after attempt, until somebody has won or the policy or the patience is at its
+        end."""
         contest = trial.contest
         acquire = self._acquire[contest.order]
+        policy = RetryPolicy(contest.retry.policy, contest.retry.window_ms)
+        deadline_ns = trial.start_ns + int(PATIENCE_MS * NS_PER_MS)
+        made: list[Attempt] = []
         _sleep_until(trial.start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))
-        started_ns = monotonic_ns()
-        result = acquire(f"trial-{trial.number}", TTL_MS, 0)
-        decided_ns = monotonic_ns()
-        self._settle()
-        until_ns = result.valid_until_ns if isinstance(result, Lease) else 0
-        return Attempt(self._seat, started_ns, decided_ns, result.outcome, until_ns)
+        while True:
+            started_ns = monotonic_ns()
+            result = acquire(f"trial-{trial.number}", TTL_MS, 0)
+            decided_ns = monotonic_ns()
+            until_ns = 0
+            if isinstance(result, Lease):
+                self._won[0] = trial.number
+                until_ns = result.valid_until_ns
+            made.append(Attempt(self._seat, started_ns, decided_ns, result.outcome, until_ns))
+            self._settle()
+            next_ns = policy.next_start_ns(
+                result.outcome, len(made), decided_ns, deadline_ns, self._rng.random()
+            )
+            if next_ns is None or not self._rest(next_ns, trial.number):
+                return made
 
     def _settle(self) -> None:
         """Wait for the replies that a decided attempt did not wait for, and for those to its
         clean-up."""
         while any(status.pending for status in self._redlock.instances):
             gevent.sleep(LOOK_S)
+
+    def _rest(self, until_ns: int, trial: int) -> bool:
+        """Wait for the next attempt; False when there is no need for it."""
+        while self._won[0] < trial:
+            left_ns = until_ns - monotonic_ns()
+            if left_ns <= 0:
+                return True
+            gevent.sleep(min(LOOK_S, left_ns / NS_PER_S))
+        return False
 
 
 # All contenders must start within microseconds of each other, and a sleep ends later than it was
@@ -83,14 +111,14 @@ def _sleep_until(due_ns: int) -> None:
 
 
 def main() -> None:
-    """Connect, say so, then answer every trial with the attempt made."""
+    """Connect, say so, then answer every trial with the attempts made."""
     enrolment = next(orders(Enrolment), None)
     if enrolment is None:
         return
     contender = Contender(enrolment)
     say("connected")
     for trial in orders(Trial):
-        say(contender.attempt(trial))
+        say(contender.attempts(trial))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""How often nobody wins: *N, K, spreads, orders → a judged, written result*.
+"""How often nobody wins, and how long that lasts: *N, K, spreads, orders, retry policies → a
+judged, written result*.
 
 Rules: own servers on loopback, in memory; the trials of all rows come in one random order, so that
 what else the machine does hits all alike.
 """
 
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from random import Random
 
 from redis import Redis
@@ -18,6 +21,7 @@ from bench.experiments.split_votes.judge import (
     calibration_row,
     contention_row,
     judge_split_votes,
+    retry_row,
 )
 from bench.experiments.split_votes.plan import TTL_MS, Attempt, Contest, SplitVotesPlan
 from bench.experiments.split_votes.result import CalibrationRow, Endings, SplitVotesResult
@@ -47,6 +51,7 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
         contention = tuple(
             contention_row(plan.instances, *row) for row in measured.contests.items() if row[1]
         )
+        retries = tuple(retry_row(*row) for row in measured.retried.items() if row[1])
         unreachable = sum(row.endings.unreachable for row in contention)
         warning = f"in {unreachable:,} rounds fewer than a quorum answered: they are no split votes"
         result = SplitVotesResult(
@@ -55,10 +60,11 @@ def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[
             conditions=plan,
             calibration=tuple(measured.calibration),
             contention=contention,
+            retries=retries,
             losses=losses,
             warnings=(warning,) if unreachable else (),
             verdict=judge_split_votes(
-                measured.calibration, contention, losses, interrupted=experiment.cut
+                measured.calibration, contention, retries, losses, interrupted=experiment.cut
             ),
         )
         return experiment.store(result)
@@ -72,20 +78,23 @@ class _Measurement:
         self._rng = Random(f"{order.plan.seed} split votes")
         self.calibration: list[CalibrationRow] = []
         self.contests: Rows = {contest: [] for contest in order.plan.contests}
+        self.retried: Rows = {contest: [] for contest in order.plan.retried}
 
     def measure(self, fleet: Fleet, experiment: Experiment) -> None:
         """Measure everything.
 
         Raises KeyboardInterrupt if it was cut before anything was measured.
         """
-        seats = max(contest.contenders for contest in self.contests)
+        seats = max(contest.contenders for contest in [*self.contests, *self.retried])
         self._show(f"starting {seats} contenders")
+        folder = Path(tempfile.mkdtemp(prefix="contenders-", dir=fleet.folder))
         with (
-            Contenders(fleet.urls, seats, self._prefix, self._plan.seed) as contenders,
+            Contenders(fleet.urls, seats, folder, self._prefix, self._plan.seed) as contenders,
             experiment.cuttable(),
         ):
             self._calibrate(fleet.urls)
-            self._contend(contenders)
+            self._contend(contenders, "contention", self.contests)
+            self._contend(contenders, "retries", self.retried)
         experiment.require(self.calibration)
 
     def _calibrate(self, urls: Sequence[str]) -> None:
@@ -96,13 +105,13 @@ class _Measurement:
                 endings = driver.rounds(contenders, rounds, self._rng)
                 self.calibration.append(calibration_row(self._plan.instances, contenders, endings))
 
-    def _contend(self, contenders: Contenders) -> None:
-        trials = [contest for contest in self.contests for _ in range(contest.trials)]
+    def _contend(self, contenders: Contenders, section: str, rows: Rows) -> None:
+        trials = [contest for contest in rows for _ in range(contest.trials)]
         self._rng.shuffle(trials)
         for number, contest in enumerate(trials, 1):
             what = f"K={contest.contenders} {contest.order}"
-            self._show(f"contention: trial {number:,} of {len(trials):,}, {what}")
-            self.contests[contest].append(contenders.run(contest))
+            self._show(f"{section}: trial {number:,} of {len(trials):,}, {what}")
+            rows[contest].append(contenders.run(contest))
 
 
 class Driver(ExitStack):

@@ -9,6 +9,7 @@ whole is the rounds of two or more attempts.
 from collections import Counter
 from collections.abc import Sequence
 from math import comb, inf
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from bench.experiments.split_votes.result import (
     CalibrationRow,
     ContentionRow,
     Endings,
+    RetryRow,
     SplitVotesResult,
 )
 from bench.measure.histogram import Histogram
@@ -109,17 +111,10 @@ def calibration_row(instances: int, contenders: int, endings: Endings) -> Calibr
 
 
 def contention_row(instances: int, contest: Contest, trials: Sequence[Attempts]) -> ContentionRow:
-    """Return the row of a contest: how often nobody wins."""
+    """The row of a contest without retries: how often nobody wins."""
     rounds = [round_ for attempts in trials for round_ in rounds_of(attempts) if len(round_) > 1]
     row = ContentionRow(
-        contenders=contest.contenders,
-        order=contest.order,
-        spread_s=contest.spread_ms / 1000,
-        trials=len(trials),
-        double_grants=sum(map(double_grants, trials)),
-        attempt_s=_latency(
-            [one.decided_ns - one.started_ns for attempts in trials for one in attempts]
-        ),
+        **_common(contest, trials),
         contention_rounds=0,
         endings=Endings(**Counter(map(ending_of, rounds))),
         nobody_won_rate=wilson(0, 0),
@@ -140,6 +135,48 @@ def _counted(row: ContentionRow, instances: int) -> ContentionRow:
     )
 
 
+def retry_row(contest: Contest, trials: Sequence[Attempts]) -> RetryRow:
+    """The row of a contest with retries: how long until somebody wins."""
+    grants_ns = []
+    dead_ns = []
+    attempts_made = 0
+    for attempts in trials:
+        won = min(
+            (one for one in attempts if one.is_won), key=lambda one: one.decided_ns, default=None
+        )
+        if won is None:
+            continue
+        before = [one for one in attempts if one.started_ns < won.decided_ns]
+        attempts_made += len(before)
+        grants_ns.append(won.decided_ns - min(one.started_ns for one in before))
+        if sum(one.contender == won.contender for one in before) > 1:
+            dead_ns.append(grants_ns[-1])
+    granted = len(grants_ns)
+    return RetryRow(
+        **_common(contest, trials),
+        retry=contest.retry,
+        granted=granted,
+        first_attempts_lost=len(trials) - granted + len(dead_ns),
+        attempts_per_grant=attempts_made / granted if granted else None,
+        first_grant_s=_latency(grants_ns),
+        dead_time_s=_latency(dead_ns),
+    )
+
+
+def _common(contest: Contest, trials: Sequence[Attempts]) -> dict[str, Any]:
+    """The fields of a ContestRow."""
+    return {
+        "contenders": contest.contenders,
+        "order": contest.order,
+        "spread_s": contest.spread_ms / 1000,
+        "trials": len(trials),
+        "double_grants": sum(map(double_grants, trials)),
+        "attempt_s": _latency(
+            [one.decided_ns - one.started_ns for attempts in trials for one in attempts]
+        ),
+    }
+
+
 def _latency(values_ns: Sequence[int]) -> Latency:
     return Latency.of(Histogram.of(np.array(values_ns, np.int64)))
 
@@ -152,7 +189,7 @@ def earned(result: SplitVotesResult) -> SplitVotesResult:
     )
     contention = tuple(_counted(row, instances) for row in result.contention)
     verdict = judge_split_votes(
-        calibration, contention, result.losses, interrupted=result.interrupted
+        calibration, contention, result.retries, result.losses, interrupted=result.interrupted
     )
     return replace(result, calibration=calibration, contention=contention, verdict=verdict)
 
@@ -160,13 +197,14 @@ def earned(result: SplitVotesResult) -> SplitVotesResult:
 def judge_split_votes(
     calibration: Sequence[CalibrationRow],
     contention: Sequence[ContentionRow],
+    retries: Sequence[RetryRow],
     losses: Sequence[str] = (),
     *,
     interrupted: bool,
 ) -> Verdict:
-    """Return the verdict: violated by two leases at once; not known where nobody contended or
-    servers ended (`losses`)."""
-    faults = sum(row.double_grants for row in contention)
+    """Return the verdict: violated by two leases at once; not known where nobody contended, nobody
+    was granted, or servers ended (`losses`)."""
+    faults = sum(row.double_grants for row in (*contention, *retries))
     violated = (
         [f"{faults} leases were granted while another on the same resource was valid"]
         if faults
@@ -182,6 +220,11 @@ def judge_split_votes(
             unknown.append(f"{name}: released together, and no attempts overlapped")
         if row.endings.unreachable * 2 > row.contention_rounds > 0:
             unknown.append(f"{name}: in most rounds fewer than a quorum answered")
+    unknown += [
+        f"retries, K={row.contenders}, {row.order}, {row.retry.policy}: nobody was granted a lease"
+        for row in retries
+        if not row.granted
+    ]
     evidence = [
         Evidence("rounds calibrated", sum(row.rounds for row in calibration), LEAST_ROUNDS),
         Evidence.none_in("contention rounds", sum(row.contention_rounds for row in contention)),

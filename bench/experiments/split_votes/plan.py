@@ -6,15 +6,26 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from bench.measure.section import Count, Section, says
+from bench.measure.section import Amount, Count, Section, says
 from lockcore.bench import Outcome
 
-# How an attempt asks the instances.
-Order = Literal["parallel", "sequential", "random"]
-ORDERS: tuple[Order, ...] = ("parallel", "sequential", "random")
+ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
 # At least one row has so many processes, because one event loop alone never splits votes.
 LEAST_PROCESSES = 4
+RETRY_CONTENDERS = 20
+# So many times as many retry trials are made in parallel. A p99 needs a thousand, and each trial is
+# over in a moment.
+PARALLEL_TIMES = 4
+# If nobody has won by then, everybody gives up.
+PATIENCE_MS = 5000.0
+
+
+class RetrySettings(Section, frozen=True):
+    """A retry policy of lockcore."""
+
+    policy: Annotated[Literal["full-jitter", "fixed", "none"], says("how the wait is drawn")]
+    window_ms: Annotated[Amount, says("from which the wait is drawn")]
 
 
 class Contest(Struct, frozen=True):
@@ -24,9 +35,10 @@ class Contest(Struct, frozen=True):
     """
 
     contenders: int
-    order: Order
+    order: str
     spread_ms: float = 0.0
     trials: int = 0
+    retry: RetrySettings = RetrySettings("none", 0.0)
 
 
 class SplitVotesPlan(Section, frozen=True, kw_only=True):
@@ -35,8 +47,12 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     instances: Annotated[Count, says("N")]
     contenders: Annotated[tuple[int, ...], says("the Ks of calibration and contention")]
     spreads_ms: Annotated[tuple[float, ...], says("starts are spread over so much")]
-    orders: Annotated[tuple[Order, ...], says("in which attempts ask the instances")]
-    rounds: Annotated[Count, says("trials per row; calibration: at least 2,000")]
+    orders: Annotated[tuple[str, ...], says("in which attempts ask the instances")]
+    retries: Annotated[tuple[RetrySettings, ...], says("policies side by side")]
+    rounds: Annotated[
+        Count,
+        says("trials per row; calibration: at least 2,000; parallel retries: four times as many"),
+    ]
     seed: Annotated[int, says("seed of every random choice")]
 
     @property
@@ -50,15 +66,34 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
             for order in self.orders
         ]
 
+    @property
+    def retried(self) -> list[Contest]:
+        """The rows of the section retries: all at once, and in random order, where nobody wins most
+        often."""
+        orders = [order for order in self.orders if order != "sequential"] or self.orders
+        count = max(RETRY_CONTENDERS, *self.contenders)
+        return [
+            Contest(
+                count,
+                order,
+                0.0,
+                self.rounds * (PARALLEL_TIMES if order == "parallel" else 1),
+                retry,
+            )
+            for order in orders
+            for retry in self.retries
+        ]
+
 
 class Enrolment(Struct, frozen=True):
     """What a contender is told once.
 
-    `seat`: its number, from 0.
+    `seat`: its number, from 0; `won`: the file of the shared word (see contenders.py).
     """
 
     urls: Sequence[str]
     key_prefix: str
+    won: str
     seat: int
     seed: int
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from bench.experiments.split_votes.plan import Order, SplitVotesPlan
+from bench.experiments.split_votes.plan import RetrySettings, SplitVotesPlan
 from bench.measure.latency import Latency
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
@@ -44,20 +44,26 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
         return "NOT AS EXPECTED" if self.misses else "as expected"
 
 
-class ContentionRow(Section, frozen=True, kw_only=True):
-    """Contenders in processes of their own that were released together, one attempt each, again and
-    again."""
+class ContestRow(Section, frozen=True, kw_only=True):
+    """Contenders in processes of their own that were released together, again and again."""
 
     contenders: Annotated[Count, says("K, each a process", label="K", shown="table data")]
     order: Annotated[
-        Order,
+        Literal["parallel", "sequential", "random"],
         says("in which an attempt asks the instances", shown="table data"),
     ]
+    spread_s: Annotated[Amount, says("each starts U(0, spread) after the trial's start")]
+    trials: Annotated[Count, says("made")]
+    double_grants: Annotated[Count, says("leases granted while another was valid: must be 0")]
+    attempt_s: Annotated[Latency, says("of one attempt, in seconds")]
+
+
+class ContentionRow(ContestRow, frozen=True, kw_only=True):
+    """One attempt each: how often nobody wins."""
+
     spread_s: Annotated[
         Amount, says("each starts U(0, spread) after the trial's start", shown="table")
     ]
-    trials: Annotated[Count, says("made")]
-    double_grants: Annotated[Count, says("leases granted while another was valid: must be 0")]
     attempt_s: Annotated[Latency, says("of one attempt, in seconds", shown="table:p50")]
     contention_rounds: Annotated[
         Count,
@@ -82,6 +88,40 @@ class ContentionRow(Section, frozen=True, kw_only=True):
     ]
 
 
+class RetryRow(ContestRow, frozen=True, kw_only=True):
+    """Attempt after attempt, until somebody wins."""
+
+    retry: Annotated[
+        RetrySettings, says("when the next attempt starts", shown="table:policy,window_ms")
+    ]
+    granted: Annotated[Count, says("trials that somebody won")]
+    first_attempts_lost: Annotated[Count, says("trials in which nobody's first attempt won")]
+    attempts_per_grant: Annotated[
+        Amount | None, says("of all contenders until the grant", shown="table")
+    ]
+    first_grant_s: Annotated[
+        Latency,
+        says(
+            "from the first start to the first grant, in seconds",
+            label="first",
+            shown="table:p50,p99,max",
+        ),
+    ]
+    dead_time_s: Annotated[
+        Latency,
+        says(
+            "the same of trials in which nobody's first attempt won",
+            label="dead",
+            shown="table:p50",
+        ),
+    ]
+
+    @property
+    def all_lost(self) -> Annotated[str, says("first attempts lost, of the trials", shown="table")]:
+        """How often nobody's first attempt won."""
+        return f"{self.first_attempts_lost}/{self.trials}"
+
+
 class SplitVotesResult(Document, frozen=True, kw_only=True):
     """The result of lockbench split-votes."""
 
@@ -92,4 +132,5 @@ class SplitVotesResult(Document, frozen=True, kw_only=True):
         tuple[CalibrationRow, ...], says("votes by pure chance beside the closed form")
     ]
     contention: Annotated[tuple[ContentionRow, ...], says("one attempt each")]
+    retries: Annotated[tuple[RetryRow, ...], says("until somebody wins")]
     losses: Annotated[tuple[str, ...], says("servers that ended meanwhile, in words")] = ()

@@ -8,9 +8,10 @@ from itertools import groupby
 from bench.experiments.split_votes.result import (
     CalibrationRow,
     ContentionRow,
+    RetryRow,
     SplitVotesResult,
 )
-from bench.report.figures import count, counted, interval, percent
+from bench.report.figures import count, counted, interval, latency, percent
 from bench.report.html.plot import Figure, Line, data_of, plot
 from bench.report.html.scale import exact
 from bench.report.junit import Case, Suite, suite_of
@@ -31,10 +32,9 @@ _TERMS = {
     "rounds": "contention rounds: overlapping attempts on a resource without a valid holder",
     "closed form": "1 − K·P(Bin(N,1/K) ≥ q): all SETs in one uniformly random order",
 }
-_ORDER_WORDS = {
-    "parallel": "all at once",
-    "sequential": "one after the other",
-    "random": "in random order",
+_RETRY_TERMS = {
+    "all lost": "trials in which nobody's first attempt won",
+    "dead": "of those, the time from the first start to the first grant",
 }
 
 
@@ -124,19 +124,25 @@ def _parts(result: SplitVotesResult) -> Iterator[Part]:
         trials = max(row.trials for row in result.contention)
         about = f"K processes released together, one attempt each, {count(trials)} trials per row"
         yield replace(table_of(ContentionRow, "contention", about, result.contention), terms=_TERMS)
+    if result.retries:
+        about = "the same, again and again until somebody wins"
+        yield replace(table_of(RetryRow, "retries", about, result.retries), terms=_RETRY_TERMS)
 
 
 def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
-    rated = [(row.nobody_won_rate.rate, row) for row in _fullest(result)]
-    known = [(rate, row) for rate, row in rated if rate is not None]
-    if len(known) > 1:
-        rate, best = min(known, key=lambda pair: pair[0])
-        yield to_do(
-            f"ask the instances {_ORDER_WORDS[best.order]}: of the orders tried with "
-            f"{best.contenders} callers nobody won least often ({percent(rate, 0)})",
-            "order",
+    timed = [(row.first_grant_s.p50, row) for row in result.retries if row.first_grant_s.p50]
+    if timed:
+        most = max(row.contenders for _, row in timed)
+        least_s, best = min(
+            ((took_s, row) for took_s, row in timed if row.contenders == most),
+            key=lambda pair: pair[0],
         )
-    yield not_measured("how long callers wait under a retry policy: lockbench run shows that")
+        yield to_do(
+            f"retry by {best.retry.policy} over {best.retry.window_ms:g} ms, asking {best.order}: "
+            f"of the policies tried with {most} callers it gave the first grant soonest "
+            f"({latency(least_s)}, median)",
+            "retry",
+        )
     yield not_measured("networks slower than loopback, which spread the votes of each attempt")
     sizes = counted(result.conditions.instances, "instance")
     yield not_measured(f"fleets of another size than {sizes}")

@@ -2,6 +2,7 @@
 what was not expected is named."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from math import sqrt
 from statistics import NormalDist
@@ -16,10 +17,11 @@ from bench.experiments.split_votes.judge import (
     double_grants,
     ending_of,
     judge_split_votes,
+    retry_row,
     rounds_of,
 )
-from bench.experiments.split_votes.plan import Attempt, Contest
-from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, Endings
+from bench.experiments.split_votes.plan import Attempt, Contest, RetrySettings
+from bench.experiments.split_votes.result import CalibrationRow, ContentionRow, Endings, RetryRow
 from bench.measure.statistics import wilson
 from lockcore import Outcome
 from lockcore.facts.quorum import quorum_of
@@ -145,6 +147,35 @@ def test_a_contention_rows_whole_is_the_rounds_that_overlap() -> None:
     assert row.attempt_s.count == 8
 
 
+def test_a_retry_row_tells_how_long_nobody_had_it() -> None:
+    contest = Contest(3, "parallel", 0.0, 2, RetrySettings("fixed", 200.0))
+    again = [*SPLIT, won(1, 30 * MS, 40 * MS)]
+    row = retry_row(contest, [again, WON])
+    assert (row.granted, row.first_attempts_lost) == (2, 1)
+    assert row.attempts_per_grant == 3.5
+    assert (row.first_grant_s.max, row.dead_time_s.max, row.dead_time_s.count) == (0.04, 0.04, 1)
+    assert (row.retry.policy, row.retry.window_ms) == ("fixed", 200.0)
+
+
+def test_attempts_after_the_first_grant_do_not_count_for_it() -> None:
+    attempts = [
+        lost(0, 100, 110),
+        lost(1, 101, 111),
+        lost(0, 120, 130),
+        won(1, 125, 140),
+        lost(2, 141, 150),
+    ]
+    row = retry_row(Contest(3, "parallel"), [attempts])
+    assert (row.attempts_per_grant, row.first_attempts_lost) == (4, 1)
+    assert row.first_grant_s.max == pytest.approx(40e-9, rel=0.01)
+
+
+def test_a_trial_that_nobody_ever_won_is_lost_and_has_no_time() -> None:
+    row = retry_row(Contest(3, "parallel", retry=RetrySettings("full-jitter", 5.0)), [SPLIT])
+    assert (row.granted, row.first_attempts_lost, row.attempts_per_grant) == (0, 1, None)
+    assert row.first_grant_s.count == 0
+
+
 # -- the verdict -----------------------------------------------------------------------------------
 
 
@@ -153,10 +184,13 @@ def contention(**changes: object) -> ContentionRow:
 
 
 def judged(
-    *contended: ContentionRow, split: int = 222, interrupted: bool = False
+    *contended: ContentionRow,
+    retries: Sequence[RetryRow] = (),
+    split: int = 222,
+    interrupted: bool = False,
 ) -> tuple[str | None, int | None, tuple[str, ...]]:
     calibration = [calibrated(split, 1000 - split)]
-    verdict = judge_split_votes(calibration, contended, interrupted=interrupted)
+    verdict = judge_split_votes(calibration, contended, retries, interrupted=interrupted)
     return verdict.word, verdict.exit_code, verdict.reasons
 
 
@@ -177,21 +211,23 @@ def test_where_nobody_contended_nothing_is_known() -> None:
     assert judged(spread, contention())[0] == "AS EXPECTED"
 
 
-def test_where_a_quorum_did_not_answer_nothing_is_known() -> None:
+def test_where_a_quorum_did_not_answer_or_nobody_was_granted_nothing_is_known() -> None:
     assert (
         judged(contention(endings=Endings(won=1, unreachable=1), contention_rounds=1))[0]
         == "NOT KNOWN"
     )
+    nobody = retry_row(Contest(3, "random", retry=RetrySettings("full-jitter", 5.0)), [])
+    assert judged(contention(), retries=[nobody])[0] == "NOT KNOWN"
 
 
 def test_where_a_server_ended_nothing_is_known_and_it_is_named() -> None:
     verdict = judge_split_votes(
-        [calibrated(222, 778)], [contention()], ["instance #1 ended"], interrupted=False
+        [calibrated(222, 778)], [contention()], [], ["instance #1 ended"], interrupted=False
     )
     reasons = ("instance #1 ended",)
     assert (verdict.word, verdict.exit_code, verdict.reasons) == ("NOT KNOWN", 4, reasons)
 
 
 def test_a_measurement_that_is_empty_or_was_cut_short_is_never_as_expected() -> None:
-    assert judge_split_votes([], [], interrupted=False).word == "NOT KNOWN"
+    assert judge_split_votes([], [], [], interrupted=False).word == "NOT KNOWN"
     assert judged(contention(), interrupted=True)[:2] == ("INTERRUPTED", 130)

@@ -37,7 +37,7 @@ def test_the_screen_is_the_agreed_one(result: dict[str, Any], width: int) -> Non
 
 
 def test_one_that_was_interrupted_after_its_calibration_is_shown(result: dict[str, Any]) -> None:
-    result |= {"interrupted": True, "contention": []}
+    result |= {"interrupted": True, "contention": [], "retries": []}
     assert text_of(result, 80).startswith("AS EXPECTED   calibration only, then interrupted")
 
 
@@ -56,8 +56,8 @@ def test_what_was_not_expected_comes_first_and_says_why(result: dict[str, Any]) 
 def test_markdown_has_the_same_rows(result: dict[str, Any]) -> None:
     text = sheet_markdown(sheet_of_its_kind(typed(result, SplitVotesResult), PLACE))
     tables = [line for line in text.splitlines() if line.startswith("|")]
-    rows = len(result["calibration"]) + len(result["contention"])
-    assert len(tables) == rows + 2 * 2
-    for name in ("calibration", "contention"):
+    rows = len(result["calibration"]) + len(result["contention"]) + len(result["retries"])
+    assert len(tables) == rows + 2 * 3
+    for name in ("calibration", "contention", "retries"):
         assert f"### {name}: " in text
-    assert {line.count("|") for line in tables} == {6, 8}
+    assert {line.count("|") for line in tables} == {6, 8, 11}
