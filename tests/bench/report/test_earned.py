@@ -162,7 +162,7 @@ def read(made: Json) -> Any:
             [("calibration.0.endings.nobody", 1000)],
             "its sections come to NOT AS EXPECTED",
         ),
-        ("audit", [("cells.4.seen", 0)], "cells.4.verdict is does not"),
+        ("audit", [("cells.4.wrong", 0)], "cells.4.verdict is does not"),
         ("judge", [("rows.0.tested", 4)], "its sections come to NOT KNOWN"),
         ("judge", [("rows.2.wrong", 1)], "its sections come to VIOLATED"),
         ("capacity", [("verdict.word", "FOUND"), ("verdict.status", "pass")], "it says FOUND"),

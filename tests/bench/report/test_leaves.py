@@ -27,6 +27,7 @@ PER_PLACE = 2
 BELIEVED = frozenset(
     (
         # what was ordered: no count follows from it
+        "scenario.capacity",
         "scenario.duration_ms",
         "scenario.hold.ms",
         "scenario.hold.sigma",
