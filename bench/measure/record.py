@@ -85,7 +85,7 @@ CALLERS_PER_WORKER = 100_000
 TIMES = 9
 
 
-class Column:
+class RecordColumn:
     """A field of `Records` as an attribute, so that an editor and mypy know its name."""
 
     def __set_name__(self, _owner: type, name: str) -> None:
@@ -98,22 +98,22 @@ class Column:
 class Records(NDArray[np.void]):
     """Records in a row: a one-dimensional array of RECORD_DTYPE. Each field is an attribute."""
 
-    intended_ns = Column()
-    start_ns = Column()
-    attempt_ns = Column()
-    granted_ns = Column()
-    valid_until_ns = Column()
-    work_end_ns = Column()
-    release_sent_ns = Column()
-    release_replied_ns = Column()
-    ended_ns = Column()
-    resource = Column()
-    caller = Column()
-    outcome = Column()
-    votes = Column()
-    attempts = Column()
-    owner = Column()
-    sequence = Column()
+    intended_ns = RecordColumn()
+    start_ns = RecordColumn()
+    attempt_ns = RecordColumn()
+    granted_ns = RecordColumn()
+    valid_until_ns = RecordColumn()
+    work_end_ns = RecordColumn()
+    release_sent_ns = RecordColumn()
+    release_replied_ns = RecordColumn()
+    ended_ns = RecordColumn()
+    resource = RecordColumn()
+    caller = RecordColumn()
+    outcome = RecordColumn()
+    votes = RecordColumn()
+    attempts = RecordColumn()
+    owner = RecordColumn()
+    sequence = RecordColumn()
 
     @property
     def acquire_code(self) -> Integers:

@@ -533,8 +533,8 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
             yield f"{self.expression}: {self.status}, and the value is {value:.6g}"
 
 
-class RunResult(Document, frozen=True, kw_only=True):
-    """One run: what was done, where, what came out, and whether it can be trusted."""
+class RunFigures(Document, frozen=True, kw_only=True):
+    """The first half of a run's result: the load, its servers, the figures of its operations."""
 
     kind: Annotated[Literal["run"], says("what kind of result this is")] = "run"
     name: Annotated[str, says("what its user calls it (--name)")] = ""
@@ -558,6 +558,11 @@ class RunResult(Document, frozen=True, kw_only=True):
     split_votes: Annotated[SplitVotes, says("rounds in the window in which nobody could win")]
     waiting: Annotated[Waiting, says("how those waited who had to")] = Waiting()
     cost: Annotated[Cost, says("what a lease costs")]
+
+
+class RunResult(RunFigures, frozen=True, kw_only=True):
+    """One run: its figures, and what says whether they can be trusted."""
+
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]
     workers: Annotated[

@@ -86,7 +86,7 @@ class Circumstances:
 
 
 @dataclass(slots=True)
-class Evidence:
+class JudgedCounts:
     """What a judge has counted in the history so far."""
 
     operations: int = 0
@@ -114,7 +114,7 @@ class Judge:
     def __init__(self, ttl_ms: int, circumstances: Circumstances | None = None) -> None:
         self._ttl_ms = ttl_ms
         self._circumstances = circumstances or Circumstances()
-        self._evidence = Evidence()
+        self._evidence = JudgedCounts()
         self._broken: Counter[str] = Counter()
         self._examples: list[Example] = []
         self._failure: str | None = None

@@ -39,7 +39,7 @@ class WorkerHistory:
         *,
         instances: int,
     ) -> None:
-        self._workdir = workdir
+        self.workdir = workdir
         self._index = index
         self._turns = turns
         self._stats = environment.stats
@@ -113,7 +113,7 @@ class WorkerHistory:
     def forget(self, segments_kept: int) -> None:
         """Remove all but the last segments of the record."""
         segments = sorted(
-            self._workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns
+            self.workdir.glob("history-*.bin"), key=lambda path: path.stat().st_mtime_ns
         )
         for path in segments[:-segments_kept]:
             path.unlink(missing_ok=True)
@@ -138,4 +138,4 @@ class WorkerHistory:
         self.recorder.close()
         self.begun.close()
         if self._turns is not None:
-            self._turns.shift(self._workdir, self._index)
+            self._turns.shift(self.workdir, self._index)

@@ -2,8 +2,8 @@
 
 A wheel has this file as machine code, compiled with the core (lockcore/compiled.py).
 
-A `Caller` acts. Its `Ledger` reads the leases and writes the record. `Load` and `Books` hold what
-is the same for every caller of a process.
+A `Caller` acts. Its `Ledger` reads the leases and writes the record. `CallerSetting` and `Books` hold
+what is the same for every caller of a process.
 
 Rules
 - The ledger records every finished operation, also when somebody kills the caller in the middle.
@@ -144,7 +144,7 @@ def fault_of_denial(answer: object, start_ns: int, returned_ns: int) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Load:
+class CallerSetting:
     """What every caller of a process does. One object serves all of them.
 
     `acquire` gets the same two objects `ttl_ms` and `wait_ms` (ms) each time. lockcore checks a
@@ -425,7 +425,7 @@ class Caller:
 
     def __init__(
         self,
-        load: Load,
+        load: CallerSetting,
         ledger: Ledger,
         resources: Iterator[int],
         holds_ns: Iterator[int] | None,

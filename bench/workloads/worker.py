@@ -37,7 +37,7 @@ from bench.recipes.registry import find_recipe
 from bench.telemetry.settings import is_wanted
 from bench.workloads.demand import ALONE, Contention, Seat
 from bench.workloads.history import WorkerHistory
-from bench.workloads.operation import Caller, Ledger, Load
+from bench.workloads.operation import Caller, CallerSetting, Ledger
 from bench.workloads.plan import Plan
 from bench.workloads.probe import GeneratorProbe, count
 from bench.workloads.raised import Raised
@@ -91,7 +91,6 @@ class Worker:
             instances=len(recipe.instances),
         )
         self.probe = GeneratorProbe(workdir, index, self.waits, broke)
-        self._workdir = workdir
         self._contention = Contention(
             scenario.skew,
             scenario.resources,
@@ -101,7 +100,7 @@ class Worker:
             seat=seat,
         )
         pause_ms = 0 if scenario.rate_per_s else scenario.retry.window_ms
-        self._load = Load(
+        self._load = CallerSetting(
             acquire=recipe.acquire,
             release=recipe.release,
             ttl_ms=scenario.ttl_ms,
@@ -210,7 +209,7 @@ class Worker:
         if self.plan.timed:
             self.probe.begin()
         self.waits.begin(origin_ns, self.plan.window_ns, part, parts)
-        write_note(self._workdir, self._note("running", self.probe.cpu_s))
+        write_note(self.history.workdir, self._note("running", self.probe.cpu_s))
         if (turns := self.waits.turns) is not None:
             length_ns = self.plan.window_ns[1] or 0
             written = lambda: self.history.recorder.written  # noqa: E731 - of now, not of here
@@ -243,10 +242,10 @@ class Worker:
             lateness_histogram=self.probe.lateness.encode(),
             reply_histograms=tuple(histogram.encode() for histogram in self._replies),
         )
-        write_note(self._workdir, note)
+        write_note(self.history.workdir, note)
         self._told(self.recipe.close, None)
         if self.raised.counts != note.errors:
-            write_note(self._workdir, structs.replace(note, errors=dict(self.raised.counts)))
+            write_note(self.history.workdir, structs.replace(note, errors=dict(self.raised.counts)))
         self.history.close()
         if turns is not None:
             # what is done here costs the others nothing
@@ -284,7 +283,7 @@ class Worker:
             notes += 1
             note = structs.replace(self._note("running", self.probe.cpu_s), lag_histogram=lag_text)
             # 0.3 ms of system calls
-            get_hub().threadpool.apply(write_note, (self._workdir, note))
+            get_hub().threadpool.apply(write_note, (self.history.workdir, note))
 
     def _housekeep(self) -> None:
         while not self._ending.wait(1):

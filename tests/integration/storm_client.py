@@ -18,7 +18,7 @@ import gevent
 from bench.measure.begun import Begun
 from bench.measure.recorder import Recorder
 from bench.topology.child import die_with_parent
-from bench.workloads.operation import Books, Caller, Ledger, Load, PackedVotes
+from bench.workloads.operation import Books, Caller, CallerSetting, Ledger, PackedVotes
 from lockcore import Redlock, RetryPolicy
 from lockcore.bench import Counted
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
@@ -57,7 +57,7 @@ def main(
     rng = Random(worker)
     places = Begun(folder, worker)
     patched: list[tuple[int, Counted]] = []
-    load = Load(
+    load = CallerSetting(
         acquire=lock.try_acquire,
         release=lock.try_release,
         ttl_ms=storm.ttl_ms,

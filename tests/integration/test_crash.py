@@ -15,7 +15,7 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.durability import cut as crash_place
 from bench.experiments.durability.cut import CrashPlace
 from bench.experiments.durability.loss_experiment import run_crash
-from bench.experiments.durability.loss_judge import Ledger
+from bench.experiments.durability.loss_judge import LossLedger
 from bench.experiments.durability.loss_plan import CrashPlan
 from bench.experiments.durability.loss_result import Crash, CrashResult, CrashRow
 from bench.measure.section import builtins_of
@@ -86,7 +86,7 @@ def test_what_is_lost_and_granted_twice_is_what_each_policy_promises(tmp_path: P
 def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def blind(self: CrashPlace, *arguments: Any) -> Ledger:
+    def blind(self: CrashPlace, *arguments: Any) -> LossLedger:
         return replace(
             seeing(self, *arguments), in_flight=0, synced_after_write=False, since_write_s=None
         )
@@ -96,7 +96,7 @@ def test_a_shim_that_forgets_to_cut_a_ledger_that_misses_and_a_fleet_that_fails_
             raise EnvironmentNotReadyError("no such fleet today")
         opened(self, instances, policy)
 
-    seeing: Callable[..., Ledger] = CrashPlace.examine
+    seeing: Callable[..., LossLedger] = CrashPlace.examine
     opened = CrashPlace.open
     monkeypatch.setattr(crash_place, "cut_power", lambda *_arguments: ())
     monkeypatch.setattr(CrashPlace, "examine", blind)

@@ -28,7 +28,7 @@ import hiredis
 from redis import Redis
 
 from bench.errors import EnvironmentNotReadyError
-from bench.experiments.durability.loss_judge import AskedAgain, CutFacts, Ledger, Loss
+from bench.experiments.durability.loss_judge import AskedAgain, CutFacts, Loss, LossLedger
 from bench.experiments.durability.loss_plan import TTL_MS, CrashPlan, load_range_s, sync_delay_s
 from bench.experiments.durability.loss_result import Crash
 from bench.experiments.durability.policies import AofPolicy
@@ -119,7 +119,7 @@ class CrashPlace:
             self.fleet.kill(index, signal.SIGTERM if kind == "shutdown" else signal.SIGKILL)
         return ended_ns
 
-    def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> Ledger:
+    def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> LossLedger:
         """Read the ledger of a dead instance, cutting its files if the power went."""
         control = self._controls[index]
         instance = self.fleet.instances[index]
@@ -127,7 +127,7 @@ class CrashPlace:
         if crash.kind.startswith("power-cut"):
             cut_power(instance, control, torn if crash.kind == "power-cut-torn" else None)
         written_ns = max((file.written_ns for file in files), default=0)
-        return Ledger(
+        return LossLedger(
             index,
             in_flight=sum(file.in_flight for file in files),
             synced_after_write=any(file.synced_ns > file.written_ns > 0 for file in files),

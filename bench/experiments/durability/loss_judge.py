@@ -52,7 +52,7 @@ ASKED_FOR_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class LossLedger:
     """What the shim's ledger said of a dead instance. `in_flight`: syncs that ran;
     `synced_after_write`: one had ended and nothing been written since; `since_write_s`: from the
     last append to the end, None = not known."""
@@ -103,7 +103,7 @@ class CutFacts:
     crash: Crash
     number: int
     load_s: float
-    ledgers: tuple[Ledger, ...]
+    ledgers: tuple[LossLedger, ...]
     losses: tuple[Loss, ...]
     asked: tuple[AskedAgain, ...]
     unavailable_s: tuple[float, ...]

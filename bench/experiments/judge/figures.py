@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.experiments.judge.result import CourseStep, JudgedRow, JudgeResult
 from bench.report.html.plot import Figure
-from bench.report.html.sequence import Holding, Move, sequence
+from bench.report.html.sequence import HoldingSpan, Move, sequence
 
 # A longer course is a table only.
 MOST_MOVES = 40
@@ -67,7 +67,7 @@ def _move(step: CourseStep, clients: Sequence[str], begun_ms: float) -> Move:
     return Move(at_ms, line, step.what, "call" if is_call else "event")
 
 
-def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[Holding]:
+def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[HoldingSpan]:
     """From each grant to the release that follows, to the end of the keys, or to the end of the
     course."""
     asked: set[str] = set()
@@ -84,7 +84,7 @@ def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[H
             other != who and begin < other_end and other_begin < end
             for other, other_begin, other_end in spans
         )
-        yield Holding(clients.index(who), begin, end, is_bad)
+        yield HoldingSpan(clients.index(who), begin, end, is_bad)
 
 
 def _end(steps: Sequence[CourseStep], begin: int) -> int:

@@ -31,7 +31,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class HoldingSpan:
     """A client has the lock from one step to another, by their numbers; `is_bad`: while another
     client has it."""
 
@@ -48,7 +48,7 @@ def sequence(
     *,
     lines: Sequence[str],
     moves: Sequence[Move],
-    holdings: Sequence[Holding] = (),
+    holdings: Sequence[HoldingSpan] = (),
 ) -> Figure:
     """The figure `name` of a course. `lines`: the clients and the servers. Its data are the
     moves."""

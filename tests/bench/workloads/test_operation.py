@@ -16,8 +16,8 @@ from bench.workloads.operation import (
     KEPT,
     Books,
     Caller,
+    CallerSetting,
     Ledger,
-    Load,
     OpenVotes,
     PackedVotes,
 )
@@ -72,8 +72,8 @@ class Scene:
         self.caller().operate(2, start_ns if intended_ns is None else intended_ns, start_ns)
 
     def caller(self, **changes: Any) -> Caller:
-        """A caller; `changes` replace what its Load, its Books or itself are made with."""
-        load = Load(
+        """A caller; `changes` replace what its CallerSetting, its Books or itself are made with."""
+        load = CallerSetting(
             acquire=self._acquire,
             release=self._release,
             ttl_ms=10_000,

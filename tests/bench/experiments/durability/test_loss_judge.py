@@ -7,8 +7,8 @@ import pytest
 from bench.experiments.durability.loss_judge import (
     AskedAgain,
     CutFacts,
-    Ledger,
     Loss,
+    LossLedger,
     cells,
     group,
     judge_double_grants,
@@ -18,8 +18,8 @@ from bench.experiments.durability.loss_result import Crash, MedianAndMax
 from bench.experiments.durability.policies import AOF_POLICIES, KINDS
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
 
-CALM = Ledger(0, 0, False, 0.002)
-SYNCING = Ledger(0, 1, False, 0.7)
+CALM = LossLedger(0, 0, False, 0.002)
+SYNCING = LossLedger(0, 1, False, 0.7)
 
 
 def crash(policy="everysec", kind="power-cut", *, instances=3, crashed=1, restart="at-once"):
@@ -167,18 +167,18 @@ def test_a_ledger_that_misses_the_sync_makes_the_loss_a_violation(kind) -> None:
     "ledger, window_s, explained",
     [
         # it ran
-        (Ledger(0, 1, False, 1.0), 1.0, True),
+        (LossLedger(0, 1, False, 1.0), 1.0, True),
         # it had just ended, and what it held up was not yet written
-        (Ledger(0, 0, True, 0.5), 0.4, True),
+        (LossLedger(0, 0, True, 0.5), 0.4, True),
         # asked for: its thread had not begun
-        (Ledger(0, 0, False, 0.05), 0.04, True),
+        (LossLedger(0, 0, False, 0.05), 0.04, True),
         # but what was acknowledged before the last append was written
-        (Ledger(0, 0, False, 0.05), 0.2, False),
+        (LossLedger(0, 0, False, 0.05), 0.2, False),
         # no thread is that late
-        (Ledger(0, 0, False, 0.5), 0.4, False),
+        (LossLedger(0, 0, False, 0.5), 0.4, False),
         # nothing known of appends
-        (Ledger(0, 0, False, None), 0.01, False),
-        (Ledger(0, 0, False, 0.01), None, False),
+        (LossLedger(0, 0, False, None), 0.01, False),
+        (LossLedger(0, 0, False, 0.01), None, False),
     ],
 )
 def test_what_a_ledger_may_explain(ledger, window_s, explained) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.durability.loss_experiment import concluded
-from bench.experiments.durability.loss_judge import AskedAgain, CutFacts, Ledger, Loss
+from bench.experiments.durability.loss_judge import AskedAgain, CutFacts, Loss, LossLedger
 from bench.experiments.durability.loss_plan import CrashPlan
 from bench.experiments.durability.loss_result import Crash, CrashResult
 from bench.experiments.durability.loss_words import figures, sheet, suite
@@ -34,7 +34,7 @@ def cuts(crash: Crash, lost: int, doubled: int, *, in_flight: int = 0) -> list[C
         for margin in crash.margins
         for abstention in told
     )
-    ledgers = (Ledger(0, in_flight, False, 0.002),)
+    ledgers = (LossLedger(0, in_flight, False, 0.002),)
     unavailable_s = (2.1 if crash.restart == "delayed" else 0.02, 2.05)
     return [
         CutFacts(crash, number, 1.5, ledgers, losses, asked, unavailable_s) for number in range(20)
