@@ -6,7 +6,6 @@ Rules: all of `lockbench run` holds, exit codes too.
 import contextlib
 import threading
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -49,7 +48,7 @@ def observe(
     collector: str | None,
     *,
     stay: bool,
-    **values: Any,
+    **values: object,
 ) -> int:
     """Load a lock once with a Prometheus around it, and watch it while it runs. --stay keeps
     Prometheus afterwards.

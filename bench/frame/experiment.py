@@ -82,13 +82,13 @@ def measured(
     return replace(done, unstored=f"{done.unstored}; {go_on}") if is_unfinished(folder) else done
 
 
-class Several(click.ParamType[tuple[Any, ...]]):
+class Several(click.ParamType[tuple[object, ...]]):
     """Values parted by commas, each once. `one`: a type of click, or a function that raises
     ValueError."""
 
     name = "list"
 
-    def __init__(self, one: click.ParamType[Any] | Callable[[str], object]) -> None:
+    def __init__(self, one: click.ParamType[object] | Callable[[str], object]) -> None:
         self._one = one if isinstance(one, click.ParamType) else Read("value", one)
         if isinstance(one, click.IntRange):
             # Click uses this name in the message for a text that is no whole number.

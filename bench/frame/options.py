@@ -121,14 +121,16 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-class Read(click.ParamType[Any]):
+class Read(click.ParamType[object]):
     """What `read` makes of a text, or says by a ValueError why it is none."""
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
         self.name = name
         self._read = read
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> object:
         """Return the value. Fails with the sentence of a usage error."""
         try:
             return self._read(value) if isinstance(value, str) else value

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import click
 
@@ -47,7 +47,7 @@ class Question(Generic[Stored]):
         """Return the command that asks it and shows the answer."""
 
         @wraps(self.ask)
-        def asked(**values: Any) -> int:
+        def asked(**values: object) -> int:
             outputs = Outputs.taken_from(values)
             return show(self.ask(outputs, **values), self.answer(), outputs)
 

@@ -104,7 +104,7 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
         tuple[Figure, ...], says("those that ten failed acquires or more reach (max: one)")
     ]
 
-    def value_of(self, name: str) -> Any:
+    def value_of(self, name: str) -> object:
         """Return what its tables show of a field: infinity where so many acquires failed."""
         return inf if name in self.infinite else getattr(self, name)
 

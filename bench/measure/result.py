@@ -11,7 +11,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Final, Literal, NoReturn
 
 from bench.errors import UNPAIRED, EnvironmentNotReadyError, UsageError, secrets, writing
 from bench.measure.environment import Environment
@@ -76,7 +76,7 @@ def write_whole(path: Path, text: str, cure: str) -> None:
                 partial.unlink(missing_ok=True)
 
 
-def read_result(place: Path) -> dict[str, Any]:
+def read_result(place: Path) -> dict[str, object]:
     """The JSON value of the result stored in a folder or file, unchecked. Raises UsageError when it
     is none, or of another schema version, or holds a number that is none."""
     path = place / RESULT_NAME if place.is_dir() else place

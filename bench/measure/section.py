@@ -85,7 +85,7 @@ def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def decoded(
-    text: bytes | str, kind: type[Found], dec_hook: Callable[[type, Any], Any] | None = None
+    text: bytes | str, kind: type[Found], dec_hook: Callable[[type, object], object] | None = None
 ) -> Found:
     """Return the JSON `text` as a `kind`. Raises msgspec.DecodeError, msgspec.ValidationError."""
     with _ONE_AT_A_TIME:
@@ -112,7 +112,7 @@ def typed(value: object, kind: type[Found], name: str = "this") -> Found:
         ) from None
 
 
-def schema_of(kind: type[Section], urn: str) -> dict[str, Any]:
+def schema_of(kind: type[Section], urn: str) -> dict[str, object]:
     """Return the JSON Schema (2020-12) of documents of `kind` as they are written; no other keys
     are in them."""
     (reference,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")

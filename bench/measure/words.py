@@ -166,7 +166,7 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
     )
 
 
-def _unit(name: str, types: set[Any], inherited: Unit, *, is_share: bool) -> Unit:
+def _unit(name: str, types: set[object], inherited: Unit, *, is_share: bool) -> Unit:
     """The unit of a field: that of its name, else that of its type or of its section."""
     if suffix := _UNIT.search(name):
         return cast("Unit", suffix[1])
@@ -179,13 +179,13 @@ def _unit(name: str, types: set[Any], inherited: Unit, *, is_share: bool) -> Uni
     return "count" if types in ({int}, {float}) else "text"
 
 
-def _is_section(kind: Any) -> bool:
+def _is_section(kind: object) -> bool:
     return hasattr(kind, "__struct_fields__")
 
 
 def _taken_apart(annotation: Any) -> tuple[set[Any], list[Meta]]:
     """The types that an annotation allows, None left out, and what is said of them."""
-    types = set[Any]()
+    types = set[object]()
     metas = list[Meta]()
     parts = [annotation]
     while parts:

@@ -116,7 +116,7 @@ class PlainInstance:
             self._reply_times_ns.append(monotonic_ns() - asked_ns)
         return reply
 
-    def block(self, seconds: float, *command: object) -> Any:
+    def block(self, seconds: float, *command: object) -> object:
         """The reply to a command that blocks for up to `seconds`, its last argument.
 
         Raises RedisError.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import MsgspecError
 
@@ -29,7 +29,7 @@ CURE = "free the disk or name another --out"
 MOST_TOLD = 100
 Piece = TypeVar("Piece")
 # a plan as JSON holds it
-Plan = dict[str, Any]
+Plan = dict[str, object]
 
 
 # The file is opened to append, and it is cut only after the lock is there. Mode "w" would look

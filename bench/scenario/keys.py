@@ -38,7 +38,7 @@ READY = Path(__file__).parents[1] / "scenarios"
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
 _DAY_MS = 86_400_000.0
 _TOML_KEY = re.compile(r"""\s*(?:([\w.'" -]*?[\w'"])\s*=|(\[+[^\]]+\]+))""")
-Parse = Callable[[object], Any]
+Parse = Callable[[object], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def choice(*names: str) -> KeyKind:
 def many(metavar: str, item: Parse) -> KeyKind:
     """A list of what `item` takes."""
 
-    def parse(raw: object) -> tuple[Any, ...]:
+    def parse(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list | tuple):
             raise ValueError(f"{raw!r} is not a list (write it in [ ])")
         return tuple(item(entry) for entry in raw)
@@ -390,7 +390,7 @@ def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, st
         )
 
 
-def document_of(path: Path) -> dict[str, Any]:
+def document_of(path: Path) -> dict[str, object]:
     """What stands in a scenario's file, with or without a byte order mark. Raises UsageError where
     it is not TOML, OSError and UnicodeDecodeError."""
     text = place_of(path).read_text(encoding="utf-8-sig")
@@ -456,7 +456,7 @@ def place_of(path: Path) -> Path:
     return ready if by_name and not path.is_file() and ready.exists() else path
 
 
-def _resolve(settings: Mapping[str, Any]) -> Scenario:
+def _resolve(settings: Mapping[str, object]) -> Scenario:
     """Fill in the defaults: those of the table, then those that depend on other keys."""
     values: dict[str, Any] = {}
     for key in KEYS:

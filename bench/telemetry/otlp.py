@@ -319,11 +319,11 @@ class CollectorAnswers:
         anew as it likes."""
         make = exporter._stub
 
-        def listening(channel: Any) -> Any:
+        def listening(channel: object) -> object:
             stub = make(channel)
             send = stub.Export
 
-            def export(**request: Any) -> Any:
+            def export(**request: object) -> object:
                 answer = send(**request)
                 self.note(answer)
                 return answer

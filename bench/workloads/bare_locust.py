@@ -8,8 +8,6 @@ variables away. A plain `locust -f locustfile.py` goes past both and keeps its o
 locust.argument_parser, configargparse.
 """
 
-from typing import Any
-
 from locust import argument_parser
 from locust.main import main
 
@@ -20,7 +18,7 @@ class BareParser(argument_parser.LocustArgumentParser):
     All of its parsers are made from the name that is replaced below.
     """
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: object, **settings: object) -> None:
         super().__init__(*arguments, **{**settings, "default_config_files": []})
 
 

@@ -2,8 +2,8 @@
 
 A wheel has this file as machine code, compiled with the core (lockcore/compiled.py).
 
-A `Caller` acts. Its `Ledger` reads the leases and writes the record. `CallerSetting` and `Books` hold
-what is the same for every caller of a process.
+A `Caller` acts. Its `Ledger` reads the leases and writes the record. `CallerSetting` and `Books`
+hold what is the same for every caller of a process.
 
 Rules
 - The ledger records every finished operation, also when somebody kills the caller in the middle.

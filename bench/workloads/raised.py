@@ -75,7 +75,7 @@ class Raised:
         print_exception = hub.print_exception
         threads_hook = threading.excepthook
 
-        def in_greenlet(context: object, kind: Any, error: Any, traceback: Any) -> None:
+        def in_greenlet(context: object, kind: object, error: object, traceback: object) -> None:
             if isinstance(error, Exception):
                 self.note(error)
             print_exception(context, kind, error, traceback)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -123,7 +123,7 @@ def _options(command: Command, kind: Kind) -> Command:
 )
 @partial(_options, kind="compare")
 def compare(
-    outputs: Outputs, things: tuple[str, ...], recipes: tuple[str, ...], **values: Any
+    outputs: Outputs, things: tuple[str, ...], recipes: tuple[str, ...], **values: object
 ) -> Done[ComparisonResult]:
     """Compare two or more locks: which one is faster, by how much, and how certain is that?
 
@@ -195,7 +195,7 @@ def gate(
     baseline: str,
     candidate: str,
     repo: Path,
-    **values: Any,
+    **values: object,
 ) -> Done[ComparisonResult]:
     """Gate a change: did it make the lock slower? PASS (0), FAIL (1) or INCONCLUSIVE (4).
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -161,7 +161,7 @@ class FsyncOptions(Options):
     help=("the folder for the files of started servers  [TMPDIR]"),
 )
 @experiment_options("fsync", seed=SEED)
-def fsync(outputs: Outputs, **values: Any) -> Done[FsyncResult]:
+def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
     """Measure what each AOF fsync policy costs in rate and latency, by callers, disk and N.
 
     With SCENARIO the command measures your callers, hold time, instances or targets under every
@@ -359,7 +359,7 @@ class CrashOptions(Options):
 )
 @click.option("--quick", is_flag=True, help="all crashes at N=3, and the main ones at the other N")
 @experiment_options("crash", seed=SEED)
-def crash(outputs: Outputs, **values: Any) -> Done[CrashResult]:
+def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:
     """Crash servers, and count which acknowledged locks are lost and which locks are then granted
     twice.
 
@@ -426,7 +426,11 @@ def crash_plan_of(asked: CrashOptions) -> CrashPlan:
 @click.option("--json", "as_json", is_flag=True, help="print only the page as JSON on stdout")
 @click.option("--quiet", is_flag=True, help="print nothing")
 def planner(
-    speed: Path | None, crash: Path | None, ttl_ms: float | None, html: Path | None, **values: Any
+    speed: Path | None,
+    crash: Path | None,
+    ttl_ms: float | None,
+    html: Path | None,
+    **values: object,
 ) -> int:
     """Recommend an fsync policy from stored results: what each one costs, beside what a crash
     loses.

@@ -7,7 +7,7 @@ not*. Pure.
   margin votes, the first is in danger only when at least 2q − N + margin of its voters have
   forgotten it: N − q − margin never knew it.
 - everysec postpones writes while a sync runs, so `kill -9` may lose acknowledged locks then: such
-  cuts stand apart, by the ledger alone. Any other loss there is a violation.
+  cuts stand apart, by the ledger alone. Every other loss there is a violation.
 
 - A row is judged by its own figures alone, so that a later reader comes to the same word
   (`earned`).

@@ -59,12 +59,12 @@ class Keyspace:
         self.scripts: dict[bytes, bytes] = {}
         # This is called with each key that was written.
         self.changed: Callable[[bytes], object] = nothing
-        self._entries: dict[bytes, tuple[Any, int]] = {}
+        self._entries: dict[bytes, tuple[object, int]] = {}
 
     # -- keys --------------------------------------------------------------------------------------
 
     @property
-    def keys(self) -> dict[bytes, Any]:
+    def keys(self) -> dict[bytes, object]:
         """What is held now."""
         return {key: value for key in list(self._entries) if (value := self.get(key)) is not None}
 
@@ -73,7 +73,7 @@ class Keyspace:
         entry = self.entry(key)
         return None if entry is None else entry[0]
 
-    def entry(self, key: bytes) -> tuple[Any, int] | None:
+    def entry(self, key: bytes) -> tuple[object, int] | None:
         """What is held under `key`, and until when (ns); what has expired is forgotten."""
         entry = self._entries.get(key)
         if entry is None or entry[1] > self._now_ns():
@@ -81,7 +81,7 @@ class Keyspace:
         del self._entries[key]
         return None
 
-    def put(self, key: bytes, value: Any, end_ns: int = FAR_FUTURE_NS) -> None:
+    def put(self, key: bytes, value: object, end_ns: int = FAR_FUTURE_NS) -> None:
         """From now on this is held."""
         self._entries[key] = value, end_ns
         self.changed(key)

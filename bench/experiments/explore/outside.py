@@ -82,16 +82,16 @@ def watch() -> None:
             Outside.note("a process")
 
     def noted(real: Callable[..., Any], what: str) -> Callable[..., Any]:
-        def either(*arguments: Any, **named: Any) -> Any:
+        def either(*arguments: object, **named: object) -> object:
             Outside.note(what)
             return real(*arguments, **named)
 
         return either
 
-    def thread(real: Callable[..., Any]) -> Callable[..., Any]:
+    def thread(real: Callable[..., object]) -> Callable[..., object]:
         """Python 3.11 has no audit event for a thread."""
 
-        def either(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        def either(function: Callable[..., object], *arguments: object, **named: object) -> object:
             # It may be a threading.Timer, or another class of threads.
             owner = getattr(function, "__self__", None)
             Outside.note(f"a thread ({type(owner).__name__})" if owner is not None else "a thread")

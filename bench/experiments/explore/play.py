@@ -174,7 +174,7 @@ class Play:
         setting = self.setting
         number = process.number
         process.on_kill = partial(self._kill, process)
-        locker: Any
+        locker: object
         try:
             if setting.recipe == ENGINE:
                 locker = EngineClient(process, self.servers, setting.seed * 100 + number)
@@ -199,7 +199,7 @@ class Play:
             live = partial(self._whole_life, number, caller, locker)
             self.busy.add(process.start(live, start_ns))
 
-    def _whole_life(self, client: int, caller: int, locker: Any) -> None:
+    def _whole_life(self, client: int, caller: int, locker: object) -> None:
         try:
             self._live(client, caller, locker)
         except Exception as error:  # noqa: BLE001 - of a recipe; whoever judges is told

@@ -80,7 +80,7 @@ def setting_of(recipe: str, about: About) -> Setting:
 def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played]:
     """Schedule `number` (from 0) of a seed, and what came of it."""
     random = Random(f"{seed} {setting.recipe} {number}")
-    settings: dict[str, Any] = {"seed": number + seed}
+    settings: dict[str, object] = {"seed": number + seed}
     if setting.recipe == ENGINE:
         settings["extends"] = number % 3 == 1
         if number % CROWD == CROWD - 1:

@@ -46,10 +46,10 @@ def url_of(index: int) -> str:
 
 # Locks that are no recipes, by the name that a setting has for a recipe: what connects one to the
 # servers at these URLs.
-OWN_LOCKS: dict[str, Callable[[Sequence[str]], Any]] = {}
+OWN_LOCKS: dict[str, Callable[[Sequence[str]], object]] = {}
 
 
-def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> Any:
+def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> object:
     """A connected recipe, ours or of another package, in the course that will use it."""
     from bench.recipes.registry import find_recipe
 
@@ -250,7 +250,7 @@ def take_over() -> None:
     # servers. What is not replaced here would run in real time; outside.py notices that, and then
     # nothing is known of the recipe.
     def virtual(real: Callable[..., Any], of: Callable[..., Any]) -> Callable[..., Any]:
-        def either(*arguments: float) -> Any:
+        def either(*arguments: float) -> object:
             actor = getcurrent()
             return of(actor, *arguments) if isinstance(actor, Actor) else real(*arguments)
 

@@ -127,7 +127,7 @@ class JudgeStage(Stage):
     """N servers and the clients of one lock. `ttl_ms`: of its keys, None where they have none."""
 
     def __init__(
-        self, subject: Subject, instances: int, server: Any = None, cut: Event | None = None
+        self, subject: Subject, instances: int, server: object = None, cut: Event | None = None
     ) -> None:
         """Start the servers. Raises EnvironmentNotReadyError."""
         super().__init__(driver_of(subject), instances, server, cut)

@@ -50,7 +50,7 @@ class _Manager:
         timeout_s = None if fault in ("one-stopped", "majority-down") else ANSWER_S
         # Without a greeting on a new connection, which would keep a clean-up waiting behind its
         # reply.
-        options: dict[str, Any] = {
+        options: dict[str, object] = {
             "lib_name": None,
             "lib_version": None,
             "protocol": 2,

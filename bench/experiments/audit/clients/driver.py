@@ -29,7 +29,7 @@ async def lockcore_async(order: ClientOrder) -> Lock:
     return _lockcore(await import_module("lockcore").AsyncRedlock.connect(**_settings(order)))
 
 
-def _settings(order: ClientOrder) -> dict[str, Any]:
+def _settings(order: ClientOrder) -> dict[str, object]:
     settings = {
         "urls": order.urls,
         "key_prefix": KEY_PREFIX,
@@ -219,7 +219,7 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {
 }
 
 
-def library(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
+def library(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], object]]:
     """How the library that `order` names waits, and what connects it."""
     return LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
 

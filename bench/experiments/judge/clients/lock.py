@@ -40,7 +40,7 @@ class Lock(NamedTuple):
     extend: Callable[[Any, int], Any] | None = None
     is_held: Callable[[Any], Any] | None = None
     valid_ms: Callable[[Any], float] | None = None
-    hold: Callable[[str, int, int], Any] | None = None
+    hold: Callable[[str, int, int], object] | None = None
 
 
 async def value(result: Any) -> Any:

@@ -168,7 +168,7 @@ def serve(find: Callable[[ClientOrder], tuple[str, Callable[[ClientOrder], Any]]
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
 
-    def say(message: Any) -> None:
+    def say(message: object) -> None:
         answer.write(json.dumps(message) + "\n")
         answer.flush()
 
