@@ -1,1 +1,1 @@
-"""Commands that ask no question: *options → a run, load, servers, a report, advice*."""
+"""Commands that answer no question: *options → a run, load, servers, a report, advice*."""

@@ -1,8 +1,8 @@
-"""What is asked before the first run: *which locks, this machine, a scenario to begin with, a shell
-→ its answer*.
+"""Commands for a user's first steps: *no options, or few → the list of locks, the state of this
+machine, a scenario to start from, shell completion*.
 
-Rules: a file that exists is never touched. What is heavy is imported when it is asked for. Source:
-click, "Shell Completion".
+Rules: these commands never overwrite an existing file. Heavy modules are imported only when a
+command needs them. Source: click, "Shell Completion".
 """
 
 from __future__ import annotations
@@ -112,12 +112,13 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
 
 
 def _cells(*texts: str) -> list[str]:
-    """The texts of a row, of which parts come from servers, addresses and other packages."""
+    """Clean the texts of a row, because parts of them come from servers, addresses and other
+    packages."""
     return [fit(clean(text), sys.stdout.encoding) for text in texts]
 
 
 def _table(*heads: str) -> Table:
-    """A table without rules, whose last column is folded where the terminal ends."""
+    """A table without rules. Its last column wraps at the right edge of the terminal."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -171,21 +172,21 @@ def init(file: Path | None, *, lock: bool) -> int:
 
 
 def lock_template(name: str) -> str:
-    """Return the text of a file called `name` with a lock that can be judged as it is."""
+    """Return the text of a lock's file called `name`. lockbench can judge that lock as it is."""
     text = resources.files(judge).joinpath("example.py").read_text("utf-8")
     return text.replace("THIS_FILE", name)
 
 
 def scenario_template(name: str) -> str:
-    """Return the text of a scenario file called `name`; it loads as it is, and changes nothing."""
+    """Return the text of a scenario file called `name`. It loads as it is, with all defaults."""
     return _HEAD.format(name=name) + "".join(map(_line, KEYS))
 
 
 def _line(key: ScenarioKey) -> str:
     absent = key.default is None or key.default == ()
     setting = f"{key.name} = {_EXAMPLES.get(key.name, '') if absent else json.dumps(key.default)}"
-    # Commented out: what is absent by default, what only makes sense beside something absent, and
-    # what has another default beside another recipe.
+    # Three kinds of keys are commented out. Some keys have no default. Some make sense only beside
+    # another key that is absent. Some have a different default with a different recipe.
     mark = "# " if absent or key.name in ("arrivals", "processes") else ""
     return f"{mark}{setting:<{38 - len(mark)}} # {key.help}\n"
 
@@ -204,8 +205,8 @@ def completion(shell: str) -> int:
     """Print the lines that make bash, zsh or fish complete lockbench's commands and options."""
     shell_class = get_completion_class(shell)
     assert shell_class is not None, "click knows the three"
-    # click asks the installed bash for its version; the script is the same for every version that
-    # can run it
+    # click asks the installed bash for its version. The script is the same for every version that
+    # can run it.
     completer = shell_class(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
     say(*(completer.source_template % completer.source_vars()).split("\n"))
     return 0

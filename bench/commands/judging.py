@@ -1,5 +1,5 @@
-"""`lockbench report --judge`: *results with a kept record → what the record says today, and whether
-it is the same*."""
+"""`lockbench report --judge`: *results with a kept record → today's verdict on each record, and
+whether the stored result agrees*."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,9 +20,12 @@ PARTED = (
 
 
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
-    """Judge the kept record of each result, print what it says, and return the exit code of the
-    worst. A result that says something else than a record with a good word has the code of a
-    refused file. Raises UsageError."""
+    """Judge the kept record of each result again, print the verdict, and return the worst exit
+    code.
+
+    If the new verdict is good and the stored result differs from it, the code is that of a refused
+    file. Raises UsageError.
+    """
     codes = []
     for place in places:
         judged = judge_kept(place)
@@ -56,7 +59,7 @@ def _lines(place: Path, judged: JudgedRecord, wrong: Sequence[str]) -> Iterator[
 
 
 def _differences(place: Path, judged: JudgedRecord) -> list[str]:
-    """What the stored result says otherwise; nothing where it says the same."""
+    """The points in which the stored result differs from the new verdict. Empty if they agree."""
     try:
         stored = RUN.read_file(place)
     except UsageError as error:

@@ -1,6 +1,6 @@
 """`lockbench observe`: *scenario and options → `lockbench run`, with Prometheus around it*.
 
-Rules: all of `lockbench run` holds, exit codes too.
+Rules: all rules of `lockbench run` hold, and the exit codes are the same.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """`lockbench report`: *stored results → a page, and their summaries again*.
 
-Rules: a stored result is data from outside. It is read through its `Answer`, which judges it anew.
+Rules: a stored result is data from outside. Its `Answer` reads it and judges it again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def report(
 
 
 def _read(place: Path, name: str) -> tuple[Answer[Any], Document]:
-    """The result at `place`, which is called `name`, with its answer."""
+    """Read the result at `place`, whose name is `name`. Return its answer, too."""
     from bench.measure.result import read_result
     from bench.questions import ANSWERS
     from bench.report.answer import answer_to

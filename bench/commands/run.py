@@ -1,6 +1,7 @@
-"""`lockbench run`, and what `observe` has of it: *options → one run, or several, shown and stored*.
+"""`lockbench run`, and the part that `observe` shares: *options → one run or several, shown and
+stored*.
 
-What is heavy is imported once the options are known to be right.
+Heavy modules are imported only after the options have been checked.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
 
 
 def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) -> int:
-    """Run it so often, a line for each. What is wrong ends the series; what was run stays."""
+    """Run the scenario `times` times and print a line for each run. An error ends the series; the
+    results of the earlier runs stay."""
     from bench.frame.showing import result_folder
     from bench.measure.verdict import worst_code
 
@@ -117,8 +119,8 @@ def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) 
 
 
 def run_and_show(command: str, scenario: Scenario, outputs: Outputs, values: Values) -> int:
-    """Run `scenario` as the options of `command` say, show and store its result, and return the
-    exit code."""
+    """Run `scenario` with the options of `command`, show and store the result, and return the exit
+    code."""
     from bench.frame.showing import append_line, show
     from bench.report.run_answer import RUN
     from bench.run.interrupt import Interrupts

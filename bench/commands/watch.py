@@ -1,9 +1,10 @@
-"""What watches a run of `lockbench observe`: *programs of this machine → Prometheus, and a
-collector if found, until the run is over*.
+"""The programs that watch a run of `lockbench observe`: *programs of this machine → Prometheus, and
+a collector if there is one, until the run is over*.
 
-Rules: on loopback, on free ports, in a private folder; a guard process ends both however we end,
-Ctrl-C does not reach them. Prometheus scrapes the collector where there is one, else the page of
-`lockbench`; never both: the same series twice would be counted twice.
+Rules: the programs listen on free loopback ports and write to a private folder. A guard process
+ends both, however this process ends. Ctrl-C does not reach them. Prometheus scrapes the collector
+if there is one, else the page of `lockbench`. It never scrapes both, because it would then count
+the same series twice.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ GRAPHS = (
 SCRAPE_S = 1.0
 READY_S = 60.0
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
-# The numbers by which the guard knows its processes.
+# The guard numbers its processes. These are the numbers.
 _PROMETHEUS = 0
 _COLLECTOR = 1
 NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
@@ -42,8 +43,8 @@ _ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", 
 
 
 class Watch(NamedTuple):
-    """What runs around a run. `url`: of Prometheus; `collector`: its path, or None; `guard`: owns
-    both."""
+    """The programs around a run. `url`: the address of Prometheus. `collector`: the path of the
+    collector, or None. `guard`: the process that owns both programs."""
 
     url: str
     collector: str | None
@@ -51,7 +52,7 @@ class Watch(NamedTuple):
 
 
 def graphs(url: str) -> str:
-    """The address of the page where the Prometheus at `url` draws what its rules record."""
+    """The address of the page on which the Prometheus at `url` draws the series of its rules."""
     each = (
         f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS)
     )
@@ -60,10 +61,13 @@ def graphs(url: str) -> str:
 
 @contextlib.contextmanager
 def open_watch(prometheus: str | None = None, collector: str | None = None) -> Iterator[Watch]:
-    """Start Prometheus, and a collector if one is found; end both on leaving. Until then this
-    process's variables ask for telemetry that goes there: OpenTelemetry's exporters read only
-    those. `prometheus`, `collector`: paths or names, None = look for one, collector "none" = do
-    without. Raises EnvironmentNotReadyError."""
+    """Start Prometheus, and a collector if there is one. Both end when the context ends.
+
+    Meanwhile the environment variables of this process direct telemetry to these programs, because
+    OpenTelemetry's exporters read only environment variables. `prometheus`, `collector`: paths or
+    names. None looks for a program; the collector "none" starts without a collector. Raises
+    EnvironmentNotReadyError.
+    """
     program = shutil.which(prometheus or "prometheus")
     collector_path = find_collector(collector)
     if program is None:
@@ -91,7 +95,7 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
 
 
 def find_collector(named: str | None) -> str | None:
-    """The path of an OpenTelemetry Collector, None when there is none. Raises
+    """The path of an OpenTelemetry Collector, or None if there is none. Raises
     EnvironmentNotReadyError."""
     if named == "none" or (not named and any(map(os.environ.get, _ENDPOINTS))):
         # The user's own collector gets the telemetry. Prometheus scrapes the metrics page instead.
@@ -146,13 +150,15 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
 
 
 def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
-    """Wait until `url` answers with `saying` in it: Prometheus takes up its targets only some 5 s
-    after it is ready, a warm-up may be shorter. Raises EnvironmentNotReadyError with the end of the
-    program's log."""
+    """Wait until the answer of `url` contains `saying`.
+
+    Prometheus starts to scrape its targets only about 5 s after it is ready, and a warm-up may be
+    shorter. Raises EnvironmentNotReadyError with the end of the program's log.
+    """
     deadline_s = time.monotonic() + READY_S
     trouble = f"is not ready after {READY_S:.0f} s"
     while time.monotonic() < deadline_s:
-        # on loopback
+        # The URL is on loopback.
         with (
             contextlib.suppress(OSError),
             urllib.request.urlopen(url, timeout=2.0) as answer,  # noqa: S310
@@ -178,7 +184,7 @@ def last_words(guard: Guard, index: int) -> str:
 
 
 def wanted_variables(ports: list[int], *, collector: bool) -> dict[str, str]:
-    """What makes a run export to the collector, or serve the page that Prometheus scrapes."""
+    """The variables that make a run export to the collector, or serve the page for Prometheus."""
     if collector:
         return {
             "OTEL_SDK_DISABLED": "false",

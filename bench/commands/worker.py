@@ -1,8 +1,8 @@
-"""`lockbench worker`: *where the leader is → load, until the leader needs no more*.
+"""`lockbench worker`: *the leader's address → load, until the leader needs no more*.
 
-Rules: a worker is told everything but where its leader is; it leaves no process, no lock, and a
-history only where its leader has not taken it. For each run of a command that makes several it
-joins anew.
+Rules: the leader sends the worker everything except the leader's own address. The worker leaves no
+process and no lock behind. It leaves a history only if the leader has not collected it. If a
+command makes several runs, the worker joins again for each run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.frame.options import BUDGET, Grouped, ending
 from bench.hosts.joining import MORE, PORT, Address, await_leader, followed, require_host
 from bench.run.interrupt import Interrupts
 
-# A worker waits so long for its leader between two runs of one command.
+# How long (s) a worker waits for its leader between two runs of one command.
 AGAIN_S = 60.0
 
 

@@ -1,7 +1,8 @@
 """The frame of a command line: *arguments → one exit code, and never a traceback*.
 
-It knows options, outputs, exit codes and progress, and no question. Rules: nothing but sys and os
-is imported before the guard below stands, so that Ctrl-C at any moment ends with 130 and one line.
+The frame knows options, outputs, exit codes and progress. It knows no question. Rule: before the
+guard below is active, only sys and os are imported. So Ctrl-C at any moment ends with code 130 and
+one line.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 EXIT_ENVIRONMENT = 3
-# The same number as in bench.errors. That module is not imported before the guard stands.
+# This is the number of bench.errors. That module is not imported before the guard is active.
 EXIT_INTERRUPTED = 130
 
 
 def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> None:
-    """Have `execute` run one command line (default: this process's) and exit with its code."""
+    """Have `execute` run one command line (default: the one of this process), and exit with its
+    code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     try:
@@ -39,7 +41,8 @@ def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None 
         code = EXIT_ENVIRONMENT
         _drop_output()
     except Exception as error:  # noqa: BLE001
-        # This is the last net. Whatever the exception is, the user gets a sentence and a place.
+        # This is the last safety net. Every exception becomes a sentence for the user, with its
+        # place.
         code = EXIT_ENVIRONMENT
         from bench.screen import lines_of, note
 
@@ -48,8 +51,7 @@ def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None 
 
 
 def _open_streams() -> None:
-    """Give a process that was started without stdin, stdout or stderr (`>&-`) somewhere to write
-    to: nothing."""
+    """Open /dev/null for each standard stream that this process was started without (`>&-`)."""
     # Each open() takes the lowest free descriptor.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -59,7 +61,7 @@ def _open_streams() -> None:
 
 
 def _why(error: Exception) -> str:
-    """What ended the command, in a sentence; the traceback of what nobody foresaw is saved."""
+    """Say in one sentence why the command ended. Save the traceback of an unexpected error."""
     import errno
 
     # Without a name the error is about stdout: every other file has a name.
@@ -75,25 +77,24 @@ def _why(error: Exception) -> str:
 
 
 def _leave_interrupted() -> NoReturn:
-    """Exit at once: after an interrupt inside exec() CPython kills itself by SIGINT, whatever the
-    exit code."""
+    """Exit at once. After an interrupt inside exec() CPython would kill itself by SIGINT, whatever
+    the exit code."""
     from contextlib import suppress
 
     with suppress(OSError, KeyboardInterrupt):
-        # What was printed before must still go out: os._exit would drop it.
+        # os._exit would drop the text that is still buffered. So the text is flushed first.
         sys.stdout.flush()
     print("lockbench: interrupted", file=sys.stderr, flush=True)
     os._exit(EXIT_INTERRUPTED)
 
 
 def _drop_output() -> None:
-    """Whoever read our output has gone: say nothing more, and let the interpreter flush into
-    nothing."""
+    """Point stdout at /dev/null, because its reader has gone. The interpreter still flushes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _save_traceback(error: Exception) -> str:
-    """Write a traceback without secrets to a new file (mode 0600) and say where it is."""
+    """Write a traceback without secrets to a new file (mode 0600). Return its place in words."""
     import tempfile
     import traceback
 

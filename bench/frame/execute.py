@@ -1,7 +1,7 @@
 """One command line: *a group of commands, arguments → an exit code*.
 
-Rules: whatever goes wrong on purpose is a BenchError or a click exception, and becomes one line on
-stderr here, and a case in the JUnit file of a CI job.
+Rules: every expected failure is a BenchError or a click exception. Here it becomes one line on
+stderr, and a case in the JUnit file of a CI job.
 """
 
 import os
@@ -31,8 +31,8 @@ _KINDS = {
 
 
 class HelpPage(cloup.HelpFormatter):
-    """A page of help, in letters that the screen has: click itself writes UTF-8 on an ASCII
-    screen."""
+    """A page of help, limited to the letters that the screen can show. click itself writes UTF-8
+    even on an ASCII screen."""
 
     def getvalue(self) -> str:
         """The page."""
@@ -43,14 +43,14 @@ cloup.Context.formatter_class = HelpPage
 
 
 def execute(group: click.Group, arguments: Sequence[str]) -> int:
-    """Run one command line of `group` and return its exit code. Lets KeyboardInterrupt and
-    unexpected exceptions through."""
+    """Run one command line of `group` and return its exit code. KeyboardInterrupt and unexpected
+    exceptions pass through."""
     variables = [
         text for name, text in os.environ.items() if name.startswith(("LOCKBENCH_", "OTEL_"))
     ]
     for word in (*arguments, *variables):
-        # The secrets of a URL are learned before any message can show it, even if the URL is
-        # malformed.
+        # The secrets of a URL must be known before any message can show the URL, even a malformed
+        # one.
         if "://" in word:
             secrets().learn(word.partition("=")[2] if word.startswith("-") else word)
     try:
@@ -75,7 +75,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """What click refuses, in the form of our own sentences."""
+    """Reword a message of click in the form of our own sentences."""
     text = _NUMBER.sub(
         lambda match: f"is not a {_KINDS[match[1]]} (write it in digits)", error.format_message()
     )
@@ -86,7 +86,8 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _refuse(sentence: str, code: int, group: click.Group, arguments: Sequence[str]) -> int:
-    """Say so, and in the JUnit file of a CI job, too, if it can be written."""
+    """Print the sentence on stderr. Write it into the JUnit file of a CI job, too, if that is
+    possible."""
     masked_sentence = secrets().sentence(sentence)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     note(*lines_of(f"lockbench: {masked_sentence}"))
@@ -105,7 +106,7 @@ def _refuse(sentence: str, code: int, group: click.Group, arguments: Sequence[st
 
 
 def _parameters(group: click.Group, arguments: Sequence[str]) -> Mapping[str, object]:
-    """What was typed, as far as it can be read."""
+    """The parameters that the user typed, as far as click can read them."""
     context = click.Context(group, resilient_parsing=True)
     with suppress(click.ClickException, BenchError):
         command = group.get_command(context, arguments[0])

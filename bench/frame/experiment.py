@@ -1,8 +1,8 @@
-"""What the commands of all experiments share: *options → order → done*.
+"""Code that the commands of all experiments share: *options → order → done*.
 
-Rules: what is wrong in the options is refused before anything starts; progress goes to stderr,
-stdout holds the tables, or with --json the result and nothing else. An experiment that keeps a
-journal and was cut goes on where --out is its folder and all other options are the same.
+Rules: wrong options are refused before anything starts. Progress goes to stderr. stdout holds the
+tables, or with --json the result and nothing else. An interrupted experiment with a journal
+continues if --out names its folder and all other options are the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Plan = TypeVar("Plan")
 
 def experiment_options(kind: str, *, seed: int | None = 1) -> Decorator:
     """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet.
-    `seed`: the usual one; None: the command has one of its own."""
+
+    `seed`: the default of --seed. None: the command has a --seed of its own.
+    """
     options = [server_option, result_options(kind)]
     if seed is not None:
         text = f"seed of every random choice  [{seed}]"
@@ -49,9 +51,12 @@ def measured(
     server: str | None,
     goes_on: bool = False,
 ) -> Done[Stored]:
-    """Have `plan` measured by `run` in a folder of its own, with progress on stderr. `server`: the
-    program to start; `goes_on`: what was cut goes on in its folder. Raises BenchError, and
-    KeyboardInterrupt when it was cut before there was anything to show."""
+    """Have `run` measure `plan` in a folder of its own, with progress on stderr.
+
+    `server`: the program to start. `goes_on`: an interrupted experiment continues in its folder.
+    Raises BenchError. Raises KeyboardInterrupt if the user interrupts it before there is anything
+    to show.
+    """
     from bench.frame.progress_line import ProgressLine
     from bench.frame.showing import remove_empty, require_outputs, result_folder
     from bench.run.experiment import ExperimentOrder
@@ -83,15 +88,15 @@ def measured(
 
 
 class Several(click.ParamType[tuple[object, ...]]):
-    """Values parted by commas, each once. `one`: a type of click, or a function that raises
-    ValueError."""
+    """Values separated by commas; each value counts once. `one`: a click type, or a function that
+    raises ValueError."""
 
     name = "list"
 
     def __init__(self, one: click.ParamType[object] | Callable[[str], object]) -> None:
         self._one = one if isinstance(one, click.ParamType) else Read("value", one)
         if isinstance(one, click.IntRange):
-            # Click uses this name in the message for a text that is no whole number.
+            # Click uses this name in its message about a text that is not a whole number.
             one.name = "whole number"
 
     def convert(
@@ -105,7 +110,7 @@ class Several(click.ParamType[tuple[object, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The words for the last one of them, behind those before."""
+        """Completions of the last value. The earlier values stay in front of it."""
         before, comma, last = incomplete.rpartition(",")
         return [
             CompletionItem(f"{before}{comma}{item.value}")

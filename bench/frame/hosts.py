@@ -39,8 +39,11 @@ hosts_options = together(
 def led(
     scenarios: Sequence[Scenario], values: Values, *, quiet: bool = False
 ) -> tuple[list[Scenario], Address | None]:
-    """The scenarios with as many processes as workers are expected, and where they are. Raises
-    UsageError."""
+    """Return the scenarios, with one process for each expected worker, and the address where
+    workers join.
+
+    The address is None if this host makes the load. Raises UsageError.
+    """
     expected = values.get("expect_workers")
     bind = values.get("bind")
     if expected is None:

@@ -1,9 +1,9 @@
-"""How a CI server tells two commands of one job apart: *what was typed → a name, and a mark for its
-cases*.
+"""How a CI server tells two commands of one job apart: *the typed options → a name, and a mark for
+the cases*.
 
 Rules: readers of JUnit files keep one case per class and name, so two runs in a job must differ in
-one of them. The name is the same in every job, so that a reader shows the course of a case over
-time. The id of a run is no part of it.
+one of the two. The name is the same in every job, so that a reader can show the history of a case.
+So the id of a run is not part of the name.
 """
 
 import re
@@ -14,10 +14,10 @@ _LONGEST = 80
 
 
 def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
-    """Return the name of a command with these parameters, and a mark, each "" if there is none.
+    """Return the name of a command with these parameters, and a mark. Each is "" if there is none.
 
-    The name is --name, else that of the scenario, else what is compared, else the recipes. The mark
-    is the folder that --out names, where no --name says which run of a scenario it is.
+    The name is --name. Without --name it is the scenario's name, else the compared values, else the
+    recipes. The mark is the folder in --out. There is no mark beside --name.
     """
     own_name = str(parameters.get("name") or "")
     compared = [
@@ -38,8 +38,8 @@ def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _stem(place: object) -> str:
-    """The name of a scenario's file; one without a name of its own (a pipe, a file in memory) has
-    none."""
+    """The name of a scenario's file. "" if the file has no name of its own (a pipe, a file in
+    memory)."""
     path = Path(str(place or ""))
     return "" if path.is_relative_to("/proc") or path.is_relative_to("/dev") else path.stem
 
@@ -51,6 +51,6 @@ def _several(values: object) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """`text` without what parts a class from its package, and without what a token of XML may not
-    hold."""
+    """`text` without the characters that separate a class from its package, and without characters
+    that an XML token cannot hold."""
     return re.sub(r"[^\w:+@,=-]+", "-", text).strip("-")[:_LONGEST]

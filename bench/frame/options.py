@@ -1,8 +1,8 @@
-"""Options that several commands have: *texts on the command line → values, judged once and in the
-same words*.
+"""Options that several commands share: *texts on the command line → values, checked once and
+refused in the same words*.
 
-Rules: an option of a scenario is a key of the same name; its value is kept as text and judged by
-the scenario alone, so that a file and an option are refused alike.
+Rules: an option of a scenario is a scenario key of the same name. Its value stays a text, and only
+the scenario checks it. So a wrong value in a file and in an option gets the same message.
 """
 
 import math
@@ -35,7 +35,7 @@ class Options:
 
     @classmethod
     def of(cls, values: Values) -> Self:
-        """Return these options of all that click has converted."""
+        """Pick these options from all values that click has converted."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
@@ -86,8 +86,8 @@ GROUPS: Mapping[str, frozenset[str]] = {
 
 
 class Grouped(cloup.Command):
-    """A command whose help shows its own options first, and those that all have in common by what
-    they are about."""
+    """A command whose help shows its own options first. The options that all commands share follow,
+    grouped by subject."""
 
     def __init__(
         self, *arguments: Any, params: Sequence[click.Parameter] = (), **settings: Any
@@ -109,7 +109,7 @@ def ending(*examples: str, note: str = "") -> str:
 
 
 class FiniteRange(click.FloatRange):
-    """click.FloatRange without nan, which no comparison refuses, and without infinity."""
+    """click.FloatRange without infinity and without nan. No comparison would refuse nan."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -122,7 +122,7 @@ class FiniteRange(click.FloatRange):
 
 
 class Read(click.ParamType[object]):
-    """What `read` makes of a text, or says by a ValueError why it is none."""
+    """A value that `read` makes of a text. Its ValueError is the message for a wrong text."""
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
         self.name = name
@@ -139,7 +139,7 @@ class Read(click.ParamType[object]):
 
 
 def budget_s(text: str) -> float:
-    """How long (s) something may take. Raises ValueError."""
+    """A duration (s) that limits how long something may take. Raises ValueError."""
     if not (ms := parse_duration(text)):
         raise ValueError("nothing can be done in no time")
     return ms / 1000
@@ -149,7 +149,7 @@ BUDGET = Read("DURATION", budget_s)
 
 
 class Offered(click.types.StringParamType):
-    """A text; Tab offers some `words` for it."""
+    """A text. Tab offers some `words` for it."""
 
     def __init__(self, words: Callable[[], Iterable[str]]) -> None:
         self._words = words
@@ -157,7 +157,7 @@ class Offered(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The words that begin so."""
+        """The words that begin with the typed text."""
         return [CompletionItem(word) for word in self._words() if word.startswith(incomplete)]
 
 
@@ -205,8 +205,8 @@ file_options = together(
 
 
 def result_options(kind: str, shown: str = "tables") -> Decorator:
-    """Give a click command --out, --markdown, --junit, --json and --quiet; `shown`: what it prints
-    without them."""
+    """Give a click command --out, --markdown, --junit, --json and --quiet. `shown`: the output that
+    the command prints without these options."""
     return together(
         click.option(
             "--out", metavar="DIR", type=PLACE, help=f"result folder  [results/<time>-{kind}-<id>]"
@@ -223,8 +223,8 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
 
 
 def run_options(kind: str) -> Decorator:
-    """Give a click command what one run of a scenario can be told beside it, and
-    `result_options`."""
+    """Give a click command `result_options`, and the options for one run that are not scenario
+    keys."""
     return together(
         server_option,
         click.option(
@@ -244,9 +244,11 @@ def run_options(kind: str) -> Decorator:
 def scenario_options(
     *without: str, refused: Collection[str] = (), usual: Mapping[str, str] | None = None
 ) -> Decorator:
-    """Give a click command one option per scenario key, but for those it takes in a way of its own;
-    those that are `refused`, as the command says when they are given, are not offered. `usual`: its
-    own defaults, in words."""
+    """Give a click command one option per scenario key.
+
+    `without`: keys that the command accepts in another way. `refused`: keys whose options the help
+    does not show, because the command refuses them. `usual`: the command's own defaults, in words.
+    """
     keys = (key for key in KEYS if key.name not in without)
     return together(
         *(_option(key, (usual or {}).get(key.name), hidden=key.name in refused) for key in keys)
@@ -254,8 +256,10 @@ def scenario_options(
 
 
 def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
-    """Return what of `values` was written on the command line, by scenario key, and the targets of
-    the environment."""
+    """Return the values that the user wrote on the command line, by scenario key.
+
+    The targets of the environment are added if no option names servers.
+    """
     options = {key.name: values.get(_parameter(key)) for key in KEYS}
     settings = {name: value for name, value in options.items() if value is not None and value != ()}
     if not values.get("server") and not {"targets", "instances", "fsync"} & settings.keys():
@@ -264,9 +268,12 @@ def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
 
 
 def environment_targets(*, quiet: bool) -> list[str]:
-    """The targets that variables of the environment name, for a command that has neither --target
-    nor an option for servers of its own; a line on stderr says whose they are. Raises
-    UsageError."""
+    """The targets in the variables of the environment. A line on stderr says which variable names
+    them.
+
+    They serve a command with neither --target nor an option for servers of its own. Raises
+    UsageError.
+    """
     urls, variable = targets_of(os.environ)
     if urls and not quiet:
         note(f"lockbench: {len(urls)} target{'s'[: len(urls) > 1]} of {variable}")
@@ -276,7 +283,8 @@ def environment_targets(*, quiet: bool) -> list[str]:
 
 
 def scenario_of(path: Path | None, values: Values, *, quiet: bool = False) -> Scenario:
-    """Return the scenario of `path` under the options that were written. Raises UsageError."""
+    """Load the scenario of `path`. Options on the command line win over the file. Raises
+    UsageError."""
     from bench.recipes.registry import find_recipe
 
     def instances(recipe: str) -> int:
@@ -291,8 +299,7 @@ def scenario_of(path: Path | None, values: Values, *, quiet: bool = False) -> Sc
 
 
 def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> list[dict[str, str]]:
-    """Every combination of the values that `texts`, each KEY=A,B, give their keys. Raises
-    UsageError."""
+    """Every combination of the swept values. Each of the `texts` is KEY=A,B. Raises UsageError."""
     sweeps = dict[str, list[tuple[str, str]]]()
     for text in texts:
         name, _, values = (part.strip() for part in text.partition("="))
@@ -329,7 +336,7 @@ def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Decorator:
 
 
 class ScenarioPlace(click.Path):
-    """A scenario's file, or the name of a ready one; Tab offers both."""
+    """A scenario's file, or the name of a built-in scenario. Tab offers both."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -337,8 +344,10 @@ class ScenarioPlace(click.Path):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Files, and the ready ones that begin so: behind them, as bash forgets all words before
-        "files"."""
+        """Completions: files, then built-in scenarios that match.
+
+        The scenarios come after the files, because bash forgets all words before "files".
+        """
         names = sorted(path.stem for path in READY.glob("*.toml"))
         ready = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return super().shell_complete(ctx, param, incomplete) + ready

@@ -1,4 +1,4 @@
-"""Where an answer goes, and what is said meanwhile: *options that all questions have → Outputs*."""
+"""Where an answer and its progress go: *options that all questions share → Outputs*."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """`out`: the result's folder, None = one in results/. `markdown`, `junit`: files to write
-    besides. `as_json`: the result on stdout, and nothing else. `quiet`: no progress and no tables.
-    `summary`: one of several runs, which is shown in a line behind this text."""
+    """The destinations of an answer.
+
+    `out`: the result's folder; None makes one in results/. `markdown`, `junit`: further files to
+    write. `as_json`: stdout holds the result and nothing else. `quiet`: no progress and no tables.
+    `summary`: not empty for one of several runs; that run is shown in one line after this text.
+    """
 
     out: Path | None = None
     markdown: Path | None = None

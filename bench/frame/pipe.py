@@ -1,11 +1,12 @@
-"""Output that outlasts its readers: *stdout and stderr → the same, but what nobody reads any more
-is dropped*.
+"""Output that survives the end of its reader: *stdout and stderr → the same streams, which drop
+text that nobody reads any more*.
 
-`lockbench run … | head -1` closes the pipe while the result is being shown. A CI job asks for the
-exit code, and that must not depend on who still reads. So a broken pipe is no error here: the
-descriptor is turned to /dev/null, and the command ends with the code that it earned. stderr has
-progress and remarks alone: where it cannot be written at all (a full disk, a terminal that is gone)
-they are dropped, and the run goes on.
+`lockbench run … | head -1` closes the pipe while lockbench shows the result. A CI job needs the
+exit code, and the exit code must not depend on the reader. So a broken pipe is not an error here.
+The descriptor is turned to /dev/null, and the command ends with the exit code of its result.
+
+stderr carries only progress and remarks. If stderr cannot be written at all (a full disk, a closed
+terminal), its text is dropped and the run goes on.
 """
 
 import io
@@ -15,15 +16,15 @@ from typing import Any, TextIO, cast
 
 
 class Outlasting(io.FileIO):
-    """A file descriptor whose reader may go away at any time. `lost`: errors after which what is
-    written is dropped."""
+    """A file descriptor whose reader may go away at any time. `lost`: the errors after which all
+    further text is dropped."""
 
     def __init__(self, descriptor: int, lost: type[OSError]) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self._lost = lost
 
     def write(self, data: Any) -> int:
-        """Write, or drop what nobody reads any more; return how many bytes were taken."""
+        """Write, or drop text that nobody reads any more. Return how many bytes were taken."""
         try:
             return super().write(data)
         except self._lost:
@@ -34,8 +35,8 @@ class Outlasting(io.FileIO):
 
 
 def outlast_readers() -> None:
-    """Let this process's own stdout and stderr outlast their readers; streams that somebody has put
-    there stay."""
+    """Let stdout and stderr of this process survive their readers. Streams that somebody else has
+    installed stay."""
     if sys.stdout is sys.__stdout__ and sys.stdout is not None:
         sys.stdout = outlasting(sys.stdout)
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:
@@ -43,8 +44,8 @@ def outlast_readers() -> None:
 
 
 def outlasting(stream: TextIO) -> TextIO:
-    """Return a stream like `stream`, on the same descriptor, that outlasts its reader. What waits
-    in it is written first."""
+    """Return a stream on the descriptor of `stream` that survives its reader. Text that waits in
+    `stream` is written first."""
     stream.flush()
     raw = Outlasting(stream.fileno(), OSError if stream is sys.__stderr__ else BrokenPipeError)
     return io.TextIOWrapper(

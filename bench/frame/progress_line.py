@@ -1,9 +1,9 @@
-"""The lines that show that work goes on: *a look at a run, or what is done now in words → a few
+"""Lines that show the progress of a run: *a look at a run, or the present step in words → a few
 lines on stderr*.
 
-Rules: on a terminal lines redrawn in place, of which nothing is ever cut off; elsewhere of a run a
-plain line every few seconds, of words such as `schedule: row 3 of 64` one line per part
-(`schedule`); quiet says nothing.
+Rules: on a terminal the lines are redrawn in place and never cut off. Without a terminal, a run
+prints a plain line every few seconds. Words such as `schedule: row 3 of 64` then print one line per
+part (`schedule`). With --quiet nothing is printed.
 """
 
 import sys
@@ -23,11 +23,12 @@ _GAP = "  "
 
 
 class ProgressLine:
-    """Shows what it is called with; a context manager, because redrawn lines must be given back."""
+    """Shows the progress that it is called with. It is a context manager, because its end must
+    restore the terminal."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        """`quiet` shows nothing. `stream`: default stderr; whether it is a terminal decides how to
-        show."""
+        """`quiet`: show nothing. `stream`: default stderr. If it is a terminal, the lines are
+        redrawn."""
         self._console = console_on(stream or sys.stderr)
         self._quiet = quiet
         redraws = self._console.is_terminal and not quiet
@@ -47,8 +48,8 @@ class ProgressLine:
             self._live.stop()
 
     def __call__(self, now: RunProgress | str) -> None:
-        """Show what is so `now`; off a terminal only when the phase or part changes or a few
-        seconds have passed."""
+        """Show the present state. Without a terminal, do so only if the phase or part changes or a
+        few seconds have passed."""
         if self._quiet:
             return
         if self._live:
@@ -74,14 +75,16 @@ class ProgressLine:
 
 
 def progress_line(progress: RunProgress) -> str:
-    """Return everything in one line, as long as it gets."""
+    """Return all items in one line of any length."""
     return _GAP.join(item for items in _lines(progress) for item in items)
 
 
 def block(progress: RunProgress, width: int) -> str:
-    """Return the same for a terminal of `width` columns: phase and time, latency and outcomes,
-    health and trouble. No item is parted if it fits a line of its own; a terminal may say that it
-    has none."""
+    """Return all items for a terminal of `width` columns.
+
+    The lines are phase and time, latency and outcomes, health and trouble. An item that fits a line
+    is never split. `width` may be 0, because some terminals report no width.
+    """
     whole = (_GAP.join(item.replace(" ", "\u00a0") for item in items) for items in _lines(progress))
     return "\n".join(
         line for text in whole for line in textwrap.wrap(text, max(width, 20))
@@ -89,7 +92,7 @@ def block(progress: RunProgress, width: int) -> str:
 
 
 def _lines(progress: RunProgress) -> list[list[str]]:
-    """What there is to say, by line."""
+    """The items to show, by line."""
     if progress.phase == "starting":
         return [["starting users"]]
     outcomes = [
@@ -106,8 +109,12 @@ def _lines(progress: RunProgress) -> list[list[str]]:
 
 
 def _health(progress: RunProgress) -> Iterator[str]:
-    """What the live oracle knows (violations at once, SAFE never before the end), the faults that
-    are there, how the generator does, and instances that do not simply vote."""
+    """The items about health.
+
+    They are the knowledge of the live oracle, the present faults, the state of the generator, and
+    the instances with a special state. The oracle reports violations at once, and SAFE never before
+    the end.
+    """
     safety = progress.safety
     if safety.violations:
         violations = (

@@ -1,4 +1,4 @@
-"""A question as a value: *options → what was measured → its answer, shown*.
+"""A question as a value: *options → measurements → the answer, shown*.
 
 Each folder below `bench/experiments` exports its questions in `question.py`, and
 `bench/questions.py` lists them. The program receives that table. Neither the frame nor the report
@@ -30,11 +30,11 @@ Stored = TypeVar("Stored", bound="Document")
 class Question(Generic[Stored]):
     """One question that lockbench answers.
 
-    `name`: of its command, and the `kind` of its results. `ask`: measures; it is given the
-    `Outputs`, then the options of the command, which are click's decorators on it. The help is its
-    docstring. `answer`: how its results are
-    read, judged anew and told, imported when there is a result. `examples` and `note`: the end of
-    the help.
+    `name`: the name of its command, and the `kind` of its results. `ask`: measures. It receives the
+    `Outputs`, then the options of the command. These options are the click decorators on `ask`, and
+    its docstring is the help text. `answer`: reads its results, judges them again and describes
+    them. It is imported only when there is a result. `examples` and `note`: the end of the help
+    text.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Question(Generic[Stored]):
     note: str = ""
 
     def command(self) -> click.Command:
-        """Return the command that asks it and shows the answer."""
+        """Return the command that asks this question and shows the answer."""
 
         @wraps(self.ask)
         def asked(**values: object) -> int:

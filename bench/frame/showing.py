@@ -1,9 +1,9 @@
-"""What a command leaves and shows of its result: *its end → a folder, tables or JSON on stdout,
-files beside, complaints on stderr*.
+"""How a command shows and keeps its result: *the end of a command → a folder, tables or JSON on
+stdout, further files, complaints on stderr*.
 
-Rules: what could not be stored is shown all the same, --quiet or not, and then complained of. A
-file or folder that cannot be written is refused before the work; the folder is made when there is
-something to write. What GitHub names in GITHUB_STEP_SUMMARY is appended to.
+Rules: a result that could not be stored is shown all the same, even with --quiet, and a complaint
+follows. A file or folder that cannot be written is refused before the work. The folder is made only
+when there is something to write. The file that GitHub names in GITHUB_STEP_SUMMARY is appended to.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ Stored = TypeVar("Stored", bound="Document")
 
 
 def _places(outputs: Outputs) -> list[Path | None]:
-    """Where the Markdown, the JUnit XML and the summary of a CI job go, as far as they are asked
-    for."""
+    """The files for the Markdown, the JUnit XML and the summary of a CI job. None for each file
+    that nobody asked for."""
     step = os.environ.get("GITHUB_STEP_SUMMARY")
     return [outputs.markdown, outputs.junit, Path(step) if step else None]
 
 
 def require_outputs(outputs: Outputs) -> None:
-    """Raises EnvironmentNotReadyError when one of these files cannot be written."""
+    """Raise EnvironmentNotReadyError if one of these files cannot be written."""
     for path in filter(None, _places(outputs)):
         write_text(path, "", "a")
 
 
 def write_outputs(outputs: Outputs, sheet: Sheet, suite: Suite) -> None:
-    """Write those of these files that are asked for. Raises EnvironmentNotReadyError."""
+    """Write the requested files. Raises EnvironmentNotReadyError."""
     from bench.report.junit import junit_xml
     from bench.report.sheet import sheet_markdown
 
@@ -65,7 +65,7 @@ def write_outputs(outputs: Outputs, sheet: Sheet, suite: Suite) -> None:
 
 
 def named(suite: Suite) -> Suite:
-    """Return `suite` with the name of the command that runs."""
+    """Return `suite` with the name of the present command."""
     context = click.get_current_context(silent=True)
     name, mark = identity_of(context.params) if context else ("", "")
     return replace(suite, name=name or suite.properties.get("recipe", ""), mark=mark)
@@ -82,8 +82,10 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 
 @until_shown()
 def show(done: Done[Stored], answer: Answer[Stored], outputs: Outputs) -> int:
-    """Show what came of it and write the files, as `outputs` asks for; return the exit code. Raises
-    KeyboardInterrupt once it is shown, when somebody has wished it to end."""
+    """Show the result, write the files that `outputs` requests, and return the exit code.
+
+    Raises KeyboardInterrupt after that, if the user has interrupted the command.
+    """
     page = report_beside(done.result, answer, done.path)
     place = f"{done.path}" if done.path else ""
     if place and page:
@@ -113,8 +115,8 @@ def _print(done: Done[Document], outputs: Outputs, sheet: Sheet) -> None:
 
 
 def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -> Path | None:
-    """Write report.html beside a stored result and return its path; a failure costs no more than a
-    sentence."""
+    """Write report.html beside a stored result and return its path. If that fails, only a sentence
+    is printed."""
     if stored is None:
         return None
     try:
@@ -122,7 +124,7 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
 
         return write_report(answer.page(result, str(stored)), stored)
     except Exception as error:  # noqa: BLE001
-        # Whatever the fault is, the result is there and must be shown.
+        # Whatever the error is, the result exists and must be shown.
         fault = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
         why = str(error) if isinstance(error, BenchError) else fault
     note(f"lockbench: there is no report.html: {why}")
@@ -130,9 +132,12 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
 
 
 def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
-    """Return the place `requested`, or results/<UTC time>-<command>-<run id>, where a folder can be
-    made, and all folders that come into being with it, the deepest first. Raises
-    EnvironmentNotReadyError."""
+    """Return a place where a folder can be made, and all folders that must be made for it, the
+    deepest first.
+
+    The place is `requested`, or results/<UTC time>-<command>-<run id>. Raises
+    EnvironmentNotReadyError.
+    """
     now = datetime.datetime.now(datetime.UTC)
     folder = requested or Path("results") / f"{now:%Y%m%d-%H%M%S}-{command}-{run_id}"
     with writing(folder, "name another place with --out"):
@@ -147,7 +152,7 @@ def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Pa
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Take these away, the deepest first, up to the first that holds something."""
+    """Remove these folders, the deepest first. Stop at the first folder that is not empty."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -157,8 +162,8 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 
 def require_table(path: Path) -> None:
-    """Raises UsageError when the file holds other lines than those of runs,
-    EnvironmentNotReadyError."""
+    """Raise UsageError if the file holds lines that are not lines of runs, and
+    EnvironmentNotReadyError if it cannot be written."""
     with (
         writing(path, "name another file with --csv"),
         path.open("a+", encoding="utf-8", errors="replace") as file,
@@ -172,9 +177,11 @@ def require_table(path: Path) -> None:
 
 
 def append_line(path: Path, run: RunResult) -> None:
-    """Write `run` behind what the file holds, under its columns, or makes them: some facts, the
-    usual figures, the keys of the scenario. What is not known is empty. Raises
-    EnvironmentNotReadyError."""
+    """Append a line for `run` to the file, under its columns. An empty file gets columns first.
+
+    The columns are some facts, the usual figures and the keys of the scenario. An unknown value is
+    empty. Raises EnvironmentNotReadyError.
+    """
     from bench.gates.threshold import shown_at
     from bench.measure.section import builtins_of, leaves
 
