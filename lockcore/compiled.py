@@ -1,12 +1,12 @@
-"""lockcore as machine code: *its pure modules and hot paths → extension modules beside them*.
+"""lockcore as machine code: *pure modules and hot paths → extension modules beside the sources*.
 
 mypyc does it. This file itself is not compiled. docs/lockcore/compiled.md has the rules for the
 files that are.
 
-Rules: this happens when a wheel is built, and it takes along what the benchmark does for every
-lease. Where there is no compiler, no mypyc or no Python.h, or with LOCKCORE_PURE=1, everything runs
-from the source, which stays installed. All modules are compiled or none. An editable install is
-never compiled. Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
+Rules: the build of a wheel compiles these modules. It also compiles the benchmark's code that runs
+for every lease. Without a compiler, mypyc or Python.h, or with LOCKCORE_PURE=1, everything runs
+from the source. The source stays installed. Either all modules are compiled or none is. An editable
+install is never compiled. Source: the documentation of mypyc, and of `tool.setuptools.cmdclass`.
 """
 
 import logging
@@ -22,7 +22,7 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 
-# What is compiled is a folder, not a list: these three, and every file that is called fast.py.
+# The build compiles all files of these three folders, and every file with the name fast.py.
 FOLDERS = ("facts", "rounds", "engine")
 
 
@@ -37,7 +37,7 @@ def _name_of(file: Path) -> str:
 
 
 MODULES = tuple(_name_of(file) for file in _compiled_files())
-# What a load process does for each operation, beside the lock itself.
+# The code that a load process runs for each operation, beside the lock itself.
 BENCH = HERE.parent / "bench"
 LOAD = tuple(
     _name_of(BENCH / file)
@@ -45,22 +45,22 @@ LOAD = tuple(
 )
 
 # Modules of one group call each other as C functions and read each other's fields at fixed offsets.
-# A gate runs this load on the lockcore of another revision, which comes as source. So the load is a
-# group of its own. It reaches lockcore by Python's import and by attribute names, as a user's
-# program does. In one group with lockcore the load could not even be imported there (NameError:
+# A gate runs this load on another revision's lockcore, and that revision comes as source. So the
+# load is a separate group. It uses Python's import and attribute names to reach lockcore, as a
+# user's program does. If both were one group, the import of the load would fail there (NameError:
 # value for final name "RELEASED" was not set).
 GROUPS = {"lockcore": MODULES, "lockbench_load": LOAD}
 
-# A build's log is read line by line, so the reason must not be longer.
+# People read a build's log line by line, so the reason must not be longer.
 MOST_REASON = 300  # characters
 
 
 @contextmanager
 def read_along(lines: list[str]) -> Iterator[None]:
-    """Add what this process and its children print meanwhile to `lines`, and print it afterwards.
+    """Collect the output of this process and its children in `lines`, and print it afterwards.
 
-    mypyc prints what is wrong and then exits. A compiler is a process of its own. The output of
-    both can be caught only at the descriptors of stdout and stderr.
+    mypyc prints its errors and then exits. A compiler is a separate process. Only the descriptors
+    of stdout and stderr carry the output of both.
     """
     streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
     with TemporaryFile() as printed:
@@ -84,7 +84,10 @@ def read_along(lines: list[str]) -> Iterator[None]:
 
 
 def reason_of(error: BaseException, lines: list[str]) -> str:
-    """Why nothing was compiled, in one line: the error, and the last line printed about one."""
+    """The reason why nothing was compiled, in one line: the error and the last printed error line.
+
+    Without a printed error line, the last printed line takes its place.
+    """
     if isinstance(error, ImportError):
         return f"mypyc cannot be imported ({error}); install mypy and build again"
     if isinstance(error, FileNotFoundError):
@@ -98,7 +101,7 @@ def reason_of(error: BaseException, lines: list[str]) -> str:
     elif isinstance(error, CalledProcessError):
         why = f"{error.cmd[0]} ended with exit status {error.returncode}"
     printed = [line.strip() for line in lines if line.strip()]
-    # mypy marks an error so, and compilers do, too.
+    # mypy and compilers mark an error like this.
     about = [line for line in printed if "error: " in line] or printed
     if about:
         why += f": {about[-1]}"
@@ -106,13 +109,13 @@ def reason_of(error: BaseException, lines: list[str]) -> str:
 
 
 class CompileCore(build_ext):  # type: ignore[misc]
-    """setuptools' `build_ext`, whose extension modules are made here.
+    """setuptools' `build_ext`; this class makes the extension modules.
 
-    It raises nothing. What fails is logged.
+    It raises nothing. It logs a failure.
     """
 
     def run(self) -> None:
-        """Compile all of them, or leave none."""
+        """Compile all modules. If one fails, remove the compiled modules."""
         if self.inplace or self.editable_mode:
             return
         lines: list[str] = []
@@ -130,10 +133,10 @@ class CompileCore(build_ext):  # type: ignore[misc]
                 module.unlink()
 
     def _compile(self) -> None:
-        # Not everybody who builds has mypyc.
+        # mypyc may not be installed, so it is imported late.
         from mypyc.build import mypycify
 
-        # The rest of lockcore is judged by `make lint`, where what it imports is installed.
+        # `make lint` checks the rest of lockcore, because it has all imported packages installed.
         options = [
             "--ignore-missing-imports",
             "--follow-imports=silent",

@@ -1,8 +1,9 @@
-"""The door for the bench: *what judges and loads locks → the pure parts of lockcore it builds on*.
+"""The interface for the bench: *lockbench's judges and loads → the pure parts of lockcore*.
 
 Rules: the bench imports `lockcore`, `lockcore.clock`, this module and `sockets` beside it, and
-nothing else of lockcore (checked by `make lint`). So the rings may change behind the door. Nothing
-here touches a socket, so that the bench's judges stay pure. Applications need none of it.
+nothing else of lockcore (checked by `make lint`). So lockcore can change inside without changing
+the bench. Nothing here touches a socket, so the bench's judges stay pure. Applications do not need
+this module.
 """
 
 from lockcore.engine import engine as _engine
@@ -23,7 +24,7 @@ from lockcore.rounds.commands import (
 )
 from lockcore.rounds.rounds import ExtendRound, SetRound
 
-# True where lockcore runs as machine code.
+# True if lockcore runs as machine code.
 IS_COMPILED = not str(_engine.__file__).endswith(".py")
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The other half of the door: *a URL → a connection, or why there is none*."""
+"""The bench's interface to sockets: *a URL → a connection, or the reason for a failure*."""
 
 from lockcore.shells.common.failure import SENTINEL, failure_of
 from lockcore.shells.common.handshake import Connected, dialect_of, shake

@@ -1,12 +1,13 @@
-"""Who has forgotten its locks while its connection stayed: *pushes, answers → an abstention*.
+"""Notices instances that forgot their locks on an open connection: *pushes, answers → abstention*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`.
 
 Rules: an instance that may have forgotten locks abstains until all of them have expired
-(facts/membership.py). It is noticed by what the server tells by itself, by -READONLY, and by what
-it is asked: for its replication id once a second where it tells nothing, and for the number of its
-swaps ahead of SETs, four times a second at most.
+(facts/membership.py). Four signs show that it may have forgotten them: a push message from the
+server, an answer -READONLY, another replication id, and a larger number of database swaps. The
+engine asks for the replication id once a second, if the server sends no push messages. It asks for
+the number of swaps ahead of SETs, at most four times a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,29 +26,30 @@ from lockcore.facts.membership import (
 from lockcore.rounds.awaited import Asked, Core, InstancePipe
 from lockcore.rounds.resp import request
 
-# A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of its core, where 100 ms
-# would take 10 %.
+# A reading takes a server about 10 µs. So 1,000 busy clients take 4 % of the server's core. With a
+# period of 100 ms they would take 10 %.
 SWAPS_EVERY_NS: Final = NS_PER_S // 4
 SWAPS: Final = request(b"INFO", b"commandstats")
 
 
-# How SWAPDB is noticed. No server says that SWAPDB was called, and no client can be told: SWAPDB
+# How the engine notices SWAPDB. A server does not report a SWAPDB to its clients, because SWAPDB
 # invalidates no tracked key. But INFO counts the calls. The engine reads this count ahead of the
 # first SET that starts at `swaps_due_ns` or later, on the same connection. Redis answers in order,
-# so the reading comes before the SET's answer, and a swap that it shows voids the SET. A reading by
-# a timer would be answered behind SETs that the emptied server has granted. An idle client reads
-# nothing. A swap within SWAPS_EVERY_NS after a reading is noticed by the next reading only. The
-# reading takes a server 4 to 12 µs (redis 7.0 and 8.2).
+# so the count arrives before the SET's answer. If the count shows a swap, the SET does not count.
+# With a timer, the count could arrive behind SETs that the emptied server has granted. An idle
+# client reads nothing. If a swap comes within SWAPS_EVERY_NS after a reading, only the next reading
+# shows it. A reading takes a server 4 to 12 µs (redis 7.0 and 8.2).
 class Amnesia:
     """Notices, on connections that stay, that instances have forgotten their locks.
 
-    Such a server was flushed, or was a replica for a while. It says so itself (a push between two
-    replies), or answers -READONLY. Where it tells nothing it is asked for its replication id once a
-    second. From then on it abstains for `whole_ns` (0: not at all) as after a restart, and what it
-    was asked before does not count. `recount` counts the voters anew.
+    A server forgets locks if somebody flushes it, or if it was a replica for a while. It sends a
+    push between two replies, or it answers -READONLY. If it sends no pushes, the engine asks for
+    its replication id once a second. After such a sign the instance abstains for `whole_ns` (0: not
+    at all), as after a restart. SETs that it has not answered yet do not count. `recount` counts
+    the voters anew.
 
-    Source: Redis' CLIENT TRACKING (a flush is told to every tracking client), REPLICAOF, SWAPDB and
-    INFO commandstats.
+    Source: Redis' CLIENT TRACKING (Redis reports a flush to every tracking client), REPLICAOF,
+    SWAPDB and INFO commandstats.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Amnesia:
             pipe.void_sets()
 
     def ask(self, pipes: Sequence[InstancePipe], now_ns: int) -> None:
-        """Ask the instances that do not tell by themselves, if it is time."""
+        """Ask the instances that send no push messages, if it is time."""
         for pipe, member in zip(pipes, self._members, strict=True):
             if member.ask_ns <= now_ns:
                 member.ask_ns = now_ns + ASK_EVERY_NS
@@ -79,21 +81,21 @@ class Amnesia:
                 self._engine.unicast(pipe, request(b"INFO", b"replication"), question)
 
     def counting_swaps(self, pipes: Sequence[InstancePipe], now_ns: int) -> list[InstancePipe]:
-        """The instances to send `SWAPS` now. Each reply goes to `swaps_read`.
+        """The instances that get `SWAPS` now. Each reply goes to `swaps_read`.
 
-        From now on the next reading is due a while later.
+        The next reading is due SWAPS_EVERY_NS later.
         """
         self.swaps_due_ns = now_ns + SWAPS_EVERY_NS
         hellos = [(pipe, self._members[pipe.index].hello) for pipe in pipes]
         return [pipe for pipe, hello in hellos if hello is not None and hello.swaps != NOT_COUNTED]
 
     def swaps_read(self, info: object, pipe: InstancePipe) -> None:
-        """An instance has said how often it has swapped databases. An error says nothing."""
+        """Take the number of database swaps of an instance. An error has no meaning."""
         member = self._members[pipe.index]
         earlier = member.hello
         if earlier is None or not isinstance(info, bytes):
             return
-        # RESP3 says in front of the text that it is one.
+        # RESP3 puts the kind of the text in front of the text.
         kind_bytes = len("txt:") if earlier.tells else 0
         pipe.set_aside(0, 0, len(b"$%d\r\n\r\n" % len(info)) + len(info) + kind_bytes)
         member.hello = hello = replace(earlier, swaps=swaps_of(info))
@@ -101,7 +103,7 @@ class Amnesia:
             self.noticed(pipe, SWAPPED)
 
     def _answered(self, info: object, pipe: InstancePipe) -> None:
-        """An instance has said what it knows of its replication. An error says nothing."""
+        """Take an instance's INFO about replication. An error has no meaning."""
         if not isinstance(info, bytes):
             return
         member = self._members[pipe.index]

@@ -1,18 +1,18 @@
-"""What one operation does next: *(event, now, random) → send a round, wait until a time, or done*.
+"""The next step of one operation: *(event, now, random) → send a round, wait until a time, or end*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a lease is made
-with positional arguments, and nothing here is looked up by name.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a lease gets
+positional arguments, and the code looks nothing up by name.
 
 Each operation is a generator. It yields one of four requests: a `Round` ("send this, and wake me
 when it is settled"), a `Turn` ("send nothing, and wake me when it is settled"), an int ("wake me at
-that time, in ns") or an `Offer` ("does my caller still get this in time?"). It is sent the time
-(ns) at which it runs again, for an offer the time at which its caller does, and it returns its
-value. Where its caller is cancelled, the shell throws into the generator, and the round that it
-waited for is abandoned.
+that time, in ns") or an `Offer` ("does my caller still get this lease in time?"). The shell sends
+it the time (ns) at which the generator runs again. After an offer, this is the time at which the
+caller runs again. The generator returns the value of the operation. If the caller is cancelled, the
+shell throws into the generator, and the generator abandons its round.
 
-Rules: a lease is somebody's only by a clock reading of its own thread, taken when that thread runs
-again with the lease in its hands. Every attempt has its own start and its own owner token. Source:
-the Redlock text.
+Rules: a lease belongs to a caller only after the caller's own thread has received the lease and
+then read the clock. Every attempt has its own start and its own owner token. Source: the Redlock
+text.
 """
 
 from collections.abc import Generator
@@ -34,9 +34,9 @@ Steps = Generator[Request, int, "Lease | Denied"]
 def lease_of(
     round_: SetRound, now_ns: int, attempts: int = 1, split_votes: int = 0
 ) -> Lease | None:
-    """The lease that a won round gives at `now_ns`; None if its validity is used up.
+    """The lease that a won round gives at `now_ns`; None if the validity is used up.
 
-    Whoever decides by it calls `decided` of a `watched` round.
+    For a `watched` round, the caller of this function then calls `decided`.
     """
     terms = round_.terms
     started_ns = round_.started_ns
@@ -71,13 +71,13 @@ def first_lease(round_: SetRound, now_ns: int) -> Lease | None:
 
 
 def give_back(result: Lease | Denied | None) -> None:
-    """Release what was granted to a caller that is interrupted before it has it."""
+    """Release a lease if an interrupt stops its caller before the caller receives the lease."""
     if isinstance(result, Lease) and isinstance(result.round, SetRound):
         result.round.clean_up()
 
 
 class Acquisition:
-    """One acquire: the rounds it takes until it is won, given up, or out of time."""
+    """One acquire, with all its attempts. It ends with a lease, without one, or out of time."""
 
     def __init__(  # noqa: PLR0917 - made in one place per shell
         self,
@@ -102,8 +102,8 @@ class Acquisition:
     def steps(self, now_ns: int) -> Steps:
         """The steps from the first attempt on.
 
-        If somebody here has the resource or waits for it, the first attempt is made when the turn
-        of this caller comes.
+        If another caller of this Redlock has the resource or waits for it, this caller waits for
+        its turn before its first attempt.
         """
         if self.engine.turns.is_taken(self.resource) and now_ns < self.deadline_ns:
             return self._in_line(now_ns)
@@ -115,15 +115,15 @@ class Acquisition:
         return (yield from self.after(round_, now_ns))
 
     def after(self, round_: SetRound, now_ns: int) -> Steps:
-        """The steps from the end of the first attempt on, which the hot path sends itself."""
+        """The steps after the first attempt. The hot path sends the first attempt itself."""
         self.round = round_
         self.attempts = 1
         return self._in_line(now_ns)
 
     def _in_line(self, now_ns: int) -> Steps:
-        """Make attempts until the end. A caller that is cancelled leaves nothing behind.
+        """Make attempts until the end. If the caller is cancelled, nothing stays behind.
 
-        Its attempt is cleaned up, and nothing wakes it later.
+        The attempt is cleaned up, and nothing wakes the caller later.
         """
         try:
             try:
@@ -184,10 +184,10 @@ class Acquisition:
             now_ns = yield self.round
 
     def _ended(self, round_: SetRound, now_ns: int) -> Generator[Request, int, Lease | Outcome]:
-        """What became of an attempt, by the time at which its caller runs again."""
+        """The result of an attempt at the time at which its caller runs again."""
         outcome = round_.outcome
         if outcome is None:
-            # Something else than the round has woken the caller.
+            # The round did not wake the caller. Something else did.
             round_.abandon()
             outcome = Outcome.UNREACHABLE
         if outcome is ACQUIRED:
@@ -213,14 +213,14 @@ class Acquisition:
     ) -> Generator[Request, int, int]:
         """Wait until the turn of this caller has come.
 
-        Then wait until the key is free, until `start_ns`, or until the end. `last_outcome` is that
-        of the last attempt.
+        Then wait until the key is free, until `start_ns`, or until the end. `last_outcome` is the
+        outcome of the last attempt.
         """
         turn = self.turn
         handoff = self.engine.handoff
         if turn is None:
             turns = self.engine.turns
-            # The turn is remembered before it joins: an interrupt in between must find it.
+            # The turn is stored before it joins, because an interrupt in between must find it.
             turn = Turn(turns, self.resource, self.started_ns)
             self.turn = turn
             turns.join(turn)
@@ -240,7 +240,7 @@ class Acquisition:
     def _until_released(self, turn: Turn, now_ns: int) -> Generator[Request, int, int]:
         """Wait for the message that the key is free, and never beyond the deadline.
 
-        Messages get lost, so it looks now and then.
+        Messages get lost, so the caller also looks at the key now and then.
         """
         engine = self.engine
         pause_ns = FIRST_LOOK_NS
@@ -271,7 +271,7 @@ class Acquisition:
 def _settled(round_: Round | Turn) -> Generator[Request, int, int]:
     """Wait for a round or a turn.
 
-    A caller that is cancelled there is not woken by it later, and its attempt is cleaned up.
+    If the caller is cancelled meanwhile, its attempt is cleaned up, and nothing wakes it later.
     """
     try:
         return (yield round_)
@@ -285,7 +285,7 @@ def _denied(lease: Lease, round_: ReleaseRound, outcome: Outcome, now_ns: int) -
 
 
 def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Request, int, Denied]:
-    """The steps of one release. Its value has the outcome RELEASED, GONE or UNREACHABLE."""
+    """The steps of one release. Their value has the outcome RELEASED, GONE or UNREACHABLE."""
     round_ = engine.release_round(lease, now_ns)
     now_ns = yield from _settled(round_)
     return _denied(lease, round_, round_.outcome or Outcome.UNREACHABLE, now_ns)
@@ -294,12 +294,12 @@ def release_steps(engine: Engine, lease: Lease, now_ns: int) -> Generator[Reques
 def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Steps:
     """The steps of one extension to `ttl_ms` from now.
 
-    Its value is a new lease, or a `Denied` with GONE or UNREACHABLE; then the old lease ends as
-    before. An extension that has not been answered when the lease ends is GONE at that moment.
+    Their value is a new lease, or a `Denied` with GONE or UNREACHABLE. With a `Denied` the old
+    lease ends as before. If the lease ends before the answer, the extension is GONE at that moment.
 
-    Raises ValueError when the extension would end before the present `valid_until_ns` (that of the
-    newest lease, if this one has been extended before), or before an extension that is on its way:
-    instances keep the last one.
+    Raises ValueError when the extension would end before the newest lease's `valid_until_ns`. Also
+    raises it when the extension would end before another extension that is on its way, because
+    instances keep the last extension.
     """
     terms = engine.terms(ttl_ms)
     round_ = engine.extend_round(lease, terms, now_ns)
@@ -318,7 +318,7 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
     if outcome is not Outcome.RELEASED:
         if outcome is Outcome.UNREACHABLE and now_ns >= newest_of(lease).valid_until_ns:
             outcome = Outcome.GONE
-            # An instance may yet carry it out, and nobody believes in the lease any more.
+            # An instance may still extend the key, but nobody uses the lease any more.
             engine.clean_up(round_.won)
         return _denied(lease, round_, outcome, now_ns)
     extended = Lease(
@@ -338,7 +338,7 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
         now_ns = yield Offer(extended, min(end_ns, valid_until_ns))
     if now_ns >= min(end_ns, valid_until_ns):
         if now_ns >= end_ns:
-            # Nobody believes in the lease any more, and its keys have been made to last longer.
+            # Instances have extended the keys, but nobody uses the lease any more.
             engine.clean_up(round_.won)
         return _denied(lease, round_, Outcome.GONE, now_ns)
     extended.granted_ns = now_ns
@@ -348,11 +348,11 @@ def extend_steps(engine: Engine, lease: Lease, ttl_ms: int, now_ns: int) -> Step
 
 
 def newest_of(lease: Lease) -> Lease:
-    """The lease as it was extended last, by whomever; the lease itself if it never was."""
+    """The lease after its last extension; the same lease if nobody has extended it."""
     newest: Lease = getattr(lease.round, "newest", lease)
     return newest
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """The furthest end that anybody has asked of the instances for the lease, granted or not."""
+    """The latest end of all extensions that were sent for the lease, granted or not."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))

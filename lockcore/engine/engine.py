@@ -3,9 +3,10 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: attributes of
 base classes are not declared again.
 
-Rules: what leaves is in the outbox (outbox.py), who may vote is with the members (members.py), and
-what replies mean is with the rounds. The engine joins them. Shells feed `received`, `flush` and
-`tick`, and `attach` and `detach` of the members, and they wake what is `ready` (awaited.py).
+Rules: the outbox has the commands to send (outbox.py). The members decide which instances vote
+(members.py). The rounds interpret the replies. The engine joins them. Shells call `received`,
+`flush` and `tick`, and the members' `attach` and `detach`. They wake the callers of the rounds and
+turns that are `ready` (awaited.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,8 +33,8 @@ from lockcore.settings import Settings
 class Engine(RoundEngine):
     """The state of one Redlock.
 
-    `want_flush` is called when something is queued (outbox.py). `pipes` are the connections, by
-    instance. `foreign`: this is the copy of a forked child.
+    The outbox calls `want_flush` when something is queued (outbox.py). `pipes` has the connection
+    of each instance. `foreign` is True in a forked child's copy of the engine.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Engine(RoundEngine):
     # -- rounds in ---------------------------------------------------------------------------------
 
     def terms(self, ttl_ms: int) -> Terms:
-        """The terms of a TTL, which is checked once (claims.py)."""
+        """The terms of a TTL. Each TTL is checked once (claims.py)."""
         return self.claims.terms(ttl_ms)
 
     def set_round(  # noqa: PLR0917 - the hot path calls it
@@ -77,9 +78,9 @@ class Engine(RoundEngine):
         acquire_ns: int = 0,
         observe: bool = False,
     ) -> SetRound:
-        """A new attempt with an owner token of its own, which is not sent yet.
+        """A new attempt with its own owner token. It is not sent yet.
 
-        Its acquire began at `acquire_ns` (0: now).
+        The acquire began at `acquire_ns` (0: now).
         """
         number = next(self.claims.numbers)
         claim = self.claims.claim(resource, number)
@@ -107,7 +108,7 @@ class Engine(RoundEngine):
     def submit(self, round_: SetRound) -> None:
         """Queue the SET of a round on all voters.
 
-        Too few voters settle the round as UNREACHABLE, and no byte is sent.
+        With too few voters the round settles as UNREACHABLE, and no byte is sent.
         """
         if len(round_.voters) < self.quorum:
             round_.undecided = 0
@@ -115,7 +116,7 @@ class Engine(RoundEngine):
             round_.outcome = Outcome.UNREACHABLE
             return
         if round_.started_ns >= self.members.amnesia.swaps_due_ns:
-            # This ends the batch so far, and this round does not belong to it.
+            # This ends the batch so far, so this round is the first of a new batch.
             self._read_swaps(round_.started_ns)
         self.unreleased += 1
         round_.cleaned = False
@@ -124,8 +125,8 @@ class Engine(RoundEngine):
     def _read_swaps(self, now_ns: int) -> None:
         """Ask the voters whether they have swapped databases, ahead of the SET (amnesia.py).
 
-        It does not use `unicast`, which may send at once. A connection that breaks by that would
-        change the voters under the SET that is being queued.
+        This does not use `unicast`, because `unicast` may send at once. If that breaks a
+        connection, the voters would change while the SET is being queued.
         """
         amnesia = self.members.amnesia
         question = Asked(now_ns, amnesia.swaps_read)
@@ -136,12 +137,12 @@ class Engine(RoundEngine):
     def submit_release(self, round_: ReleaseRound) -> None:
         """Queue a release on every instance that was sent the SET.
 
-        An instance that is connected gets it at once. To any other instance it is owed.
+        A connected instance gets the release at once. Any other instance gets it later (owed.py).
         """
         won = round_.won
         targets = won.voters
         if not won.cleaned:
-            # This is the release of a lease. That of a lost attempt has counted itself already.
+            # This is the release of a lease. A lost attempt has set this before its release.
             won.cleaned = True
             self.unreleased -= 1
             self._released(won.resource)
@@ -155,7 +156,7 @@ class Engine(RoundEngine):
         self._submit_to([pipe for pipe in targets if pipe.is_open], round_)
 
     def _released(self, resource: str) -> None:
-        """The turn passes on, here or to another process."""
+        """Pass the turn on, to a caller here or to another process."""
         if self.handoff is not None:
             self.handoff.released(resource)
         elif self.turns.lines:
@@ -171,31 +172,34 @@ class Engine(RoundEngine):
 
     def _submit_to(self, reached: Sequence[InstancePipe], round_: ReleaseRound) -> None:
         round_.undecided = len(reached)
-        # The deadline is watched before anything is sent. A shell with nothing else to do sends at
-        # once, and sets its timer by the deadlines that it finds.
+        # The deadline is entered before anything is sent. An idle shell sends at once, and it sets
+        # its timer by the deadlines.
         self.deadlines.watch(round_, self.now_ns)
         for pipe in reached:
             self.unicast(pipe, round_.encode(pipe.dialect), round_)
         round_.judge()
 
-    # -- what rounds ask for -----------------------------------------------------------------------
+    # -- called by rounds --------------------------------------------------------------------------
 
     def unicast(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
         """Send a command to one instance soon."""
         self.outbox.unicast(pipe, data, awaited)
 
     def clean_up(self, round_: SetRound) -> None:
-        """Release a lost or abandoned attempt everywhere it was sent. Nobody waits for it."""
+        """Release a lost or abandoned attempt on each instance that was sent its SET.
+
+        No caller waits for the release.
+        """
         if round_.voters:
-            # The release has an age of its own. With the SET's it would be due at once.
+            # The release has its own age. With the age of the SET it would be due at once.
             started_ns = max(round_.started_ns, self.now_ns)
             self.submit_release(ReleaseRound(round_, started_ns))
 
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
         """Send a release to one instance again.
 
-        `whole`: with its script's source. Otherwise by itself, because the merged call that carried
-        it has failed.
+        With `whole` the release carries its script's source. Without it, the release is sent alone,
+        because the merged call that carried it has failed.
         """
         self.deadlines.watch(round_, self.now_ns)
         if whole:
@@ -204,7 +208,7 @@ class Engine(RoundEngine):
             self.unicast(pipe, round_.encode(pipe.dialect), round_)
 
     def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
-        """Remember a release that an instance did not take (owed.py), until its key has expired."""
+        """Keep a release that an instance did not take (owed.py), until its key has expired."""
         debts = self.members.debts[pipe.index]
         debts.add(round_.won.claim, max(round_.started_ns, self.now_ns))
 
@@ -213,7 +217,8 @@ class Engine(RoundEngine):
     def flush(self, now_ns: int) -> None:
         """Send everything that is queued, in one write per connection.
 
-        A connection that breaks meanwhile may queue more for the others. That is sent, too.
+        If a connection breaks meanwhile, that may queue more commands for the other connections.
+        They are sent, too.
         """
         outbox = self.outbox
         if outbox.flushing:
@@ -228,17 +233,17 @@ class Engine(RoundEngine):
             outbox.flushing = False
 
     def interrupted(self) -> None:
-        """An interrupt has left a call into the engine in the middle.
+        """An interrupt has ended a call into the engine half-way.
 
-        The shell breaks off every connection.
+        The shell then breaks off every connection.
         """
         self.outbox.dirty = self.outbox.flushing = False
 
     def received(self, index: int, data: bytes, now_ns: int) -> None:
         """Take the bytes of one instance.
 
-        Raises ProtocolError when they are no replies to what was sent, or cannot be handled.
-        Whatever one instance sends ends its own connection and nothing else.
+        Raises ProtocolError when the bytes are not replies to the commands, or when the engine
+        cannot handle them. Bad bytes end the connection of this instance and nothing else.
         """
         self.now_ns = now_ns
         pipe = self.pipes[index]
@@ -249,7 +254,7 @@ class Engine(RoundEngine):
         except Exception as error:
             text = f"{pipe.address} sent what could not be read ({type(error).__name__}: {error})"
             raise ProtocolError(text) from error
-        # A retry that is due leaves with the callers that this reply wakes: see `next_tick_ns`.
+        # A retry that is due leaves with the callers that this reply wakes (see `next_tick_ns`).
         if self.turns.parked.next_ns <= now_ns:
             self.turns.expire(now_ns)
         self.members.answered(pipe)
@@ -262,9 +267,9 @@ class Engine(RoundEngine):
     # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now_ns: int) -> int:
-        """Expire rounds and turns, and let the members do what is due.
+        """Expire rounds and turns, and let the members do their due work.
 
-        Returns when to call it next (ns), or FAR_FUTURE_NS.
+        Returns the time of the next call (ns), or FAR_FUTURE_NS.
         """
         self.now_ns = now_ns
         self.deadlines.expire(now_ns)
@@ -272,21 +277,20 @@ class Engine(RoundEngine):
         self.members.tick(now_ns)
         return self.next_tick_ns(now_ns)
 
-    # Turns have a time of their own: `slack_ns` moves only the time of parked turns, and `received`
-    # settles the turns that are due. So a retry that is due waits a little for a reply, and leaves
-    # in one write with the callers that this reply wakes. A timer of its own would read every
-    # socket, send one command, and wake each server for it. Per 1,000 leases of 64 users on 200
-    # resources that was 420 → 330 sends and 365 → 254 reads. With another change of that day the
-    # client's CPU per lease fell from 17.6 to 15.0 µs (docs/lab/lockcore.md). Only turns may be
-    # late by the slack. If a round's timeout waited for it, a silent instance would cost every
-    # caller more.
+    # `slack_ns` delays only parked turns, and `received` settles the turns that are due. So a retry
+    # that is due waits a little for a reply. It leaves in one write with the callers that this
+    # reply wakes. With a separate timer, one retry would read every socket, send one command and
+    # wake each server. Per 1,000 leases of 64 users on 200 resources, sends fell from 420 to 330
+    # and reads from 365 to 254. Together with another change of that day, the client's CPU per
+    # lease fell from 17.6 to 15.0 µs (docs/lab/lockcore.md). The slack must not delay a round's
+    # timeout, because a silent instance would then cost every caller more.
     def next_tick_ns(self, now_ns: int, slack_ns: int = 0) -> int:
-        """When `tick` is needed next, or FAR_FUTURE_NS. A turn may be late by `slack_ns`."""
+        """The time of the next `tick`, or FAR_FUTURE_NS. A turn may be late by `slack_ns`."""
         turn_ns = self.turns.parked.next_ns + slack_ns
         return min(self.deadlines.next_ns(), turn_ns, self.members.next_ns(now_ns))
 
     def retire(self) -> None:
-        """Begin no attempt any more, and tell whoever stands in line. Releases go on."""
+        """Begin no more attempts, and end the wait of all callers in line. Releases go on."""
         self.retired = True
         self.members.recount()
         self.turns.end()
