@@ -17,9 +17,9 @@ from lockcore.facts.model import Denied, Lease, Outcome, Tally
 
 
 class LockcoreError(Exception):
-    """Anything this package raises on purpose.
+    """The base of all errors that this package raises on purpose.
 
-    `tally` has the votes of its last round, where there was one.
+    `tally` has the votes of the operation's last round, if the operation had a round.
     """
 
     tally = Tally()
@@ -28,7 +28,7 @@ class LockcoreError(Exception):
     def definite(self) -> bool:
         """True when no instance can have changed.
 
-        No vote was GRANTED or SILENT, and none is out.
+        Then no vote was GRANTED or SILENT, and no vote is undecided.
         """
         return self.tally.granted == self.tally.silent == self.tally.undecided == 0
 
@@ -50,31 +50,31 @@ class AcquireError(LockcoreError):
 
 
 class ContendedError(AcquireError):
-    """A quorum of instances says somebody else holds it."""
+    """A quorum of instances says that another caller holds the lock."""
 
     reason = "held by another owner"
 
 
 class SplitVoteError(AcquireError):
-    """The votes were split: no quorum for us, and none seen for anybody else."""
+    """The votes were split. Neither this caller nor any other caller had a visible quorum."""
 
     reason = "split vote, nobody won"
 
 
 class UnreachableError(AcquireError):
-    """Too few instances could answer for any quorum."""
+    """Too few instances could answer, so no quorum was possible."""
 
     reason = "too few instances could vote"
 
 
 class TooLateError(AcquireError):
-    """A quorum granted, but the validity was used up before the caller could have it."""
+    """A quorum granted the lock, but the validity ended before the caller had the lease."""
 
     reason = "granted too late to be valid"
 
 
 class LeaseGoneError(LockcoreError):
-    """The lease is no longer ours: it expired, or somebody removed it."""
+    """The lease is no longer ours, because it expired or because somebody removed the key."""
 
     def __init__(self, lease: Lease, tally: Tally) -> None:
         super().__init__(lease, tally)
@@ -86,7 +86,7 @@ class LeaseGoneError(LockcoreError):
 
 
 class InstanceError(LockcoreError):
-    """One instance failed; `instance` is its address without secrets."""
+    """One instance failed. `instance` is its address without secrets."""
 
     reason = "failed"
 
@@ -100,13 +100,13 @@ class InstanceError(LockcoreError):
 
 
 class InstanceTimeoutError(InstanceError):
-    """No answer in time."""
+    """The instance did not answer in time."""
 
     reason = "no answer in time"
 
 
 class InstanceClosedError(InstanceError):
-    """The connection could not be made, or ended."""
+    """The connection could not be opened, or it ended."""
 
     reason = "not connected"
 
@@ -120,21 +120,21 @@ class InstanceReplyError(InstanceError):
 class InstanceRefusedError(InstanceError):
     """The instance must not take part in a quorum.
 
-    It is a cluster node, a replica, a server that takes part already, or its commands cannot be
-    used.
+    It is a cluster node, a replica or a server that takes part already. Or this user cannot use its
+    commands.
     """
 
     reason = "cannot take part"
 
 
 class ProtocolError(LockcoreError):
-    """The peer sent bytes that are not RESP, or a reply nobody asked for."""
+    """The peer sent bytes that are not RESP, or a reply without a command."""
 
 
 class CannotWaitError(LockcoreError):
-    """A Redlock was used where it cannot wait: its own I/O, gevent's hub, another event loop.
+    """A Redlock was used in a place where it cannot wait. Nothing was sent.
 
-    Nothing was sent.
+    Such places are the Redlock's own I/O thread, gevent's hub, and another event loop.
     """
 
     def __init__(self, where: str) -> None:
@@ -146,7 +146,10 @@ class CannotWaitError(LockcoreError):
 
 
 class ForeignProcessError(LockcoreError):
-    """A Redlock was used in a process that did not connect it: owner tokens would repeat."""
+    """A Redlock was used in a process that did not connect it.
+
+    lockcore refuses this, because owner tokens would repeat.
+    """
 
     def __str__(self) -> str:
         return "this Redlock was connected in another process; call connect() again after fork"
@@ -161,8 +164,7 @@ _BY_OUTCOME: dict[Outcome, type[AcquireError]] = {
 
 
 def error_of(denied: Denied, lease: Lease | None = None) -> LockcoreError:
-    """The exception that says what `denied` says; `lease` is the one that was to be extended or
-    released."""
+    """The exception for `denied`. `lease` is the lease of an extension or a release."""
     if denied.outcome is Outcome.GONE and lease is not None:
         return LeaseGoneError(lease, denied.tally)
     return _BY_OUTCOME[denied.outcome](denied.resource, denied.tally, denied.attempts)

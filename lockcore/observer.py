@@ -1,12 +1,12 @@
-"""What a lock tells of its operations: *an attempt or an operation → a method of yours*.
+"""The interface of an observer: *an attempt or an operation of a lock → a call of your method*.
 
-Rules: there is one interface. Each method does nothing, so that a class derived from `Observer`
-overrides what it wants to hear; a class with all six methods need not be derived from it. An
-observer must return fast, and never block. What it raises costs nobody a lease (observed.py).
-Attempts are told in the thread that does the I/O. Operations are told as they end, where they were
-asked for. Of extensions, and of releases by `release`, it is told where the I/O is done. It never
-gets two calls at once. This file is not compiled, because no class of yours can be derived from a
-compiled one.
+Rules: there is one interface. Each method does nothing, so a subclass of `Observer` overrides only
+the methods that it needs. A class with all six methods need not be a subclass. An observer must
+return fast, and never block. If it raises, no caller loses a lease (observed.py). An observer never
+gets two calls at once. The thread that does the I/O reports attempts. The caller's own thread,
+greenlet or task reports an operation as it ends. A keeper has no caller, so its extensions are
+reported beside all callers. This file is not compiled, because your class could not derive from a
+compiled class.
 """
 
 from typing import Protocol
@@ -15,7 +15,7 @@ from lockcore.facts.model import AttemptRecord, Denied, Lease, Outcome
 
 
 class Observer(Protocol):
-    """Hears of attempts (`Redlock.connect`), or of attempts and operations (`Redlock.observe`)."""
+    """Gets attempts (`Redlock.connect`), or attempts and operations (`Redlock.observe`)."""
 
     def observe(self, record: AttemptRecord) -> None:
         """An observed attempt has closed."""
@@ -30,11 +30,11 @@ class Observer(Protocol):
         return
 
     def released(self, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """A release that began at `started_ns` has ended. A release that raised is not told."""
+        """A release that began at `started_ns` has ended. A release that raised is not reported."""
         return
 
     def extended(self, lease: Lease, result: Lease | Denied) -> None:
-        """An extension of `lease` has ended. A keeper's extensions are told, too."""
+        """An extension of `lease` has ended. This includes the extensions of a keeper."""
         return
 
     def gone(self, lease: Lease) -> None:

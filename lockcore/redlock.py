@@ -1,8 +1,8 @@
-"""The lock people use: *resource and TTL → a lease, or the error of its outcome*.
+"""The public lock classes: *resource and TTL → a lease, or the error of its outcome*.
 
 Rules: this layer is thin. `Redlock` (gevent or threads) and `AsyncRedlock` (asyncio) have equal
-methods. attempt.py and engine.py decide what they do, and shells/ how they wait. A shell, and its
-library, is imported when it is asked for.
+methods. attempt.py and engine.py decide what the methods do, and shells/ decides how callers wait.
+`connect` imports only the shell that it uses, and that shell's library.
 """
 
 from __future__ import annotations
@@ -87,27 +87,27 @@ def _driver_of(name: Shell) -> type[GreenletDriver | ThreadDriver]:
 
 
 def _granted(result: Lease | Denied, lease: Lease | None = None) -> Lease:
-    """The lease, or raises the error of why there is none.
+    """The lease. Raises the error of the outcome if `result` is not a lease.
 
-    `lease` is the one that was to be extended.
+    For an extension, `lease` is the lease to extend.
     """
     if isinstance(result, Denied):
         raise error_of(result, lease)
     return result
 
 
-# How a dropped Redlock is noticed. Its loop, or its thread, keeps a driver alive for ever, so
-# somebody has to notice that nobody uses the driver any more. A method keeps its Redlock, a lease
-# does not: without its Redlock nobody can give it back. The garbage collector calls this, in any
-# thread and in the middle of anything. So nothing is done here: the loop is asked to close the
-# driver.
+# How lockcore notices a dropped Redlock. The loop or the thread keeps a driver alive for ever, even
+# if the program has dropped the Redlock. So the garbage collector calls this function when it frees
+# a Redlock. A bound method keeps its Redlock alive. A lease does not, because a lease cannot be
+# released without its Redlock. The collector may call this in any thread and in the middle of any
+# code. So this function only asks the loop to close the driver.
 def _dropped(driver: GreenletDriver | ThreadDriver | AsyncDriver) -> None:
-    """Have a driver closed that nobody can use any more, and warn of it."""
+    """Close the driver of a dropped Redlock soon, and warn the user."""
     if driver.engine.retired or driver.engine.foreign:
         return
     driver.close_soon()
     where = ", ".join(target.address for target in driver.targets)
-    # The collector has called this, so no line of the user's is to blame (`stacklevel`).
+    # The collector has called this, so the warning cannot name a line of the user's code.
     warnings.warn(
         f"a Redlock on {where} was dropped without close(), and is closed now; its leases last "
         "until their TTL ends. Call close() when you are done with it, or connect it in a `with` "
@@ -118,7 +118,7 @@ def _dropped(driver: GreenletDriver | ThreadDriver | AsyncDriver) -> None:
 
 
 class _AnyRedlock(Generic[D]):
-    """What both kinds of lock have: a driver, its instances, and leases that are kept alive."""
+    """The common part of both lock classes: a driver, its instances, and kept-alive leases."""
 
     def __init__(self, driver: D) -> None:
         self._driver = driver
@@ -134,10 +134,10 @@ class _AnyRedlock(Generic[D]):
     ) -> KeepAlive:
         """Extend `lease` in the background every `every_ms`, at most `extensions` times.
 
-        The default of `every_ms` is a third of its TTL. The extensions stop at its release. When
-        the lease is gone, `KeepAlive.gone` is set and `on_gone` is called at once. Nothing is sent
-        after the lease's own end. Raises ValueError when `every_ms` or `extensions` is out of
-        range.
+        The default of `every_ms` is a third of the lease's TTL. The extensions stop when the lease
+        is released. When the lease is gone, `KeepAlive.gone` is set and `on_gone` is called at
+        once. Nothing is sent after the lease's end. Raises ValueError when `every_ms` or
+        `extensions` is out of range.
         """
         keeper = KeepAlive(lease, every_ms, extensions, on_gone)
         self._driver.keep(keeper)
@@ -150,9 +150,9 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def handoffs(self) -> dict[str, int]:
-        """With the policy `push`: turns from other processes, and looks at who holds a key.
+        """Two counts of the policy `push`: turns from other processes, and looks at keys' holders.
 
-        Where this process hears nothing, there is a third count that says so.
+        If messages of other processes do not reach this process, a third count says so.
         """
         handoff = self._driver.engine.handoff
         if handoff is None:
@@ -164,26 +164,26 @@ class _AnyRedlock(Generic[D]):
 
     @property
     def closed(self) -> bool:
-        """True once closing has begun, or where this is the copy of a forked child."""
+        """True once closing has begun. Also True in a forked child's copy of the Redlock."""
         return self._driver.engine.retired or self._driver.engine.foreign
 
     def observe_every(self, every: int) -> None:
-        """From now on one acquire in `every` (≥ 1, else ValueError or TypeError) is observed."""
+        """From now on observe one acquire in `every` (≥ 1, else ValueError or TypeError)."""
         check_whole("observe_every", every, 1, MOST_UNOBSERVED)
         self._driver.engine.observe_every = every
 
     def observe(self, observer: Observer) -> None:
-        """From now on tell `observer` of every operation, and of attempts as `observe_every` says.
+        """From now on report every operation to `observer`, and one attempt in `observe_every`.
 
-        It takes the place of the observer that can be given at connect. Raises ValueError when
-        there is an observer already.
+        Use either this method or the `observer` argument of `connect`. Raises ValueError when the
+        lock has an observer already.
         """
         if self._driver.engine.attempt_listener is not None:
             raise ValueError("this Redlock has an observer already")
         self._driver.engine.listener = self._driver.listen(observer)
 
     def _released(self, lease: Lease, result: Denied) -> None:
-        """Tell the observer of a release, and raise for the caller what is to be raised."""
+        """Report a release to the observer, and raise the error of its outcome."""
         listener = self._driver.engine.listener
         if listener is not None:
             listener.released(lease, result.outcome, result.started_ns)
@@ -191,7 +191,7 @@ class _AnyRedlock(Generic[D]):
             raise error_of(result, lease)
 
     def _extended(self, lease: Lease, result: Lease | Denied) -> Lease | Denied:
-        """Tell the observer of an extension, and return its result."""
+        """Report an extension to the observer, and return the extension's result."""
         listener = self._driver.engine.listener
         if listener is not None:
             listener.extended(lease, result)
@@ -211,13 +211,14 @@ class _AnyRedlock(Generic[D]):
 
 
 class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
-    """A lock over N independent instances, for greenlets or threads. Made by `connect`; callers may
-    share it.
+    """A lock over N independent instances, for greenlets or threads.
+
+    `connect` makes it. Callers may share it.
     """
 
     def __init__(self, driver: GreenletDriver | ThreadDriver) -> None:
         super().__init__(driver)
-        # The hot path asks for nothing but these.
+        # The hot path reads only these attributes.
         self._try_acquire = driver.try_acquire
         self._try_release = driver.try_release
 
@@ -239,13 +240,12 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         merge_releases: bool = True,
         lag_cap: LagCap = DEFAULT_LAG_CAP,
     ) -> Self:
-        """Connect to every instance of `urls` (redis://, rediss://, unix://), at least a quorum of
-        which must answer.
+        """Connect to every instance of `urls` (redis://, rediss://, unix://).
 
-        `shell`: how callers wait; `auto` is gevent in a monkey-patched process, else threads. The
-        other arguments are the fields of `lockcore.Settings`. Raises ValueError or TypeError for a
-        bad setting or URL, InstanceError when an instance must not take part or too few can be
-        reached.
+        At least a quorum of the instances must answer. `shell` is how callers wait: `auto` is
+        gevent in a monkey-patched process, else threads. The other arguments are the fields of
+        `lockcore.Settings`. Raises ValueError or TypeError for a bad setting or URL. Raises
+        InstanceError when an instance must not take part, or when too few instances answer.
 
         >>> Redlock.connect("redis://127.0.0.1")
         Traceback (most recent call last):
@@ -270,14 +270,19 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         return cls(_driver_of(shell).connect(_targets_of(urls, settings), settings))
 
     def try_acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease | Denied:
-        """Lock `resource` as `acquire` does. The value is a `Lease`, or a `Denied` (false in a
-        boolean test) with its outcome: CONTENDED, SPLIT_VOTE, UNREACHABLE or TOO_LATE.
+        """Lock `resource` as `acquire` does, but return a `Denied` instead of raising.
+
+        The value is a `Lease`, or a `Denied` with its outcome: CONTENDED, SPLIT_VOTE, UNREACHABLE
+        or TOO_LATE. A `Denied` is false in a boolean test. Raises ValueError, TypeError and
+        CannotWaitError as `acquire` does.
         """
         return self._try_acquire(resource, ttl_ms, wait_ms)
 
     def try_release(self, lease: Lease) -> Outcome:
-        """Give the lease back. The value is RELEASED, GONE (it was no longer ours) or UNREACHABLE
-        (too few answered).
+        """Release the lease, and return the outcome.
+
+        The outcome is RELEASED, GONE (the lease was no longer ours) or UNREACHABLE (too few
+        instances answered).
         """
         return self._try_release(lease)
 
@@ -292,24 +297,26 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         return _granted(self.try_acquire(resource, ttl_ms, wait_ms))
 
     def release(self, lease: Lease) -> None:
-        """Give the lease back.
+        """Release the lease.
 
-        Raises LeaseGoneError (it was no longer ours) or UnreachableError (too few answered).
+        Raises LeaseGoneError when the lease was no longer ours, and UnreachableError when too few
+        instances answered.
         """
         self._released(lease, self._driver.drive(self._release_steps(lease)))
 
     def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:
-        """Extend the lease. The value is a new `Lease`, or a `Denied` (GONE, UNREACHABLE).
+        """Extend the lease as `extend` does, but return a `Denied` instead of raising.
 
-        With a `Denied` the old lease ends as before.
+        The value is a new `Lease`, or a `Denied` (GONE, UNREACHABLE). With a `Denied` the old lease
+        ends as before.
         """
         return self._extended(lease, self._driver.drive(self._extend_steps(lease, ttl_ms)))
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-        Raises LeaseGoneError, UnreachableError (then the lease ends as before), or ValueError when
-        that would shorten it.
+        Raises LeaseGoneError or UnreachableError. Then the lease ends as before. Raises ValueError
+        when the extension would shorten the lease.
         """
         return _granted(self.try_extend(lease, ttl_ms), lease)
 
@@ -317,8 +324,8 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
     def hold(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Iterator[Lease]:
         """`with lock.hold("stock:42", 10_000, wait_ms=500) as lease:` acquires and releases.
 
-        It releases however the body ends. Raises what `acquire` raises, and LeaseGoneError at the
-        end when the body outlived its lease and raised nothing.
+        It releases the lease, however the body ends. It raises the errors of `acquire`. If the body
+        outlived its lease and raised nothing, it raises LeaseGoneError at the end.
         """
         lease = self.acquire(resource, ttl_ms, wait_ms)
         try:
@@ -332,11 +339,11 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         self.release(lease)
 
     def close(self, drain_s: float = 1.0) -> None:
-        """Refuse new acquires, wait up to `drain_s` (0 … 86,400 s) for what is in flight, close.
-        Idempotent.
+        """Refuse new acquires, wait up to `drain_s` (0 … 86,400 s) for open operations, and close.
 
-        Holders may give their leases back meanwhile; once nobody has done so for 0.1 s, the rest is
-        left to expire. An acquire that waits raises InstanceClosedError and leaves nothing behind.
+        Holders may release their leases meanwhile. Once no lease has been released for 0.1 s, the
+        other leases are left to expire. An acquire that waits raises InstanceClosedError and leaves
+        nothing behind. A second call does nothing.
         """
         check_number("drain_s", drain_s, 0, A_DAY_MS / 1000)
         self._driver.close(drain_s)
@@ -349,10 +356,11 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
 
 
 # A coroutine around a coroutine costs 6,000 instructions a cycle. So the two hot methods are
-# ordinary functions that return the driver's coroutine. `inspect.iscoroutinefunction`, and with it
-# autospec, is told that they are awaited; before Python 3.12 there is no way to say so.
+# ordinary functions that return the driver's coroutine. This mark makes
+# `inspect.iscoroutinefunction` return True for them, so autospec works, too. Python has such a mark
+# only since 3.12.
 def _known_as_coroutine(function: F) -> F:
-    """The function itself, marked as one whose value is awaited."""
+    """The function itself, marked as a coroutine function."""
     mark: Callable[[F], F] | None = getattr(inspect, "markcoroutinefunction", None)
     return function if mark is None else mark(function)
 
@@ -360,8 +368,8 @@ def _known_as_coroutine(function: F) -> F:
 class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
     """A lock over N independent instances, for tasks of one event loop (asyncio's own or uvloop).
 
-    Its methods are those of `Redlock`, awaited; `keep_alive` and `instances` do not wait and are
-    the same.
+    It has the methods of `Redlock`, but the caller awaits them. `keep_alive` and `instances` do not
+    wait, so they are the same as in `Redlock`.
     """
 
     @classmethod
@@ -412,11 +420,11 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
         return self._driver.try_release(lease)
 
     async def acquire(self, resource: str, ttl_ms: int, wait_ms: float = 0) -> Lease:
-        """See `Redlock.acquire`. A task that is cancelled while it waits leaves nothing behind."""
+        """See `Redlock.acquire`. If the task is cancelled meanwhile, nothing stays behind."""
         return _granted(await self.try_acquire(resource, ttl_ms, wait_ms))
 
     async def release(self, lease: Lease) -> None:
-        """See `Redlock.release`. The release goes on when its task is cancelled."""
+        """See `Redlock.release`. If the task is cancelled, the release goes on."""
         self._released(lease, await self._driver.drive(self._release_steps(lease)))
 
     async def try_extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease | Denied:

@@ -1,7 +1,7 @@
-"""The settings of a Redlock, checked at the door: *keyword arguments → one value, or a sentence*.
+"""The settings of a Redlock, checked at once: *keyword arguments → one value, or an error text*.
 
-Pure. They also say when it is to try again: *attempts so far, now, a random number → the next
-start, or never*.
+Pure. The retry policy also computes the next attempt: *attempts so far, now, a random number → the
+start of the next attempt, or never*.
 
 Rules: every number carries its unit in its name. A value out of range is a ValueError that names
 the value and its range.
@@ -21,11 +21,11 @@ MOST_UNOBSERVED = 1 << 30
 SILENCE_NS = 2 * NS_PER_S
 MOST_ATTEMPTS = 1 << 40
 
-# After so many windows of waiting a caller tries twice as soon.
+# After a wait of this many windows, a caller tries again after half the time.
 OLD: Final = 20
 
-# The window grows after so many attempts of one acquire. Each further attempt makes it longer by
-# GROWTH_NS, up to LONGEST_WINDOW_NS. A longer `window_ms` stays as it is.
+# After this many attempts of one acquire, the window grows. Each further attempt makes the window
+# longer by GROWTH_NS, up to LONGEST_WINDOW_NS. A `window_ms` above this limit does not grow.
 QUICK_ATTEMPTS: Final = 200
 GROWTH_NS: Final = NS_PER_MS
 LONGEST_WINDOW_NS: Final = 250 * NS_PER_MS
@@ -37,22 +37,23 @@ RETRIED = frozenset({Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.TOO_LATE})
 class RetryPolicy:
     """When to try again.
 
-    `policy`: `full-jitter` waits U(0, window). `poll` waits so long at first, then ever shorter.
-    `push` waits until it hears of a release (handoff.py), and polls where it cannot hear. `fixed`
-    waits the window ± 25 %. All of them make their last attempt when the wait ends. `none` never
-    retries, however long its caller may wait.
+    `policy` is one of five. `full-jitter` waits a random time U(0, window). `poll` begins like
+    `full-jitter` and then waits ever shorter. `push` waits for the message of a release
+    (handoff.py), and polls if messages do not reach this process. `fixed` waits the window ± 25 %.
+    These four make their last attempt when the wait ends. `none` never retries, however long its
+    caller may wait.
 
-    `window_ms` ≥ 0 is in ms. `attempts` ≥ 1 is the number of rounds in all, or None for as many as
-    the wait has room for: `wait_ms` is what bounds a wait. `retry_unreachable` also retries when a
-    quorum was impossible. Full jitter spreads contenders best: with 20 contenders a fixed delay of
-    200 ± 50 ms took 152 ms to the first grant, U(0, 5 ms) took 0.9 ms. The window should be at
-    least five times an uncontended acquire.
+    `window_ms` ≥ 0 is in ms. `attempts` ≥ 1 is the largest number of rounds. With None, only
+    `wait_ms` bounds the number of rounds. `retry_unreachable` also retries when a quorum was
+    impossible. Full jitter spreads contenders best. With 20 contenders a fixed delay of 200 ± 50 ms
+    took 152 ms to the first grant, but U(0, 5 ms) took 0.9 ms. The window should be at least five
+    times the duration of an uncontended acquire.
 
-    The window grows: each attempt after the 200th makes it 1 ms longer, up to 250 ms. A caller that
-    has been refused 200 times waits for a lock that is held long, and gains little by asking often.
-    The first 200 attempts last about half a second with the default window, so a hot lock is handed
-    on as fast as ever. A lock that is free after 8 s then costs some 370 attempts. It is found
-    within 180 ms, after 60 ms on average. To wait 20 s in vain costs some 480 attempts.
+    The window grows. Each attempt after the 200th makes the window 1 ms longer, up to 250 ms. After
+    200 refusals, the holder keeps the lock for long, so frequent attempts gain little. The first
+    200 attempts last about half a second with the default window, so this does not slow down a hot
+    lock. If a lock becomes free after 8 s, its waiter makes some 370 attempts. The waiter gets the
+    lock within 180 ms, after 60 ms on average. A vain wait of 20 s costs some 480 attempts.
 
     >>> RetryPolicy("sometimes")
     Traceback (most recent call last):
@@ -86,9 +87,9 @@ class RetryPolicy:
         random: float,
         age_ns: int = 0,
     ) -> int | None:
-        """When the next attempt starts, in ns, or None for never.
+        """The start of the next attempt, in ns, or None for never.
 
-        `random` is uniform in [0, 1). The caller has waited for `age_ns`.
+        `random` is uniform in [0, 1). The caller has waited for `age_ns` so far.
         """
         retried = outcome in RETRIED or (self.retry_unreachable and outcome is Outcome.UNREACHABLE)
         if not retried or self.policy == "none" or now_ns >= deadline_ns:
@@ -99,7 +100,7 @@ class RetryPolicy:
         return min(now_ns + int(self._window_ns(attempts, age_ns) * share), deadline_ns)
 
     def _window_ns(self, attempts: int, age_ns: int) -> float:
-        """The window after so many attempts, in ns."""
+        """The window after this number of attempts, in ns."""
         window_ns = self.window_ms * NS_PER_MS
         if self.policy in ("poll", "push") and window_ns:
             window_ns /= 1 + age_ns / (OLD * window_ns)
@@ -109,9 +110,10 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LagCap:
-    """How far an instance may lag before it is left alone.
+    """How far an instance may lag before it gets no more SETs.
 
-    So many `operations` and `bytes` may be unanswered, and the oldest of them for `age_ms`.
+    At most `operations` commands and `bytes` bytes may be unanswered. The oldest unanswered command
+    may be `age_ms` old.
     """
 
     operations: int = 20_000
@@ -130,12 +132,12 @@ DEFAULT_LAG_CAP = LagCap()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a Redlock is told when it connects.
+    """The settings of a Redlock from `connect` on.
 
-    `max_ttl_ms` is a setting of the whole fleet, and every client of the fleet must share it: no
-    larger TTL is granted, and a restarted instance abstains for as long. `instance_timeout_ms` is
-    None for min(50 ms, TTL ÷ 4). `rejoin`: see the README. `observe_every`: one attempt in so many
-    is observed. `merge_releases`: releases by script that leave together are one call.
+    `max_ttl_ms` must be the same in all clients of the fleet. It is the largest TTL, and a
+    restarted instance abstains for this time. `instance_timeout_ms` None means min(50 ms, TTL ÷ 4).
+    The README explains `rejoin`. One attempt in `observe_every` is observed. With `merge_releases`,
+    releases by script that leave together become one call.
 
     >>> Settings(max_ttl_ms=2_000).timeout_ns(ttl_ms=100)
     25000000
@@ -180,9 +182,9 @@ class Settings:
 
     @property
     def silence_ns(self) -> int:
-        """How long an instance may answer nothing of what it was asked.
+        """How long an instance may leave all commands unanswered, in ns.
 
-        It is 2 s, or twice what was set as timeout or as lag.
+        This is 2 s, or twice the longest of the timeout and lag settings.
         """
         patience_ms = max(self.lag_cap.age_ms, self.instance_timeout_ms or 0)
         return max(SILENCE_NS, int(2 * patience_ms * NS_PER_MS))
@@ -190,7 +192,7 @@ class Settings:
     def timeout_ns(self, ttl_ms: int) -> int:
         """How long an attempt at `ttl_ms` waits for a silent instance.
 
-        Raises ValueError when the timeout that is set is longer than a quarter of the TTL.
+        Raises ValueError when `instance_timeout_ms` is longer than a quarter of the TTL.
         """
         fixed = self.instance_timeout_ms
         if fixed is None:
@@ -206,8 +208,8 @@ class Settings:
     def check_ttl(self, ttl_ms: int) -> None:
         """Check a TTL.
 
-        Raises TypeError unless it is a whole number. Raises ValueError if it is above max_ttl_ms,
-        or if its own drift uses it up.
+        Raises TypeError unless the TTL is a whole number. Raises ValueError if the TTL is above
+        max_ttl_ms, or not longer than its drift.
         """
         check_whole("ttl_ms", ttl_ms, 1, A_DAY_MS)
         if ttl_ms > self.max_ttl_ms:

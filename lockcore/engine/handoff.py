@@ -1,15 +1,16 @@
-"""Who waits elsewhere for a resource: *messages of other processes, releases → who tries next*.
+"""The hand-off of a key between processes: *their messages, releases → the next caller to try*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and what is kept for each resource has slots.
+`Final`, and the classes with an object for each resource have slots.
 
-A head that is refused reads the beginning of the key's value (GETRANGE). That is an owner token,
-which names the holder's process. The head then publishes "I wait" to that process. The process that
-releases passes the turn, behind its release, to the process that came first, together with the list
-of the others.
+The head of a line is its first caller. If the servers refuse a head, it reads the beginning of the
+key's value (GETRANGE). This is an owner token, and it names the holder's process. The head then
+publishes "I wait" to that process. When that process releases the key, it passes the turn to the
+first waiting process, behind its release. The message also lists the other waiting processes.
 
-Rules: messages grant nothing. A lost message costs time, a false one an attempt. mail.py says when
-a message counts. A turn that has come that way finds the key free on a quorum.
+Rules: messages grant nothing. A lost message costs time, and a false message costs an attempt.
+mail.py decides when a message counts. When a turn arrives by such a message, the key is free on a
+quorum.
 """
 
 from __future__ import annotations
@@ -37,35 +38,38 @@ from lockcore.rounds.resp import request
 FIRST_LOOK_NS: Final = 250 * NS_PER_MS
 LONGEST_LOOK_NS: Final = 800 * NS_PER_MS
 
-# A head that waits tells the same holder again after this time.
+# After this time a waiting head sends its message to the same holder again.
 TELL_AGAIN_NS: Final = 3 * NS_PER_S
 
-# A holder that has not answered for this long is taken for one that no message reaches, and for
-# the next MISTRUST_NS the head polls.
+# If a holder has not answered for this time, the head assumes that no message reaches the holder.
+# Then the head polls for the next MISTRUST_NS.
 ANSWER_NS: Final = 500 * NS_PER_MS
 MISTRUST_NS: Final = 10 * NS_PER_S
 
-# A process that still waits has sent its message again by then.
+# A crowd without a message for this time is forgotten. A process that still waits has sent its
+# message again by then.
 FORGET_NS: Final = 2 * TELL_AGAIN_NS
 
 MOST_KEPT: Final = 1 << 11
 
-# How many processes are remembered that wait for one resource (MOST_OTHERS), where processes wait
-# for more than FEW_CROWDS resources.
+# A crowd keeps at most MOST_OTHERS processes. If there are crowds for more than FEW_CROWDS
+# resources, a crowd keeps at most this number.
 FEWER_OTHERS: Final = 1 << 5
 FEW_CROWDS: Final = 1 << 6
 
-# How many holders of one resource are remembered to whom a message was sent.
+# A head remembers at most this number of holders that it has sent a message.
 MOST_HOLDERS: Final = 1 << 6
 
-# So many looks without a pause between them may find a resource free and have its head try at once.
+# If a look shows a free key, the head tries at once. After this number of such looks without a
+# pause, the head waits before its next look.
 SOON_FREE: Final = 4
 
 
 class Crowd:
     """The processes that wait for one resource, in order.
 
-    `left` callers here go before them. `news_ns` is when a message about the resource came last.
+    `left` callers of this process go before them. `news_ns` is the time of the last message about
+    the resource.
     """
 
     __slots__ = ("left", "news_ns", "others")
@@ -77,11 +81,11 @@ class Crowd:
 
 
 class Wait:
-    """What is known about a resource that callers here wait for.
+    """The state of a resource for which callers of this process wait.
 
-    `holders` are the owner tokens whose processes were sent a message, and when. `unanswered_ns` is
-    when the first of the messages was sent that nobody has answered; 0 without such a message.
-    `free_looks` is how many looks in a row found the key free.
+    `holders` maps an owner token to the time of the last message to its process. `unanswered_ns` is
+    the time of the first message without an answer, or 0 if all are answered. `free_looks` is the
+    number of looks in a row that showed a free key.
     """
 
     __slots__ = ("free_looks", "holders", "resource", "unanswered_ns")
@@ -98,33 +102,33 @@ class Handoff:
 
     The engine and the steps of an operation use three methods.
 
-    | who | calls | and then |
+    | caller | calls | what happens next |
     |---|---|---|
-    | a head that was refused | `expects` | it waits for a message, or it polls |
-    | a head that waits | `look` | it is settled when the key is free, or when the turn comes |
+    | a refused head | `expects` | it waits for a message, or it polls |
+    | a waiting head | `look` | it is settled when the key is free, or when its turn comes |
     | a holder | `released` | the next caller here, or the next process, tries |
 
-    The states of a head, by what is kept about its resource (`Wait`):
+    The states of a head (its resource has a `Wait`):
 
-    | state | `unanswered_ns` | what ends it |
+    | state | `unanswered_ns` | end of the state |
     |---|---|---|
     | looking | as before | a quorum of values: the key is free, or `waits` goes to its holder |
     | waiting | 0, or not long ago | `turn`: it tries. `look`: it looks. ANSWER_NS pass: it polls |
     | polling | long ago | `heard`, `look` or `turn` came, or MISTRUST_NS have passed |
 
-    The states of the process of a holder, by what is kept about the resource (`Crowd`):
+    The states of a holder's process (its resource may have a `Crowd`):
 
-    | state | `released` | what ends it |
+    | state | `released` | end of the state |
     |---|---|---|
     | no crowd | wakes the next caller here | `waits` or `turn` came, with other processes |
     | a crowd, `left` > 0 | wakes the next caller here | `left` is 0 |
-    | a crowd, `left` = 0 | passes the crowd on with the turn | the crowd is given away |
+    | a crowd, `left` = 0 | passes the crowd on with the turn | the crowd is passed on |
 
-    A crowd without a message for FORGET_NS is forgotten: the release that it waits for came before
-    it was heard, and it has sent its message to another holder since.
+    A crowd without a message for FORGET_NS is forgotten. Its message came after the release, and
+    since then its processes have sent their messages to another holder.
 
-    `passing` are the resources that were released here and are to be passed on. `wakeups` counts
-    turns that came from other processes, `polls` the looks at who holds a key.
+    `passing` has the resources that were released here and wait for `pass_all`. `wakeups` counts
+    turns from other processes. `polls` counts looks at a key's holder.
     """
 
     def __init__(self, engine: Core, turns: Turns, mail: Mail) -> None:
@@ -143,8 +147,8 @@ class Handoff:
     def expects(self, resource: str, now_ns: int) -> bool:
         """True when a caller that waits for the resource may expect a message.
 
-        Messages must reach this process, and the resource's holder must have answered, or have had
-        no time yet to answer.
+        For this, messages must reach this process. Also the resource's holder must have answered,
+        or it must still have time to answer.
         """
         if not self.mail.arrives:
             return False
@@ -155,7 +159,7 @@ class Handoff:
         return not ANSWER_NS < since_ns <= MISTRUST_NS
 
     def _wait(self, digest: bytes, resource: str) -> Wait:
-        """What is known about a resource. It is kept as long as callers here wait for it."""
+        """The state of a resource. It is kept as long as callers here wait for the resource."""
         waits = self._waits
         wait = waits.get(digest)
         if wait is None:
@@ -167,20 +171,20 @@ class Handoff:
             self._waits[digest] = wait
         return wait
 
-    # The line between processes travels with the lock, and callers of the same process go first.
+    # The list of waiting processes travels with the lock, and callers of the same process go first.
     # While `left` callers here stand before the other processes, the head here is poked as the
-    # release is queued, so its SET leaves in the same write (`followed`). Nobody else needs a gap
-    # between the two: the processes that wait have been heard, and get a message in their turn.
+    # release is queued. So the head's SET leaves in the same write as the release (`followed`). The
+    # waiting processes need no gap between the two, because each gets a message in its turn.
     # Writes per lease over five instances fell from 10.4 to 5.5, and the client's CPU from 1,060 to
     # 620 µs (4 processes of 16 callers, from source, one run each beside other work;
-    # docs/lab/lockcore.md). While nobody has been heard, release and SET leave apart. Otherwise a
-    # process that is not heard, and polls, could not come in between.
-    # When it is the turn of another process, and nobody here stands in line, a place is held for
-    # 250 ms: whoever comes here stands behind the process that the turn was passed to.
+    # docs/lab/lockcore.md). Without a crowd, release and SET leave in separate writes. Otherwise a
+    # process whose messages do not arrive, and which polls, could not get the key in between.
+    # If the turn goes to another process while no caller stands in line here, this process holds a
+    # place in its line for 250 ms. New callers then stand behind the other process.
     def released(self, resource: str) -> None:
         """A lease is about to be released.
 
-        The next caller here tries at once, or the next one elsewhere behind the release.
+        The next caller here tries at once. Or the next process tries, after the release.
         """
         turns = self._turns
         digest = self.mail.digest_of(resource) if self.crowds else b""
@@ -198,7 +202,7 @@ class Handoff:
                 self._wait(digest, resource)
 
     def pass_all(self) -> None:
-        """The releases have been queued: the messages follow them on every connection."""
+        """Queue the messages about turns. The releases are queued already, and go first."""
         passing = self.passing
         self.passing = []
         last = [] if self.engine.retired else [self.mail.me]
@@ -206,14 +210,18 @@ class Handoff:
             self._pass_on(self.mail.digest_of(resource), last)
 
     def _emptied(self, resource: str) -> None:
-        """Nobody waits here any more, and nobody got it. Others may be waiting for us."""
+        """No caller waits here any more, and no caller here got the lock.
+
+        Other processes may wait for this one, so the turn passes on.
+        """
         if self.crowds:
             self._pass_on(self.mail.digest_of(resource), [])
 
     def look(self, resource: str, *, again: bool) -> None:
-        """Ask who holds the key. That process is sent a message, or the head here tries again.
+        """Ask the instances for the key's holder.
 
-        `again`: the head has waited since it looked last.
+        The holder's process gets a message. If the key is free, the head here tries again. `again`
+        is True if the head has waited since its last look.
         """
         self.polls += 1
         wait = self._wait(self.mail.digest_of(resource), resource)
@@ -226,7 +234,7 @@ class Handoff:
     def _look(self, wait: Wait) -> None:
         """Read the beginning of the key's value on every instance, however long the value is.
 
-        A quorum of answers is enough. An error is no answer.
+        A quorum of answers is enough. An error is not an answer.
         """
         engine = self.engine
         values = list[bytes]()
@@ -234,7 +242,7 @@ class Handoff:
         def read(reply: object, _: InstancePipe) -> None:
             if isinstance(reply, bytes):
                 values.append(reply[:OWNER_TOKEN_BYTES])
-                # Equal, not at least: a look ends once.
+                # This is `==` and not `>=`, because a look ends only once.
                 if len(values) == engine.quorum:
                     self._looked(wait, values)
 
@@ -246,13 +254,13 @@ class Handoff:
             engine.unicast(pipe, data, question)
 
     def _looked(self, wait: Wait, values: list[bytes]) -> None:
-        """A look has ended: the key is free, or a process has it.
+        """A look has ended. The key is free, or processes have it.
 
-        If it is torn between several processes, each of them is sent a message.
+        If several processes have the key on some instances each, each process gets a message.
 
-        An empty text that somebody else keeps there looks like no key at all. So after SOON_FREE
-        looks without a pause the head waits until it looks again by itself. Otherwise it would
-        never rest.
+        If a stranger has set the key to an empty text, the key looks free. So after SOON_FREE looks
+        without a pause the head waits for its next regular look. Otherwise it would try without
+        end.
         """
         if 2 * values.count(b"") > len(values):
             wait.free_looks += 1
@@ -276,10 +284,11 @@ class Handoff:
             self.mail.send(token[:PROCESS_BYTES], WAITS, digest, (), unheard)
 
     def _unheard(self, wait: Wait, *, is_first: bool) -> None:
-        """Nobody listens for the holder.
+        """The message to a holder has reached no process.
 
-        The first holder has died, and nobody will answer. Holders do not die so fast that the next
-        one has died, too. Then these are clients with another policy, and the head polls.
+        If this was the first holder, it has died, and no answer will come. It is unlikely that the
+        next holder has died as well. So after a second holder the head assumes that the holders are
+        clients with another policy, and it polls.
         """
         if is_first:
             wait.unanswered_ns = 0
@@ -290,7 +299,7 @@ class Handoff:
     # -- from elsewhere ----------------------------------------------------------------------------
 
     def heard(self, text: object, index: int) -> None:
-        """One instance has brought a message of the inbox."""
+        """Take a message of the inbox from one instance."""
         message = self.mail.receive(text, index)
         if message is None:
             return
@@ -308,10 +317,10 @@ class Handoff:
         return 0 if wait is None else len(self._turns.lines.get(wait.resource, ()))
 
     def _is_waited_for(self, digest: bytes, process: bytes) -> None:
-        """A process waits for the resource, and is answered.
+        """Answer the message of a process that waits for the resource.
 
-        If nobody waits here, the key may have been released before the message came. Then the
-        answer says that the process is to look again.
+        If no caller waits here, the key may have been released before the message came. Then the
+        answer tells the process to look again.
         """
         left = self._line(digest)
         unheard = partial(self._is_gone, digest, process)
@@ -319,7 +328,7 @@ class Handoff:
         self._add(digest, left, (process,))
 
     def _is_gone(self, digest: bytes, process: bytes) -> None:
-        """Nobody listens any more in a process that was remembered as waiting."""
+        """Remove a waiting process that no longer receives messages."""
         crowd = self.crowds.get(digest)
         if crowd is not None:
             crowd.others.pop(process, None)
@@ -327,7 +336,7 @@ class Handoff:
                 del self.crowds[digest]
 
     def _answered(self, message: Message) -> None:
-        """The holder has answered: it knows that callers here wait."""
+        """The holder has answered, so it knows that callers here wait."""
         wait = self._waits.get(message.digest)
         if wait is not None:
             wait.unanswered_ns = 0
@@ -335,7 +344,7 @@ class Handoff:
                 self._look(wait)
 
     def _turn(self, digest: bytes, others: Sequence[bytes]) -> None:
-        """The key is free, and nobody comes before us."""
+        """The key is free, and it is the turn of this process."""
         turns = self._turns
         behind = self._take(digest)
         wait = self._waits.get(digest)
@@ -352,7 +361,7 @@ class Handoff:
     # -- crowds ------------------------------------------------------------------------------------
 
     def _crowd(self, digest: bytes) -> Crowd | None:
-        """Who waits elsewhere, unless there has been no message for too long."""
+        """The processes that wait for the resource. None if the last message is too old."""
         crowd = self.crowds.get(digest)
         if crowd is not None and crowd.news_ns + FORGET_NS < self.engine.now_ns:
             del self.crowds[digest]
@@ -360,7 +369,7 @@ class Handoff:
         return crowd
 
     def _take(self, digest: bytes) -> list[bytes]:
-        """The processes that wait elsewhere. From now on they are no crowd of this process."""
+        """Remove and return the processes that wait for the resource."""
         crowd = self._crowd(digest)
         if crowd is None:
             return []
@@ -368,7 +377,7 @@ class Handoff:
         return list(crowd.others)
 
     def _add(self, digest: bytes, left: int, others: Sequence[bytes]) -> None:
-        """These processes wait for the resource, too, behind `left` callers here."""
+        """Add waiting processes to the resource's crowd, behind `left` callers here."""
         crowds = self.crowds
         crowd = self._crowd(digest)
         if crowd is None:

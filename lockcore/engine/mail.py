@@ -1,12 +1,12 @@
-r"""Messages between processes: *kind, resource's hash → PUBLISH; what instances bring → messages*.
+r"""Messages between processes: *kind, resource's hash → PUBLISH; instances' pushes → messages*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and what is made for each message has slots.
+`Final`, and the classes with an object for each message have slots.
 
-Rules: a message counts when a quorum of instances has brought it, each counted once. It carries no
-text that a user chose: it names a resource by a hash of fixed length. Everything that is kept is
-bounded, and so is the number of messages that something is done for. What exceeds a bound is as
-lost as a message can be.
+Rules: a message counts when a quorum of instances has brought it. Each instance counts once. A
+message carries no text of a user, because it names a resource by a hash of fixed length. All tables
+are bounded. The number of messages that cause work is bounded, too. A message beyond a bound is
+lost, and any message may get lost.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from lockcore.rounds.claims import Claims, Recent
 from lockcore.rounds.pipeline import Pipeline
 from lockcore.rounds.resp import bulk, request
 
-# An owner token begins with so many bytes that name the process which made it.
+# The first bytes of an owner token name the process that made the token. This is their number.
 PROCESS_BYTES: Final = 22
 NUMBER_BYTES: Final = PROCESS_BYTES + 15
 DIGEST_BYTES: Final = 32
 
-# How many processes a message lists at most.
+# A message lists at most this number of processes.
 MOST_OTHERS: Final = 1 << 8
 LONGEST_MESSAGE: Final = 100 + (PROCESS_BYTES + 1) * MOST_OTHERS  # bytes
 
-# How many messages of one instance are remembered.
+# At most this number of messages is remembered for each instance.
 MOST_ARRIVALS: Final = 1 << 10
 
-# In each window something is done for so many messages, and for so many about one resource.
+# In each window of this length, one bound holds for all messages that cause work. A lower bound
+# holds for the messages about one resource.
 WINDOW_NS: Final = 10 * NS_PER_MS
 MOST_PER_WINDOW: Final = 1 << 6
 MOST_OF_ONE: Final = 1 << 4
@@ -47,9 +48,9 @@ TURN: Final = b"turn"
 
 
 class Message:
-    """What the process `sender` says about the resource with this hash.
+    """A message of the process `sender` about the resource with the hash `digest`.
 
-    `others` are the processes that come behind the receiver.
+    `others` are the processes whose turn comes after the receiver's turn.
     """
 
     __slots__ = ("digest", "kind", "others", "sender")
@@ -62,10 +63,10 @@ class Message:
 
 
 class Arrivals:
-    """Which messages each instance has brought.
+    """The messages that each instance has brought.
 
-    An instance counts once, however often it brings a message. A flood from one instance pushes
-    out what this instance has brought, and nothing else.
+    An instance counts once, however often it brings a message. A flood from one instance pushes out
+    older messages of the same instance, and no others.
     """
 
     def __init__(self, instances: int, quorum: int) -> None:
@@ -74,9 +75,9 @@ class Arrivals:
         self._complete = Recent[bytes, bool](MOST_ARRIVALS)
 
     def completes(self, message: bytes, index: int) -> bool:
-        """Whether this instance is the one that makes a quorum which has brought the message.
+        """True if this instance completes a quorum of instances that have brought the message.
 
-        It is True once for a message.
+        It is True only once for each message.
         """
         if message in self._of[index] or message in self._complete:
             return False
@@ -91,9 +92,9 @@ class Arrivals:
 
 
 class Allowance:
-    """For how many messages something is done in a window of time.
+    """The number of messages that may cause work in a window of time.
 
-    There is a bound for all of them, and a lower one for those about one resource.
+    There is a bound for all messages, and a lower bound for the messages about one resource.
     """
 
     def __init__(self) -> None:
@@ -102,7 +103,7 @@ class Allowance:
         self._of: dict[bytes, int] = {}
 
     def admits(self, digest: bytes, now_ns: int) -> bool:
-        """Whether there is room for one more message about this resource."""
+        """True if one more message about this resource may cause work now."""
         if now_ns >= self._end_ns:
             self._end_ns = now_ns + WINDOW_NS
             self._count = 0
@@ -116,7 +117,7 @@ class Allowance:
 
 
 class Mail:
-    """The messages of one process, which is known as `me` and listens at its `inbox`."""
+    """The messages of one process. Its name is `me`, and its channel is `inbox`."""
 
     def __init__(
         self,
@@ -142,11 +143,11 @@ class Mail:
         return self._prefix + b"handoff:" + process
 
     def key_of(self, resource: str) -> bytes:
-        """The key that a resource has on the servers."""
+        """The key of a resource on the servers."""
         return self._prefix + resource.encode()
 
     def digest_of(self, resource: str) -> bytes:
-        """The hash by which messages name a resource: 32 hexadecimal digits of its whole key."""
+        """The name of a resource in messages: 32 hexadecimal digits, a hash of its whole key."""
         key = self.key_of(resource)
         return blake2s(key, digest_size=DIGEST_BYTES // 2).hexdigest().encode()
 
@@ -166,7 +167,7 @@ class Mail:
     ) -> None:
         """Publish a message to a process.
 
-        `unheard` is called when a quorum says that nobody listens.
+        `unheard` is called when a quorum of instances says that no process listens.
         """
         engine = self._engine
         silent = list[InstancePipe]()
@@ -187,9 +188,10 @@ class Mail:
                 engine.unicast(pipe, data, question)
 
     def receive(self, message: object, index: int) -> Message | None:
-        """The message that one instance has brought, once it counts.
+        """The message from one instance, if it counts from now on.
 
-        Whatever is no message of this library and version is None.
+        Otherwise the value is None. It is also None for a text that is not a message of this
+        library and version.
         """
         if not isinstance(message, bytes) or len(message) > LONGEST_MESSAGE:
             return None

@@ -1,11 +1,11 @@
-"""Who may vote: *connections made and lost, lag, time → the voters*.
+"""The instances that may vote: *new and lost connections, lag, time → the voters*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, and no attribute of `Core` is declared again.
 
-Rules: the state of one instance is decided in facts/membership.py. What is batched for the old
-voters goes to them before the voters change. The same voters are the same tuple again, so that a
-release knows by identity whether its round was sent to those who vote now.
+Rules: facts/membership.py decides the state of one instance. Before the voters change, the batch
+for the old voters moves to their queues. The same voters are always the same tuple object. So a
+release checks by identity that its round was sent to the present voters.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,15 +27,15 @@ from lockcore.settings import Settings
 
 VOTER_SETS_KEPT: Final = 64
 
-# How often an instance is looked at that does not vote and has not answered.
+# The time between two looks at an instance that does not vote and has not answered.
 LOOK_NS: Final = 500 * NS_PER_MS
 
 
 class Members:
     """The instances of one Redlock.
 
-    `states` has the standing of each, `debts` the releases that each has still to get, `amnesia`
-    notices which have forgotten their locks. The voters are `Core.voters`.
+    `states` has the state of each instance, and `debts` the releases that each instance must still
+    get. `amnesia` notices instances that have forgotten their locks. The voters are `Core.voters`.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Members:
     def attach(
         self, index: int, hello: Hello, dialect: Dialect, transmit: Transmit, now_ns: int
     ) -> None:
-        """A connection is ready: the instance votes, or abstains.
+        """A connection is ready, so the instance votes or abstains.
 
-        Whatever is owed to it goes out.
+        All releases that the instance must still get are sent.
         """
         self._engine.now_ns = now_ns
         pipe = self._pipes[index]
@@ -78,16 +78,16 @@ class Members:
         if earlier is not None:
             pipe.traffic.reconnects += 1
             if earlier.run_id == hello.run_id and earlier.client_id:
-                # What the old connection still carries must not arrive behind what is owed.
+                # The old connection's commands must not arrive behind the releases below.
                 kill = request(b"CLIENT", b"KILL", b"ID", b"%d" % earlier.client_id)
                 self._outbox.unicast(pipe, kill, Asked(now_ns))
         self.debts[index].connected(now_ns)
         self.recount()
 
     def detach(self, index: int, reason: str, now_ns: int, *, refused: bool = False) -> None:
-        """The connection ended or could not be made.
+        """The connection ended, or it could not be opened.
 
-        Votes that are still out are SILENT, and releases that are still out are owed.
+        Open votes become SILENT, and open releases will be sent again later (owed.py).
         """
         self._engine.now_ns = now_ns
         pipe = self._pipes[index]
@@ -118,7 +118,7 @@ class Members:
     # -- lag and time ------------------------------------------------------------------------------
 
     def leave_out(self, reason_of: Callable[[Pipeline], str]) -> None:
-        """Send no more SETs to the voters for which there is a reason against it.
+        """Send no more SETs to the voters for which `reason_of` gives a reason.
 
         They vote again when they have answered everything.
         """
@@ -129,19 +129,19 @@ class Members:
             self.recount()
 
     def leave_out_by_size(self) -> None:
-        """Leave out the voters that have not answered, or not taken, too much."""
+        """Leave out the voters with too many unanswered commands or untaken bytes."""
         if [pipe for pipe in self._pipes if pipe.over_size()]:
             self.leave_out(Pipeline.over_size)
 
     def answered(self, pipe: Pipeline) -> None:
-        """An instance has sent something: it may have caught up."""
+        """An instance has sent bytes, so it may have caught up."""
         state = self.states[pipe.index]
         if state.state is State.LAGGING and not pipe.pending:
             state.caught_up()
             self.recount()
 
     def tick(self, now_ns: int) -> None:
-        """Send what is owed, end abstentions, notice lag, and ask what does not tell by itself."""
+        """Send owed releases, end abstentions, notice lag, and ask instances for lost locks."""
         for debts in self.debts:
             debts.tick(now_ns)
         if len(self._engine.voters) < len(self.states):
@@ -153,7 +153,7 @@ class Members:
         self.amnesia.ask(self._pipes, now_ns)
 
     def next_ns(self, now_ns: int) -> int:
-        """When an instance needs a look next."""
+        """The time at which an instance next needs a look."""
         voters = self._engine.voters
         due = [debts.due_ns for debts in self.debts]
         due += [state.next_ns for state in self.states]
@@ -165,9 +165,9 @@ class Members:
         return min(due)
 
     def silent(self, now_ns: int) -> list[int]:
-        """The instances to break off and to connect anew.
+        """The instances whose connections should be broken off and opened anew.
 
-        They were asked something and have answered nothing for `silence_ns`.
+        They have open commands and have answered nothing for `silence_ns`.
         """
         silence_ns = self._settings.silence_ns
         return [pipe.index for pipe in self._pipes if pipe.is_silent(now_ns, silence_ns)]
@@ -175,10 +175,10 @@ class Members:
     def due_connects(self, now_ns: int) -> list[int]:
         """The instances to connect now.
 
-        Each is named once, until `attach` or `detach` says what came of it.
+        Each instance is returned once, until `attach` or `detach` reports the result.
         """
         return [index for index, state in enumerate(self.states) if state.is_taken_up(now_ns)]
 
     def status(self) -> tuple[InstanceStatus, ...]:
-        """Every instance as it stands now."""
+        """The present status of every instance."""
         return tuple(map(Pipeline.status, self._pipes, self.states, map(len, self.debts)))

@@ -1,19 +1,20 @@
-"""Whom a lock tells of its operations: *an observer → a listener that the shells call*.
+"""The guard around an observer: *an observer → a listener that the shells call*.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md: an observer's methods
 are looked up by name, and a listener's are not.
 
-Rules: a listener is told of an operation as it ends, in the caller's own thread, greenlet or task.
-So an observer finds the context in which the operation was asked for. The shell itself tells it: a
-coroutine around another costs 6,000 instructions a cycle, a call by name 400.
+Rules: a listener gets an operation as it ends, in the caller's own thread, greenlet or task. So an
+observer runs in the caller's context. The shell calls the listener directly. A wrapping coroutine
+would cost 6,000 instructions a cycle, and a call by name costs 400.
 
-An observer costs nobody a lease. What it raises is dropped. Python prints the first such exception
-of the process. An interrupt is not the observer's. Ctrl-C, `sys.exit` in a signal handler, a killed
-greenlet and a gevent.Timeout may come while an observer runs, and nobody can tell them from what it
-raises itself. So they reach the caller, as anywhere else in an operation, and what was granted is
-given back. Three kinds cannot come from outside, and are dropped: CancelledError of asyncio and
-GeneratorExit, which come only to a task or a generator that is suspended; and everything in a
-thread other than the main one, where no signal is handled.
+An observer cannot make a caller lose a lease. If an observer raises, the exception is dropped.
+Python prints the first such exception of the process. But an interrupt may come while the observer
+runs: Ctrl-C, `sys.exit` in a signal handler, a killed greenlet, or a gevent.Timeout. Code cannot
+distinguish such an interrupt from the observer's own exception. So it reaches the caller, as
+anywhere else in an operation, and a granted lease is released. Three kinds cannot come from
+outside, so they are dropped. Two of them, asyncio's CancelledError and GeneratorExit, come only to
+a suspended task or generator. The third kind is any exception outside the main thread, because only
+the main thread handles signals.
 """
 
 from collections.abc import Callable
@@ -22,8 +23,8 @@ from contextlib import AbstractContextManager
 from lockcore.facts.model import AttemptRecord, Denied, Lease, Outcome
 from lockcore.unraised import is_its_own, show_unraised
 
-# The kind of the exception that has been printed. The exception itself is not kept: its traceback
-# would keep every frame that it went through.
+# The class name of the exception that was printed. The exception itself is not kept, because its
+# traceback would keep alive every frame that it went through.
 _dropped: list[str] = []
 RAISED = (
     "lockcore: an observer raised; its note of one operation is lost, the lock goes on "
@@ -32,17 +33,17 @@ RAISED = (
 
 
 def _drop(error: BaseException) -> None:
-    """Print the first exception, as Python does with what it cannot raise."""
+    """Print the first exception, as Python prints an exception that it cannot raise."""
     if not _dropped:
         _dropped.append(type(error).__name__)
         show_unraised(error, RAISED)
 
 
 class Listener:
-    """An observer whose exceptions reach nobody: whatever they are, a lease is its caller's.
+    """An observer whose exceptions do not reach the caller, so the caller keeps its lease.
 
-    `can_be_interrupted` says whether the present thread can be interrupted, by a signal or because
-    a greenlet is killed. The observer is told within `alone`.
+    `can_be_interrupted` is True if a signal or a kill of a greenlet can interrupt the present
+    thread. The observer is called within `alone`.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Listener:
         self._alone = alone
 
     def is_interrupt(self, error: BaseException) -> bool:
-        """True when the error is the process's or the caller's, and not the observer's."""
+        """True if the error may be an interrupt, and not the observer's own exception."""
         return not is_its_own(error) and self._can_be_interrupted()
 
     def _tell(self, method: str, *facts: object) -> None:

@@ -1,12 +1,12 @@
-"""What is about to leave: *commands for all voters or for one → one write per connection*.
+"""The commands to send: *commands for all voters or for one → one write per connection*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and a list stands where `any` would need a generator.
+`Final`, and a list replaces the generator of `any`.
 
 Rules: a command for all voters is encoded once, appended once to the *batch*, and sent once per
-pass of the loop to each voter. A command for some instances only goes to their own queues. Both
-keep one order per connection: before something is queued for one instance, the batch so far is
-moved into the queues (`spill`).
+pass of the loop to each voter. A command for only some instances goes to the queues of these
+instances. Each connection keeps one order. So before a command is queued for one instance, the
+batch so far moves into the queues (`spill`).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,33 +21,35 @@ from lockcore.rounds.pipeline import Pipeline
 from lockcore.rounds.rounds import Part, ReleaseRound, RoundEngine, SetRound
 from lockcore.rounds.watched import WatchedSetRound
 
-# A batch for one or two instances leaves when it has this many commands. All of those instances
-# are needed for a quorum, so they would only wait while the rest of the batch is made. With one
-# instance and 64 callers the rate rose from 158,000 to 269,000 cycles/s, with two from 112,000 to
-# 132,000. With three and more the servers have enough to do: it fell from 138,000 to 131,000.
-# At 12 commands one instance costs a fifth more CPU; at 48 nothing is gained
-# (docs/lab/lockcore.md).
+# A batch for one or two instances leaves when it has this many commands. With so few instances a
+# quorum needs all of them, and they would idle until the rest of the batch is encoded. With one
+# instance and 64 callers the rate rose from 158,000 to 269,000 cycles/s, with two instances from
+# 112,000 to 132,000. With three instances and more the servers are busy anyway, and the rate fell
+# from 138,000 to 131,000. With 12 commands one instance costs a fifth more CPU. With 48 commands
+# there is no gain (docs/lab/lockcore.md).
 EARLY: Final = 32  # commands
 
-# A batch for three or more instances leaves when it has this many commands. From 128 to 2,048 it
-# costs the same within 5 %. Without a limit the first of 5,000 commands waits 50 ms until the last
-# one is made, and has a tenth of its timeout left: 12,439 acquires of one run were UNREACHABLE.
+# A batch for three or more instances leaves when it has this many commands. From 128 to 2,048
+# commands the cost is the same within 5 %. Without a limit the first of 5,000 commands waits 50 ms
+# until the last command is encoded, and then has a tenth of its timeout left. In one run this made
+# 12,439 acquires UNREACHABLE.
 LARGEST: Final = 512  # commands
 
 
 class Outbox:
     """The commands of one pass of the loop.
 
-    `dirty`: something is queued that `Engine.flush` has not begun to send. `flushing`: it is
-    sending. `want_flush` is called when something is queued first, and when the batch has `early`
-    commands. The shell then calls `flush` soon. `leaves` is called before the commands leave. It
-    may queue more behind them.
+    `dirty` is True while the queues have commands that `Engine.flush` has not begun to send.
+    `flushing` is True while `Engine.flush` sends. `want_flush` is called for the first command, and
+    when the batch has `early` commands. The shell then calls `flush` soon. `leaves` is called
+    before the commands leave. It may queue more commands behind them.
 
-    `_batch` are the encoded commands for all voters, `_rounds` the rounds that await their replies,
-    `_shortest_ns` the shortest of their timeouts. `_to_merge` are the releases that will be one
-    script call, `_merge_keys` their resources. `_watched` are the watched rounds of the batch,
-    `_unstamped` those whose batch leaves next. `_encode_release` is how all voters are told to
-    release; None where they differ.
+    `_batch` has the encoded commands for all voters. `_rounds` has the rounds that await their
+    replies, and `_shortest_ns` is the shortest timeout of these rounds. `_to_merge` has the
+    releases of the next merged script call, and `_merge_keys` has their resources. `_watched` has
+    the watched rounds of the batch. `_unstamped` has the watched rounds of the batch that leaves
+    next.
+    `_encode_release` encodes a release for all voters; None if the voters need different commands.
     """
 
     def __init__(
@@ -76,11 +78,11 @@ class Outbox:
 
     @property
     def queued(self) -> int:
-        """How many commands are in the batch so far."""
+        """The number of commands in the batch so far."""
         return len(self._batch) + len(self._to_merge)
 
     def voters_changed(self, *, merge_releases: bool) -> None:
-        """Adapt to the voters, which are others now. The batch so far has been moved away."""
+        """Adapt to new voters. The caller has moved the batch so far into the queues."""
         voters = self._engine.voters
         self.early = EARLY if len(voters) <= 2 else LARGEST
         kinds = {pipe.dialect.release_command for pipe in voters}
@@ -100,7 +102,7 @@ class Outbox:
         self._added(terms.timeout_ns)
 
     def add_release(self, round_: ReleaseRound) -> bool:
-        """Queue a release for all voters. False where they are not told in the same way."""
+        """Queue a release for all voters. False if the voters need different commands."""
         won = round_.won
         if self._encode_release is None:
             return False
@@ -123,7 +125,7 @@ class Outbox:
         self._want_flush()
 
     def add_for(self, pipe: InstancePipe, data: bytes, awaited: Awaited) -> None:
-        """Queue a command for one instance, behind the batch so far. Nothing is sent by that."""
+        """Queue a command for one instance, behind the batch so far. This sends nothing."""
         self.spill()
         pipe.queue.append(data)
         pipe.expect(awaited)
@@ -132,7 +134,7 @@ class Outbox:
         """Send a command to one instance soon. It may leave at once."""
         self.spill()
         if not pipe.is_open:
-            # What was sent a moment ago has broken the connection.
+            # The connection broke while earlier commands were sent.
             awaited.silence(pipe)
             return
         self.add_for(pipe, data, awaited)
@@ -151,9 +153,9 @@ class Outbox:
             pipe.traffic.commands += commands - 1
 
     def _merge(self) -> None:
-        """Make one script call of the releases of this pass.
+        """Make one script call from the releases of this pass.
 
-        Its reply is a header and one part for each release.
+        The call's reply is a header and one part for each release.
         """
         releases = self._to_merge
         if len(releases) == 1:
@@ -167,7 +169,7 @@ class Outbox:
         self._merge_keys.clear()
 
     def _take_batch(self) -> tuple[bytes, int]:
-        """The bytes of the batch, and how many commands they are. From now on it is awaited."""
+        """The bytes of the batch and its number of commands. The replies are awaited from now."""
         if self._to_merge:
             self._merge()
         engine = self._engine

@@ -1,12 +1,13 @@
-"""Whose turn it is among the callers of one Redlock: *waiting callers, releases → who tries next*.
+"""The turns of the callers of one Redlock: *waiting callers, releases → the next caller to try*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `Turns` has
-dictionaries as attributes and is none itself, as machine code would look its methods up by name.
+dictionaries as attributes. It is not a dictionary itself, because machine code would then look its
+methods up by name.
 
-Rules (docs/lockcore/waiting.md): the lock on the servers stays the only truth. A line only
-saves commands that would be refused. Whoever leaves, in whatever way, passes the turn on. A head
-that finds no quorum reachable sets the whole line free, so that all find an outage at once, not one
-after the other.
+Rules (docs/lockcore/waiting.md): only the keys on the servers decide about a lock. A line of
+callers only saves commands that the servers would refuse. A caller that leaves the line always
+passes the turn on. If the head cannot reach a quorum, it sets the whole line free. So all callers
+notice an outage at once, not one after the other.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from lockcore.rounds.rounds import Round
 
 
 class Turn(Settled):
-    """One caller's place in a line. Shells wait for it as for a round of which nothing is sent.
+    """One caller's place in a line. Shells wait for it as for a round, but nothing is sent.
 
-    `outcome` is None while its caller is parked, until `due_ns` at the latest. `has_come`: it may
-    try. `poked`: the key was released while it was not parked, so it tries again without waiting.
-    `follows`: the caller before it got the lock, so that release will be noticed here. `since_ns`
-    is when its caller came.
+    `outcome` is None while the caller is parked, until `due_ns` at the latest. `has_come` is True
+    when the caller may try. `poked` is True if the key was released while the caller was not
+    parked. Then the caller tries again without waiting. `follows` is True if the caller before it
+    got the lock, so this process will notice the release. `since_ns` is the time of the caller's
+    arrival.
     """
 
     __slots__ = ("due_ns", "follows", "has_come", "poked", "resource", "since_ns", "turns")
@@ -42,16 +44,16 @@ class Turn(Settled):
         self.waiter = None
 
     def park(self, due_ns: int) -> Turn:
-        """Its caller is about to wait for the turn, until `due_ns` at the latest."""
+        """Park the caller, which waits for the turn until `due_ns` at the latest."""
         self.outcome = None
         self.due_ns = due_ns
         self.turns.parked.add(due_ns, self)
         return self
 
     def settle(self) -> None:
-        """Its caller waits no more."""
+        """End the wait of the caller."""
         if self.outcome is None:
-            # This comes first. If it is interrupted, the caller is woken twice rather than never.
+            # This comes first, so an interrupt wakes the caller twice rather than never.
             self.turns.engine.ready.append(self)
             self.outcome = Outcome.CONTENDED
             self.turns.want_wake()
@@ -63,20 +65,20 @@ class Turn(Settled):
             self.has_come = True
 
     def abandon(self) -> None:
-        """The caller is gone. To leave the line is a step of its own."""
+        """The caller is gone. `Turns.leave` takes it out of the line in another step."""
         self.waiter = None
 
 
 class Absent(Turn):
-    """The place of a caller that is not there: the turn was passed to another process.
+    """A place without a caller. It is held because the turn was passed to another process.
 
-    Until its time comes, or the turn comes back, whoever comes here stands behind it.
+    New callers stand behind this place until its time is over, or until the turn comes back.
     """
 
     __slots__ = ()
 
     def settle(self) -> None:
-        """It waits no more."""
+        """Give the place up."""
         self.outcome = Outcome.CONTENDED
         self.turns.leave(self)
 
@@ -86,17 +88,17 @@ class Absent(Turn):
 Line = OrderedDict[Turn, None]
 
 
-# Turns have a time of their own: `parked` is a heap of all turns with the time at which each goes
-# on by itself. A round has a timeout that is the same for a whole batch, so rounds stand in batches
-# (deadlines.py). A turn's time is drawn at random and differs for each caller. It must also be
-# cheap to leave early, as most do: a settled turn stays in the heap and is passed over. So a parked
-# caller costs the same however many are parked (a test parks 5,000 of them).
+# `parked` is a heap of all turns with the time at which each goes on without a message. Rounds have
+# one timeout for a whole batch, so deadlines.py keeps them in batches. But a turn's time is random
+# and differs for each caller. Most turns end before their time, and this must be cheap. So a
+# settled turn stays in the heap, and the heap skips it later. A parked caller then costs the same,
+# however many callers are parked (a test parks 5,000 of them).
 class Turns:
     """The lines of the callers of one Redlock.
 
-    `lines` are by resource; an empty line is not kept. In a line, the turns that have come stand
-    before those that have not. `want_wake` asks the shell to wake whoever is ready. `emptied` is
-    called with a resource when nobody waits for it here any more.
+    `lines` has a line for each resource that callers here wait for. In a line, the turns that have
+    come stand before the other turns. `want_wake` asks the shell to wake the callers that are
+    ready. `emptied` is called with a resource when no caller here waits for it any more.
     """
 
     def __init__(self, engine: Core) -> None:
@@ -111,8 +113,8 @@ class Turns:
     def join(self, turn: Turn) -> None:
         """Put a turn at the end of the line. A turn at the head of the line has come.
 
-        It goes to the head if its caller asked before the caller of the head did. So an `Absent`,
-        which asks since 0, goes to the head.
+        The turn goes to the head if its caller came before the caller of the head. An `Absent` has
+        0 as its arrival time, so it goes to the head.
         """
         line = self.lines.setdefault(turn.resource, Line())
         turn.has_come = not line or turn.since_ns < next(iter(line)).since_ns
@@ -120,11 +122,14 @@ class Turns:
         line.move_to_end(turn, last=len(line) == 1 or not turn.has_come)
 
     def is_taken(self, resource: str) -> bool:
-        """True when a caller that can wait must stand in line: somebody here waits already."""
+        """True if a caller here waits already, so a new caller that can wait stands in line."""
         return bool(self.lines) and resource in self.lines
 
     def leave(self, turn: Turn, *, unreachable: bool = False, granted: bool = False) -> None:
-        """Pass the turn on, and to all when a quorum is `unreachable`. To call it twice is fine."""
+        """Pass the turn on. If a quorum is `unreachable`, pass it to all callers in the line.
+
+        A second call does no harm.
+        """
         line = self.lines.get(turn.resource)
         if line is None:
             return
@@ -144,16 +149,16 @@ class Turns:
             other.come()
 
     def end(self) -> None:
-        """Nobody may wait any more: the Redlock is closed.
+        """End all waits, because the Redlock is closed.
 
-        Each caller is told so at its next step.
+        Each caller gets the error at its next step.
         """
         for line in list(self.lines.values()):
             for turn in list(line):
                 turn.settle()
 
     def poke(self, resource: str) -> None:
-        """The key is being released: the head of its line tries at once."""
+        """The key is being released, so the head of its line tries at once."""
         line = self.lines.get(resource)
         if line:
             head = next(iter(line))
@@ -161,13 +166,13 @@ class Turns:
             head.settle()
 
     def hold_place(self, resource: str, until_ns: int) -> None:
-        """Hold a place in line, so that whoever comes until then stands behind it."""
+        """Hold a place at the head of the line until `until_ns`. New callers stand behind it."""
         place = Absent(self, resource, 0)
         self.join(place)
         place.park(until_ns)
 
     def take_place(self, resource: str) -> None:
-        """The turn has come back: the place that was held at the head of the line is given up."""
+        """The turn has come back, so give up the held place at the head of the line."""
         for turn in list(self.lines.get(resource, ()))[:1]:
             if isinstance(turn, Absent):
                 turn.settle()
@@ -177,19 +182,19 @@ class Turns:
         self.parked.run(now_ns, lambda turn: turn.settle())
 
 
-# The trick of an offer. A lease is somebody's only by a clock reading of its own thread, taken when
-# it has the lease in its hands. The steps of an operation may run in another thread (the I/O thread
-# of a Redlock for threads), and its reading says nothing about when the caller's thread gets to
-# run: that thread may wait for a core for longer than the lease lasts. So a step does not return a
-# lease. It yields an `Offer`. Where the steps run in the caller's own greenlet or task, the shell
-# answers at once with the time. Where they run elsewhere, the caller's thread takes the offer and
-# reads the clock. Only then the steps go on with that reading, to a lease or to TOO_LATE.
-# Without it a caller that was held up would believe in a lease that has run out (`test_handover.py`
-# holds a thread up on each path).
+# The trick of an offer. A lease belongs to a caller only if the caller's own thread reads the clock
+# after it has received the lease. The steps of an operation may run in another thread (the I/O
+# thread of a Redlock for threads). A clock reading there says nothing about the caller's thread,
+# which may wait for a core for longer than the lease lasts. So a step does not return a lease. It
+# yields an `Offer`. If the steps run in the caller's own greenlet or task, the shell answers at
+# once with the time. If they run elsewhere, the caller's thread takes the offer and reads the
+# clock. Only then the steps go on with that time, to a lease or to TOO_LATE. Without offers, a
+# delayed caller would use a lease that has run out (`test_handover.py` delays a thread on each
+# path).
 class Offer:
     """A lease for its caller.
 
-    It is valid if the caller's clock shows less than `until_ns` once the caller has it in hand.
+    It is valid if the caller's clock shows less than `until_ns` after the caller has received it.
     """
 
     __slots__ = ("lease", "until_ns")
