@@ -11,6 +11,7 @@ from bench.errors import UsageError
 from bench.frame.hosts import led
 from bench.program import execute
 from bench.scenario import load
+from bench.screen import note
 from tests.doubles.peer import banner, http, listening, reset
 
 TARGETS = {"targets": ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]}
@@ -96,14 +97,19 @@ def test_a_leader_that_comes_later_is_found(
         joined.append(place[:2])
         return Ended()
 
+    def note_it(line: str) -> None:
+        note(line)
+        was_noted.set()
+
     def lead() -> None:
-        over.wait(0.3)
+        assert was_noted.wait(30)
         with socket.create_server(("127.0.0.1", port)) as leader:
             connection, _ = leader.accept()
             with connection, suppress(OSError):
                 GREETING(connection)
 
-    over = threading.Event()
+    was_noted = threading.Event()
+    monkeypatch.setattr("bench.hosts.joining.note", note_it)
     monkeypatch.setattr("bench.workloads.launch.join", join)
     leading = threading.Thread(target=lead, daemon=True)
     leading.start()
