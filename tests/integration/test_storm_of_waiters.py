@@ -16,7 +16,7 @@ import pytest
 
 from bench.measure.history import history_parts, read_history
 from bench.measure.outcomes import Outcomes, count_acquires
-from bench.measure.record import Records
+from bench.measure.record import Records, records_of
 from bench.measure.run_result import SafetyReport
 from bench.safety.judge import Judge
 from bench.topology.fleet import HOST, Fleet, start_fleet, wait_until
@@ -85,7 +85,7 @@ def judged(folder: Path) -> tuple[Records, SafetyReport]:
         history = read_history(folder, part, parts)
         oracle.add(history)
         seen.append(history.records)
-    return np.concatenate(seen), oracle.report()
+    return records_of(np.concatenate(seen)), oracle.report()
 
 
 def nobody_waited_in_vain(records: Records) -> None:

@@ -69,6 +69,8 @@ _TALLY = {
     "told": "only tell",
     "not known": "not known",
 }
+# The rows in the order in which a reader looks for them.
+_ORDER = ("does not", "not known", "holds", "told", "not applicable")
 
 
 def sheet(result: JudgeResult, place: str = "") -> Sheet:
@@ -127,12 +129,10 @@ def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
 
 
 def _parts(result: JudgeResult) -> Iterator[Part]:
-    head = ("about", "row", "word", "what happened")
-    above = [""] + [row.group for row in result.rows]
-    rows = tuple(
-        ("" if row.group == group else row.group, row.topic, row.verdict, row.happened)
-        for group, row in zip(above, result.rows, strict=False)
-    )
+    """The rows, those that need a reader's eye first, and what waiting costs."""
+    head = ("word", "row", "about", "what happened")
+    first = sorted(result.rows, key=lambda row: _ORDER.index(row.verdict))
+    rows = tuple((row.verdict, row.topic, row.group, row.happened) for row in first)
     yield Part("rows", "", head, rows, frozenset(range(4)), below=3, styles=_STYLES)
     if result.costs:
         about = (
