@@ -39,7 +39,7 @@ from lockcore.clock import monotonic_ns
 REDLOCK = "Redis, Distributed Locks"
 KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
 SANFILIPPO = "S. Sanfilippo, Is Redlock safe? (2016)"
-KEPT = "keys of a lock that nobody has stay for the rest of the TTL"
+KEPT = "a key stays though nobody has the lock, for the rest of the TTL"
 # After so long nothing may be left of a lock that nobody has. The long TTL is five times as long.
 CLEAN_S = 2.0
 DOWN_S = 25.0
@@ -216,7 +216,9 @@ def late_set(stage: Stage) -> str:
         client.release()
     elif reply is not None and reply.ok:
         return "it is granted though no quorum answered"
-    return _kept(stage, "keys of a lock that nobody has block everybody for the rest of the TTL")
+    return _kept(
+        stage, "a key stays though nobody has the lock, so everybody waits for the rest of the TTL"
+    )
 
 
 def _expired(stage: Stage) -> Party:
