@@ -1,12 +1,12 @@
-"""How results of one kind are read, judged anew and told: *a stored result → its type, checked →
-its sheet, cases, page*.
+"""How results of one kind are read, judged anew and presented: *a stored result → its checked type
+→ its sheet, cases and page*.
 
 Rules
-- A kind is recognised by its own word (`kind`). Each question exports an `Answer` for its results;
-  who reads a result of any kind is given the table of all answers (`bench/questions.py`).
-- This is the one door for stored results. Each answer judges its own result anew, with the function
-  that the maker of the result asked, too. A result that contradicts itself, or whose word its
-  sections do not earn, is refused.
+- A result names its kind in the field `kind`. Each question exports an `Answer` for its results. A
+reader of results of any kind gets the table of all answers (`bench/questions.py`).
+- All stored results enter through this module. Each answer judges its own result anew, with the
+function that judged the result when it was written. A result that contradicts itself is refused. So
+is a result whose verdict word does not follow from its sections.
 """
 
 import shlex
@@ -26,33 +26,34 @@ from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet
 
 Stored = TypeVar("Stored", bound=Document)
-# Sections that no command writes may raise any of these while they are judged.
+# Judging may raise any of these, if the sections are not as any command writes them.
 _BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 
 
 def no_figures(_result: Document) -> Sequence[Figure]:
-    """The pictures of a result that has none."""
+    """Return no pictures, for results that have none."""
     return ()
 
 
 def no_evidence(_result: Document) -> Sequence[Part]:
-    """The courses of events of a result that has none."""
+    """Return no courses of events, for results that have none."""
     return ()
 
 
 def alone(result: Stored, _folder: Path) -> Stored:
-    """Return a result to which nothing beside it belongs."""
+    """Return the result unchanged: no other result belongs beside it."""
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[Stored]):
-    """What is known of the results of one kind.
+    """How to read the results of one kind.
 
-    `earned`: judges one anew. `sheet`: tells one that is stored at a place ("" = nowhere). `suite`:
-    its JUnit cases. `figures`, `evidence`: its pictures, and its courses of events step by step.
-    `beside`: adds what other results below a folder say. `whole_page`: its page, where that is more
-    than the sheet with pictures. `contradictions`: where its sections say two different things.
+    `earned`: judges a result anew. `sheet`: the sheet of a result that is stored at a place ("" =
+    nowhere). `suite`: its JUnit cases. `figures`, `evidence`: its pictures, and its courses of
+    events step by step. `beside`: adds what other results below a folder show. `whole_page`: its
+    page, if the page is more than the sheet with pictures. `contradictions`: the places where its
+    sections contradict each other.
     """
 
     kind: str
@@ -67,13 +68,14 @@ class Answer(Generic[Stored]):
     contradictions: Callable[[Stored], Iterable[str]] = contradictions_in
 
     def read(self, document: Mapping[str, object], name: str) -> Stored:
-        """Return the stored `document` called `name` as its sections earn it. Raises UsageError if
-        it is not whole, or as `as_earned`."""
+        """Return the stored `document` called `name`, with the verdict that its sections earn.
+        Raises UsageError if the document is not whole, and as `as_earned`."""
         return self.as_earned(typed(document, self.result_type, name), name)
 
     def as_earned(self, result: Stored, name: str) -> Stored:
-        """Return the result called `name` as its sections earn it. Raises UsageError where it
-        contradicts itself, or says something else than it earns."""
+        """Return the result called `name`, with the verdict that its sections earn. Raises
+        UsageError if the result contradicts itself, or if its verdict is not the one that it
+        earns."""
         earned = result
         try:
             wrong = next(iter(self.contradictions(result)), "")
@@ -90,8 +92,8 @@ class Answer(Generic[Stored]):
         return earned
 
     def read_file(self, place: Path) -> Stored:
-        """Return the result in the file or folder `place`. Raises UsageError when it is none, or
-        not of this kind, and as `read`."""
+        """Return the result in the file or folder `place`. Raises UsageError if there is no result,
+        or one of another kind, and as `read`."""
         document = read_result(place)
         if document.get("kind") != self.kind:
             raise UsageError(
@@ -101,12 +103,12 @@ class Answer(Generic[Stored]):
         return self.read(document, str(place))
 
     def newest(self, folder: Path) -> Stored | None:
-        """Return the result of this kind that was begun last, of those right below `folder`; None
-        when there is none. Raises UsageError where the newest one is refused: an older one in its
-        place would be a surprise."""
+        """Return the result of this kind that started last, of the results right below `folder`, or
+        None if there is none. Raises UsageError if the newest result is refused, because an older
+        one in its place would be a surprise."""
         candidates: list[tuple[str, Path]] = []
         for path in folder.glob(f"*/{RESULT_NAME}"):
-            # A file that is no result is left out, because nobody asked for it.
+            # A file that is not a result is skipped, because the user did not name it.
             with suppress(UsageError):
                 document = read_result(path)
                 if document.get("kind") == self.kind:
@@ -114,8 +116,8 @@ class Answer(Generic[Stored]):
         return self.read_file(max(candidates)[1]) if candidates else None
 
     def cases(self, result: Stored) -> Suite:
-        """Return `result` as JUnit cases. A word that is no pass has a case that is none: rows may
-        all be as they must, and too few of them judged."""
+        """Return `result` as JUnit cases. If the verdict is not a pass, at least one case is not a
+        pass either: all rows may be as they must, and still too few of them were judged."""
         suite = self.suite(result)
         verdict = result.verdict
         if verdict.status == "pass" or any(case.status != "pass" for case in suite.cases):
@@ -135,13 +137,13 @@ class Answer(Generic[Stored]):
         )
 
 
-# By the kind of result; each is imported when a result of its kind is read.
+# The module of each kind of result. It is imported when a result of its kind is read.
 Answers = Mapping[str, Callable[[], Answer[Any]]]
 
 
 def answer_to(document: Mapping[str, object], name: str, answers: Answers) -> Answer[Any]:
-    """Return the answer that reads the stored `document` called `name`. Raises UsageError for an
-    unknown kind."""
+    """Return the answer that reads the stored `document` called `name`. Raises UsageError if the
+    kind is unknown."""
     kind = str(document.get("kind", "an unknown kind"))
     if kind not in answers:
         raise UsageError(

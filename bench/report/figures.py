@@ -1,9 +1,9 @@
 """Numbers as people read them: *seconds, shares, counts → short text; a field of a section → a head
 and a cell, or a part of a line*.
 
-Rules: scaling to a unit happens only here, on print; a missing value is an en dash, never a zero.
-In a table the head has the unit, elsewhere the figure. Source: golang/perf, whose units are
-normalised at the door and scaled on print.
+Rules: values are scaled to a unit only here, when they are printed. A missing value is an en dash,
+never a zero. In a table the head has the unit. Elsewhere the figure has it. Source: golang/perf,
+which also normalises units on input and scales them on output.
 """
 
 import textwrap
@@ -29,7 +29,7 @@ def count(value: float | None) -> str:
 
 
 def decimals(value: float | None, digits: int = 2) -> str:
-    """Return a number with so many digits after the point."""
+    """Return a number with this many digits after the point."""
     return MISSING if value is None else f"{value:,.{digits}f}"
 
 
@@ -39,15 +39,16 @@ def counted(value: float, noun: str) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return seconds as ms with three significant digits and no unit (for a table whose head names
-    it); ∞ for infinity."""
+    """Return seconds as ms with three significant digits, ∞ for infinity. The text has no unit,
+    because the head of the table has it."""
     if seconds is None or seconds == inf:
         return MISSING if seconds is None else INFINITE
     return three_digits(seconds * 1000)
 
 
 def three_digits(value: float) -> str:
-    """Return a number with its first three digits; below 1 with two after the point."""
+    """Return a number with three significant digits. A number below 1 has two digits after the
+    point."""
     if value < 9.995:
         return f"{value:,.2f}"
     return f"{value:,.1f}" if value < 99.95 else f"{value:,.0f}"
@@ -63,8 +64,8 @@ def latency(seconds: float | None) -> str:
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
-    """Return a share (1 = all) in per cent; what is not all is never rounded up to 100, nor
-    something down to 0."""
+    """Return a share (1 = all) in per cent. Less than all is never rounded up to 100, and more than
+    nothing is never rounded down to 0."""
     if ratio is None:
         return MISSING
     text = f"{ratio * 100:.{digits}f}"
@@ -77,7 +78,7 @@ def percent(ratio: float | None, digits: int = 1) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return `part` of `whole` in per cent, an en dash when there is no whole."""
+    """Return `part` of `whole` in per cent, or an en dash if the whole is 0."""
     return percent(part / whole) if whole else MISSING
 
 
@@ -96,7 +97,7 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 _HEAD_UNITS: dict[Unit, str] = {"s": "ms", "ms": "ms", "us": "µs", "per_s": "/s"}
-# A word of a head longer than this makes its column wider.
+# A longer word in a head makes its column wider.
 _HEAD_LETTERS = 7
 
 
@@ -107,7 +108,7 @@ def head_of(field: Field) -> str:
 
 
 def cell_of(field: Field, section: object) -> str:
-    """Return what `section` has of a field, in the unit that its head has."""
+    """Return the value of a field of `section`, in the unit that the column's head names."""
     value = field.of(section)
     if value is None:
         return MISSING
@@ -135,8 +136,8 @@ def interval(value: Interval) -> str:
 
 
 def in_words(section: Section) -> Iterator[str]:
-    """Yield each field that a line shows, as `CPU 61 %`, those of one section in it together, as
-    `reply p50 0.11 ms p99 0.90 ms`; what is not known or 0 is left out."""
+    """Yield each field that a line shows, as `CPU 61 %`. Fields of one section stand together, as
+    `reply p50 0.11 ms p99 0.90 ms`. Fields that are unknown or 0 are left out."""
     fields = fields_in(type(section), "line")
     for _, together in groupby(fields, lambda field: field.path[:-1] or field.path):
         parts = list[str]()
@@ -151,7 +152,7 @@ def in_words(section: Section) -> Iterator[str]:
 
 
 def threshold_text(entry: JudgedThreshold) -> str:
-    """Return what was measured, the limit and the margin, or why there is no answer."""
+    """Return the measured value, the limit and the margin, or the reason why there is no answer."""
     value, limit = (in_unit(one, entry.unit) for one in (entry.value, entry.limit))
     if entry.infinite and entry.reason:
         value = entry.reason

@@ -1,8 +1,8 @@
-"""What was judged, for CI servers: *cases → JUnit XML*.
+"""A judgement for CI servers: *cases → JUnit XML*.
 
-Rules: fail is a `failure`; inconclusive, invalid and violated are an `error`, so that no CI shows
-them green. What XML cannot hold is replaced. Source: windyroad's JUnit.xsd (all of its required
-attributes), which Jenkins, GitLab and GitHub's reporters read.
+Rules: fail becomes a `failure`. Inconclusive, invalid and violated become an `error`, so that no CI
+shows them green. Characters that XML cannot hold are replaced. Source: windyroad's JUnit.xsd (all
+of its required attributes), which the readers of Jenkins, GitLab and GitHub follow.
 """
 
 import re
@@ -18,8 +18,8 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that was judged: `status` pass, fail, or anything else for an error; `text` says
-    what was seen."""
+    """One judged thing. `status`: pass, fail, or any other word for an error. `text`: the
+    observation."""
 
     name: str
     status: str
@@ -28,9 +28,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """All cases of one command. `started_at`: UTC, ISO 8601; `properties`: what else to know;
-    `name`: which scenario or run it is, "" = none; `mark`: what its cases bear beside their names,
-    to differ from those of another run."""
+    """All cases of one command. `started_at`: UTC, ISO 8601. `properties`: further facts. `name`:
+    the scenario or run, "" = none. `mark`: a text beside the cases' names that tells them from the
+    cases of another run."""
 
     command: str
     started_at: str
@@ -50,7 +50,7 @@ def suite_of(
 
 
 def junit_xml(suite: Suite) -> str:
-    """Return the document."""
+    """Return the XML document."""
     bad = [case.status for case in suite.cases if case.status != "pass"]
     title = " ".join(filter(None, ("lockbench", suite.command, suite.name)))
     counts = {
@@ -77,7 +77,8 @@ def junit_xml(suite: Suite) -> str:
     for name, value in suite.properties.items():
         ET.SubElement(properties, "property", name=name, value=value)
     classname = ".".join(filter(None, ("lockbench", suite.command, suite.name)))
-    # GitLab and others add up the times of the cases, so the first case bears that of the command.
+    # GitLab and others add up the times of the cases, so the first case has the time of the
+    # command.
     time = counts["time"]
     for case, name in zip(suite.cases, _case_names(suite), strict=True):
         element = ET.SubElement(node, "testcase", name=name, classname=classname, time=time)
@@ -95,7 +96,7 @@ def junit_xml(suite: Suite) -> str:
 
 
 def _case_names(suite: Suite) -> list[str]:
-    """The names of its cases, each once: readers keep one case per class and name."""
+    """Unique names for the cases of a suite, because readers keep one case per class and name."""
     mark = f" ({suite.mark})" if suite.mark else ""
     times: Counter[str] = Counter()
     names = []

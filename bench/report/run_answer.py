@@ -1,4 +1,4 @@
-"""How results of `lockbench run` are read and told: *a RunResult → its sheet, cases, page*."""
+"""How results of `lockbench run` are read and presented: *a RunResult → its sheet, cases, page*."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
 """A result in words: *verdict, tables, labelled sentences → a terminal or Markdown*.
 
-Rules: verdict first; a cell never breaks its table; colours are never the only sign; nothing is
-computed here. Source: rich; GitHub's Markdown tables.
+Rules: the verdict comes first. A cell never breaks its table. A colour is never the only sign. This
+module computes no figures. Source: rich; GitHub's Markdown tables.
 """
 
 import re
@@ -34,8 +34,8 @@ NOT_MEASURED = "What was not measured"
 
 
 class Sentence(NamedTuple):
-    """A labelled sentence; `style` is GOOD, DOUBTFUL or BAD, "" = that of its label; `group`:
-    TO_DO, NOT_MEASURED, or "" for a note."""
+    """A labelled sentence. `style` is GOOD, DOUBTFUL or BAD, and "" is the style of the label.
+    `group`: TO_DO, NOT_MEASURED, or "" for a note."""
 
     label: str
     text: str
@@ -44,12 +44,12 @@ class Sentence(NamedTuple):
 
 
 def to_do(text: str, label: str = "next") -> Sentence:
-    """Return a line of what to do."""
+    """Return a line of advice."""
     return Sentence(label, text, "", TO_DO)
 
 
 def not_measured(text: str) -> Sentence:
-    """Return a line of what the result says nothing about."""
+    """Return a line that names something that the result did not measure."""
     return Sentence("not measured", text, "", NOT_MEASURED)
 
 
@@ -69,12 +69,12 @@ class KeyFigure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One table: what it shows, its head (lines of a cell parted by newlines), its rows. `left`:
-    columns of words.
+    """One table: its subject, its head (newlines separate the lines of a cell), its rows. `left`:
+    the columns that hold words.
 
-    On a terminal `aside` is a column for roomy ones only, and `below` one that has a line of its
-    own under its row; `styles`: of cells, by their text; `terms`: words of it that are not
-    everyday, each with its meaning.
+    `aside`: a column that only a wide terminal shows. `below`: a column that a terminal shows on a
+    line of its own under each row. `styles`: the styles of cells, by their text. `terms`: uncommon
+    words of the table, each with its meaning.
     """
 
     name: str
@@ -89,8 +89,8 @@ class Part:
 
     @property
     def plain_head(self) -> tuple[str, ...]:
-        """The head where a cell has room for one line; a word may be parted at soft hyphens, U+2010
-        is its own."""
+        """The head for a cell with room for one line. A soft hyphen in the head is a place where a
+        word may be split, while U+2010 is a hyphen of the word itself."""
         cells = (cell.replace("-\n", "\u00ad").replace("\u2010\n", "\u2010") for cell in self.head)
         return tuple(" ".join(cell.split()) for cell in cells)
 
@@ -109,7 +109,8 @@ def table(
     *,
     terms: Mapping[str, str] | None = None,
 ) -> Part:
-    """Return the table that shows `rows` in these `columns`; `left`: those of words."""
+    """Return the table that shows `rows` in these `columns`. `left`: the columns that hold
+    words."""
     cells = tuple(tuple(shown(row) for _, shown in columns) for row in rows)
     return Part(
         name, about, tuple(head for head, _ in columns), cells, frozenset(left), terms=terms or {}
@@ -122,8 +123,8 @@ def table_of(
     about: str,
     rows: Iterable[object],
 ) -> Part:
-    """Return the table of `rows`, sections of one `kind`: a column for each field that a table
-    shows."""
+    """Return the table of `rows`, which are sections of one `kind`. There is a column for each
+    field that a table shows."""
     fields = fields_in(kind, "table")
     return Part(
         name,
@@ -142,9 +143,9 @@ def facts_of(section: Section) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A result in words. `verdict`: in capitals; `style`: GOOD, DOUBTFUL or BAD. `tables_first`:
-    the tables are what people look for; else the sentences, which explain them, stand before
-    them."""
+    """A result in words. `verdict`: in capitals. `style`: GOOD, DOUBTFUL or BAD. `tables_first`:
+    True if readers look for the tables first. Otherwise the sentences, which explain the tables,
+    come first."""
 
     verdict: str
     style: str
@@ -153,18 +154,18 @@ class Sheet:
     parts: tuple[Part, ...]
     lines: tuple[Sentence, ...]
     tables_first: bool = False
-    # A part of the headline that stays beside the word even where the rest has no room.
+    # A part of the headline that stays beside the verdict even if the rest has no room.
     caveat: str = ""
     keys: tuple[KeyFigure, ...] = ()
 
     @property
     def terms(self) -> dict[str, str]:
-        """What the words mean that its tables explain."""
+        """The meanings of the words that its tables explain."""
         return {term: meaning for part in self.parts for term, meaning in part.terms.items()}
 
     def style_of(self, line: Sentence) -> str:
-        """The style of one of its lines: a reason has that of the verdict, a warning wants
-        attention."""
+        """The style of one line of the sheet. A reason has the style of the verdict. A warning has
+        the style that asks for attention."""
         return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")
 
 
@@ -180,8 +181,9 @@ def sheet_of(
     caveat: str = "",
     keys: Iterable[KeyFigure] = (),
 ) -> Sheet:
-    """Return the sheet of a `result`, stored at `place` ("" = nowhere): around its own
-    `lines` what every result says, the reasons of its verdict, its warnings, and where it is."""
+    """Return the sheet of a `result`, stored at `place` ("" = nowhere). The sheet has the result's
+    own `lines`. Around them it has the parts of every sheet: the reasons of the verdict, the
+    warnings and the place."""
     sentences = [
         *(("because", reason) for reason in result.verdict.reasons),
         *lines,
@@ -205,8 +207,8 @@ def sheet_of(
 
 
 def made(result: Document, shared: str = "") -> tuple[str, ...]:
-    """Conditions of every experiment: its cores and with whom they are `shared`, its seed, how long
-    it took."""
+    """Conditions of every experiment: its cores, the programs with which the cores are `shared`,
+    its seed, and its duration."""
     return (
         f"{result.environment.cores_text}{shared}",
         *([] if result.seed is None else [f"seed {result.seed}"]),
@@ -215,7 +217,7 @@ def made(result: Document, shared: str = "") -> tuple[str, ...]:
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
-    """Print `sheet` on `console`: the verdict, what it rests on, its tables and sentences, and the
+    """Print `sheet` on `console`: the verdict, its reasons, the tables and sentences, and the
     verdict again."""
     sheet = fitted(sheet, console.encoding)
     verdict = Text.assemble(
@@ -255,7 +257,7 @@ def sheet_markdown(sheet: Sheet) -> str:
     tables += [f"*{term}*: {meaning}" for term, meaning in sheet.terms.items()]
     parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
     text = "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"
-    # A word joiner keeps GitHub from linking: #1 is an instance here, not an issue.
+    # A word joiner keeps GitHub from making a link of #1, which is an instance here, not an issue.
     return re.sub(r"([#@])(?=\w)", "\\1\u2060", text)
 
 
@@ -295,8 +297,8 @@ def _part(part: Part, width: int) -> Iterator[RenderableType]:
 
 
 def _tables(part: Part, width: int) -> Iterator[RenderableType]:
-    """The table; where it is too wide, in pieces, each behind the first column: no figure is
-    cut."""
+    """The table. A table that is too wide is cut between columns into pieces. Each piece begins
+    with the first column, and no figure is cut."""
     gap = 2 if width >= ROOMY and part.aside is None else 1
     shown = [column for column in range(len(part.head)) if column != part.aside or width >= ROOMY]
     widths = [
@@ -340,7 +342,7 @@ def _table(part: Part, shown: Sequence[int], gap: int) -> Table:
 
 
 def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
-    """Each row with its column `below` on a line of its own."""
+    """Each row, with its column `below` on a line of its own."""
     lines = [
         [cell for column, cell in enumerate(row) if column != below]
         for row in (part.head, *part.rows)

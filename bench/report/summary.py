@@ -1,9 +1,10 @@
-"""What `lockbench run` says: *its result → one sheet: headline, latency table, lines of text*.
+"""The text of `lockbench run`: *its result → one sheet: headline, latency table, lines of text*.
 
-Rules: verdict first; a section the result does not have gives no line; a run of five instances
-without trouble fits a screen of 80×24. The first line says what share of acquires succeeded unless
-all did, and its percentiles are over all acquires: "∞" where so many failed, "≤" where the
-generator's own delay is part of them. Of an invalid run it shows no figure.
+Rules: the verdict comes first. A section that the result does not have gives no line. A run of five
+instances without trouble fits a screen of 80×24. The first line shows the share of acquires that
+succeeded, unless all did. Its percentiles are over all acquires. "∞" stands for a percentile that
+falls among the failed acquires. "≤" means that the figure includes the generator's own delay. The
+first line of an invalid run shows no figure.
 """
 
 from collections.abc import Iterator
@@ -33,12 +34,12 @@ from bench.scenario import Scenario
 from bench.scenario.quantity import delay_text, duration_text, skew_text
 
 _PERCENTILES = fields_in(Percentiles)
-# The heads are as wide as figures ever are, so the tables of two runs stay in line.
+# The heads are as wide as their widest figures, so the tables of two runs line up.
 _HEAD = (f"{'ms':<10}", *(f"{one.label:>7}" for one in _PERCENTILES), f"{'count':>10}", "")
 _NOTE = len(_HEAD) - 1
-# Added to what is said of an unknown lock, if all its callers were in one process.
+# This is added to the sentence about an unknown lock, if all its callers were in one process.
 WITHIN = "within one process"
-# A summary shows the times of at most so many faults of one kind.
+# A summary shows the times of at most this many faults of one kind.
 MOST_FAULTS = 3
 # With more instances, only those with trouble get a line of their own.
 MOST_INSTANCES = 9
@@ -97,8 +98,8 @@ def _headline(result: RunResult) -> str:
 
 
 def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
-    """Return what a page shows large: whether the lock held, its rate, its latency; nothing of an
-    invalid run."""
+    """Return the figures that a page shows large: whether the lock held, its rate and its latency.
+    An invalid run has none."""
     if result.verdict.status == "invalid" or result.generator.verdict == "INVALID":
         return ()
     safety = result.safety
@@ -128,8 +129,8 @@ def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
 
 
 def in_one_line(result: RunResult) -> str:
-    """Return the headline with the reasons of the word, or else what was found of safety: what a
-    log line or Locust's page has room for."""
+    """Return the headline with the reasons of the verdict, or else with the safety result. The line
+    fits a log or Locust's page."""
     reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
     return "; ".join((_headline(result).replace("   ", ", "), *reasons))
 
@@ -144,14 +145,14 @@ def _acquire(result: RunResult, name: str) -> str:
 def _conditions(result: RunResult) -> list[str]:
     scenario = result.scenario
     named = [result.name] if result.name else []
-    # Whoever cut it short: an interrupted run, or one that ended too early.
+    # This is true whatever cut the run short: an interrupt, or the run's own early end.
     if result.interrupted or result.duration_s * 1000 < scenario.duration_ms - 1:
         named.append(f"cut short, was to take {duration_text(scenario.duration_ms)}")
     return [*named, scenario.recipe, *load_parts(scenario)]
 
 
 def load_parts(scenario: Scenario) -> list[str]:
-    """What load it was, in a few words each."""
+    """Return the parts of the load, in a few words each."""
     rate = scenario.rate_per_s
     users = counted(scenario.users, "user")
     skew = skew_text(scenario.skew)
@@ -215,7 +216,7 @@ def _thresholds(result: RunResult) -> Iterator[Sentence]:
 
 
 def endings(result: RunResult) -> list[str]:
-    """How acquires ended, in shares: `contended 1.1 %`."""
+    """The outcomes of acquires, as shares: `contended 1.1 %`."""
     retried = result.scenario.retry.unreachable
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
     shares = {one: one.value(result.outcome_shares) for one in fields_in(OutcomeShares)}
@@ -227,7 +228,7 @@ def endings(result: RunResult) -> list[str]:
 
 
 def margins(result: RunResult) -> str:
-    """How many votes beyond the quorum leases had, in shares: `2: 97.9 %, 1: 2.1 %`."""
+    """The vote margins of the leases, as shares: `2: 97.9 %, 1: 2.1 %`."""
     counts = result.votes.margin
     whole = sum(counts.values())
     ordered = sorted(counts, key=int, reverse=True)
@@ -244,7 +245,7 @@ def _outcomes(result: RunResult) -> Sentence:
     if unserved is not None and callers is not None:
         hungry = f"{count(unserved)} of {counted(callers, 'caller')} never served"
         served.append(hungry if unserved else "all callers served")
-    # A refusal is spurious if nobody can have held the lock meanwhile.
+    # A refusal is spurious if no client can have held the lock in the meantime.
     served.append(f"{count(spurious)} spurious refusals")
     style = DOUBTFUL if unserved or spurious else ""
     return Sentence(
@@ -273,7 +274,7 @@ def _cost(result: RunResult) -> Iterator[Sentence]:
 
 
 def safety_sentence(safety: SafetyReport) -> Sentence:
-    """Return what the oracle found, with its bound."""
+    """Return the oracle's result, with its bound."""
     leases = count(safety.tested_leases)
     reason = safety.reason
     late = safety.client_overstays
@@ -299,7 +300,7 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
 
 
 def _faults(result: RunResult) -> Iterator[Sentence]:
-    """When each was there; those that never began stand among the warnings."""
+    """The times of each fault. A fault that never began stands among the warnings."""
     begun: dict[str, list[str]] = {}
     for fault in result.faults:
         if fault.begun_s is not None:
@@ -368,7 +369,8 @@ def _instances(result: RunResult) -> Iterator[Sentence]:
 
 
 def _keys_left(result: RunResult) -> Iterator[Sentence]:
-    """Keys that the run left on servers of ours under names that are not its own."""
+    """Keys that the run left on lockbench's own servers, and whose names are not those of the
+    run."""
     left = {one.index: one.other_keys for one in result.instances if one.other_keys}
     if left:
         where = ", ".join(f"{count(number)} on #{index}" for index, number in left.items())

@@ -1,4 +1,5 @@
-"""Locks beside a judged one: *URLs → redis-py's lock, or lockcore's*, driven like it."""
+"""Known locks beside a judged one, for comparison: *URLs → redis-py's lock, or lockcore's*. They
+are driven like the judged lock."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +19,6 @@ def redis_py(urls: Sequence[str]) -> Callable[[str], AbstractContextManager[obje
 
 
 def lockcore(urls: Sequence[str]) -> Callable[[str], AbstractContextManager[object]]:
-    """lockcore for threads, on all of them."""
+    """lockcore for threads, on all servers."""
     redlock = Redlock.connect(urls, rejoin="trust-first")
     return lambda name: redlock.hold(name, ttl_ms=int(TTL_S * 1000), wait_ms=int(WAIT_S * 1000))

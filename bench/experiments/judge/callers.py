@@ -1,4 +1,4 @@
-"""What one caller may do, and who may hold a lock together: *a stage → what came of it*."""
+"""What one caller may do, and which callers may hold a lock together: *a stage → a finding*."""
 
 from bench.experiments.judge.party import RESOURCE, HangsError, Party
 from bench.experiments.judge.result import seconds_text
@@ -6,12 +6,13 @@ from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from lockcore.clock import NS_PER_S, monotonic_ns
 
-# A client without an answer for so long waits.
+# A client that has not answered after this time is waiting.
 WAITS_S = 3.0
 
 
 def together(stage: JudgeStage) -> RowFinding:
-    """As many clients as may hold the lock at once ask for it: all readers, or all of n."""
+    """As many clients as may hold the lock at once ask for it: all of them readers, or all n
+    holders."""
     make = stage.reader if stage.is_shared else stage.party
     number = 2 if stage.is_shared else stage.capacity
     for held, client in enumerate([make() for _ in range(number)]):
@@ -37,7 +38,7 @@ def _beside(holder: Party, other: Party, fault: str) -> RowFinding:
 
 
 def same_caller(stage: JudgeStage) -> RowFinding:
-    """A client asks for the lock that it has."""
+    """A client asks for the lock that it already holds."""
     client = stage.party()
     need(client.acquire().ok, "the client was granted")
     ends_ns = client.until_ns
@@ -88,7 +89,7 @@ def _is_granted(client: Party, resource: str) -> bool:
 
 
 def _has_answered(client: Party) -> bool:
-    """Whether it is granted what it asked for; it is waited for briefly."""
+    """Whether the client is granted its request. The wait for the answer is brief."""
     try:
         return client.acquired(WAITS_S).ok
     except HangsError:

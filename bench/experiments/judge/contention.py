@@ -1,7 +1,9 @@
-"""Several processes want one lock: *a stage → leases, how many at once, how many were tested*.
+"""Several processes want one lock: *a stage → leases, the most holders at once, the number of
+tested leases*.
 
-Rules: times are the judge's own. They are taken after a grant was heard and before a release is
-sent, so they only shrink a lease.
+Rules: the times are the judge's own. A grant counts from the moment when the judge heard of it, and
+a release from the moment before it was sent. So a measured lease can only be shorter than the real
+one.
 """
 
 import threading
@@ -25,16 +27,16 @@ from bench.topology.probe import commands_between, info_snapshot
 
 CALLERS = 4
 HOLD_S = 0.002
-# a slow lock is loaded so much longer
+# a load of a slow lock lasts this many times longer
 LONGER = 5
-# a caller that was refused asks again after this time
+# a refused caller asks again after this time
 REST_S = 0.02
 
 
 @dataclass(slots=True)
 class ContendedLoad:
-    """What callers did that all wanted one lock. `cpu_s`: of all their processes; `readers`: how
-    many of them, the first ones, may hold it together."""
+    """The operations of callers that all wanted one lock. `cpu_s`: CPU time of all their processes.
+    `readers`: the first so many callers are readers, which may hold the lock together."""
 
     operations: list[list[OperationFacts]]
     seconds: float
@@ -45,7 +47,7 @@ class ContendedLoad:
 
     @property
     def leases(self) -> list[OperationFacts]:
-        """All leases, by the time of their grant."""
+        """All leases, in the order of their grants."""
         return sorted(
             (one for own in self.operations for one in own if one.granted_ns),
             key=lambda one: one.granted_ns,
@@ -55,8 +57,8 @@ class ContendedLoad:
 def contend(
     stage: Stage, seconds: float, callers: int = CALLERS, readers: Sequence[Party] = ()
 ) -> ContendedLoad:
-    """Have `callers` processes, and the `readers`, lock one name, hold it for 2 ms and give it
-    back, for `seconds`."""
+    """Run `callers` processes, the first `readers` of them as readers. For `seconds` they all lock
+    one name, hold it for 2 ms and release it."""
     parties = [*readers, *(stage.party() for _ in range(callers))]
     for party in parties:
         party.note = lambda _step: None
@@ -106,7 +108,8 @@ def contend(
 
 
 def _cpu_s(parties: Sequence[Party]) -> float:
-    """CPU time of the clients, of what they have started, and of what has ended below them."""
+    """CPU time of the clients, of the processes that they started, and of all processes below them
+    that have ended."""
     total = 0.0
     for party in parties:
         if not party.ended:
@@ -119,8 +122,8 @@ def _cpu_s(parties: Sequence[Party]) -> float:
 
 
 def most_at_once(leases: Sequence[OperationFacts]) -> int:
-    """How many held the lock at one moment, at most. A lease that was not given back counts until
-    it ended."""
+    """The most holders of the lock at any moment. A lease that was not released counts until its
+    end."""
     most = count = 0
     for _, change in sorted(event for lease in leases for event in _events(lease)):
         count += change
@@ -129,7 +132,7 @@ def most_at_once(leases: Sequence[OperationFacts]) -> int:
 
 
 def writers_beside(load: ContendedLoad) -> int:
-    """How many grants put a writer beside another holder."""
+    """The number of grants that put a writer beside another holder."""
     events = sorted(
         (*event, number >= load.readers)
         for number, own in enumerate(load.operations)
@@ -146,14 +149,15 @@ def writers_beside(load: ContendedLoad) -> int:
 
 
 def _events(lease: OperationFacts) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Its end and its grant. Who leaves at the time of a grant sorts first, and has left."""
+    """The end and the grant of a lease. At equal times the end sorts first, so that the old holder
+    has left before the new one arrives."""
     end_ns = lease.release_sent_ns or lease.valid_until_ns
     return (end_ns, -1), (lease.granted_ns, 1)
 
 
 def leases_tested(load: ContendedLoad) -> int:
-    """How many leases were held while another process was asking for the lock that may not have it
-    then: any but a reader beside a reader."""
+    """The number of tested leases. A lease is tested if another process asked for the lock
+    meanwhile and may not hold it beside this lease. Only a reader beside a reader may."""
     count = 0
     for number, own in enumerate(load.operations):
         others = [
@@ -173,7 +177,7 @@ def leases_tested(load: ContendedLoad) -> int:
 
 
 def contention(stage: JudgeStage) -> RowFinding:
-    """Processes want one lock, one more than three times what may hold it."""
+    """Processes want one lock. Three more of them want it than may hold it at once."""
     seen = _load(stage, stage.seconds)
     if leases_tested(seen) < TESTED_LEAST and not _fault(stage, seen):
         stage.end_parties()
@@ -206,7 +210,8 @@ def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:
 
 
 def _fault(stage: JudgeStage, seen: ContendedLoad) -> str:
-    """Who held the lock together that may not, "" for nobody."""
+    """The clients that held the lock together against its rules, in words, or "" if there were
+    none."""
     if stage.is_shared:
         writers = writers_beside(seen)
         return f"{writers} times a writer held the lock beside another client" if writers else ""

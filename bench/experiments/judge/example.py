@@ -1,7 +1,7 @@
-"""A lock that `lockbench judge` can ask. Put your own in its place.
+"""A lock that `lockbench judge` can ask. Put your own lock in its place.
 
 lockbench calls `lock(urls)` once in each process, with the URLs of servers that it has started.
-What `lock` returns must be one of these, synchronous or asynchronous:
+`lock` must return one of these objects, synchronous or asynchronous:
 
     a callable from a name to a context manager      with lock("stock:42"): ...
     an object with acquire(name) and release(name)   acquire may return False for "no"
@@ -22,7 +22,7 @@ from redis.retry import Retry
 TTL_S = 5.0
 # The time between two attempts, in s.
 REST_S = 0.01
-# A release may only delete what is still ours.
+# A release may delete only a key that still holds our own token.
 RELEASE = """
 if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
 return 0
@@ -31,7 +31,8 @@ return 0
 
 def lock(urls: Sequence[str]) -> Callable[[str], contextlib.AbstractContextManager[None]]:
     """Return the lock on the first of these servers."""
-    # A SET that is sent twice may be refused by its own first try, so nothing is repeated.
+    # The client must not repeat a command. A SET that is sent twice may be refused because its own
+    # first try took the key.
     client = redis.Redis.from_url(urls[0], socket_timeout=1.0, retry=Retry(NoBackoff(), 0))
 
     @contextlib.contextmanager
@@ -41,7 +42,7 @@ def lock(urls: Sequence[str]) -> Callable[[str], contextlib.AbstractContextManag
             while not _taken(client, name, owner):
                 time.sleep(REST_S)
         except BaseException:
-            # The SET may have been done all the same.
+            # The server may have executed the SET even though the reply did not arrive.
             client.eval(RELEASE, 1, name, owner)
             raise
         try:
@@ -55,7 +56,7 @@ def lock(urls: Sequence[str]) -> Callable[[str], contextlib.AbstractContextManag
 
 
 def _taken(client: redis.Redis, name: str, owner: str) -> bool:
-    """Whether the lock is ours now. A grant that took as long as a lease lasts is none."""
+    """Whether the lock is ours now. A grant that took as long as a lease lasts does not count."""
     begun_s = time.monotonic()
     if not client.set(name, owner, nx=True, px=int(TTL_S * 1000)):
         return False

@@ -1,8 +1,8 @@
-"""A lock is judged: *its rows, several stages at once → words and evidence → a result*.
+"""A lock is judged: *its rows, on several stages at once → verdict words and evidence → a result*.
 
-Rules: each row has servers and clients of its own that start empty. What is not known is played
-once more, alone. The loads run at the end, one after the other, because they measure time. Ctrl-C
-ends every wait within a moment; rows that are under way are dropped then.
+Rules: each row has its own servers and clients, which start empty. A row whose result is unknown is
+played once more, alone. The loads run at the end, one after the other, because they measure time.
+Ctrl-C ends every wait within a moment. Rows that are under way are then dropped.
 """
 
 import statistics
@@ -28,22 +28,22 @@ from bench.run.experiment import Done, Experiment, ExperimentOrder, Show
 from bench.topology.server import find_server
 from lockcore.clock import NS_PER_S
 
-# so many rows per core play at once: they mostly wait
+# This many rows per core play at once, because they mostly wait.
 AT_ONCE = 4
-# hand-offs that a 99th percentile takes
+# A 99th percentile needs this many hand-offs.
 LEAST_P99 = 1000
 BESIDE = (
     Subject("redis-py Lock", "bench.experiments.judge.beside:redis_py"),
     Subject("lockcore threads", "bench.experiments.judge.beside:lockcore"),
 )
-# These rows measure time, or use both cores: they are played alone.
+# These rows measure time or use both cores, so each is played alone.
 ALONE = (CONTENTION, "search", "renewal", "busy")
 
 
 @dataclass(frozen=True, slots=True)
 class JudgePlan:
-    """What to judge. `seconds`: of each load; `plays`: of each other row; `with_costs`: also what
-    waiting costs."""
+    """How to judge. `seconds`: the duration of each load. `plays`: the plays of each other row.
+    `with_costs`: whether to measure the costs of waiting, too."""
 
     subject: Subject
     instances: int
@@ -54,20 +54,20 @@ class JudgePlan:
     with_costs: bool = True
     # A lock for readers and a writer.
     shared: bool = False
-    # How many takeovers are timed at once.
+    # This many takeovers are timed at once.
     takeovers: int = 3
 
     @property
     def suited(self) -> Sequence[JudgeRow[JudgeStage]]:
-        """The rows that suit the lock."""
+        """Return the rows that suit the lock."""
         return [row for row in self.rows if row.suits(self.capacity, shared=self.shared)]
 
 
 def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult]:
     """Judge the lock of `order`.
 
-    Raises UsageError where it cannot be driven, BenchError, and KeyboardInterrupt before the first
-    row is through.
+    Raises UsageError if the lock cannot be driven, BenchError, and KeyboardInterrupt if it comes
+    before the first row has ended.
     """
     plan = order.plan
     server = find_server(order.server)
@@ -99,7 +99,7 @@ def _place(plan: JudgePlan, row: JudgedRow) -> int:
 
 
 class _Questioning:
-    """The work; `_stop` ends every wait, and drops the rows under way."""
+    """Plays the rows of one lock. `_stop` ends every wait, and drops the rows under way."""
 
     def __init__(self, plan: JudgePlan, server: ServerBinary, show: Show) -> None:
         self._plan = plan
@@ -113,11 +113,11 @@ class _Questioning:
 
     @property
     def keys(self) -> int:
-        """How many keys a lease makes."""
+        """The number of keys that a lease makes."""
         return sum(map(len, self._keys))
 
     def run(self) -> None:
-        """Learn what a lease is, then play all rows, then measure what waiting costs."""
+        """Learn which keys a lease makes, then play all rows, then measure the costs of waiting."""
         with self._stage() as stage:
             stage.learn()
             self._keys = stage.lock_keys
@@ -169,7 +169,7 @@ class _Questioning:
 
 
 def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
-    """Ask the lock a row. Raises NotApplicableError where it cannot be asked."""
+    """Play a row with the lock. Raises NotApplicableError if the row does not apply to it."""
     if stage.instances < row.least:
         raise NotApplicableError(f"it takes {row.least} servers; see --instances")
     if not any(stage.lock_keys) and row.name != CONTENTION:
@@ -183,14 +183,14 @@ def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
 
 
 def _is_exclusive(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> bool:
-    """Whether two of the row's leases that overlap are a fault."""
+    """Whether two overlapping leases of the row are a fault."""
     if row.name == CONTENTION and stage.is_shared:
         return False
     return row.is_safety and not row.only_tells and stage.capacity == 1
 
 
 def cost_of(name: str, seen: ContendedLoad) -> WaitingCost:
-    """What `seen` says of the lock called `name`."""
+    """The costs of the lock called `name`, from the load in `seen`."""
     leases = seen.leases
     handoffs = sorted(_handoffs(seen))
     half_s = statistics.median(handoffs) if handoffs else None
@@ -217,7 +217,8 @@ def _p99(handoffs: Sequence[float]) -> float | None:
 
 
 def _handoffs(seen: ContendedLoad) -> list[float]:
-    """From each release to the next grant of somebody who had asked before it, in s."""
+    """The time from each release to the next grant, in s, for grants to callers that had asked
+    before the release."""
     leases = seen.leases
     return [
         (after.granted_ns - before.release_sent_ns) / NS_PER_S

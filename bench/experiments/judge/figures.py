@@ -6,29 +6,29 @@ from bench.experiments.judge.result import CourseStep, JudgedRow, JudgeResult
 from bench.report.html.plot import Figure
 from bench.report.html.sequence import HoldingSpan, Move, sequence
 
-# A longer course is a table only.
+# A longer course is shown only as a table.
 MOST_MOVES = 40
 ANSWER = "→ "
 TAKES = "acquire"
 GIVES_BACK = "release"
-# What the stage notes when no lease can be alive any more.
+# The stage's note for the moment when no lease can be alive any more.
 ENDED = "its keys have ended"
 
 
 def figures(result: JudgeResult) -> list[Figure]:
-    """The courses of rows that do not hold, what breaks safety first."""
+    """The courses of rows that do not hold, with faults of safety first."""
     broken = [row for row in result.rows if row.verdict == "does not"]
     drawn = (_figure(row) for row in sorted(broken, key=lambda row: not row.is_safety))
     return [figure for figure in drawn if figure is not None]
 
 
 def _figure(row: JudgedRow) -> Figure | None:
-    """The picture of one course; None for one without a call, or too long for one."""
+    """The picture of one course. None if the course has no call or is too long."""
     begin = next((n for n, step in enumerate(row.course) if _is_begin(row, step)), None)
     if begin is None or len(row.course) > MOST_MOVES:
         return None
     clients = sorted({step.who for step in row.course if step.who})
-    # A client that connects later has a line from the beginning.
+    # A client that connects later still has a line from the beginning.
     steps = [
         step
         for step in row.course[begin:]
@@ -54,7 +54,7 @@ def _is_begin(row: JudgedRow, step: CourseStep) -> bool:
 
 
 def _is_more(step: CourseStep) -> bool:
-    """Whether a step of a client is more than that it connects."""
+    """Whether a client does something else in this step than connect."""
     return not step.what.startswith("lock(")
 
 
@@ -68,8 +68,8 @@ def _move(step: CourseStep, clients: Sequence[str], begun_ms: float) -> Move:
 
 
 def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[HoldingSpan]:
-    """From each grant to the release that follows, to the end of the keys, or to the end of the
-    course."""
+    """The span of each lease, from its grant to the release that follows, to the end of the keys,
+    or to the end of the course."""
     asked: set[str] = set()
     spans: list[tuple[str, int, int]] = []
     for number, step in enumerate(steps):
@@ -88,8 +88,8 @@ def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[H
 
 
 def _end(steps: Sequence[CourseStep], begin: int) -> int:
-    """The number of the step at which the lease that was granted at step `begin` is over; one more
-    than the last for none."""
+    """The number of the step that ends the lease granted at step `begin`. If no step ends it, one
+    more than the last step."""
     who = steps[begin].who
     return next(
         (

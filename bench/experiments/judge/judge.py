@@ -1,8 +1,9 @@
 """The verdict over a judged lock: *a word per row → one word*. Pure.
 
-Rules: a row of safety that does not hold makes the lock VIOLATED, any other FAIL. Rows that only
-tell something, and rows that cannot be asked of this lock, decide nothing. Without 100 leases that
-were tested under contention nothing good is said. `earned` makes each row's word of its own counts.
+Rules: a row of safety that does not hold makes the lock VIOLATED, and any other row makes it FAIL.
+Two kinds of rows decide nothing: those that only inform, and those that do not apply to this lock.
+With fewer than 100 tested leases under contention the verdict is never good. `earned` derives each
+row's word from the row's own counts.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ CONTENTION = "contention"
 def judge_rows(
     rows: Sequence[JudgedRow], planned: int | None = None, *, interrupted: bool = False
 ) -> Verdict:
-    """Return the word of the whole. `planned`: how many rows there must be (None: these)."""
+    """Return the word for the whole lock. `planned`: the required number of rows (None: exactly
+    these rows)."""
     there = len({row.topic for row in rows})
     parts = []
     if planned is not None and there != planned:

@@ -1,4 +1,4 @@
-"""What starts a client: *a library, its calls in its own words, a command*."""
+"""How to start a client: *a library, its calls in its own words, a command*."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import msgspec
 
 from bench.measure.section import Section, says
 
-# Where `bench` was found.
+# The folder from which `bench` was imported.
 ROOT = Path(__file__).parents[3]
 Language = Literal["lockcore", "python", "node", "go", "rust", "java"]
 
@@ -26,9 +26,10 @@ class Library(Section, frozen=True):
 
 
 class LibraryWords(msgspec.Struct, frozen=True):
-    """The code of each step.
+    """The code of each step, in the library's own words.
 
-    `promise`: what its documentation says, and where; `promises`: nearer, by schedule.
+    `promise`: the statement in its documentation, with its place. `promises`: closer statements, by
+    schedule.
     """
 
     connect: str = "connects"
@@ -51,7 +52,8 @@ class LibraryWords(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LibraryDriver:
-    """A library that can run: `command` takes an order on stdin; `environment` on top of ours."""
+    """A library that can run. `command` reads an order on stdin. `environment` is added to our own
+    environment."""
 
     library: Library
     words: LibraryWords

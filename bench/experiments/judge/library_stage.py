@@ -1,8 +1,8 @@
-"""Where a schedule is played: *a library and N servers → clients that do step by step what they are
-told*.
+"""Where a schedule is played: *a library and N servers → clients that obey step by step*.
 
-Rules: servers are ours, private and empty before each schedule. What clients were granted is judged
-by the oracle of every run. Every step is noted. Source: proc(5), /proc/net/tcp.
+Rules: the servers are lockbench's own, private, and empty before each schedule. The oracle that
+judges every run also judges the grants of the clients. Every step is noted. Source: proc(5),
+/proc/net/tcp.
 """
 
 import os
@@ -40,25 +40,26 @@ from bench.topology.shim import Control, Preload
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 WARM = "audit-warm"
-# An answer that comes so soon after the end of another's lease waited for that end.
+# A grant that comes this soon after the end of another client's lease had waited for that end.
 WAITED_S = 2.0
-# The time between two looks at the keys. Each look asks all servers, and other plays on this
-# machine must not be held up.
+# The time between two looks at the keys. Each look asks all servers, and it must not slow down
+# other plays on this machine.
 LOOK_S = 0.02
 # A JVM needs half the CPU to start with these options. Only its timing differs.
 _BRIEF = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class Stage:
-    """N servers, one library's clients; a `minority` of servers may fail, without `majority` there
-    is no quorum."""
+    """N servers and the clients of one library. A `minority` of servers may fail. Without a
+    `majority` there is no quorum."""
 
     def __init__(
         self, driver: LibraryDriver, instances: int, server: Any = None, cut: Event | None = None
     ) -> None:
         """Start the servers.
 
-        `cut`: once it is set, every wait ends by CutError. Raises EnvironmentNotReadyError.
+        `cut`: once this event is set, every wait ends with CutError. Raises
+        EnvironmentNotReadyError.
         """
         self._cut = cut or Event()
         self.driver = driver
@@ -67,7 +68,7 @@ class Stage:
         self.minority = range(instances // 2 + 1, instances)
         self.majority = range((instances - 1) // 2, instances)
         self.fleet: Fleet = prepared_fleet(frozenset({Need.DEBUG}), instances, "none", server)
-        # What the next client is given, and what drives it.
+        # The settings of the next client, and its driver.
         self.urls: tuple[str, ...] = self.fleet.urls
         self.side = ""
         self.party_type = Party
@@ -81,19 +82,20 @@ class Stage:
         self._places = ExitStack()
 
     def party(self) -> Party:
-        """One more client, whose connections are there: it has locked and released something
-        else."""
+        """Start one more client. Its connections exist, because it has already locked and released
+        another resource."""
         return self._party({}, self.fleet.folder)
 
     def party_to_interrupt(self) -> Party:
-        """One more client, for `interrupt`. Raises NotApplicableError where that has no meaning."""
+        """Start one more client, for `interrupt`. Raises NotApplicableError if a call of the
+        library cannot be interrupted from outside."""
         if self.driver.library.kind in ("node", "rust"):
             raise NotApplicableError("a call of it is not cancelled from outside")
         return self.party()
 
     def interrupt(self, party: Party) -> None:
-        """Ctrl-C in a thread, a cancellation in asyncio, the context's in Go; returns when the
-        client has taken it."""
+        """Interrupt the client: Ctrl-C in a thread, a cancellation in asyncio, a cancelled context
+        in Go. Returns when the client has received the interrupt."""
         party.note("interrupted (SIGINT; a task is cancelled)")
         party.process.send_signal(signal.SIGINT)
         status = Path(f"/proc/{party.process.pid}/status")
@@ -105,9 +107,9 @@ class Stage:
         party.caught()
 
     def party_by_clock(self) -> Party:
-        """One more client, whose wall clock can be set.
+        """Start one more client, whose wall clock can be set.
 
-        Raises NotApplicableError where that is out of reach.
+        Raises NotApplicableError if the clock is out of reach.
         """
         if self.driver.library.kind in ("go", "rust"):
             raise NotApplicableError(
@@ -123,7 +125,7 @@ class Stage:
         return party
 
     def shift_clock(self, party: Party, by_s: int) -> None:
-        """Set the wall clock of a client of `party_by_clock`, and nobody else's."""
+        """Set the wall clock of a client of `party_by_clock`. No other clock changes."""
         self._clocks[party].shift_clock(by_s * NS_PER_S)
         party.note(f"its wall clock is set {'back' if by_s < 0 else 'ahead'} by {abs(by_s)} s")
 
@@ -154,11 +156,11 @@ class Stage:
         return party
 
     def _driver(self) -> LibraryDriver:
-        """What starts the next client."""
+        """The driver of the next client."""
         return self.driver
 
     def note(self, step: str, who: str = "") -> None:
-        """Add a step to the course. `who` does it: a client; "" = the servers."""
+        """Add a step to the course. `who` did the step: a client, or the servers if `who` is ""."""
         self.course.append(CourseStep((monotonic_ns() - self._begun_ns) / NS_PER_MS, who, step))
 
     # -- the servers -------------------------------------------------------------------------------
@@ -171,7 +173,8 @@ class Stage:
         self._note_servers("frozen (SIGSTOP)", which)
 
     def cont(self, which: Sequence[int]) -> None:
-        """Let these go on, and wait until they have done what had come in."""
+        """Let these instances run on, and wait until they have executed the commands that had
+        arrived."""
         self._note_servers("go on (SIGCONT)", which)
         for index in which:
             self.fleet.cont(index)
@@ -194,8 +197,8 @@ class Stage:
             )
 
     def keys(self) -> list[str | None]:
-        """Who holds the resource on each instance, None for nobody; what is dead or frozen is left
-        out."""
+        """The holder of the resource on each instance, None for no holder. Dead and frozen
+        instances are left out."""
         holders: list[str | None] = []
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
@@ -217,8 +220,8 @@ class Stage:
         self.note("all servers: SCRIPT FLUSH")
 
     def until_asked(self, which: Sequence[int], party: Party) -> bool:
-        """Return when one of these frozen instances has a request of the client to read; False:
-        none in time."""
+        """Return True when one of these frozen instances has an unread request of the client.
+        Return False if no request comes in time."""
         ports = {self.fleet.instances[index].port for index in which}
 
         def asked() -> bool:
@@ -234,14 +237,14 @@ class Stage:
         return came
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
-        """Return when no instance that lives has the resource's key (False: it stayed)."""
+        """Return True when no live instance has the resource's key. Return False if a key stays."""
         free = self._within(patience_s, lambda: not any(self.keys()), LOOK_S)
         self.note("its keys have ended" if free else "its keys are still there")
         return free
 
     def until_lockable(self, patience_s: float) -> bool:
-        """Return when the resource's keys on the instances that live keep nobody from a quorum
-        (False: they do)."""
+        """Return True when the resource's keys on the live instances no longer prevent a quorum.
+        Return False if they still do at the end of the wait."""
         quorum = self.instances // 2 + 1
         lockable = self._within(patience_s, lambda: self.keys().count(None) >= quorum, LOOK_S)
         if not lockable:
@@ -251,16 +254,17 @@ class Stage:
         return lockable
 
     def cut(self) -> None:
-        """End every wait, here and in all that share this stage's `cut`."""
+        """End every wait of this stage and of all stages that share its `cut`."""
         self._cut.set()
 
     def rest(self, seconds: float) -> None:
-        """Wait so long. Raises CutError."""
+        """Wait for this time. Raises CutError."""
         if self._cut.wait(seconds):
             raise CutError
 
     def _within(self, patience_s: float, met: Callable[[], bool], look_s: float = 0.002) -> bool:
-        """Return when it is so, looking every `look_s`; False: it was not in time.
+        """Return True when the condition is met, with a look every `look_s`. Return False if it was
+        not met in time.
 
         Raises CutError.
         """
@@ -271,15 +275,15 @@ class Stage:
         return is_met
 
     def require_servers(self) -> None:
-        """Raise EnvironmentNotReadyError when somebody else has killed a server."""
+        """Raise EnvironmentNotReadyError if a server was killed from outside."""
         for index, code in enumerate(self.fleet.exit_codes()):
             if code is not None and index not in self._killed:
                 raise EnvironmentNotReadyError(f"server {index + 1} ended with exit code {code}")
 
     def has_waited(self) -> bool:
-        """Whether somebody's lease ended within the last two seconds. A client that is granted the
-        lock now has waited for that end. One that is granted what another one holds is granted it
-        at once."""
+        """Whether some client's lease ended within the last two seconds. If so, a client that is
+        granted the lock now has waited for that end. If not, the client was granted the lock at
+        once, while another client held it."""
         ends_ns = [party.until_ns for party in self.parties if party.operations]
         now_ns = monotonic_ns()
         return any(0 <= now_ns - end_ns < WAITED_S * NS_PER_S for end_ns in ends_ns)
@@ -287,7 +291,7 @@ class Stage:
     # -- its end -----------------------------------------------------------------------------------
 
     def broken(self) -> str:
-        """What of exclusion was broken, in words, "" if nothing was."""
+        """The broken rule of exclusion, in words, or "" if none was broken."""
         done = [
             replace(one, caller=number)
             for number, party in enumerate(self.parties)
@@ -334,7 +338,7 @@ class Stage:
 
 
 def _awaits(number: signal.Signals, status: str) -> bool:
-    """Whether a process has yet to take a signal, by its status in /proc."""
+    """Whether a process has yet to receive a signal, according to its status in /proc."""
     pending = (
         line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))
     )
@@ -342,7 +346,7 @@ def _awaits(number: signal.Signals, status: str) -> bool:
 
 
 def _asked_ports() -> set[int]:
-    """Ports of this machine with a connection on which something waits to be read."""
+    """The ports of this machine that have a connection with unread data."""
     ports = set[int]()
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         _, local, _, state, queues, *_ = line.split()

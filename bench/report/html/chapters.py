@@ -1,4 +1,4 @@
-"""What a page is made of: *a sheet, figures, courses of events → Page*."""
+"""The parts of a page: *a sheet, figures, courses of events → Page*."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Chapter:
     style: str = ""
 
     def is_full(self) -> bool:
-        """Whether there is anything in it."""
+        """Whether the chapter has any content."""
         return bool(self.figures or self.tables)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page: what its title bar says, verdict and sentences of its sheet, chapters, how to
-    repeat it; `opens`: where to look first, as a sentence and the part of the page that shows
-    it."""
+    """A whole page: the text of its title bar, the verdict and sentences of its sheet, its
+    chapters, and how to repeat the result. `opens`: the place to look at first, as a sentence and
+    the part of the page that shows this place."""
 
     title: str
     sheet: Sheet
@@ -39,8 +39,8 @@ class Page:
 def sheet_page(
     title: str, sheet: Sheet, figures: Sequence[Figure], evidence: Sequence[Part], repeat: str
 ) -> Page:
-    """Return the page of a sheet: the first picture answers its question, then come the other
-    pictures, the tables and courses of events."""
+    """Return the page of a sheet. The first picture answers the question of the sheet. The other
+    pictures, the tables and the courses of events follow."""
     chapters = [
         Chapter("The answer", tuple(figures[:1])),
         Chapter("More pictures", tuple(figures[1:])),

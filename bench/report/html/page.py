@@ -1,10 +1,10 @@
 """A page as text and as a file: *a Page, or several runs side by side → one self-contained HTML
 document*.
 
-Rules: side by side stand figures, never a ratio: whether a difference is more than noise is for
-`lockbench compare`, which pairs its runs. Nothing is fetched (the page forbids it to itself by its
-Content-Security-Policy); whatever comes from a result is escaped, in markup by jinja2, in the data
-by `render`; a file is written whole or not at all.
+Rules: a page of several runs shows their figures side by side, never a ratio. Only `lockbench
+compare`, which pairs its runs, can say whether a difference is more than noise. The page fetches
+nothing, and its Content-Security-Policy forbids it to. All text from a result is escaped: in markup
+by jinja2, in the data by `render`. A file is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def render(page: Page) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
         "<", "\\u003c"
     )
-    # The text stands inside a script element, where these two would end a line.
+    # The text stands inside a script element, in which these two characters would end a line.
     text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     texts = {"css": _text("page.css"), "js": _text("page.js"), "data": text}
     return _template().render(
@@ -70,8 +70,7 @@ def render(page: Page) -> str:
 
 
 def _lines_of(sheet: Sheet) -> dict[str, object]:
-    """The sentences of a page by the place where they stand: alarms, advice (by its heading),
-    notes."""
+    """The sentences of a page, grouped by their place: alarms, advice (by heading), notes."""
     alarms = list[Sentence]()
     notes = list[Sentence]()
     advice: dict[str, list[Sentence]] = {}
@@ -111,12 +110,12 @@ def _text(name: str) -> str:
 
 # -- several runs ----------------------------------------------------------------------------------
 
-# The styles of the curves. Further runs have no curve and stand in the tables alone.
+# The styles of the curves. Runs beyond these styles have no curve and appear only in the tables.
 _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
 
 
 def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
-    """Return the page of several runs that are called `names`, in their order."""
+    """Return the page of several runs. `names` has the name of each run, in the same order."""
     labels = [f"{chr(ord('A') + place % 26)}: {name}" for place, name in enumerate(names)]
     named = [*zip(labels, runs, map(sheet, runs), strict=True)]
     heads = [
@@ -153,7 +152,8 @@ def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
 
 
 def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
-    """What was not the same, as it may be the cause: scenario keys, servers, machine."""
+    """Return the differences that may explain different figures: scenario keys, servers,
+    machine."""
     facts = [
         {
             **conditions_of(run),

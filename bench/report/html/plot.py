@@ -1,12 +1,12 @@
 """Pictures as SVG text: *series, or rows with intervals, over scales → a figure with its legend*.
 Source: SVG 1.1.
 
-Rules: whatever comes from a result is escaped here; coordinates keep one digit after the point;
-colours are classes of page.css, so that light, dark and print are its business. Gaps stay gaps;
-every axis has its unit; faults are bands over the whole height with their name on top; lines differ
-by dash, not by colour alone. A mark says what it is (`key`): the legend is made of the marks that
-are drawn, by what draws them. A title states what was found, with its figures; `about` says what is
-drawn and in which unit; the data of every picture goes with it, in the units of result.json.
+Rules: text from a result is escaped here. Coordinates keep one digit after the point. Colours are
+classes of page.css, which has versions for light, dark and print. Gaps stay gaps. Every axis has
+its unit. Faults are bands over the whole height with their name on top. Lines differ by dash, not
+by colour alone. Each mark has a `key` that explains it, and the legend lists the keys of the marks
+that are drawn. A title states the result with its figures, and `about` states what the picture
+shows and in which unit. Every picture comes with its data, in the units of result.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +24,10 @@ LEFT = 60.0
 RIGHT = _WIDTH - 12.0
 BOTTOM = _HEIGHT - 44.0
 TOP = 26.0
-# About the width of a character. Labels that would touch are left out.
+# About the width of a character. It serves to leave out labels that would touch.
 _LETTER_PX = 6.4
 _SPOT_PX = 4.0
-# So many ticks have room on a phone, too.
+# A phone has room for this many ticks, too.
 _FEW_TICKS = 4
 
 Cell = float | int | str | bool | None
@@ -45,9 +45,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture with its finding. `name`: an identifier, also of its files; `legend`: its names,
-    each with a small drawing (SVG); `cursor`: where each row of its data is, for reading it with
-    mouse or keys; `drawn`: what the page's script draws over the whole width, where `svg` is
+    """A picture with its finding. `name`: an identifier, also used for its files. `legend`: names,
+    each with a small drawing (SVG). `cursor`: the position of each row of data, for readers with a
+    mouse or keys. `drawn`: the part that the page's script draws over the whole width, if `svg` is
     empty."""
 
     name: str
@@ -62,8 +62,8 @@ class Figure:
 
 
 def data_of(kind: type, rows: Iterable[object]) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the data below a picture of `rows`, sections of one `kind`: a column for each field
-    that is shown there."""
+    """Return the data below a picture of `rows`, which are sections of one `kind`. There is a
+    column for each field that the picture shows."""
     fields = fields_in(kind, "data")
     columns = [Column("_".join(field.path), field.unit, field.label) for field in fields]
     return columns, [[builtins_of(field.of(row)) for field in fields] for row in rows]
@@ -76,7 +76,7 @@ Value = float | int | None
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through (xs, ys); None in ys is a gap, and a point between two gaps a dot.
+    """A line through (xs, ys). None in ys is a gap, and a point between two gaps is drawn as a dot.
 
     `style`: class of page.css.
     """
@@ -89,7 +89,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Steps between `edges` (one more than the others), from `lows` up to `highs`."""
+    """Steps from `lows` up to `highs`. `edges` has one entry more than the other two lists."""
 
     edges: Sequence[float]
     lows: Sequence[float]
@@ -135,8 +135,8 @@ def plot(
     rows: Sequence[Sequence[Cell]],
     xs: Sequence[float] = (),
 ) -> Figure:
-    """The figure `name` of `marks` over both scales, bands below the others. `title` and `about`
-    are read out; `xs`: where on the x axis each of the `rows` is."""
+    """The figure `name` of `marks` over both scales, with bands below the other marks. A screen
+    reader reads `title` and `about`. `xs`: the position of each of the `rows` on the x axis."""
     x = replace(x, start=LEFT, end=RIGHT)
     y = replace(y, start=BOTTOM, end=TOP)
     bands = [mark for mark in marks if isinstance(mark, Band)]
@@ -175,7 +175,7 @@ def _grid(x: Scale, y: Scale) -> str:
 
 
 def _odd(place: int, scale: Scale) -> str:
-    """The class of a tick's label that a phone has no room for."""
+    """The class of a tick label that is hidden on a phone, because a phone has no room for it."""
     return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
@@ -188,7 +188,7 @@ def _area(x: Scale, band: Band) -> str:
 
 
 def _band_names(x: Scale, bands: Sequence[Band]) -> str:
-    """Their edges and names, above everything else."""
+    """The edges and names of the bands, drawn above everything else."""
     parts = []
     free = 0.0
     for band in sorted(bands, key=lambda band: band.start):
@@ -196,7 +196,7 @@ def _band_names(x: Scale, bands: Sequence[Band]) -> str:
             stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge")
             for at in (band.start, band.stop)
         ]
-        # The title of the band has the whole text.
+        # The title of the band has the uncut text.
         text = shorten(band.text, 40, placeholder=" …")
         width = len(text) * _LETTER_PX
         at = min(x(band.start) + 3, RIGHT - width)
@@ -231,7 +231,7 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
 
 
 def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """One entry for each name, with all that is drawn under it."""
+    """One entry for each name, with every mark that is drawn under this name."""
     legend: dict[str, str] = {}
     for key, swatch in dict.fromkeys(named):
         legend[key] = legend.get(key, "") + swatch
@@ -274,7 +274,7 @@ _MARGIN = 16.0
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One row: its name, the value with its interval (None = not known), the figure in words, its
-    class, what that means; `limit`: where the row has a mark of its own."""
+    class, and the meaning of the class. `limit`: the position of the row's own limit mark."""
 
     name: str
     value: float | None
@@ -298,9 +298,9 @@ def forest(
     lines: Sequence[tuple[float, str]] = (),
     limit: str = "limit",
 ) -> Figure:
-    """The figure `name` of `bars` over `x`, as meta-analyses draw them, the name and the words of a
-    row above it. `lines`: values to mark, with their names; `limit`: what the rows' own marks
-    mean."""
+    """The figure `name` of `bars` over `x`, in the style of a meta-analysis, with the name and
+    words of a row above its interval. `lines`: values to mark, with their names. `limit`: the
+    meaning of the rows' own limit marks."""
     x = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN)
     bottom = _FIRST_PX + len(bars) * _ROW_PX
     tops = [_FIRST_PX + place * _ROW_PX for place in range(len(bars))]
@@ -334,7 +334,7 @@ def forest(
 
 
 def _beside_bar(at: float, top: float, style: str) -> str:
-    """A vertical line as high as the interval of a row, so that it crosses no name."""
+    """A vertical line as high as the interval of a row, so that the line crosses no name."""
     return stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
 
 
@@ -351,8 +351,8 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
 
 
 def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
-    """Its interval and its point, as far as they are known; `x_of`: where its `low`, `high` and
-    `value` are."""
+    """The interval and the point of a bar, if they are known. `x_of`: the positions of its `low`,
+    `high` and `value`."""
     parts = []
     if bar.low is not None and bar.high is not None:
         left = x_of("low")
@@ -373,15 +373,15 @@ _LINE_PX = 27.0
 _HEADS_PX = 38.0
 _GAP_PX = 14.0
 _BAR_SHARE = 0.42
-# The width of the larger letters that a phone shows.
+# The width of a letter in the larger type of a phone.
 _PHONE_LETTER_PX = 8.8
 _TICK = "M{0} {1}l4 4l7 -9"
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One value of a row: a bar of `style` with its `text`. 0 of style good is a green tick, None
-    an en dash. `key`: what the mark means."""
+    """One value of a row: a bar of `style` with its `text`. A 0 of style good is a green tick, and
+    None is an en dash. `key`: the meaning of the mark."""
 
     value: float | None
     text: str
@@ -390,14 +390,15 @@ class Measure:
 
 
 def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
-    """The measure of something that should not happen: a green tick where it did not (`none`), else
-    a red bar (`some`), and the text alone where nobody knows."""
+    """The measure of something that should not happen. It is a green tick if it did not happen
+    (`none`), a red bar if it did (`some`), and only the text if this is unknown."""
     return Measure(value, text, "bad", some) if value else Measure(value, text, "good", none)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A column of measures: its head in two lines, what is measured and in which unit."""
+    """A column of measures: its head in two lines, which name the measured quantity and its
+    unit."""
 
     head: str
     unit: str
@@ -415,8 +416,9 @@ def panels(
     heads: Sequence[Panel],
     groups: Sequence[Group],
 ) -> Figure:
-    """The figure `name` of rows in groups: bars beside each other, every panel with its own length
-    for its largest. Its data are the measures, each behind its group and its name."""
+    """The figure `name` of rows in groups, with the bars of a row beside each other. Every panel
+    scales its bars to its own largest value. The data are the measures, each behind its group and
+    name."""
     letters = max(len(text) for _, named in groups for text, _ in named)
     first = letters * _PHONE_LETTER_PX + _GAP_PX
     width = (_WIDTH - first) / len(heads)
@@ -494,9 +496,10 @@ def _number(value: float) -> str:
 
 
 def element(name: str, content: str = "", /, **attributes: float | str | None) -> str:
-    """An element; `content` is markup.
+    """An element. `content` is markup.
 
-    `_` at an attribute's end is dropped, others become `-`; None leaves it out.
+    A trailing `_` of an attribute's name is dropped, and other `_` become `-`. An attribute that is
+    None is left out.
     """
     parts = [name]
     for key, value in attributes.items():
@@ -508,7 +511,7 @@ def element(name: str, content: str = "", /, **attributes: float | str | None) -
 
 
 def label(text: str, x: float, y: float, *, anchor: str | None = None, style: str = "") -> str:
-    """A text at a place."""
+    """A text at a position."""
     return element("text", escape(text), x=x, y=y, text_anchor=anchor, class_=style or None)
 
 
@@ -535,7 +538,7 @@ def _polyline(points: Iterable[tuple[float, float] | None]) -> str:
 
 
 def drawing(height: float, parts: Sequence[str], label: str) -> str:
-    """The whole; a screen reader says `label`."""
+    """The whole drawing. A screen reader reads `label`."""
     shape = f'viewBox="0 0 {_number(_WIDTH)} {_number(height)}"'
     return (
         f'<svg {shape} role="img" tabindex="0" aria-label="{escape(label)}">{"".join(parts)}</svg>'

@@ -1,9 +1,10 @@
-"""The pictures of a run: *HDR histograms → percentile curves, a small one per instance; `over_time`
-→ courses*.
+"""The pictures of a run: *HDR histograms → percentile curves, and a small one per instance;
+`over_time` → courses*.
 
-Rules: a curve is solid as far as ten samples lie beyond a point, faint up to the slowest; figures
-in words are those of `latency_s`. Every point over time is a figure of the result; a slice without
-samples is a gap; faults are bands. Source: Gil Tene's percentile plots (HdrHistogram).
+Rules: a curve is solid as long as ten samples lie beyond a point, and faint from there to the
+slowest sample. Figures in words come from `latency_s`. Every point over time is a figure of the
+result. A slice without samples is a gap. Faults are bands. Source: Gil Tene's percentile plots
+(HdrHistogram).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from bench.report.summary import endings, margins
 
 # Points (1 ÷ (1 − share), seconds).
 Curve = list[tuple[float, float]]
-# The styles of the latencies that have a curve, in their order.
+# The styles of the latencies that have a curve, in the order in which they are drawn.
 _STYLES = ("c1", "bad", "c2", "c4", "c5", "c3", "good")
 _POINTS_PER_DECADE = 24
 MOST_INSTANCES = 9
@@ -38,8 +39,8 @@ MOST_INSTANCES = 9
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """One line of a picture of percentiles: its column of data, labelled as in the legend, its
-    style, its points."""
+    """One line of a picture of percentiles: its column of data with the label of the legend, its
+    style, and its points."""
 
     column: Column
     style: str
@@ -47,7 +48,7 @@ class LatencyCurve:
 
 
 def percentile_figure(result: RunResult) -> Figure | None:
-    """All latencies of a run as percentile curves; None when nothing was measured."""
+    """All latencies of a run as percentile curves, or None if nothing was measured."""
     curves = []
     for field, style in zip(fields_in(Latencies, "curve"), _STYLES, strict=False):
         name = field.name
@@ -77,7 +78,7 @@ def percentile_figure(result: RunResult) -> Figure | None:
 
 
 def instance_figures(result: RunResult) -> Iterator[Figure | None]:
-    """The reply times of each instance, the first MOST_INSTANCES of them, all on the same axes."""
+    """The reply times of the first MOST_INSTANCES instances. All pictures have the same axes."""
     shown: dict[str, tuple[str, LatencyCurve]] = {}
     for one in result.instances[:MOST_INSTANCES]:
         name = f"reply_{one.index}"
@@ -105,8 +106,8 @@ def curves_figure(
     name: str = "percentiles",
     beside: Sequence[LatencyCurve] = (),
 ) -> Figure | None:
-    """The picture of `curves` of `what` on the same axes, which fit those `beside` it, too; None
-    without any."""
+    """The picture of the `curves` of `what`, or None without any. The axes also fit the curves
+    `beside` it, so that pictures can be compared."""
     if not curves:
         return None
     x = percentiles(max(curve.points[-1][0] for curve in (*curves, *beside)))
@@ -127,8 +128,8 @@ def curves_figure(
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:
-    """The percentile curve of an encoded histogram, as far as the number of its samples, and the
-    largest, `most_s`."""
+    """The percentile curve of an encoded histogram. It ends where the number of samples no longer
+    supports it. The last point is the largest sample, `most_s`."""
     histogram = Histogram.decode(encoded)
     if not histogram.count:
         return []
@@ -147,7 +148,7 @@ def curve_of(encoded: str, most_s: float | None) -> Curve:
 
 
 def _lines(curve: LatencyCurve) -> Iterator[Mark]:
-    """The line of a curve, and its faint end."""
+    """The solid line of a curve, and its faint end."""
     samples = curve.points[-1][0]
     sure = [point for point in curve.points if samples / point[0] >= SAMPLES_BEYOND]
     faint = [*sure[-1:], *curve.points[len(sure) :]]
@@ -172,15 +173,15 @@ _SHARES = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "share", lambda share: f"
 
 
 def course_of(result: RunResult) -> OverTime | None:
-    """What there is over time: nothing in results of old, nor in a run cut off as its window
-    began."""
+    """The figures over time. Results of older versions have none, and neither has a run that was
+    cut off when its window began."""
     over = result.over_time
     return over if over and over.start_s and over.slice_s else None
 
 
 def slowest_of(result: RunResult) -> tuple[float, str] | None:
-    """The middle of the slice in which the slowest acquire was due, and that in a sentence; None
-    when none is known."""
+    """The middle of the slice in which the slowest acquire was due, and a sentence about it. None
+    if no slowest acquire is known."""
     over = course_of(result)
     whole = result.latency_s.acquire.max
     slices = zip(over.acquire.max_s, over.start_s, strict=True) if over else ()
@@ -196,7 +197,7 @@ def slowest_of(result: RunResult) -> tuple[float, str] | None:
 
 
 def course_figures(result: RunResult) -> list[Figure]:
-    """The figures over time; none for a result that has no course."""
+    """The pictures over time. A result without figures over time has none."""
     if (over := course_of(result)) is None:
         return []
     course = _CourseFigures(result, over)
@@ -242,7 +243,8 @@ class _CourseFigures:
         return self._figure("latency-over-time", title, about, y, marks=marks, columns=columns)
 
     def rate(self) -> Figure:
-        """Leases granted per second; in open loop beside what was offered and what was due."""
+        """Leases granted per second. In open loop, also the offered rate and the rate that was
+        due."""
         rate = self._result.rate
         offered = self._result.rate.offered_per_s
         begun = [sum(numbers) for numbers in zip(*self._over.outcomes.values(), strict=True)]
@@ -321,8 +323,8 @@ class _CourseFigures:
         styles: Mapping[Column, str],
         columns: Mapping[Column, Sequence[int]],
     ) -> Figure:
-        """A figure of shares: the columns that have a style, stacked; they fill every slice that
-        has any."""
+        """A picture of shares, with the columns that have a style stacked. They fill every slice
+        that has a value."""
         sums = [
             sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)
         ]
@@ -347,7 +349,7 @@ class _CourseFigures:
         marks: Sequence[Mark],
         columns: Mapping[Column, Sequence[Cell]],
     ) -> Figure:
-        """A figure over time; `columns`: its data, slice by slice."""
+        """A picture over time. `columns`: its data, slice by slice."""
         rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
         named = (Column("start_s", "text", "at s"), *columns)
         bands = self._bands
@@ -375,7 +377,8 @@ def fault_bands(result: RunResult) -> list[Band]:
 
 
 def _band(faults: Sequence[InjectedFault], end_s: float) -> Band:
-    """The band of one fault; `end_s`: where the measured window ends, and what was never undone."""
+    """The band of one fault. `end_s`: the end of the measured window, which also ends a fault that
+    was never undone."""
     targets = ", ".join(
         fault.target.replace("instance:", "#").replace(":", " ") for fault in faults
     )

@@ -1,8 +1,9 @@
-"""The page of a run: *result.json → verdict, figures, tables, in the order people ask*.
+"""The page of a run: *result.json → verdict, figures, tables, in the order of a reader's
+questions*.
 
-Rules: verdict and reasons first, then the picture that shows where to look first and what to do,
-then how fast, whether it was safe, how it went over time, the instances, the conditions. Words and
-figures are those of the terminal's summary.
+Rules: verdict and reasons come first. Next comes the picture of the moment to look at first, and
+the advice. Then come speed, safety, the course over time, the instances and the conditions. Words
+and figures are the same as in the terminal's summary.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def run_page(result: RunResult, place: str = "") -> Page:
 
 
 def advice(result: RunResult) -> Iterator[Sentence]:
-    """What to do after this run, and what it says nothing about."""
+    """What to do after this run, and what this run did not measure."""
     scenario = result.scenario
     safety = result.safety
     if safety.verdict == "VIOLATED":
@@ -106,9 +107,9 @@ def _speed(result: RunResult, summary: Sheet) -> Chapter:
 
 
 # -- where it opens --------------------------------------------------------------------------------
-# The first violation, else the first fault, else the slowest acquire; seconds count from the start
-# of the measured window. "First" is said of what the result has: of each kind of violation it has
-# the earliest few.
+# The page opens at the first violation, else the first fault, else the slowest acquire. Seconds
+# count from the start of the measured window. "First" refers to the violations in the result, which
+# keeps only the earliest few of each kind.
 
 RULES: dict[BrokenRule, str] = {
     "service_fault": "two leases valid at once",
@@ -126,13 +127,14 @@ TIMES = (
     "release_replied_ns",
 )
 _VIOLATIONS = ("service_fault", "granted_invalid", "foreign_delete")
-# So many leases are in view around a moment.
+# The picture shows this many leases around a moment.
 _LEASES = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Eyecatcher:
-    """What to look at first: in a sentence, what of the run to show around it, and what it is."""
+    """The moment to look at first: a sentence about it, the part of the run around it, and its
+    kind."""
 
     text: str
     view_s: tuple[float, float]
@@ -140,8 +142,8 @@ class Eyecatcher:
 
 
 def moment_of(result: RunResult) -> Eyecatcher | None:
-    """Return where the page of `result` opens; None when nothing of the kind is known, or not when
-    it was."""
+    """Return the moment at which the page of `result` opens. None if there is no such moment, or
+    its time is unknown."""
     over = course_of(result)
     incidents = findings(result)
     safety = result.safety
@@ -168,7 +170,7 @@ def moment_of(result: RunResult) -> Eyecatcher | None:
 
 
 def findings(result: RunResult) -> list[Example]:
-    """What the oracle found, violations before the rest, the earliest first."""
+    """The oracle's findings, violations before the rest, the earliest first."""
     return sorted(result.safety.examples, key=lambda one: (one.kind not in _VIOLATIONS, one.at_ns))
 
 
@@ -178,7 +180,7 @@ def _told(example: Example, origin_ns: int) -> str:
 
 
 def _span(example: Example, origin_ns: int) -> tuple[float, float]:
-    """From when to when the operations of a finding lasted; a lease that was never released, to the
+    """The time span of the operations of a finding. A lease that was never released lasts until the
     finding."""
     names = (name for name in TIMES if name != "valid_until_ns")
     times = [
@@ -189,8 +191,7 @@ def _span(example: Example, origin_ns: int) -> tuple[float, float]:
 
 
 def _around(result: RunResult, at_s: float) -> tuple[float, float]:
-    """From when to when some leases of the first resource are to be seen, and `at_s`, to which they
-    are nearest."""
+    """The time span of `at_s` and of the leases of the first resource that are nearest to it."""
     rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
     near = sorted(rows, key=lambda row: abs(row[0] / 1e6 - at_s))[:_LEASES]
     times = [at_s, *(row[0] / 1e6 for row in near), *(row[1] / 1e6 for row in near)]
@@ -211,8 +212,8 @@ def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
 
 
 def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
-    """Holders per resource over time, drawn by the page's script (page.js), from `moment` on; None
-    when the result has none. Without a script the tables below say the same."""
+    """Holders per resource over time, from `moment` on. The page's script (page.js) draws them.
+    None if the result has no holders. Without a script the tables below show the same data."""
     holders = result.safety.holders
     over = course_of(result)
     if over is None or not any(entry.rows for entry in holders):
@@ -250,7 +251,7 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
 
 
 def _examples(result: RunResult) -> Part | None:
-    """The operations of every finding, times in ms from the first of them."""
+    """The operations of every finding, with times in ms from the finding's first operation."""
     rows: list[tuple[str, ...]] = []
     for number, example in enumerate(findings(result), 1):
         operations = example.operations
@@ -284,13 +285,13 @@ def _conditions(result: RunResult) -> Chapter:
 
 
 def conditions_of(result: RunResult) -> dict[str, str]:
-    """Return every key of the run's scenario in words. The AOF policy is that of the servers: own
-    targets have theirs, whatever the key says."""
+    """Return every key of the run's scenario in words. The AOF policy is the servers' actual one,
+    because the user's own targets keep their policy, whatever the key says."""
     return scenario_facts(result.scenario) | {"fsync": result.fleet.policies or MISSING}
 
 
 def _server_facts(fleet: FleetFacts) -> dict[str, str]:
-    """What the servers are, those of the user, too."""
+    """Facts about the servers, including servers of the user."""
     facts = _facts(fleet) | {"fsync": fleet.policies or MISSING}
     return facts if fleet.server else facts | {"server": fleet.servers_text or MISSING}
 
@@ -304,8 +305,8 @@ def _facts(section: Section) -> dict[str, str]:
 
 
 def scenario_facts(scenario: Scenario) -> dict[str, str]:
-    """Return every key of a resolved scenario in words; times to wait and skew as a scenario file
-    has them."""
+    """Return every key of a resolved scenario in words. Waiting times and skew keep the notation of
+    a scenario file."""
     facts = {name: _fact_text(value) for name, value in asdict(scenario).items()}
     written = {
         "hold": delay_text(scenario.hold),
@@ -316,7 +317,8 @@ def scenario_facts(scenario: Scenario) -> dict[str, str]:
 
 
 def _fact_text(value: object) -> str:
-    """Return `value` in words: mappings as `name value, …`, lists parted by semicolons."""
+    """Return `value` in words. A mapping becomes `name value, …`. A list is joined by
+    semicolons."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_fact_text(part)}" for name, part in value.items()) or "none"
     if isinstance(value, list | tuple):

@@ -1,8 +1,9 @@
 """Values to pixels: *a range of figures → a scale with ticks that people can read*.
 
-Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten); a logarithmic scale
-shows whole decades, and the steps between them where there are few. A range without width is
-widened, never divided by. Source: Heckbert, "Nice numbers for graph labels" (Graphics Gems, 1990).
+Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten). A logarithmic scale
+shows whole decades, and also the steps between them if there are few decades. A range without width
+is widened, because the scale divides by the width. Source: Heckbert, "Nice numbers for graph
+labels" (Graphics Gems, 1990).
 """
 
 import math
@@ -17,8 +18,8 @@ Label = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps low…high to start…end (which who draws sets, in pixels). `ticks`: the values to label,
-    written by `label`; `name`: what is measured, with its unit."""
+    """Maps low…high to start…end in pixels. The code that draws sets start and end. `ticks`: the
+    values to label, written by `label`. `name`: the measured quantity, with its unit."""
 
     low: float
     high: float
@@ -30,7 +31,7 @@ class Scale:
     end: float = 1.0
 
     def __call__(self, value: float) -> float:
-        """Where a value is; what lies outside is put on the edge."""
+        """The position of a value. A value outside the range is put on the edge."""
         low = self.low
         high = self.high
         at = min(max(value, self.low), self.high)
@@ -78,21 +79,21 @@ def latencies(values: Iterable[float]) -> Scale:
 
 
 def percentiles(count: float) -> Scale:
-    """The scale of a percentile curve: 1 ÷ (1 − share), logarithmic, as far as `count` samples
-    reach."""
+    """The scale of a percentile curve. It is logarithmic in 1 ÷ (1 − share), and ends where `count`
+    samples end."""
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
     return Scale(1.0, 10.0**nines, ticks, "percentile", percentile_text, log=True)
 
 
 def percentile_text(value: float) -> str:
-    """The label of such a tick: 100 → 99 %."""
+    """The label of a tick of this scale: 100 → 99 %."""
     share = 100 * (1 - 1 / value)
     return f"{share:.{max(round(math.log10(value)) - 2, 0)}f} %"
 
 
 def duration_tick(seconds: float) -> str:
-    """A time as a tick's label, in the unit that needs fewest digits."""
+    """The label of a tick that is a time, in the unit that needs the fewest digits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= size * 0.999:
             return f"{seconds / size:,.3g} {unit}"
@@ -100,7 +101,7 @@ def duration_tick(seconds: float) -> str:
 
 
 def number_tick(value: float) -> str:
-    """A count or rate as a tick's label: 12,000 → 12k."""
+    """The label of a tick that is a count or rate: 12,000 → 12k."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= size * 9.99:
             return f"{value / size:g}{unit}"
@@ -108,8 +109,8 @@ def number_tick(value: float) -> str:
 
 
 def _nice(value: float, *, up: bool = True) -> float:
-    """The next number that is 1, 2 or 5 times a power of ten, above `value` or below it; itself if
-    it is one."""
+    """The next number above or below `value` that is 1, 2 or 5 times a power of ten. If `value` is
+    such a number, `value` itself."""
     power = 10.0 ** math.floor(math.log10(value))
     steps = [step * power for step in (*STEPS, 10.0)]
     return (

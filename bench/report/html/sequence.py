@@ -1,8 +1,8 @@
 """A course of events as a picture: *steps of several clients and their servers → a figure*. Pure.
 
-Every client has a line from top to bottom, the servers have one at the right. A call is an arrow to
-the servers, an answer an arrow back, anything else a dot. A bar beside a line is the time for which
-the client has the lock, as far as it knows.
+Every client has a line from top to bottom, and the servers share one line at the right. A call is
+an arrow to the servers, an answer is an arrow back, and any other step is a dot. A bar beside a
+line shows for how long the client believes that it has the lock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,14 @@ FIRST = 66.0
 LAST = WIDTH - 26.0
 HEAD_PX = 30.0
 ROW_PX = 24.0
-# The width of the larger letters that a phone shows.
+# The width of a letter in the larger type of a phone.
 LETTER_PX = 8.8
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A step of a course: when, on which line (the last one is that of the servers), what."""
+    """A step of a course: its time, its line (the last line is that of the servers), and its
+    text."""
 
     at_ms: float
     line: int
@@ -32,8 +33,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class HoldingSpan:
-    """A client has the lock from one step to another, by their numbers; `is_bad`: while another
-    client has it."""
+    """A client has the lock from one step to another. Both steps are given by number. `is_bad`:
+    another client has the lock, too."""
 
     line: int
     begin: int
@@ -79,7 +80,7 @@ def sequence(
 
 
 def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
-    """A move: its time, its text, and below them its arrow or dot."""
+    """The drawing of a move: its time, its text, and below them its arrow or dot."""
     here = places[move.line]
     low = top + 17
     yield label(f"{move.at_ms:,.0f}", FIRST - 26, top + 12, anchor="end", style="name")
@@ -101,7 +102,8 @@ def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
 
 
 def _text(text: str, x: float, y: float, room: float, *, anchor: str | None = None) -> str:
-    """A text that is cut where its room ends. The table below the picture has the whole."""
+    """A text that is cut at the end of its space. The table below the picture has the whole
+    text."""
     most = int(room / LETTER_PX)
     shown = text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
     return label(shown, x, y, anchor=anchor, style="row over")

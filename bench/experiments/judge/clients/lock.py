@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 KEY_PREFIX = "lockbench:"
-# The name of a lockcore whose waiters hear of a release ends so.
+# The names of lockcore locks whose waiters hear of a release end with this suffix.
 PUSH = ", push"
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ClientOrder:
-    """What a driver connects: the lock called `name`, to the servers `urls`. `merge`: lockcore
-    merges its releases. `side`: the side of a lock for readers and a writer, "read" or "write"."""
+    """The order for a driver: connect the lock called `name` to the servers `urls`. `merge`:
+    lockcore merges its releases. `side`: the side of a lock for readers and a writer, "read" or
+    "write"."""
 
     name: str
     urls: Sequence[str]
@@ -26,12 +27,16 @@ class ClientOrder:
 
 
 class Lock(NamedTuple):
-    """A library's lock. `acquire(resource, ttl_ms, wait_ms)`, with the library's own retries,
-    returns what the others take, or a `refused` when it gave up; a release that did what it should
-    returns `released`. All may be coroutines. What only an audit asks for, None where the library
-    has no such thing: `extend(held, ttl_ms)` raises or returns something false when it did not;
-    `is_held(held)`: does the library say that it still is? `valid_ms(held)`: for how long, as the
-    library told at the grant; `hold(resource, ttl_ms, wait_ms)`: its context manager."""
+    """The calls of a library's lock. All of them may be coroutines.
+
+    `acquire(resource, ttl_ms, wait_ms)` uses the library's own retries. It returns a handle for the
+    other calls, or a `refused` if the library gave up. A release that worked returns `released`.
+
+    The other calls serve only an audit, and are None if the library has no such call. `extend(held,
+    ttl_ms)` raises or returns something false if it failed. `is_held(held)`: whether the library
+    says that it still holds the lock. `valid_ms(held)`: the validity that the library stated at the
+    grant. `hold(resource, ttl_ms, wait_ms)`: its context manager.
+    """
 
     acquire: Callable[[str, int, int], Any]
     release: Callable[[Any], Any]
@@ -44,12 +49,12 @@ class Lock(NamedTuple):
 
 
 async def value(result: Any) -> Any:
-    """What a library gave, awaited if it must be."""
+    """The result of a library's call. A result that must be awaited is awaited."""
     return await result if inspect.isawaitable(result) else result
 
 
 def then(result: Any, make: Callable[[Any], Any]) -> Any:
-    """`make(result)`; a coroutine that returns that, if `result` must be awaited."""
+    """Return `make(result)`. If `result` must be awaited, return a coroutine that does the same."""
     if not inspect.isawaitable(result):
         return make(result)
 
@@ -60,7 +65,7 @@ def then(result: Any, make: Callable[[Any], Any]) -> Any:
 
 
 def at_once(work: Coroutine[Any, Any, Result]) -> Result:
-    """What comes of a coroutine that awaits nothing."""
+    """Return the result of a coroutine that awaits nothing."""
     try:
         work.send(None)
     except StopIteration as stop:

@@ -39,17 +39,18 @@ class _BodyError(Exception):
 
 
 class _Steps:
-    """One client of a library: what it holds, and what is asked of it."""
+    """One client of a library: the locks that it holds, and the steps that it can do."""
 
     def __init__(self, lock: Lock, *, forks: bool = False) -> None:
         self._lock = lock
         self._forks = forks
-        # What it was granted and has not given back, the last one at the end. A context manager
-        # that nobody keeps would give its lock back.
+        # The handles of granted locks that the client has not released, the newest at the end. The
+        # list keeps a reference to each context manager, because one without a reference would
+        # release its lock.
         self._held: list[Any] = []
 
     async def answer(self, step: Answer) -> Answer:
-        """Do one step; what the library raised is said."""
+        """Do one step. An exception of the library becomes part of the answer."""
         try:
             done: Answer = await getattr(self, step.pop("do"))(**step)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001
@@ -69,7 +70,7 @@ class _Steps:
         return {"ok": await value(self._lock.release(self._held.pop())) is self._lock.released}
 
     async def extend(self, ttl_ms: int) -> Answer:
-        """Have it for longer; a library that says nothing has."""
+        """Extend the lock. A library that returns nothing counts as successful."""
         if self._lock.extend is None:
             return ABSENT
         outcome = await value(self._lock.extend(self._held[-1], ttl_ms))
@@ -105,7 +106,8 @@ class _Steps:
         return {"ok": ran}
 
     async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
-        """Ask for what the parent holds, in a forked child, and end it as multiprocessing does."""
+        """Acquire the parent's lock in a forked child, and end the child as multiprocessing
+        does."""
         if not self._forks:
             # An event loop does not survive a fork.
             return ABSENT
@@ -133,9 +135,9 @@ def step(
     order: ClientOrder,
     say: Callable[[Answer], None],
 ) -> None:
-    """Do the steps on stdin with a lock that waits as `how` says."""
+    """Do the steps on stdin with a lock that waits as `how` names."""
     read: Callable[[], str] = sys.stdin.readline
-    # Reading in a thread lets the greenlets go on.
+    # Reading in a thread lets the greenlets run on.
     if how == "gevent":
         read = partial(import_module("gevent").get_hub().threadpool.apply, sys.stdin.readline)
     if how not in BLOCKING:
@@ -150,7 +152,7 @@ def step(
 async def _step_tasks(
     connect: Callable[[ClientOrder], Any], order: ClientOrder, say: Callable[[Answer], None]
 ) -> None:
-    """Do the steps of a library of coroutines, each in a task of its own."""
+    """Do the steps of a library of coroutines, each step in a task of its own."""
     loop = asyncio.get_running_loop()
     steps = _Steps(await value(connect(order)))
     context = contextvars.copy_context()
@@ -163,7 +165,7 @@ async def _step_tasks(
 
 
 def serve(find: Callable[[ClientOrder], tuple[str, Callable[[ClientOrder], Any]]]) -> None:
-    """Do the steps of the order on stdin, with the lock that `find` finds for it."""
+    """Do the steps of the order on stdin, with the lock that `find` returns for the order."""
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
@@ -174,6 +176,6 @@ def serve(find: Callable[[ClientOrder], tuple[str, Callable[[ClientOrder], Any]]
 
     order = ClientOrder(**json.loads(sys.stdin.readline()))
     step(*find(order), order, say)
-    # Threads of a library may still wait for a stopped server. They have nothing more to say, so
-    # nobody waits for them.
+    # Threads of a library may still wait for a stopped server. They have no answer to add, so the
+    # process does not wait for them.
     os._exit(0)
