@@ -1,11 +1,12 @@
-"""What replies are given to: *a connection's next reply → whoever awaits it*.
+"""The interfaces between connections and rounds: *a connection's next reply → its receiver*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: what is read on
-hot paths is a base class (`Settled`, `Core`) and no Protocol, and it declares each attribute once.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a type that hot
+paths read is a base class (`Settled`, `Core`) and not a Protocol, and it declares each attribute
+once.
 
-Rules: a connection (pipeline.py) carries whatever is `Awaited` and knows no round. A round counts,
-and it knows its connection only as an `InstancePipe`. Each side names here what it needs of the
-other, so that neither imports the other.
+Rules: a connection (pipeline.py) carries any object that is `Awaited`, and it does not know rounds.
+A round counts replies, and it knows its connection only as an `InstancePipe`. This file has both
+interfaces, so neither side imports the other.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from lockcore.facts.quorum import quorum_of
 from lockcore.rounds.commands import Dialect
 from lockcore.rounds.replies import Other
 
-# How bytes go out. It returns how many bytes are kept because the socket would not take them.
+# A function that sends bytes. It returns the number of bytes that the socket did not take yet.
 Transmit = Callable[[bytes], int]
 
 
 def nothing(*_: object) -> None:
-    """Do nothing: nobody has said yet what is to be done."""
+    """Do nothing, because no callback is set yet."""
 
 
-# An instance may bring so many kinds of errors. Further kinds are counted as OTHER.
+# An instance may bring at most this number of kinds of errors. Further kinds count as OTHER.
 MOST_KINDS: Final = 32
 
 
 class Traffic:
-    """What was exchanged with one instance since `connect`, over all of its connections.
+    """The traffic with one instance since `connect`, over all of its connections.
 
-    `aside` are the commands, bytes sent and bytes received that come by the clock, not with a lock.
+    `aside` counts commands, sent bytes and received bytes that a timer causes, not a lock.
     """
 
     __slots__ = (
@@ -57,11 +58,11 @@ class Traffic:
 
 
 class InstancePipe:
-    """The connection to one instance, as what it carries sees it.
+    """The connection to one instance, as its rounds see it.
 
-    `index` is the number of the instance, from 0. `queue` are the commands that leave next,
-    `pending` what awaits its replies, oldest first, and `awaited` the number of replies that are
-    still to come. `forgot` is called when the instance may have forgotten locks just now.
+    `index` is the number of the instance, from 0. `queue` has the commands that leave next.
+    `pending` has the receivers of the next replies, oldest first. `awaited` is the number of
+    replies still to come. `forgot` is called when the instance may have just forgotten locks.
     """
 
     __slots__ = ("awaited", "dialect", "forgot", "index", "pending", "queue", "traffic", "transmit")
@@ -78,7 +79,7 @@ class InstancePipe:
 
     @property
     def is_open(self) -> bool:
-        """True while a connection carries it."""
+        """True while there is a connection."""
         return self.transmit is not None
 
     def expect(self, awaited: Awaited) -> None:
@@ -87,30 +88,30 @@ class InstancePipe:
         self.awaited += 1
 
     def skip(self, replies: int) -> None:
-        """The next `replies` awaited ones will not come by themselves.
+        """Do not await the next `replies` replies any more.
 
-        The caller tells the rounds that awaited them.
+        The caller of this method reports to the rounds that awaited them.
         """
         self.awaited -= replies
         for _ in range(replies):
             self.pending.popleft()
 
     def awaits_since(self, started_ns: int) -> bool:
-        """True when something begun at `started_ns` or before has not been answered."""
+        """True if an operation from `started_ns` or earlier has no answer yet."""
         return bool(self.pending) and self.pending[0].started_ns <= started_ns
 
     def void_sets(self) -> None:
-        """The instance has forgotten locks, so the SETs that are still out become SILENT."""
+        """The instance has forgotten locks, so its open SETs become SILENT."""
 
     def count_late(self) -> None:
-        """Count one more reply that came when its round was closed."""
+        """Count one more reply that came after its round closed."""
         self.traffic.late_replies += 1
 
     def count_error(self, kind: str) -> None:
         """Count one more vote that was lost to `kind`.
 
-        The kind is an error reply's first word, TIMEOUT, CLOSED or FORGOT. A server that makes up
-        words gets MOST_KINDS of them. Further words are counted as OTHER.
+        The kind is an error reply's first word, TIMEOUT, CLOSED or FORGOT. Each instance may have
+        MOST_KINDS different words. Further words count as OTHER.
         """
         errors = self.traffic.errors
         if kind not in errors and len(errors) >= MOST_KINDS:
@@ -120,9 +121,10 @@ class InstancePipe:
             self.forgot(self, "it is a replica")
 
     def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
-        """So much of what is exchanged comes by the clock and is no part of what locks cost.
+        """Mark a part of the traffic as caused by a timer, so it is not a cost of locks.
 
-        The status leaves it out. Otherwise the cost of a lock would depend on the rate of locks.
+        The status leaves this part out. Otherwise the cost of a lock would depend on the rate of
+        locks.
         """
         aside = self.traffic.aside
         aside[0] += commands
@@ -131,11 +133,11 @@ class InstancePipe:
 
 
 class Awaited(Protocol):
-    """Something with one reply to come per connection that it was sent on."""
+    """An object that gets one reply from each connection on which it was sent."""
 
     @property
     def started_ns(self) -> int:
-        """When it was begun: its age is the lag of its connection."""
+        """The time of its start. The age of the oldest one is the lag of its connection."""
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
         """Take the reply of an instance."""
@@ -145,10 +147,10 @@ class Awaited(Protocol):
 
 
 class Settled(Counted):
-    """What a shell wakes somebody for.
+    """An object that a caller waits for.
 
-    `outcome` is None until it is settled. `waiter` is what the shell wakes its caller by; it is
-    None when nobody waits (any more).
+    `outcome` is None until it is settled. The shell uses `waiter` to wake the caller. It is None if
+    no caller waits (any more).
     """
 
     __slots__ = ("outcome", "waiter")
@@ -156,21 +158,22 @@ class Settled(Counted):
     waiter: Any
 
 
-# Two rules that exist because this file is compiled.
-# `Core` is a base class and no Protocol. Of a Protocol, machine code looks up each attribute by its
-# name, which costs 180 instructions each. With base classes in the place of Protocols a cycle on
-# gevent fell from 22,763 to 20,709 instructions (callgrind, 200 callers, N = 5;
-# docs/lab/lockcore.md).
-# Each attribute is declared in one class only. Of an attribute that a subclass declares again,
-# machine code has the garbage collector count the reference twice. Then the owner looks used from
-# outside for ever, and no engine is ever freed: a search process of 100,000 simulated schedules
-# stood still in a collection of 12 GB.
+# Two rules exist because this file is compiled.
+# First, `Core` is a base class and not a Protocol. Machine code looks up each attribute of a
+# Protocol by its name, and each look-up costs 180 instructions. With base classes instead of
+# Protocols a cycle on gevent fell from 22,763 to 20,709 instructions (callgrind, 200 callers,
+# N = 5; docs/lab/lockcore.md).
+# Second, only one class declares each attribute. If a subclass declares an attribute again, the
+# garbage collector counts the reference twice. Then the owner looks used from outside for ever, and
+# no engine is ever freed. A search process of 100,000 simulated schedules stood still in a garbage
+# collection of 12 GB.
 class Core:
-    """The engine as its parts, and whoever is woken, see it.
+    """The engine, as its parts and its woken callers see it.
 
-    `woken` of the `ready` have been woken. `voters` are the Pipelines that batches are sent on, of
-    so many `instances`. `followed`: what is queued leaves with the SET of the caller that has just
-    been woken. `retired`: no attempt is begun any more.
+    The first `woken` objects in `ready` have been woken. `voters` has the Pipelines that get the
+    batches. `instances` is the number of configured instances. `followed` is True if the queued
+    commands should leave together with the SET of the caller that was just woken. `retired` is True
+    when no more attempts begin.
     """
 
     def __init__(self, instances: int) -> None:
@@ -194,17 +197,17 @@ class Core:
         """Queue a command for one instance."""
 
 
-# How callers are woken. `ready` is not emptied one by one: `woken` says how far it has been read,
-# and `hand_out` cuts off the front when nobody is left. There are three reasons.
-# A caller that is woken settles further rounds and adds to `ready`, and they belong to the same
-# pass. A greenlet that parks asks `next_waiter` itself and switches straight to the next caller,
-# not through the hub: with the compiled hot path of greenlets that was 37,700 → 22,400 instructions
-# per cycle (docs/lockcore/compiled.md). And an interrupt may come at any call: whoever was woken is
-# counted before the call, so nobody is woken twice and nobody is forgotten.
+# How callers are woken. Entries of `ready` are not removed one by one. `woken` is the number of
+# entries that have been read, and `hand_out` removes them all at the end. There are three reasons.
+# First, a woken caller may settle more rounds and add to `ready`, and these belong to the same
+# pass. Second, a greenlet that parks calls `next_waiter` itself and switches straight to the next
+# caller, not through the hub. With the compiled hot path of greenlets a cycle fell from 37,700 to
+# 22,400 instructions (docs/lockcore/compiled.md). Third, an interrupt may come at any call. An
+# entry is counted before its caller is woken, so no caller is woken twice and none is forgotten.
 def next_waiter(engine: Core) -> Any:
-    """The waiter that is to be woken next, and at once; None if there is none.
+    """The waiter to wake now. None if no caller waits.
 
-    The order is that of `ready`, with whatever is added meanwhile.
+    Waiters come in the order of `ready`, with the entries that are added meanwhile.
     """
     ready = engine.ready
     woken = engine.woken
@@ -221,7 +224,7 @@ def next_waiter(engine: Core) -> Any:
 
 
 def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
-    """Wake whoever waits for what is settled. If that is interrupted, the rest stays ready."""
+    """Wake the callers of all settled objects. After an interrupt, the rest stays ready."""
     try:
         while (waiter := next_waiter(engine)) is not None:
             wake(waiter)
@@ -231,9 +234,9 @@ def hand_out(engine: Core, wake: Callable[[Any], object]) -> None:
 
 
 class Asked:
-    """A question that is no round's: its reply goes to `listener`.
+    """A question outside of rounds. Its reply goes to `listener`.
 
-    If the connection breaks before, there is no reply.
+    If the connection breaks before the reply, `listener` is not called.
     """
 
     __slots__ = ("_listener", "started_ns")
@@ -253,7 +256,7 @@ class Asked:
 
 
 class Scripted(Awaited, Protocol):
-    """A command that may be a script, which an instance may have forgotten."""
+    """A command that may be a script. An instance may have forgotten the script."""
 
     @property
     def source(self) -> bytes:
@@ -264,10 +267,10 @@ class Scripted(Awaited, Protocol):
 
 
 class SentAgain:
-    """A script that is sent once more on behalf of `awaited`, with its source.
+    """A script that is sent once more for `awaited`, with its source.
 
-    The source also teaches the script to the instance. If the instance does not know the script
-    even so, that is an error.
+    The source also loads the script into the instance. If the instance still does not know the
+    script, that is an error.
     """
 
     __slots__ = ("awaited", "started_ns")
@@ -281,5 +284,5 @@ class SentAgain:
         self.awaited.last_reply(reply, pipe)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke: hand that on."""
+        """The connection broke. Pass this on to `awaited`."""
         self.awaited.silence(pipe)

@@ -1,10 +1,10 @@
-"""What is encoded once: *a resource and a number → its claim; a TTL → its terms*.
+"""Encoded parts of commands: *a resource and a number → its claim; a TTL → its terms*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: tables are
-`Final`, so that it costs nothing to find them.
+`Final`, so a look-up of the table's name costs nothing.
 
-Rules: a claim is made anew each time, of parts that are there. Terms are kept, a bounded number of
-them: at its bound the table is emptied, and what is in use comes back.
+Rules: each claim is made from prepared parts. Terms are kept in a bounded table. When the table is
+full, it is emptied, and the terms in use are then entered again.
 """
 
 import secrets
@@ -16,10 +16,10 @@ from lockcore.facts.arguments import check_key
 from lockcore.rounds.commands import FIRST_NUMBER, OWNER_TOKEN_BYTES, set_nx_px
 from lockcore.settings import Settings
 
-# A resource of fewer bytes than this has its head ready.
+# For a resource of fewer bytes than this, the head is prepared.
 _LENGTHS: Final = 256
 
-# The last three digits of every owner token, ready: to format a number costs five times as much.
+# The prepared last three digits of owner tokens. To format a number would cost five times as much.
 _LAST: Final = 1_000
 _ENDINGS: Final = [b"%03d\r\n" % last for last in range(_LAST)]
 TERMS_KEPT = 1 << 10
@@ -27,12 +27,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-# The terms of a TTL are one object for as long as they are in use, so whoever has seen them last
-# knows them by identity: a batch takes note of a timeout only when the terms are others than those
-# of the command before (`Engine.submit`), and the hot paths of greenlets and tasks check a TTL only
-# when it is another object than the one before (arguments.py, `NO_WAIT`).
+# A TTL in use has one `Terms` object, so other code can compare terms by identity. A batch notes a
+# timeout only if the terms differ from the terms of the command before (`Engine.submit`). The hot
+# paths of greenlets and tasks check a TTL only if it is not the same object as the TTL before
+# (arguments.py, `NO_WAIT`).
 class Terms:
-    """What one TTL implies, computed once.
+    """The values that follow from one TTL, computed once.
 
     `usable_ns` is TTL − drift, `timeout_ns` the timeout per instance. `set_head` and `set_tail`
     stand around the claim in its SET.
@@ -49,7 +49,7 @@ class Terms:
 
 
 class Recent(dict[K, V]):
-    """A cache of at most `most` entries. When it is full it is emptied."""
+    """A cache of at most `most` entries. When it is full, it is emptied."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -63,20 +63,21 @@ class Recent(dict[K, V]):
         return value
 
 
-# How a claim is made: three additions of bytes that are there. The head depends on the length of
-# the resource only, the middle (line end, length and process of the owner token, and all digits but
-# three) changes once in a thousand attempts, and the ending is in a table.
-# The plain way is one `%` for all parts, and a cache of encoded names in front of it. The cache of
-# 2,048 names lost: looked up among many names, what it finds is in no cache of the processor.
-# `Engine.set_round`, compiled, with the cache and without: 0.36 → 0.33 µs where 200 names are in
-# use, 0.76 → 0.45 µs over 100,000 names (docs/lab/lockcore.md).
-# `_middle` is read and written as one tuple. Other threads make claims, too, and one that saw the
-# middle of another thousand would use an owner token twice.
+# A claim is made by three additions of prepared bytes. The head depends only on the length of the
+# resource. The middle has the line end, the length and process of the owner token, and all digits
+# but the last three. It changes once in a thousand attempts. The ending is in a table.
+# The plain way is one `%` for all parts, with a cache of encoded names in front. That cache of
+# 2,048 names was slower, because with many names its entries are not in the processor's caches.
+# Without the cache, the compiled `Engine.set_round` fell from 0.36 to 0.33 µs for 200 names, and
+# from 0.76 to 0.45 µs for 100,000 names (docs/lab/lockcore.md).
+# `_middle` is read and written as one tuple, because other threads make claims, too. A thread with
+# the middle of another thousand would use an owner token twice.
 class Claims:
     """The claims and terms of one Redlock.
 
-    An owner token is 132 random bits, which are drawn here, and a number of 15 digits, another for
-    each attempt: the next of `numbers`. `process` is the part that begins every owner token.
+    An owner token has 132 random bits and a number of 15 digits. The random bits are drawn here,
+    once. Each attempt gets the next number of `numbers`. `process` is the first part of every owner
+    token, and it names this process.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -86,11 +87,11 @@ class Claims:
         self.process = secrets.token_urlsafe(17)[:22].encode()
         self.prefix = settings.key_prefix.encode()
         self._heads = [self._head(length) for length in range(_LENGTHS)]
-        # For which thousand the middle is, and the bytes between key and ending.
+        # The thousand of this middle, and the bytes between key and ending.
         self._middle = (-1, b"")
 
     def terms(self, ttl_ms: int) -> Terms:
-        """The terms of a TTL, which is checked once.
+        """The terms of a TTL. Each TTL is checked once.
 
         Raises ValueError or TypeError when the fleet does not grant the TTL.
         """
@@ -103,13 +104,13 @@ class Claims:
         return terms
 
     def claim(self, resource: str, number: int) -> bytes:
-        """Key and owner token of attempt `number`, as every command has them (commands.py)."""
+        """Key and owner token of attempt `number`, encoded as in every command (commands.py)."""
         if not isinstance(resource, str) or not resource:
             raise ValueError(f"resource must be a text that is not empty, not {resource!r}")
         try:
             key = resource.encode()
         except UnicodeEncodeError:
-            # The text has half of a surrogate pair.
+            # The text has only one half of a surrogate pair.
             raise ValueError(
                 f"resource must be a text that UTF-8 can carry, not {resource!r}"
             ) from None
@@ -123,10 +124,10 @@ class Claims:
         return head + key + middle + _ENDINGS[number % _LAST]
 
     def _head(self, length: int) -> bytes:
-        """The bytes before a resource of so many bytes. Raises ValueError when they are too many.
+        """The bytes before a resource of `length` bytes. Raises ValueError if the key is too long.
 
-        Only a resource whose head is not there yet can have too many bytes, so the check costs the
-        others nothing.
+        Only a resource without a prepared head can be too long, so the check costs other resources
+        nothing.
         """
         check_key(len(self.prefix) + length)
         return b"$%d\r\n%b" % (len(self.prefix) + length, self.prefix)

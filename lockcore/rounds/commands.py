@@ -22,13 +22,13 @@ from lockcore.rounds.resp import bulk
 # An owner token is 22 random characters (132 bits) and 15 digits of a counter.
 OWNER_TOKEN_BYTES: Final = 37
 
-# The counter begins here, so it always has 15 digits: for 285 years at 100,000 attempts/s.
+# The counter begins here, so it has 15 digits for 285 years at 100,000 attempts/s.
 FIRST_NUMBER: Final = 10**14
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script and the name EVALSHA knows it by."""
+    """A Lua script, with the hash that EVALSHA needs."""
 
     source: bytes
     sha: bytes
@@ -69,8 +69,7 @@ def _evalsha_head(script: Script, keys: int, arguments: int) -> bytes:
 
 
 def eval_of(script: Script, claim: bytes, *arguments: bytes) -> bytes:
-    """EVAL with the whole source: what is sent when EVALSHA said NOSCRIPT; it also loads the script
-    again."""
+    """EVAL with the whole source. It is sent after NOSCRIPT, and it also loads the script again."""
     head = b"*%d\r\n" % (5 + len(arguments)) + bulk(b"EVAL") + bulk(script.source) + bulk(b"1")
     return head + claim + b"".join(map(bulk, arguments))
 
@@ -88,19 +87,21 @@ _ENCODE_RELEASE: dict[str, Encode] = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an instance takes releases (delex, delifeq or evalsha), and extensions (by SET … IFEQ, or
-    by script)."""
+    """The commands that an instance understands.
+
+    For a release this is delex, delifeq or evalsha. For an extension it is SET … IFEQ or a script.
+    """
 
     release_command: str
     native_extend: bool
 
     @property
     def encode_release(self) -> Encode:
-        """claim → the compare-and-delete this instance understands."""
+        """A function from a claim to the compare-and-delete that this instance understands."""
         return _ENCODE_RELEASE[self.release_command]
 
     def encode_extend(self, claim: bytes, ttl_ms: int) -> bytes:
-        """claim → the compare-and-extend this instance understands, to `ttl_ms` from now."""
+        """The compare-and-extend that this instance understands, to `ttl_ms` from now."""
         ttl = bulk(b"%d" % ttl_ms)
         if self.native_extend:
             return (
@@ -116,7 +117,7 @@ class Dialect:
 
 
 def merged_release(claims: Sequence[bytes]) -> bytes:
-    """One script call that releases many claims; its reply lists 1 or 0 for each, in order."""
+    """One script call that releases many claims. Its reply has 1 or 0 for each claim, in order."""
     keys = b"".join([claim[:-TOKEN_BULK_BYTES] for claim in claims])
     tokens = b"".join([claim[-TOKEN_BULK_BYTES:] for claim in claims])
     return _evalsha_head(COMPARE_AND_DELETE_MANY, len(claims), len(claims)) + keys + tokens

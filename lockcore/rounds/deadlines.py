@@ -1,13 +1,13 @@
-"""Which rounds wait for whom, and until when: *rounds sent, now → the rounds to expire*.
+"""The timeouts of rounds: *rounds sent, now → the rounds to expire*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: the tables have
-slots, and `Timetable` takes a function where a subclass would be looked up by name.
+slots, and `Timetable` takes a function, because a subclass's method would be looked up by name.
 
-Rules: a round's timeout counts from its own start, before its first byte was queued. What leaves
-late because this process was held up still gets a tenth of its timeout on the wire. Batches are
-kept whole and looked at only when one of their rounds may be due. A batch whose last round is
-answered is answered (one order per connection), so it is dropped without a look. Single things
-stand in a heap.
+Rules: a round's timeout counts from its own start, before its first byte is queued. If a delay of
+this process makes a command leave late, the command still gets a tenth of its timeout on the wire.
+Batches are kept whole, and a batch is checked only when one of its rounds may be due. Each
+connection keeps its order. So once a batch's last round is answered, the whole batch is answered,
+and it is dropped without a check. Single rounds stand in a heap.
 """
 
 from collections import deque
@@ -20,20 +20,20 @@ from lockcore.clock import FAR_FUTURE_NS
 from lockcore.rounds.flight import MergedReply
 from lockcore.rounds.rounds import ExtendRound, Part, Round
 
-# A round has at least its timeout, divided by this, on the wire.
+# A round has at least its timeout divided by this number on the wire.
 GRACE: Final = 10
 T = TypeVar("T")
 FEWEST: Final = 64
 
 
-# A heap whose entries are not taken out when their thing is over, as that would need a search. They
-# are passed over when their time comes, or thrown out together once the heap has doubled: at most
-# half of it, and 64 entries, are over. Each entry has a number, so that two entries of the same
-# time compare without comparing their things. To act on a thing comes before its entry is popped,
-# and the pop checks the number: `act` may have added an entry in front, and an interrupt in `act`
-# leaves the entry where it is, so that its time comes again.
+# A heap in which the entry of a finished thing stays, because its removal would need a search. The
+# heap skips such an entry when its time comes. Once the heap has doubled, it drops all of them
+# together. So at most half of the entries, and 64 more, belong to finished things. Each entry has a
+# number, so two entries with the same time compare without a comparison of their things. `act` is
+# called before the entry is popped, so after an interrupt in `act` the entry is still there. The
+# pop checks the number, because `act` may have added an entry in front.
 class Timetable(Generic[T]):
-    """Things by their times.
+    """Things, ordered by their times.
 
     `is_open(due_ns, thing)` is True while the thing is not over and `due_ns` is still its time.
     """
@@ -51,7 +51,7 @@ class Timetable(Generic[T]):
 
     @property
     def next_ns(self) -> int:
-        """The first time in the table. Nothing is due before."""
+        """The first time in the table. Before it, nothing is due."""
         entries = self._entries
         return entries[0][0] if entries else FAR_FUTURE_NS
 
@@ -65,7 +65,7 @@ class Timetable(Generic[T]):
         heappush(self._entries, (due_ns, next(self._numbers), thing))
 
     def run(self, now_ns: int, act: Callable[[T], object]) -> None:
-        """Call `act` with everything that is due. It may add to the table."""
+        """Call `act` with each thing that is due. `act` may add to the table."""
         while self._entries and (entry := self._entries[0])[0] <= now_ns:
             if self._is_open(entry[0], entry[2]):
                 act(entry[2])
@@ -74,21 +74,21 @@ class Timetable(Generic[T]):
 
 
 class Deadlines:
-    """When rounds expire.
+    """The timeouts of all open rounds.
 
-    `due_ns` is when the next look is needed at the latest. By then there may be nothing to do.
+    `due_ns` is the latest time for the next check. The check may then find nothing to do.
     """
 
     __slots__ = ("_batches", "_singles", "due_ns")
 
     def __init__(self) -> None:
         self.due_ns = FAR_FUTURE_NS
-        # For each batch: when it is due, when it was sent, and its rounds.
+        # For each batch, the time when it is due, the time when it was sent, and its rounds.
         self._batches: deque[tuple[int, int, list[Part]]] = deque()
         self._singles: Timetable[Round] = Timetable(lambda _, round_: _is_open(round_))
 
     def wake(self, due_ns: int) -> None:
-        """Something else needs a look at `due_ns`."""
+        """Have the next check at `due_ns` at the latest, for another reason."""
         self.due_ns = min(self.due_ns, due_ns)
 
     def watch_batch(self, rounds: list[Part], sent_ns: int, shortest_ns: int) -> None:
@@ -104,14 +104,14 @@ class Deadlines:
         """A round was sent to some instances only."""
         due_ns = _due_ns(sent_ns, round_.started_ns, round_.terms.timeout_ns)
         if isinstance(round_, ExtendRound):
-            # An answer after the lease's end extends nothing, so nobody waits for it.
+            # After the lease's end an answer cannot extend it, so the round ends by then.
             round_.timeout_due_ns = due_ns
             due_ns = round_.due_ns
         self._singles.add(due_ns, round_)
         self.wake(due_ns)
 
     def _expire(self, round_: Round, now_ns: int) -> None:
-        """Expire a round, unless it waits for the end of a lease that was extended meanwhile."""
+        """Expire a round, unless an extended lease has moved its end."""
         if isinstance(round_, ExtendRound) and round_.due_ns > now_ns:
             self._singles.add(round_.due_ns, round_)
         else:
@@ -136,7 +136,7 @@ class Deadlines:
         self.next_ns()
 
     def next_ns(self) -> int:
-        """When a round may be due next, or FAR_FUTURE_NS."""
+        """The next time at which a round may be due, or FAR_FUTURE_NS."""
         batches = self._batches
         while batches and not _is_open(batches[0][2][-1]):
             batches.popleft()
@@ -148,7 +148,10 @@ class Deadlines:
 
 
 def _is_open(round_: Part) -> bool:
-    """True while votes are out, or if an interrupt came between the last vote and its judgement."""
+    """True while votes are undecided.
+
+    Also True if an interrupt came between the last vote and its judgement.
+    """
     return round_.undecided != 0 or round_.outcome is None
 
 

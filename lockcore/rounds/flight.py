@@ -1,13 +1,14 @@
-"""A batch on its way to all voters: *the bytes that it should be answered with → rounds carried*.
+"""A batch on its way to all voters: *the bytes of a perfect answer → the number of won rounds*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, what rounds share is a base class (`InFlight`) and no Protocol, and `Flight` has slots.
+`Final`, the common part of rounds is a base class (`InFlight`) and not a Protocol, and `Flight` has
+slots.
 
-Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. A round
-that is answered otherwise by one instance is set *apart*: from then on it counts by itself
-(rounds.py), and the flight goes on with the others. A timeout or a broken connection dissolves the
-flight into its rounds, with the counts they have by then. All ways end in the same votes; tests
-compare them side by side.
+Rules (docs/lockcore/rounds.md): a flight counts its rounds while every answer is a success. If an
+instance gives a round another answer, this round is set *apart*. From then on the round counts its
+own replies (rounds.py), and the flight goes on with the other rounds. A timeout or a broken
+connection dissolves the flight. Then each round goes on with its count so far. All three ways give
+the same votes, and tests compare them side by side.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from lockcore.rounds.awaited import Asked, Core, InstancePipe, Settled
 from lockcore.rounds.commands import COMPARE_AND_DELETE_MANY
 from lockcore.rounds.resp import TRANSIENT, error_kind, request
 
-# A batch of fewer rounds than this is counted round by round. There a flight costs more than it
-# saves.
+# In a batch of fewer rounds than this, each round counts its own replies, because a flight would
+# cost more than it saves.
 SMALLEST: Final = 4  # rounds
 
-# A flight with more than one round apart in this many is dissolved. Then it is cheaper to count
-# all of its rounds by themselves.
+# If more than one round in this many is apart, the flight is dissolved. Then it is cheaper if each
+# round counts its own replies.
 FEWEST_PER_ONE_APART: Final = 6  # rounds
 
 
 class InFlight(Settled):
-    """A round as its flight and its connections count it (`Awaited`).
+    """A round, as its flight and its connections see it (`Awaited`).
 
-    `flight` is None once the round counts by itself. `success` are the bytes of its plainest
-    answer. A quorum of them makes `success_outcome`.
+    `flight` is None once the round counts its own replies. `success` has the bytes of the expected
+    answer. With a quorum of such answers the outcome is `success_outcome`.
     """
 
     __slots__ = ("flight", "missing", "started_ns")
@@ -51,34 +52,34 @@ class InFlight(Settled):
         """The connection broke before the instance answered."""
 
     def send_alone(self, pipe: InstancePipe) -> None:
-        """The merged call that carried the round failed as a whole: send the round by itself."""
+        """The merged call that carried the round failed as a whole, so send the round alone."""
 
 
 def _no_answer(success: bytes) -> bytes:
-    """A line of the same length that no instance sends."""
+    """A line with the length of `success` that no instance sends."""
     return b"?" * (len(success) - 1) + b"\n"
 
 
-# The trick of a flight: counting is comparing. Redis answers a connection's commands in order. So
-# if all goes well, an instance answers the whole batch with exactly the bytes `expected`: `+OK` for
-# each SET, `:1` for each release. N instances × R rounds then cost N comparisons of bytes, and
-# nothing is parsed. The rounds' own counts are not touched meanwhile (`round_.flight` says so).
-# They are made from `done` when somebody asks for them, or when the flight is over.
+# The trick of a flight is that a comparison of bytes counts replies. Redis answers a connection's
+# commands in order. So if all goes well, an instance answers the whole batch with exactly the bytes
+# `expected`: `+OK` for each SET, `:1` for each release. N instances × R rounds then cost N
+# comparisons of bytes, and nothing is parsed. Meanwhile the rounds' own counts do not change, and
+# `round_.flight` is set. The counts are computed from `done` on demand, or when the flight is over.
 #
-# In the place of a round apart, `expected` has a line that no instance sends. So the comparison
-# ends there by itself, and the reply goes to the round.
+# At the place of a round that is apart, `expected` has a line that no instance sends. So the
+# comparison ends there, and the reply goes to the round.
 #
-# The plain way is to read every reply and to call its round. The flight saves 1.8 µs of the
-# client's CPU per cycle (N = 5, 200 callers). Without it the votes are the same, so a reader may
-# think of it as a cache. But `done` and `expected` must agree at all times: a round that is counted
-# twice would be a grant that no server gave.
+# The plain way reads every reply and calls its round. A flight saves 1.8 µs of the client's CPU per
+# cycle (N = 5, 200 callers). Without flights the votes are the same, so a flight is like a cache.
+# But `done` and `expected` must agree at all times. If a reply counted twice, a round would have a
+# grant that no server gave.
 class Flight:
     """The rounds of one batch, counted together.
 
-    `done[i]` is the number of replies that instance i has given, −1 if it was not asked. `carried`
-    is the number of rounds that a quorum has answered. `apart` are the rounds that are counted by
-    themselves. `open` is the number of instances that have not finished; it is 0, too, once the
-    flight is dissolved.
+    `done[i]` is the number of replies from instance i, or −1 if the batch was not sent to it.
+    `carried` is the number of rounds that a quorum has answered. `apart` has the rounds that count
+    their own replies. `open` is the number of instances that have not finished. It is also 0 once
+    the flight is dissolved.
     """
 
     __slots__ = ("apart", "carried", "done", "engine", "expected", "open", "rounds", "started_ns")
@@ -95,7 +96,7 @@ class Flight:
         self.apart = set[int]()
         for round_ in rounds:
             round_.flight = self
-        # The time of each vote for a watched round is taken, so it counts by itself.
+        # A watched round notes the time of each vote, so it counts its own replies.
         for index, round_ in enumerate(rounds):
             if round_.watched:
                 round_.flight = None
@@ -105,7 +106,7 @@ class Flight:
         )
 
     def count(self, index: int, replies: int) -> None:
-        """An instance has given so many more replies: each a success, or to a round apart."""
+        """Count more replies of an instance. Each is a success, or belongs to a round apart."""
         done = self.done
         done[index] += replies
         carried = sorted(done)[-self.engine.quorum]
@@ -125,9 +126,9 @@ class Flight:
         return self.rounds[self.done[index]]
 
     def set_apart(self, index: int, start: int) -> None:
-        """The next answer of the instance is no success: its round counts by itself from now on.
+        """The next answer of the instance is not a success, so its round counts for itself now.
 
-        The success is expected at `start`.
+        The bytes of the success begin at `start` in `expected`.
         """
         number = self.done[index]
         if number in self.apart:
@@ -141,7 +142,7 @@ class Flight:
 
     @property
     def is_scattered(self) -> bool:
-        """True when so many rounds are apart that the rest is not worth it."""
+        """True when so many rounds are apart that the flight saves nothing."""
         return len(self.apart) * FEWEST_PER_ONE_APART > len(self.rounds)
 
     def _hand_back(self, rounds: Sequence[InFlight], index: int) -> None:
@@ -153,7 +154,7 @@ class Flight:
             round_.flight = None
 
     def _counts_at(self, index: int) -> tuple[int, int]:
-        """How many instances have answered a round, and how many have not."""
+        """The numbers of instances that have answered a round, and that have not."""
         answered = undecided = 0
         for count in self.done:
             if count > index:
@@ -178,7 +179,7 @@ class Flight:
         return [self.rounds[index] for index in range(start, end) if index not in apart]
 
     def counts_of(self, round_: InFlight) -> tuple[int, int]:
-        """(successes, undecided) of one of the rounds that are not apart, now."""
+        """The present (successes, undecided) of a round that is not apart."""
         return self._counts_at(self.rounds.index(round_))
 
     def dissolve(self) -> None:
@@ -195,17 +196,17 @@ class Flight:
             start = edge
 
     def left(self, index: int) -> Sequence[InFlight]:
-        """The rounds that the instance `index` has still to answer."""
+        """The rounds that the instance `index` has not answered yet."""
         return self.rounds[self.done[index] :]
 
 
 class MergedReply(InFlight):
-    """The header of a merged release's reply; the answers to its `parts` follow it line by line.
+    """The header of a merged release's reply. The answers to its `parts` follow line by line.
 
     The header's line (`*parts`) is compared, and the lines of its parts are read like any other
-    lines. An error in the place of a part concerns that part. Any other reply in the place of the
-    header is a reply to the whole call, so it answers no part. Then each part is sent again alone,
-    or it is owed where the instance can do nothing now.
+    lines. If an error comes instead of a part's line, it concerns only this part. If another reply
+    comes instead of the header, it concerns the whole call, and no part is answered. Then each part
+    is sent again alone. If the instance can do nothing now, the parts are sent later (owed.py).
     """
 
     __slots__ = ("engine", "parts", "success")
@@ -234,4 +235,4 @@ class MergedReply(InFlight):
                 release.send_alone(pipe)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """Do nothing: each part is told by itself that the connection broke."""
+        """Do nothing, because each part gets its own `silence` call."""

@@ -1,42 +1,44 @@
-"""Where a reply ends in a connection's bytes: *bytes from a reply's beginning on → its end*.
+"""Finds the end of a reply in a connection's bytes: *bytes from a reply's beginning on → its end*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: first bytes are
 numbers that are `Final`, and no slice of bytes may end before it begins.
 
-Rules: bytes are read, never changed. A reply is given to the parser (hiredis) only once it is
-whole. So the parser never makes room for what a header merely announces: a list of 10⁹ is refused
-when its header has come, which is 13 bytes. The same holds for everything else that no reply to
-this library can be: streamed types, attributes, signs and leading zeros in a length, and lists
-nested too deeply. Only one kind of reply may be too long without ending its connection: a message
-that another client published. It is passed over. Source: the specification of RESP2 and RESP3.
+Rules: bytes are read, never changed. The parser (hiredis) gets a reply only once the reply is
+whole. So the parser never allocates memory for a length that a header only announces. For example,
+a list of 10⁹ is refused after the 13 bytes of its header. This file also refuses other forms that
+no valid reply to this library has: streamed types, attributes, signs and leading zeros in a length,
+and lists that are nested too deeply. A reply that is too long ends its connection, except for a
+message that another client published. Such a message is skipped. Source: the specification of RESP2
+and RESP3.
 """
 
 from typing import Final
 
 from lockcore.errors import ProtocolError
 
-# The longest reply of a sane server is an error's line, and it is far shorter.
+# The longest reply of a healthy server is the line of an error, and it is far shorter than this.
 LONGEST_REPLY: Final = 1 << 16  # bytes
 
-# A server gives up a subscriber for whom it has to keep more (Redis: 32 MiB).
+# A server drops a subscriber if it must keep more bytes for this subscriber (Redis: 32 MiB).
 LONGEST_MESSAGE: Final = 1 << 25  # bytes
 
 # This is `_\r\n`.
 SHORTEST_REPLY: Final = 3  # bytes
 
-# So many lists may stand within one another.
+# Lists may be nested this deep.
 DEEPEST: Final = 8
 
 # A length with more digits is refused and not read as a number.
 MOST_DIGITS: Final = 9
 NOT_WHOLE: Final = -1
 
-# The character `>`, the first byte of what nobody asked for, and the character `0`.
+# The character `>`, which is the first byte of a push message, and the character `0`.
 PUSH: Final = 62
 _ZERO: Final = 48
 
-# The first bytes of replies of one line; of replies with so many bytes behind their line; and of
-# replies with so many other replies behind their line (of `%` two for each).
+# The first bytes of three kinds of replies. A reply of the first kind is one line. In the second
+# kind the line has the number of bytes that follow. In the third kind the line has the number of
+# replies that follow (`%` has two for each).
 _LINES: Final = b"+-:_#,("
 _TEXTS: Final = b"$="
 _LISTS: Final = b"*~>%"
@@ -45,8 +47,8 @@ _LISTS: Final = b"*~>%"
 class Framing:
     """The replies of one connection.
 
-    `_read` is the number of bytes of the reply under way that have been looked at. `_open` has, for
-    each list that has begun, how many replies of it are still to come, from the outermost list on.
+    `_read` is the number of checked bytes of the present reply. `_open` has an entry for each open
+    list, from the outermost list on. The entry is the number of replies that the list still needs.
     """
 
     __slots__ = ("_address", "_open", "_read")
@@ -57,17 +59,17 @@ class Framing:
         self._read = 0
 
     def restart(self) -> None:
-        """The reply under way has been read by other means."""
+        """Begin anew, because other code has read the present reply."""
         if self._read:
             self._open = [1]
             self._read = 0
 
     def end_of(self, data: bytes, start: int) -> int:
-        """Where the reply ends that begins at `start`; NOT_WHOLE while bytes of it are missing.
+        """The end of the reply that begins at `start`, or NOT_WHOLE while bytes are missing.
 
-        Until then, the next call must bring the same reply from its beginning, with more behind it.
-        The end of a message longer than LONGEST_REPLY is returned as soon as its length is known:
-        it may lie behind the data. Raises ProtocolError.
+        After NOT_WHOLE, the next call must bring the same reply from its beginning, with more bytes
+        behind it. For a message longer than LONGEST_REPLY, the end is returned as soon as the
+        length has come. This end may lie behind the data. Raises ProtocolError.
         """
         at = start + self._read
         while self._open:
@@ -78,12 +80,12 @@ class Framing:
                 return NOT_WHOLE
             stop = line_end + 2
             kind = data[at : at + 1]
-            # An empty line must not come to the slice below. A slice of bytes that ends before it
-            # begins is empty in the source, and a SystemError in machine code.
+            # An empty line must not reach the slice below. If a slice of bytes ends before it
+            # begins, the result is empty in the source, but machine code raises SystemError.
             if line_end == at:
                 raise self._nonsense("an empty line")
             content = data[at + 1 : line_end]
-            # How many replies are within this one; −1 if it is none that could have any.
+            # The number of replies within this one, or −1 for a kind that cannot have any.
             within = -1
             if kind in _TEXTS:
                 if kind != b"$" or content != b"-1":
@@ -122,9 +124,9 @@ class Framing:
             opened.pop()
 
     def _check_text(self, data: bytes, start: int, stop: int) -> None:
-        """Check that a text does not end too far away.
+        """Check that a text is not too long.
 
-        It ends at `stop`. If it is the last part of a message, it may be passed over.
+        It ends at `stop`. If it is the last part of a message, it may be longer, and is skipped.
         """
         left = sum(self._open) - 1
         if (

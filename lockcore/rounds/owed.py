@@ -1,13 +1,14 @@
-"""Releases that an instance has still to get: *what it did not take, time → sent again*.
+"""Releases that an instance must still get: *releases that it did not take, time → sent again*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and what a connection counts (`OwedRelease`) has slots and no instance dictionary.
+`Final`, and `OwedRelease` has slots and no instance dictionary.
 
-Rules: a release is owed until its key is gone, that is until max_ttl + drift has passed. The time
-runs from when it is known that the release was not taken, not from when it was asked for: its SET
-may have left long after it was made, where this process was held up. An owed release is counted for
-nobody. A new connection gets all that is owed at once. On a connection that stands, one release
-asks after a pause of 50 ms that doubles to 2 s; when that one is taken, the others follow.
+Rules: an owed release is a release that an instance did not take. It is owed until its key is gone,
+and this takes max_ttl + drift. The time runs from the failure of the release, not from its request.
+The reason is that a delay of this process may make a SET leave long after it was made. No round
+counts an owed release. A new connection gets all owed releases at once. On an open connection one
+release is sent as a test after a pause. The pause begins at 50 ms and doubles up to 2 s. Once the
+instance takes the test release, the other releases follow.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ from lockcore.settings import Settings
 FIRST_PAUSE_NS = 50 * NS_PER_MS
 LONGEST_PAUSE_NS = 2 * NS_PER_S
 
-# So many releases are owed to one instance. Beyond that the oldest keys are left to their TTL.
+# At most this number of releases is owed to one instance. Beyond it, the oldest releases are
+# dropped, and their keys expire.
 MOST = 1 << 16
 
-# The errors by which a release is not taken now and will never be.
+# After these errors the instance will never take the release.
 NEVER_TAKEN: Final = frozenset(["WRONGTYPE", "NOSCRIPT"])
 
 
 def is_owed(reply: object) -> bool:
-    """True when a release that was answered so is sent again later.
+    """True if a release with this answer is sent again later.
 
-    A compare-and-delete may be sent many times. These answers end it:
+    A compare-and-delete may be sent many times. After these answers it is not sent again:
 
         `:1`, `:0`      The key was ours, or it was not. The release is done.
         WRONGTYPE       The key holds something else, so it is not ours. The release is done.
-        NOSCRIPT        It answers the script's source: the server loses what it is sent, and the
-                        same bytes help nobody. The release is given up.
+        NOSCRIPT        This answers the script's full source, so the server loses commands. The
+                        same bytes would not help. The release is given up.
         no error        (`#t`, `+QUEUED`) The server speaks another protocol. It is given up.
 
     After these the release is owed:
@@ -54,20 +56,20 @@ def is_owed(reply: object) -> bool:
         MOVED, ASK, CROSSSLOT, TRYAGAIN, CLUSTERDOWN
                         Somebody made a cluster of the server, and may undo that.
         ERR             A proxy lost its server, or a script met OOM or MISCONF before Redis 7.
-        EXECABORT, and every word that nobody knows
-                        The release was not taken, and nobody knows for how long.
+        EXECABORT, and every unknown word
+                        The release was not taken, for an unknown time.
 
-    An error that stays costs little: one command after 50 ms, then ever fewer, and none once the
-    key has expired.
+    A lasting error costs little. The first command goes after 50 ms, then commands become rarer,
+    and they end once the key has expired.
     """
     return isinstance(reply, ReplyError) and error_kind(reply) not in NEVER_TAKEN
 
 
 class OwedRelease:
-    """A release that is owed, on its way or waiting.
+    """An owed release, on its way or waiting.
 
-    `claim` is its key and owner token. `started_ns` is when it was sent last. It is not owed any
-    more from `until_ns` on.
+    `claim` is its key and owner token. `started_ns` is the time when it was last sent. From
+    `until_ns` on it is no longer owed.
     """
 
     __slots__ = ("claim", "debts", "started_ns", "until_ns")
@@ -80,11 +82,11 @@ class OwedRelease:
 
     @property
     def source(self) -> bytes:
-        """Its script in full, for an instance that does not know it."""
+        """The full script of the release, for an instance that does not know the script."""
         return eval_of(COMPARE_AND_DELETE, self.claim)
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """The instance took it, or not yet. An unknown script is sent again with its source."""
+        """Take the instance's answer. After NOSCRIPT, send the script again with its source."""
         if error_kind(reply) == "NOSCRIPT":
             engine = self.debts.engine
             engine.unicast(pipe, self.source, SentAgain(self, engine.now_ns))
@@ -92,7 +94,7 @@ class OwedRelease:
             self.last_reply(reply, pipe)
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """The instance took it, can never take it, or not yet."""
+        """Take the answer to the source. The release is done, given up, or still owed."""
         pipe.count_late()
         put_off = is_owed(reply)
         if put_off:
@@ -104,20 +106,20 @@ class OwedRelease:
         self.debts.lost(self)
 
 
-# How a debt is paid. A release that nobody took leaves a key until its TTL ends, and every caller
-# that wants the key waits for that. But an instance that cannot take one release mostly cannot take
-# the others: it is loading, or out of memory, or somebody changed its ACL. To send all of them
-# again and again would be a flood on a server that is unwell. So one release asks, after a pause
-# that doubles, and only when it is taken the others follow. `_under_way` counts what has been sent
-# and not answered: the last answer decides what comes next, so that an error among many is seen.
-# The age of a debt runs from when it became known. An earlier version took the time at which the
-# release was asked for. Its SET could leave later, and the key outlived the debt: the explorer
-# found that in schedule 3,343 of seed 1.
+# How owed releases are sent. Without its release, a key stays until its TTL ends, and every caller
+# for the key waits. But if an instance cannot take one release, it usually cannot take the others
+# either. It is loading, or out of memory, or somebody changed its ACL. If all releases were sent
+# again and again, they would flood a sick server. So one release is sent as a test, after a pause
+# that doubles. Once the instance takes it, the other releases follow. `_under_way` counts releases
+# that were sent and not answered. Only the last answer decides the next step, so no error among
+# many answers is missed. The age of a debt counts from the failure of the release. An earlier
+# version counted from the request of the release. But the SET could leave later than that, so the
+# key could outlive the debt. The explorer found this in schedule 3,343 of seed 1.
 class Debts:
-    """What is owed to one instance.
+    """The owed releases of one instance.
 
-    `due_ns` is when the next release asks; `wake` is called with that time. `_put_off` is True when
-    one of those under way was answered with an error.
+    `due_ns` is the time of the next test release, and `wake` is called with this time. `_put_off`
+    is True if an error answered one of the releases under way.
     """
 
     __slots__ = (
@@ -151,7 +153,7 @@ class Debts:
         return len(self._waiting)
 
     def add(self, claim: bytes, noticed_ns: int) -> None:
-        """A release was not taken, as is known since `noticed_ns`."""
+        """Add a release that the instance did not take. This was noticed at `noticed_ns`."""
         self._waiting.append(OwedRelease(self, claim, noticed_ns + self._lasts_ns))
         if self.pipe.is_open and not self._under_way and self.due_ns == FAR_FUTURE_NS:
             self._pause()
@@ -162,7 +164,7 @@ class Debts:
         self._waiting = deque(waiting, MOST)
 
     def connected(self, now_ns: int) -> None:
-        """There is a new connection: send all that is owed."""
+        """There is a new connection, so send all owed releases."""
         self._under_way = 0
         self._put_off = False
         self.due_ns = FAR_FUTURE_NS
@@ -174,7 +176,7 @@ class Debts:
             self._send(now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Let one release ask, when it is time."""
+        """Send one release as a test, if it is time."""
         if self.due_ns <= now_ns:
             self.due_ns = FAR_FUTURE_NS
             self.forget(now_ns)
@@ -196,12 +198,15 @@ class Debts:
         self._wake(self.due_ns)
 
     def lost(self, owed: OwedRelease) -> None:
-        """The connection of a release broke: the release waits for the next connection."""
+        """The connection of a release broke, so the release waits for the next connection."""
         self._under_way -= 1
         self._waiting.append(owed)
 
     def answered(self, owed: OwedRelease, *, put_off: bool) -> None:
-        """The last answer of those under way decides: a pause, the others, or nothing."""
+        """Take an answer. The last answer under way decides the next step.
+
+        The next step is a pause, the other releases, or nothing.
+        """
         self._under_way -= 1
         if put_off:
             self._waiting.append(owed)

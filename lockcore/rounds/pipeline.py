@@ -1,11 +1,11 @@
 """One connection's order: *commands out, replies in → each reply to the round that awaits it*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
-`Final`, and what hot paths read has slots.
+`Final`, and the classes on hot paths have slots.
 
-Rules: Redis answers a connection's commands in order, so the awaited replies are a FIFO and nothing
-is tagged. A flight compares bytes that are exactly expected. Every other reply is read in one way
-(replies.py) and given to the oldest round. What an instance sends concerns that instance only.
+Rules: Redis answers a connection's commands in order. So the awaited replies form a FIFO, and
+commands have no tags. A flight compares exactly expected bytes. Every other reply is read by
+replies.py and given to the oldest round. Bytes from one instance never affect another instance.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ from lockcore.settings import LagCap
 
 
 class Pipeline(InstancePipe):
-    """The commands in flight to one instance, over however many connections it takes.
+    """The commands in flight to one instance, over all its connections one after the other.
 
-    `matched` is the number of bytes that have come of the oldest flight's replies, `backlog` the
-    number of bytes that the socket did not take when something was last sent. `heard` is called
-    with a message and the index of the instance that brought it.
+    `matched` is the number of bytes that have come for the oldest flight. `backlog` is the number
+    of bytes that the socket did not take at the last send. `heard` is called with a message and the
+    index of the instance that brought the message.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Pipeline(InstancePipe):
         self.matched = 0
         self.backlog = 0
         self.replies = Replies(address)
-        # How many bytes of whole replies had come at the last look, and when that was seen first.
+        # The bytes of whole replies at the last look, and the time when this number was new.
         self._progress: int | None = None
         self._looked_ns = 0
 
@@ -67,7 +67,7 @@ class Pipeline(InstancePipe):
         self._looked_ns = 0
 
     def break_off(self) -> list[Awaited]:
-        """The connection is gone. Returns what was still awaited on it, oldest first."""
+        """The connection is gone. Returns the receivers of its open replies, oldest first."""
         losses = self._take_pending()
         self.queue.clear()
         self.awaited = 0
@@ -75,7 +75,7 @@ class Pipeline(InstancePipe):
         return losses
 
     def _take_pending(self) -> list[Awaited]:
-        """What is awaited, oldest first, with flights dissolved. Nothing is pending afterwards."""
+        """Remove and return the receivers of open replies, oldest first. Flights are dissolved."""
         rounds: list[Awaited] = []
         for awaited in self.pending:
             if isinstance(awaited, Flight):
@@ -88,9 +88,9 @@ class Pipeline(InstancePipe):
         return rounds
 
     def void_sets(self) -> None:
-        """The instance has forgotten locks, so the SETs that are still out become SILENT.
+        """The instance has forgotten locks, so its open SETs become SILENT.
 
-        It would grant what it has forgotten.
+        Otherwise it could grant a lock that it has forgotten.
         """
         awaited = self._take_pending()
         self.pending += [
@@ -122,14 +122,14 @@ class Pipeline(InstancePipe):
     def receive(self, data: bytes) -> None:
         """Give every reply that `data` completes to its round.
 
-        Raises ProtocolError on bytes that are no reply to what was asked.
+        Raises ProtocolError on bytes that are not a reply to a command.
         """
         self.traffic.reads += 1
         self.traffic.bytes_received += len(data)
         replies = self.replies
         replies.feed(data)
-        # A reply may make its round send something, and the connection may break by that. Then
-        # `transmit` is None, and whatever was awaited is SILENT by now.
+        # A reply may make its round send a command, and this may break the connection. Then
+        # `transmit` is None, and all open replies are SILENT by now.
         while self.transmit is not None:
             if self._compare():
                 continue
@@ -142,7 +142,7 @@ class Pipeline(InstancePipe):
                 self._give(reply)
 
     def _compare(self) -> bool:
-        """Take what is exactly expected next. False where the next reply is not."""
+        """Take the replies that equal the expected bytes. False if the next reply differs."""
         oldest = self.pending[0] if self.pending else None
         if isinstance(oldest, MergedReply):
             if not self.replies.match(oldest.success, 0):
@@ -153,7 +153,7 @@ class Pipeline(InstancePipe):
         if not isinstance(oldest, Flight):
             return False
         if not oldest.open:
-            # The flight was dissolved. From here on its rounds are awaited one by one.
+            # The flight was dissolved. From here on its rounds get their replies one by one.
             self._unfold(oldest)
             return True
         start = self.matched
@@ -164,7 +164,7 @@ class Pipeline(InstancePipe):
         return True
 
     def _counted(self, flight: Flight, replies: int, size: int) -> None:
-        """So many more replies to the oldest flight have come, where `size` bytes are expected."""
+        """Count `replies` more replies to the oldest flight, which expects `size` bytes in all."""
         self.awaited -= replies
         if flight.done[self.index] + replies == len(flight.rounds):
             self.matched = 0
@@ -184,7 +184,7 @@ class Pipeline(InstancePipe):
         if isinstance(oldest, Flight):
             round_ = oldest.next_of(self.index)
             if isinstance(round_, MergedReply):
-                # A reply to the whole call answers no part. The parts are awaited one by one.
+                # A reply to the whole call answers no part, so the parts wait one by one.
                 oldest.dissolve()
                 self._unfold(oldest)
             else:
@@ -199,7 +199,7 @@ class Pipeline(InstancePipe):
         awaited = self.pending.popleft()
         self.awaited -= 1
         if isinstance(awaited, InFlight):
-            # Machine code calls the method of a class directly, and that of a Protocol by its name.
+            # Machine code calls a class's method directly, but a Protocol's method by its name.
             awaited.reply(reply, self)
         elif not isinstance(awaited, Flight):
             awaited.reply(reply, self)
@@ -210,10 +210,10 @@ class Pipeline(InstancePipe):
         elif push.kind == b"message":
             self.heard(push.content, self.index)
 
-    # -- what is known of it -----------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def over_size(self) -> str:
-        """Why it lags by what it has not answered or taken; empty when it does not."""
+        """Why it lags by unanswered commands or untaken bytes. Empty if it does not lag."""
         if self.awaited > self._cap.operations:
             return f"{self.awaited:,} commands not answered, more than {self._cap.operations:,}"
         if self.backlog > self._cap.bytes:
@@ -221,16 +221,16 @@ class Pipeline(InstancePipe):
         return ""
 
     def over_age(self, now_ns: int) -> str:
-        """Why it lags by the age of its oldest command; empty when it does not."""
+        """Why it lags by the age of its oldest command. Empty if it does not lag."""
         if self.pending and self.pending[0].started_ns < now_ns - self.lag_ns:
             return f"{self.awaited:,} commands not answered for {self.lag_ns / NS_PER_MS:g} ms"
         return ""
 
     def is_silent(self, now_ns: int, limit_ns: int) -> bool:
-        """True when nothing that it was asked has been answered for `limit_ns`.
+        """True if it has open commands and has answered none of them for `limit_ns`.
 
-        Regular looks compare the progress between them. Bytes that complete no reply are no
-        progress, nor is what nobody asked for.
+        Each regular call compares the progress with the last call. Only whole replies to commands
+        are progress, not parts of replies or push messages.
         """
         if not self.pending:
             self._progress = None

@@ -1,13 +1,13 @@
-"""One connection's bytes, read: *pieces of bytes in → one reply at a time, each of them whole*.
+"""Reads one connection's bytes: *pieces of bytes in → one whole reply at a time*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: constants are
 `Final`, and no slice may end before it begins.
 
-Rules: bytes are never changed before they are read. From the beginning of a reply on there are two
-ways: the bytes are compared with what is expected (`match`), or `next` reads the reply. Only the
-exact lines of resp.py are answers to rounds. Every other reply is an `Other`, so that a text that
-looks like an answer is none. Without being asked (RESP3), an instance says that keys were flushed,
-and brings what other clients publish: that is `Unasked`. What an instance sends is bounded in size.
+Rules: bytes are never changed before they are read. Each reply is read in one of two ways. `match`
+compares it with the expected bytes, or `next` reads it. Only the exact lines of resp.py are answers
+to rounds. Every other reply is an `Other`, so a text that only looks like an answer does not count.
+With RESP3 an instance sends push messages (`Unasked`). They report a flush of keys, or bring
+messages of other clients. The size of all input is bounded.
 """
 
 from typing import Final
@@ -19,19 +19,20 @@ from lockcore.errors import ProtocolError
 from lockcore.rounds.framing import LONGEST_REPLY, NOT_WHOLE, PUSH, Framing
 from lockcore.rounds.resp import NOT_YET, UNEXPECTED, error_of, exact_answer, reply_reader
 
-# A message is recognised by comparing only if its length, with the line end, is no longer.
+# `_message` only takes a message whose length field, with its line end, has at most this many
+# characters.
 LONGEST_LENGTH: Final = 8  # bytes
 
-# One piece of data may hold so many pushes that have to be parsed. A server parts from its pushes
-# one by one, and everything that clients publish is recognised by comparing. So only a server that
-# floods sends hundreds of other pushes at once. To parse 64 KiB of the smallest ones would hold the
-# loop for 25 ms (from source 72 ms). That is longer than many an instance timeout, and it would
-# come again in each pass. With this bound such a server loses its connection, and nobody waits.
+# One piece of data may have at most this number of pushes that need the parser. A normal server
+# sends its pushes one by one, and clients' messages do not need the parser. So only a flooding
+# server sends hundreds of other pushes at once. To parse 64 KiB of the smallest pushes would hold
+# the loop for 25 ms (from source 72 ms). That is longer than many an instance timeout, and it would
+# happen in each pass. With this bound such a server loses its connection, and no caller waits.
 MOST_UNASKED: Final = 256
 
 
 class Other:
-    """A reply that is neither an exact answer nor an error. `value` is what it says."""
+    """A reply that is neither an exact answer nor an error. `value` is the parsed reply."""
 
     __slots__ = ("value",)
 
@@ -40,7 +41,7 @@ class Other:
 
 
 class Unasked:
-    """What nobody asked for. `content` is the message, where `kind` is `message`."""
+    """A push message. If `kind` is `message`, `content` is the text of the message."""
 
     __slots__ = ("content", "kind")
 
@@ -52,10 +53,11 @@ class Unasked:
 class Replies:
     """The replies of one connection.
 
-    `message_head` are the bytes with which a message of the inbox begins, up to its length; they
-    are empty where there is no inbox. `unasked_bytes` is how many bytes have come that nobody asked
-    for. `_data` has what has come, and all before `_at` has been read. `_passing` bytes are still
-    to come of a message that is too long to be ours. `_pushes` were parsed of this piece.
+    `message_head` has the first bytes of each inbox message, up to its length. It is empty if there
+    is no inbox. `unasked_bytes` is the number of bytes in push messages so far. `_data` has the
+    bytes that have come, and the bytes before `_at` have been read. `_passing` is the number of
+    bytes still to skip of a message that is too long. `_pushes` is the number of pushes that were
+    parsed in this piece.
     """
 
     __slots__ = (
@@ -80,7 +82,7 @@ class Replies:
         self._data = b""
         self._at = 0
         self._framing = Framing(self._address)
-        # It is made late, because most connections never need it.
+        # The parser is made late, because most connections never need it.
         self._parser: Reader | None = None
         self._passing = 0
         self._pushes = 0
@@ -88,7 +90,7 @@ class Replies:
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes have come of a reply that is not whole."""
+        """The number of bytes that have come of an incomplete reply."""
         return len(self._data) - self._at
 
     def feed(self, data: bytes) -> None:
@@ -105,9 +107,9 @@ class Replies:
         self._at = 0
 
     def match(self, expected: bytes, start: int) -> int:
-        """Take the lines that are exactly the next ones of `expected[start:]`.
+        """Take the lines that equal the next lines of `expected[start:]`.
 
-        Returns how many bytes they have.
+        Returns the number of bytes in these lines.
         """
         at = self._at
         part = self._data[at : at + len(expected) - start]
@@ -120,10 +122,10 @@ class Replies:
         return same
 
     def next(self) -> object:
-        """The next reply, once it is whole; NOT_YET before.
+        """The next reply, or NOT_YET while it is incomplete.
 
         It is one of the exact answers (resp.py), a ReplyError, an `Other` or `Unasked`. Raises
-        ProtocolError on bytes that are no reply.
+        ProtocolError on bytes that are not a reply.
         """
         data = self._data
         at = self._at
@@ -144,14 +146,14 @@ class Replies:
                 return reply
         return self._parsed()
 
-    # A message of the inbox always begins with the same bytes, so it is recognised by comparing
-    # them. Any client may publish, so a flood of messages must not hold the loop. Comparing takes a
-    # quarter of what parsing takes (from source 2.0 µs a message beside 8.5). A length with a
-    # leading zero, a text without its line end, and a message that is too long are left to the
-    # parser, which refuses or passes over them. Without this way nothing breaks, but a flood of
-    # messages costs four times as much.
+    # A message of the inbox always begins with the same bytes, so a comparison recognises it. Any
+    # client may publish, so a flood of messages must not hold the loop. A comparison takes a
+    # quarter of the parser's time (from source 2.0 µs a message instead of 8.5). The parser gets a
+    # length with a leading zero, a text without its line end, and a message that is too long. It
+    # refuses or skips them. Without this method nothing breaks, but a flood of messages costs four
+    # times as much.
     def _message(self) -> Unasked | None:
-        """A message of the inbox that is recognised by its first bytes, and is whole."""
+        """The next reply, if it is a whole message of the inbox by its first bytes."""
         head = self.message_head
         data = self._data
         at = self._at
@@ -223,9 +225,9 @@ class Replies:
 
 
 def _lines_in_common(part: bytes, expected: bytes, start: int) -> int:
-    """How many bytes at the beginning of `part` are whole lines of `expected[start:]`, too.
+    """The number of first bytes of `part` that are also whole lines of `expected[start:]`.
 
-    The first byte that differs is found by halving.
+    A binary search finds the first byte that differs.
     """
     low = 0
     high = len(part)

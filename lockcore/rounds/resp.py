@@ -3,10 +3,10 @@ r"""RESP2 on the wire: *arguments → a request's bytes; a peer's bytes → repl
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`.
 
-Rules: the lock awaits single lines, and only the exact line is the answer: `+OK`, `$-1` (RESP3:
-`_`), `:1`, `:0` (`ANSWERS`), or an error. Whatever else a peer says, `#t` and `,1` or a bulk string
-`OK`, is UNEXPECTED: it grants, refuses and confirms nothing. Every other reply is parsed by
-hiredis, once it is whole (framing.py). An error is a `ReplyError` value and is never raised.
+Rules: the lock awaits single lines. Only the exact lines `+OK`, `$-1` (RESP3: `_`), `:1` and `:0`
+(`ANSWERS`), or an error, are answers. Any other reply is UNEXPECTED, for example `#t`, `,1` or a
+bulk string `OK`. It grants, refuses and confirms nothing. hiredis parses every other reply, once
+the reply is whole (framing.py). An error is a `ReplyError` value and is never raised.
 Source: the Redis serialization protocol, RESP2 and RESP3.
 """
 
@@ -16,11 +16,11 @@ from hiredis import ProtocolError, Reader, ReplyError
 
 UNEXPECTED: Final = "UNEXPECTED"
 
-# An object of its own, because RESP3's false is a value that a reply may have.
+# This is a separate object, because RESP3's false is a possible value of a reply.
 NOT_YET: Final = object()
 LONGEST_KIND = 24
 
-# Errors that pass by themselves, or when somebody mends the server. Nothing was changed.
+# Errors that end without action, or when somebody repairs the server. Nothing was changed.
 TRANSIENT = frozenset(
     [
         "BUSY",
@@ -45,19 +45,19 @@ def bulk(argument: bytes) -> bytes:
 
 
 def request(*arguments: bytes) -> bytes:
-    """A whole command. The commands of the hot path are built from templates instead."""
+    """A whole command. Hot paths build their commands from templates instead."""
     return b"*%d\r\n" % len(arguments) + b"".join(map(bulk, arguments))
 
 
 def error_of(line: bytes) -> ReplyError:
-    """The error that a line (`-…`, without its end) says."""
+    """The error in a line (`-…`, without the line end)."""
     return ReplyError(line[1:].decode(errors="replace"))
 
 
 def error_kind(reply: object) -> str:
-    """The first word of an error reply (`NOSCRIPT`, …), UNEXPECTED for any other reply.
+    """The first word of an error reply (`NOSCRIPT`, …), or UNEXPECTED for any other reply.
 
-    It is `ERR` where the first word names no kind of error.
+    It is `ERR` if the first word is not a kind of error.
     """
     if not isinstance(reply, ReplyError):
         return UNEXPECTED

@@ -1,13 +1,13 @@
-"""One command to all instances and its count: *reply after reply → a settled outcome*.
+"""One command to all instances, and the count of its replies: *replies → a settled outcome*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: rounds share base
 classes, each attribute is declared in one class, and a constant is `Final`.
 
-Rules: a round counts a reply exactly once, in whatever order replies come. It is *settled* when its
-outcome can no longer change, and *closed* when nothing is undecided (all replies are in, or the
-timeout has come). A lost SET round asks for its clean-up at once, before its outcome is fixed.
-Replies after the close are read and counted as late. `missing` counts grants down to zero, so the
-vote margin of a closed round is −missing. docs/lockcore/rounds.md has the states of a round.
+Rules: a round counts each reply exactly once, and replies may come in any order. It is *settled*
+when its outcome can no longer change. It is *closed* when no vote is undecided, because all replies
+are in or the timeout has come. A lost SET round starts its clean-up at once, before its outcome is
+fixed. Replies after the close count as late. `missing` is the quorum minus the grants so far, so
+the vote margin of a closed round is −missing. docs/lockcore/rounds.md has the states of a round.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from lockcore.rounds.resp import error_kind
 
 
 class RoundEngine(Core):
-    """The engine as its rounds see it.
+    """The engine, as its rounds see it.
 
-    `unreleased` is the number of attempts that were sent and whose release was not asked for.
-    `unanimous` is the tally of a round that every instance granted: it is made once, because it is
-    the usual one.
+    `unreleased` is the number of attempts that were sent and not yet released. `unanimous` is the
+    tally of a round that every instance granted. This tally is the usual one, so it is made once.
     """
 
     def __init__(self, instances: int) -> None:
@@ -46,17 +45,17 @@ class RoundEngine(Core):
         self.unanimous = Tally(granted=instances)
 
     def clean_up(self, round_: SetRound) -> None:
-        """Release a lost or abandoned attempt everywhere it was sent."""
+        """Release a lost or abandoned attempt on each instance that was sent its SET."""
 
     def send_again(self, round_: ReleaseRound, pipe: InstancePipe, *, whole: bool) -> None:
-        """Send a release once more to one instance; `whole`: with its script's source."""
+        """Send a release once more to one instance. With `whole` it carries its script's source."""
 
     def owe(self, pipe: InstancePipe, round_: ReleaseRound) -> None:
-        """Remember a release that an instance did not take."""
+        """Keep a release that an instance did not take, and send it again later (owed.py)."""
 
 
 class Counting(InFlight):
-    """What every round counts, beside `undecided` and `missing` (see `Awaited`)."""
+    """The counts of every round, beside `undecided` and `missing` (see `Awaited`)."""
 
     __slots__ = ("engine", "errored", "refused", "silent")
     engine: RoundEngine
@@ -66,14 +65,14 @@ class Counting(InFlight):
 
     @property
     def tally(self) -> Tally:
-        """Votes so far; `undecided` is 0 once the round is closed."""
+        """The votes so far. `undecided` is 0 once the round is closed."""
         engine = self.engine
         granted = engine.quorum - self.missing
         refused = self.refused
         undecided = self.undecided
         if granted == engine.instances:
             return engine.unanimous
-        # The flight is read once: a caller may ask for the tally while the I/O thread counts.
+        # The flight is read once, because a caller may read the tally while the I/O thread counts.
         flight = self.flight
         if flight is not None:
             granted, undecided = flight.counts_of(self)
@@ -84,7 +83,7 @@ class Counting(InFlight):
         """Settle the outcome once no reply that is still out can change it."""
 
     def expire(self) -> None:
-        """The timeout has come: whatever is undecided stays SILENT."""
+        """The timeout has come, so undecided votes stay SILENT."""
         self.silent += self.undecided
         self.undecided = 0
         self.judge()
@@ -97,12 +96,11 @@ class Counting(InFlight):
 class SetRound(Counting):
     """One attempt's SET on all voting instances, the `voters`.
 
-    ACQUIRED still has to pass its validity check, which the caller makes when it runs again.
-    `cleaned` says that there is nothing (more) to clean up: the SET was not sent, or its release
-    was asked for.
+    After ACQUIRED the caller still checks the validity, when it runs again. `cleaned` is True if
+    there is nothing (more) to clean up, because the SET was not sent or its release was started.
 
-    `denied_by` has a bit for each instance that answered with an error. `newest` is the lease as it
-    was extended last. `asked_until_ns` is the end of the last extension that was sent.
+    `denied_by` has a bit for each instance that answered with an error. `newest` is the lease after
+    its last extension. `asked_until_ns` is the end of the last extension that was sent.
     """
 
     __slots__ = (
@@ -116,8 +114,9 @@ class SetRound(Counting):
         "voters",
     )
 
-    # These three have no value until they are needed, so they are read with `getattr` and a
-    # default. Few rounds meet an error or are extended, and every round would have to set them.
+    # These three have no value at first, so code reads them with `getattr` and a default. Few
+    # rounds need them, because few rounds have an error or are extended. A value at the start would
+    # cost every round.
     denied_by: int
     newest: Lease
     asked_until_ns: int
@@ -143,7 +142,7 @@ class SetRound(Counting):
 
     @property
     def valid_until_ns(self) -> int:
-        """The end of the lease that it would grant: start + TTL − drift."""
+        """The end of this round's lease, which is start + TTL − drift."""
         return self.started_ns + self.terms.usable_ns
 
     @property
@@ -173,9 +172,9 @@ class SetRound(Counting):
         return getattr(self, "denied_by", 0)
 
     def may_hold(self, pipe: InstancePipe) -> bool:
-        """False where the SET was answered with an error.
+        """False if the instance answered the SET with an error.
 
-        Nothing changed there, so nothing has to be released.
+        Then nothing changed on the instance, so it needs no release.
         """
         return not self._denied_by() >> pipe.index & 1
 
@@ -191,14 +190,14 @@ class SetRound(Counting):
             self.judge()
 
     def expire(self) -> None:
-        """The timeout has come. Each instance that has not answered gets an error counted."""
+        """The timeout has come. Count a TIMEOUT for each instance that has not answered."""
         for pipe in self.voters:
             if pipe.awaits_since(self.started_ns):
                 pipe.count_error("TIMEOUT")
         super().expire()
 
     def judge(self) -> None:
-        """Release the attempt once it is lost, and settle its outcome once that is fixed."""
+        """Release the attempt once it is lost, and settle its outcome once the outcome is fixed."""
         quorum = self.engine.quorum
         granted = quorum - self.missing
         undecided = self.undecided
@@ -209,28 +208,28 @@ class SetRound(Counting):
             self.engine.ready.append(self)
 
     def clean_up(self) -> None:
-        """Release, once, whatever this attempt may hold on the instances that were sent its SET."""
+        """Release this attempt once, on the instances that were sent its SET."""
         if not self.cleaned:
             self.cleaned = True
             self.engine.unreleased -= 1
             self.engine.clean_up(self)
 
     def abandon(self) -> None:
-        """The caller is gone: nobody may hold what this attempt gets."""
+        """The caller is gone, so release anything that this attempt may still get."""
         super().abandon()
         self.clean_up()
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """The caller ran again at `now_ns` and made `outcome` of the round.
+        """The caller ran again at `now_ns`, and decided the `outcome` of the round.
 
-        Only watched rounds take note of it.
+        Only watched rounds note the decision.
         """
 
 
 def round_of(lease: object, engine: RoundEngine) -> SetRound:
     """The round that won `lease`.
 
-    Raises TypeError when that is no lease, ValueError when it is another engine's.
+    Raises TypeError if `lease` is not a lease, and ValueError if another engine made it.
     """
     checked = check_lease(lease)
     won = checked.round
@@ -240,10 +239,11 @@ def round_of(lease: object, engine: RoundEngine) -> SetRound:
 
 
 class ReleaseRound(Counting):
-    """The release of what the round `won` may hold, on the instances that were sent its SET.
+    """The release of the keys of the round `won`, on the instances that were sent its SET.
 
-    It asks whether the key is still ours there; `refused` counts where it is not. The other
-    instances, `never`, were not sent the SET, so the key cannot be ours there.
+    Each instance answers whether the key was still ours. `refused` counts the instances where it
+    was not. `never` is the number of instances that were not sent the SET, so the key cannot be
+    ours there.
     """
 
     __slots__ = ("won",)
@@ -264,12 +264,12 @@ class ReleaseRound(Counting):
 
     @property
     def terms(self) -> Terms:
-        """The terms whose timeout holds for it."""
+        """The terms with the timeout of this round."""
         return self.won.terms
 
     @property
     def never(self) -> int:
-        """How many instances were sent nothing, because the key cannot be ours there."""
+        """The number of instances that get no command, because the key cannot be ours there."""
         return self.engine.instances - len(self.won.voters)
 
     def encode(self, dialect: Dialect) -> bytes:
@@ -279,18 +279,18 @@ class ReleaseRound(Counting):
 
     @property
     def source(self) -> bytes:
-        """Its script in full, for an instance that does not know it."""
+        """The full script, for an instance that does not know the script."""
         return eval_of(self.script, self.won.claim, *self.script_arguments)
 
     def reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count the reply of one instance. An unknown script is sent again with its source."""
+        """Count the reply of one instance. After NOSCRIPT, send the script with its source."""
         if error_kind(reply) == "NOSCRIPT":
             self.engine.send_again(self, pipe, whole=True)
         else:
             self.last_reply(reply, pipe)
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Count the reply, whatever it is. A release that the instance cannot take now is owed."""
+        """Count any reply. If the instance cannot take the release now, it is sent again later."""
         kind = error_kind(reply)
         if is_owed(reply):
             self.put_off(pipe)
@@ -309,20 +309,20 @@ class ReleaseRound(Counting):
         self.judge()
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """The replies of this dialect where the key is ours, and where it is not."""
+        """The reply of this dialect if the key is ours, and the reply if it is not."""
         return 1, 0
 
     def send_alone(self, pipe: InstancePipe) -> None:
-        """The merged call that carried the release failed as a whole: send the release alone."""
+        """The merged call that carried the release failed as a whole, so send the release alone."""
         self.engine.send_again(self, pipe, whole=False)
 
     def put_off(self, pipe: InstancePipe) -> None:
-        """The instance did not take the release. It gets it later, if it may hold the key."""
+        """The instance did not take the release. If it may hold the key, it gets it later."""
         if self.won.may_hold(pipe):
             self.engine.owe(pipe, self)
 
     def silence(self, pipe: InstancePipe) -> None:
-        """The connection broke before the reply: the release is owed."""
+        """The connection broke before the reply, so the release is sent again later."""
         self.put_off(pipe)
         if self.undecided:
             self.undecided -= 1
@@ -343,10 +343,10 @@ class ReleaseRound(Counting):
 
 
 class ExtendRound(ReleaseRound):
-    """An extension of what `won` holds to other terms.
+    """An extension of the keys of the round `won` to other terms.
 
-    Its outcome RELEASED means that the key was ours on a quorum. `timeout_due_ns` is when its own
-    timeout ends it, once it was sent. The end of the lease may end it before that.
+    Its outcome RELEASED means that the key was ours on a quorum. `timeout_due_ns` is the end of its
+    own timeout, once it was sent. The round also ends when the lease ends.
     """
 
     __slots__ = ("script_arguments", "timeout_due_ns", "to")
@@ -360,17 +360,17 @@ class ExtendRound(ReleaseRound):
 
     @property
     def due_ns(self) -> int:
-        """When it ends at the latest: with its timeout, or with the lease as it is extended now."""
+        """The end of the round: its timeout or the newest lease's end, whichever comes first."""
         return min(self.timeout_due_ns, self.won.lease_end_ns)
 
     @property
     def never(self) -> int:
-        """Zero: an extension asks every instance that can answer."""
+        """Zero, because an extension goes to every instance that can answer."""
         return 0
 
     @property
     def terms(self) -> Terms:
-        """The terms whose timeout holds for it."""
+        """The terms with the timeout of this round."""
         return self.to
 
     def encode(self, dialect: Dialect) -> bytes:
@@ -378,11 +378,11 @@ class ExtendRound(ReleaseRound):
         return dialect.encode_extend(self.won.claim, self.to.ttl_ms)
 
     def answers(self, dialect: Dialect) -> tuple[object, object]:
-        """The replies of SET … IFEQ, which are those of a SET, or of the script."""
+        """The replies of SET … IFEQ (the same as of a SET), or of the script."""
         return (b"OK", None) if dialect.native_extend else (1, 0)
 
     def put_off(self, pipe: InstancePipe) -> None:
-        """Do nothing: an extension is not sent again."""
+        """Do nothing, because an extension is not sent again."""
 
 
 Round = SetRound | ReleaseRound

@@ -1,10 +1,10 @@
 """A SET round that remembers each instance's times: *replies with times → an AttemptRecord*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a watched round
-is a subclass of the round it watches, so that whoever counts it finds the same fields.
+is a subclass of `SetRound`, so the code that counts finds the same fields.
 
-Rules: the record is made once, when the round is closed and its caller has decided (or is gone),
-whichever comes last. Replies after the close are not in it.
+Rules: the record is made once, when the round is closed and its caller has decided (or is gone).
+Replies after the close are not in the record.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ class WatchedSetRound(SetRound):
         self.close()
 
     def _note_error(self, index: int, kind: str) -> None:
-        # A reply may be no answer to a SET and no error either.
+        # A reply may be neither an answer to a SET nor an error.
         if kind != UNEXPECTED:
             self.errors = self.errors or [""] * self.engine.instances
             self.errors[index] = kind
@@ -90,7 +90,7 @@ class WatchedSetRound(SetRound):
         self.decided(None, self.engine.now_ns)
 
     def decided(self, outcome: Outcome | None, now_ns: int) -> None:
-        """The caller ran again at `now_ns` and made `outcome` of it; None: it was cancelled."""
+        """The caller ran again at `now_ns`, and decided the `outcome`. None if it was cancelled."""
         if not self.decided_ns:
             self.decided_ns = now_ns
             self.decision = outcome
