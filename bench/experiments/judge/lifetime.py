@@ -1,5 +1,5 @@
 """How long a lock outlives its holder: *a stage → how many renewals may fail, and when the next
-client has it*."""
+client gets the lock*."""
 
 import signal
 import statistics
@@ -15,14 +15,14 @@ from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# between two looks at the time to live of a key
+# the time between two looks at the time to live of a key
 LOOK_S = 0.01
-# so much longer than a takeover may take a client is waited for
+# the next client may take this much longer than a takeover needs
 GRANT_S = 10.0
 
 
 def renewal(stage: JudgeStage) -> RowFinding:
-    """One client holds the lock, and the time to live of its keys is watched."""
+    """One client holds the lock while the judge watches the time to live of the lock's keys."""
     ttl_ms = stage.require_ttl()
     holder = stage.party()
     other = stage.party()
@@ -46,7 +46,7 @@ def renewal(stage: JudgeStage) -> RowFinding:
     )
     if not may_fail:
         return RowFinding(f"{remark}: renew at least three times in a TTL", figures=figures)
-    # A holder that stands still for k renewals and a half has lost k of them.
+    # A holder that stands still for k + ½ renewal intervals has missed k renewals.
     holder.pause()
     time.sleep((may_fail + 0.5) * every_ms / 1000)
     need(any(stage.keys()), f"its keys were there after {may_fail} lost {lost}")
@@ -58,7 +58,8 @@ def renewal(stage: JudgeStage) -> RowFinding:
 
 
 def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
-    """When (ms after now) the time to live of the lock's keys grew, within one TTL and a half."""
+    """The times (ms after now) at which the time to live of the lock's keys grew. The watch lasts
+    one and a half TTLs."""
     begun_ns = monotonic_ns()
     times = []
     last_ms = stage.left_ms()
@@ -76,7 +77,7 @@ def _renewals(stage: JudgeStage, ttl_ms: int) -> list[float]:
 def takeover(
     how: str, end: Callable[[JudgeStage, Party], None], *, proxied: bool = False
 ) -> Callable[[JudgeStage], RowFinding]:
-    """A row: the holder ends as `end` does it, and the next clients wait for the lock."""
+    """Make the play of a row: `end` ends the holder, and the next clients wait for the lock."""
 
     def play(stage: JudgeStage) -> RowFinding:
         ttl_ms = stage.ttl_ms if stage.ttl_ms is not None else 0
@@ -117,7 +118,8 @@ def takeover(
 
 
 def _has(holder: Party, name: str) -> bool:
-    """Whether the holder of some names is granted one more. Some locks give a caller one only."""
+    """Whether a client that holds other names is granted this name, too. Some locks allow only one
+    name per caller."""
     try:
         return holder.acquire(resource=name).ok
     except HangsError:
@@ -125,7 +127,8 @@ def _has(holder: Party, name: str) -> bool:
 
 
 def _taken_over(stage: JudgeStage, other: Party, name: str, patience_s: float) -> int:
-    """When (monotonic ns) `other` was granted what its holder cannot give back; 0: never."""
+    """When (monotonic ns) `other` was granted the lock that its holder cannot release any more. 0
+    means never."""
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < patience_s:
         other.begin_acquire(resource=name)
@@ -140,22 +143,22 @@ def _taken_over(stage: JudgeStage, other: Party, name: str, patience_s: float) -
 
 
 def terminate(stage: JudgeStage, party: Party) -> None:
-    """End the holder as an orchestrator does."""
+    """End the holder with SIGTERM, as an orchestrator does."""
     party.signal(signal.SIGTERM)
     stage.note("SIGTERM", "A")
 
 
 def kill(stage: JudgeStage, party: Party) -> None:
-    """End the holder at once."""
+    """End the holder at once with SIGKILL."""
     party.signal(signal.SIGKILL)
     stage.note("SIGKILL", "A")
 
 
 def freeze(_stage: JudgeStage, party: Party) -> None:
-    """Have the holder stand still."""
+    """Freeze the holder."""
     party.pause()
 
 
 def cut(stage: JudgeStage, _party: Party) -> None:
-    """Take the network from the holder."""
+    """Cut the holder off from the network."""
     stage.cut_network()

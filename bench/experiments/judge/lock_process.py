@@ -1,7 +1,8 @@
-"""The process of a lock that is judged: *the same order and steps as an audit's driver → the same
+"""The process of a lock that is judged: *the order and steps of an audit driver → the same kind of
 answers*.
 
-A file that cannot be driven ends it with 2 and one sentence on stderr.
+If the user's file cannot be driven, the process exits with code 2 and writes one sentence to
+stderr.
 """
 
 import sys
@@ -26,7 +27,7 @@ def main() -> None:
         if isinstance(error, SyntaxError):
             where = f"{error.filename}:{error.lineno}"
             message = error.msg
-        # Only the last line on stderr is shown.
+        # The judge shows only the last line on stderr.
         text = " ".join(f"{type(error).__name__}: {message} ({where})".split())
         sys.stderr.write(f"{text}\n")
         sys.exit(UsageError.exit_code)

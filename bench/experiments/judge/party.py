@@ -1,8 +1,10 @@
-"""One client of a library: *told by a line → it answers by a line*, at whatever time it likes.
+"""One client of a library: *a step as a line → the client's answer as a line*, at whatever time the
+client likes.
 
-Rules: a process of its own; nobody is waited for longer than `PATIENCE_S`. What it was granted is
-recorded as a load's operations: a lease ends when the library says so at the grant, else a TTL
-after its acquire was begun. Every step is noted in its library's own words (libraries.py).
+Rules: each client is a process of its own, and no wait for a client is longer than `PATIENCE_S`.
+Its grants are recorded as operations, like those of a load. A lease ends when the library said so
+at the grant. Without such a statement it ends a TTL after its acquire began. Every step is noted in
+the library's own words (libraries.py).
 """
 
 import os
@@ -25,7 +27,7 @@ from bench.topology.child import Child
 from bench.topology.fleet import wait_until
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# A client that says nothing for so long hangs.
+# A client without an answer for this long hangs.
 PATIENCE_S = 8.0
 # A client must be started and connected within this time.
 READY_S = 30.0
@@ -35,13 +37,13 @@ RESOURCE = "audit-r"
 LONG_MS = 10_000
 SHORT_MS = 1000
 WAIT_MS = 500
-# A pause of so long stays below the time-outs that clients give a server. The shortest is
-# lockcore's, 50 ms.
+# A pause of this length stays below the time-outs that clients set for a server. The shortest of
+# these time-outs is lockcore's, 50 ms.
 BRIEF_S = 0.04
-# The time between two looks at whether the audit was interrupted.
+# The time between two checks whether the audit was interrupted.
 LOOK_S = 0.1
-# A client with one of these exit codes was killed from outside, for example for want of memory. Its
-# library is not to blame.
+# A client with one of these exit codes was killed from outside, for example for lack of memory.
+# This is not the fault of its library.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -57,7 +59,7 @@ def history_of(operations: Iterable[OperationFacts]) -> History:
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a client answers to a step; see the drivers' steps."""
+    """The answer of a client to a step. The drivers describe the steps."""
 
     ok: bool
     absent: bool = False
@@ -70,11 +72,12 @@ class HangsError(Exception):
 
 
 class NotApplicableError(Exception):
-    """Why a schedule says nothing of a library."""
+    """The reason why a schedule cannot judge a library."""
 
 
 class CutError(Exception):
-    """The audit was asked to end. A schedule that is under way is dropped: it says nothing."""
+    """The audit was interrupted. A schedule that is under way is dropped, because an incomplete
+    schedule proves nothing."""
 
 
 Message = TypeVar("Message")
@@ -83,10 +86,10 @@ Message = TypeVar("Message")
 class Party(Child):
     """One client: a driver's process, connected.
 
-    `operations`: what it was granted and refused so far.
+    `operations`: its grants and refusals so far.
     """
 
-    # What tells a driver that steps follow.
+    # This argument makes the driver expect steps.
     TELLS_STEPS: tuple[str, ...] = ("steps",)
 
     def __init__(
@@ -97,8 +100,8 @@ class Party(Child):
         folder: Path,
         cut: Event | None = None,
     ) -> None:
-        """Start and connect it. `cut`: once it is set, nobody waits for the client. Raises
-        EnvironmentNotReadyError, CutError."""
+        """Start and connect the client. `cut`: once this event is set, every wait for the client
+        ends. Raises EnvironmentNotReadyError, CutError."""
         self._cut = cut or Event()
         super().__init__(
             f"a client of {order.name}",
@@ -113,7 +116,7 @@ class Party(Child):
         self._ttl_ms = 0
         # The moment when the keys of its last lock end.
         self.until_ns = 0
-        # Until this moment it is certain that it has asked no frozen server.
+        # Until this moment the client has certainly not asked a frozen server.
         self.idle_ns = 0
         self.late = False
         try:
@@ -124,7 +127,7 @@ class Party(Child):
             raise
 
     def has_written(self, patience_s: float | None) -> bool:
-        """Whether it writes something, or ends, within so long (None: READY_S).
+        """Whether the client writes something, or ends, within this time (None: READY_S).
 
         Raises CutError as soon as the audit is cut.
         """
@@ -137,14 +140,14 @@ class Party(Child):
         return True
 
     def begin(self, do: str, **words: object) -> None:
-        """Tell it a step."""
+        """Send the client a step."""
         self.idle_ns = self._asked_ns = monotonic_ns()
         self._ttl_ms = int(str(words.get("ttl_ms", 0)))
         self.note(self._words.call(do, self._ttl_ms, WAIT_MS))
         self.tell({"do": do, **words})
 
     def answer(self, patience_s: float = PATIENCE_S) -> Said:
-        """What it says to the step it was told. Raises HangsError."""
+        """Return the client's answer to the current step. Raises HangsError."""
         try:
             reply = self.hear(Said, patience_s)
         except EnvironmentNotReadyError:
@@ -159,9 +162,9 @@ class Party(Child):
         return reply
 
     def ask(self, do: str, **words: object) -> Said:
-        """Tell it a step and return its answer.
+        """Send the client a step and return its answer.
 
-        Raises HangsError; NotApplicableError for what it does not have.
+        Raises HangsError, and NotApplicableError if the library has no such step.
         """
         self.begin(do, **words)
         reply = self.answer()
@@ -170,11 +173,11 @@ class Party(Child):
         return reply
 
     def begin_acquire(self, ttl_ms: int = LONG_MS, resource: str = RESOURCE) -> None:
-        """Have it lock the resource."""
+        """Make the client begin to lock the resource."""
         self.begin("acquire", resource=resource, ttl_ms=ttl_ms, wait_ms=WAIT_MS)
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
-        """What came of that; it is recorded."""
+        """Return and record the answer to the acquire that was begun."""
         reply = self.answer(patience_s)
         now_ns = monotonic_ns()
         self.until_ns = end_ns = self._asked_ns + self._ttl_ms * NS_PER_MS
@@ -199,17 +202,17 @@ class Party(Child):
         return reply
 
     def acquire(self, ttl_ms: int = LONG_MS, resource: str = RESOURCE) -> Said:
-        """Have it lock the resource; what came of it."""
+        """Make the client lock the resource, and return its answer."""
         self.begin_acquire(ttl_ms, resource)
         return self.acquired()
 
     def begin_release(self) -> None:
-        """Have it give back what it locked last."""
+        """Make the client begin to release its newest lock."""
         self.operations[-1] = structs.replace(self.operations[-1], release_sent_ns=monotonic_ns())
         self.begin("release")
 
     def release(self) -> Said:
-        """Have it give back what it locked last; what came of it."""
+        """Make the client release its newest lock, and return its answer."""
         self.begin_release()
         reply = self.answer()
         self.operations[-1] = structs.replace(
@@ -220,13 +223,13 @@ class Party(Child):
         return reply
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and to all that it has started: a command may be a wrapper around the
-        process that locks."""
+        """Send a signal to the client and to all processes that it has started, because a command
+        may be a wrapper around the process that locks."""
         if not self.ended:
             os.killpg(self.process.pid, number)
 
     def pause(self) -> None:
-        """Freeze it; returns when it stands still."""
+        """Freeze the client. Returns when it stands still."""
         self.signal(signal.SIGSTOP)
         state = Path(f"/proc/{self.process.pid}/stat")
         wait_until(
@@ -238,17 +241,18 @@ class Party(Child):
         self.note("frozen (SIGSTOP)")
 
     def caught(self) -> None:
-        """What it had asked is cut short now; `late`: after so long that it may have timed out
-        before."""
+        """Note that the client's current request is cut short now. `late` is set if the client may
+        have timed out before."""
         self.late = monotonic_ns() - self.idle_ns > BRIEF_S * NS_PER_S
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let the client run on."""
         self.note("goes on (SIGCONT)")
         self.idle_ns = monotonic_ns()
         self.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill it: a client that hangs has nothing to give back to."""
+        """Kill the client. It need not release its lock first, and a client that hangs could
+        not."""
         self.signal(signal.SIGKILL)
         super().close()

@@ -26,8 +26,8 @@ def plan_of(
     shared: bool = False,
     with_costs: bool = True,
 ) -> JudgePlan:
-    """The plan for `rows` and contention, or for all rows. Raises UsageError for a wrong name, or a
-    lock of two kinds."""
+    """Return the plan for `rows` and contention, or for all rows. Raises UsageError for a wrong
+    name, or for a lock that is both a semaphore and a shared lock."""
     require_known("row", rows, BY_NAME)
     if shared and capacity > 1:
         raise UsageError("--shared and --capacity are two kinds of lock; give one of them")

@@ -1,7 +1,8 @@
-"""How rows are played: *a stage and a row → a word with what happened*, for one lock or for many.
+"""How rows are played: *a stage and a row → a word and the course of events*, for one lock or for
+many.
 
-Rules: a row is played until it is known what comes of it, and again as often as `Plays` says. What
-Ctrl-C cuts raises CutError and leaves no row.
+Rules: a row is played until its result is known, and again as often as `Plays` says. If Ctrl-C cuts
+a row, CutError is raised and the row is dropped.
 """
 
 import os
@@ -26,8 +27,8 @@ Ask = Callable[[StageT, JudgeRow[StageT]], RowFinding]
 
 @dataclass(frozen=True, slots=True)
 class Plays:
-    """How often a row is played: `held` where it holds, `repeats` once it has gone wrong. After
-    `tries` plays that did not come about nothing is known."""
+    """How often a row is played: `held` times if it holds, and `repeats` times once it has gone
+    wrong. After `tries` plays without a result, the row is not known."""
 
     held: int = 1
     repeats: int = 1
@@ -37,7 +38,8 @@ class Plays:
 def judged(
     stage: StageT, row: JudgeRow[StageT], ask: Ask[StageT], plays: Plays, stop: Event
 ) -> JudgedRow:
-    """Play a row as often as `plays` says. `stop`: no further play begins. Raises CutError."""
+    """Play a row as often as `plays` says. Once `stop` is set, no further play begins. Raises
+    CutError."""
     wrong = 0
     played = 0
     unknown = 0
@@ -95,7 +97,8 @@ def _played(
 
 
 def _hung(row: JudgeRow[StageT], error: HangsError) -> RowFinding:
-    """What it means that a client did not answer: it may wait for a lock that another one has."""
+    """Judge a client that did not answer. It may be waiting for a lock that another client
+    holds."""
     if row.may_wait:
         return RowFinding(remark="the other client waited")
     return RowFinding(remark=str(error)) if row.only_tells else RowFinding(wrong=str(error))
@@ -104,8 +107,8 @@ def _hung(row: JudgeRow[StageT], error: HangsError) -> RowFinding:
 def play_together(
     jobs: Mapping[str, Callable[[], None]], per_core: int, stop: Event, show: Show
 ) -> None:
-    """Do all jobs, so many per core at once: they mostly wait. Ctrl-C sets `stop`, by which those
-    that are under way end within a moment."""
+    """Do all jobs, `per_core` jobs per core at once, because they mostly wait. Ctrl-C sets `stop`,
+    which ends the jobs under way within a moment."""
     with ThreadPoolExecutor(per_core * len(os.sched_getaffinity(0))) as pool:
         begun = {pool.submit(job): name for name, job in jobs.items()}
         try:

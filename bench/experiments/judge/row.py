@@ -1,4 +1,4 @@
-"""What a row of a judged lock is: *a stage → what came of it*."""
+"""A row of a judged lock: *a stage → a finding*."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ CALLER = "what one caller may do"
 
 @dataclass(frozen=True, slots=True)
 class RowFinding:
-    """What came of a row.
+    """The result of playing a row.
 
-    `wrong`: what went wrong, "" for nothing; `remark`: what was seen, or what the caller was told.
-    `tested`: leases that another process asked for while they were held.
+    `wrong`: the fault, "" for none. `remark`: an observation, or the caller's message. `tested`:
+    the number of leases that another process wanted while they were held.
     """
 
     wrong: str = ""
@@ -34,27 +34,26 @@ class RowFinding:
 
 
 class UnmetError(Exception):
-    """What did not come about, without which a row says nothing."""
+    """A precondition that was not met. Without it the row proves nothing."""
 
 
 class OutlivedError(UnmetError):
-    """A client had its answer only when the lease of the other one had ended."""
+    """A client got its answer only after the other client's lease had ended."""
 
 
 def need(met: object, sentence: str) -> None:
-    """Raise UnmetError unless it is so."""
+    """Raise UnmetError if `met` is false."""
     if not met:
         raise UnmetError(sentence)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeRow(Generic[Stage_contra]):
-    """A row of the table. `least`: the fewest instances that it needs. `is_safety`: a fault means
-    that two clients had the lock. `may_wait`: a client that waits for the end of the other's lease
-    does right. `only_tells`: nothing can be right or wrong. `for_one_holder`: a second client that
-    gets the lock shows something, so a semaphore cannot be asked. `about`: the course of events;
-    `source`: who says that it matters. `only_of`: "many", of locks that several may hold; "shared",
-    of those with a readers' side."""
+    """A row of the table. `least`: the fewest instances that the row needs. `is_safety`: a fault
+    means that two clients had the lock. `may_wait`: a client may rightly wait for the end of
+    another client's lease. `only_tells`: the row informs, and nothing in it can be wrong. `about`:
+    the course of events. `source`: the text that explains why the row matters. `only_of`: "many"
+    for locks that several clients may hold, "shared" for locks with a readers' side."""
 
     group: str
     name: str
@@ -69,12 +68,14 @@ class JudgeRow(Generic[Stage_contra]):
     only_of: Literal["", "many", "shared"] = ""
 
     def suits(self, capacity: int, *, shared: bool) -> bool:
-        """Whether it is asked of a lock that so many may hold at once, or readers together."""
+        """Whether the row applies to a lock that `capacity` clients, or `shared` readers, may hold
+        at once."""
         return {"": True, "many": shared or capacity > 1, "shared": shared}[self.only_of]
 
     @property
     def for_one_holder(self) -> bool:
-        """Whether only a mutex can be asked."""
+        """Whether the row applies only to a mutex. In such a row a second client that gets the lock
+        is a sign of a fault, which it is not with a semaphore."""
         return self.name in ("restart", "failover", "eviction") or (
             self.group in (EXCLUSION, OWNER, TAKEOVER) and self.name != CONTENTION
         )

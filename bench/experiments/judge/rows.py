@@ -1,7 +1,7 @@
-"""The rows that a lock is asked, in the order of the page.
+"""The rows that a lock is judged by, in the order of the page.
 
-Rules: most rows are schedules, which the audit plays, too. The others are what
-only a lock of your own is asked: contention, renewal, takeover, and servers that refuse.
+Rules: most rows are schedules, which the audit plays, too. The other rows are only for a user's own
+lock: contention, renewal, takeover, and servers that refuse.
 """
 
 from bench.experiments.judge.callers import (

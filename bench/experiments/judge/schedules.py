@@ -1,11 +1,13 @@
-"""Courses of events that every lock must survive: *a stage → what happened*, each a paragraph with
-its source and one fault it looks for.
+"""Courses of events that every lock must survive: *a stage → a fault or none*. Each course is a
+function with its source and the one fault that it looks for.
 
-Rules: a schedule is a row that `judge` and `audit` play. It returns what went wrong in words, ""
-for nothing; what it rests on is asserted by `need`, and without it nothing is known. Frozen
-servers, frozen clients and what waits on a socket order the steps; only an end that must come is
-waited for by the clock. `documented` settings are the library's own: its README's example with our
-TTL.
+Rules: a schedule is a row that `judge` and `audit` play. It returns the fault in words, "" for
+none. `need` asserts each precondition, and the result is unknown if one is not met. The steps are
+ordered by frozen servers, frozen clients and requests that wait on a socket. The clock serves only
+to wait for the end of a lease. The `documented` settings are the library's own: the example of its
+README with our TTL.
+
+The docstring of a schedule is shown to users, as the row's course of events.
 """
 
 import time
@@ -40,7 +42,7 @@ REDLOCK = "Redis, Distributed Locks"
 KLEPPMANN = "M. Kleppmann, How to do distributed locking (2016)"
 SANFILIPPO = "S. Sanfilippo, Is Redlock safe? (2016)"
 KEPT = "a key stays though nobody has the lock, for the rest of the TTL"
-# After so long nothing may be left of a lock that nobody has. The long TTL is five times as long.
+# After this time no key of a released lock may be left. The long TTL is five times as long.
 CLEAN_S = 2.0
 DOWN_S = 25.0
 STEPS = 5
@@ -60,8 +62,8 @@ def schedule(
     is_safety: bool = False,
     may_wait: bool = False,
 ) -> Callable[[Course], Course]:
-    """Make the function below a row: its name is the function's, its course what the function
-    says."""
+    """Make a row of the function below. The row takes its name from the function, and its course of
+    events from the docstring."""
 
     def decorate(play: Course) -> Course:
         name = play.__name__.replace("_", "-")
@@ -82,7 +84,8 @@ def schedule(
 
 
 def _kept(stage: Stage, fault: str) -> str:
-    """`fault` if keys that are left of a lock that nobody has keep the next one from it."""
+    """Return `fault` if keys of a lock without a holder still keep the next client from the
+    lock."""
     return "" if stage.until_lockable(CLEAN_S) else fault
 
 
@@ -166,9 +169,9 @@ def _late_replies(stage: Stage, client: Party, meanwhile: Callable[[], None]) ->
 
 
 def _until_set(stage: Stage, client: Party) -> int:
-    """Have `client` lock for a short time, and freeze it when its SET is done and the reply unread:
-    how many times it asked the instances of a quorum until then (one that reads before it writes
-    asks twice)."""
+    """Make `client` lock for a short time, and freeze it when its SET is done and the reply is
+    unread. Return how often it asked the instances of a quorum until then. A client that reads
+    before it writes asks twice."""
     stage.stop(stage.majority)
     client.begin_acquire(SHORT_MS)
     for step in range(1, STEPS + 1):
@@ -183,8 +186,8 @@ def _until_set(stage: Stage, client: Party) -> int:
 
 
 def _steps_to_set(stage: Stage) -> int:
-    """How many times a client asks a quorum until its SET is under way; 1 if it gave up before that
-    could be seen."""
+    """How often a client asks a quorum until its SET is under way. 1 if the client gave up before
+    the judge could see the SET."""
     probe = stage.party()
     try:
         steps = _until_set(stage, probe)
@@ -222,8 +225,8 @@ def late_set(stage: Stage) -> str:
 
 
 def _expired(stage: Stage) -> Party:
-    """A client whose lock has ended while it was frozen, so that none that extends by itself
-    could."""
+    """A client whose lock has ended while the client was frozen. A frozen client cannot extend its
+    lock by itself."""
     client = _granted(stage, SHORT_MS)
     client.pause()
     need(stage.until_free(), "its keys ended")
@@ -231,8 +234,8 @@ def _expired(stage: Stage) -> Party:
 
 
 def _succeeded(stage: Stage) -> tuple[Party, Party, list[str | None]]:
-    """A client whose lock has ended, and that goes on; the next holder; what the servers held
-    before."""
+    """A client whose lock has ended and that runs again, the next holder, and the holders on the
+    servers before the client ran again."""
     client = _expired(stage)
     holder = _granted(stage)
     before = stage.keys()
@@ -248,8 +251,8 @@ def _granted(stage: Stage, ttl_ms: int = LONG_MS) -> Party:
 
 
 def _taken(stage: Stage, before: Sequence[str | None], holder: Party, fault: str) -> str:
-    """`fault` if a key that was there `before` is another's now, or gone; one that came later was
-    under way."""
+    """Return `fault` if a key in `before` now belongs to another client or is gone. A key that came
+    later does not count, because its SET was under way."""
     if all(was in (None, now) for was, now in zip(before, stage.keys(), strict=True)):
         return ""
     _need_held(holder)
@@ -257,13 +260,15 @@ def _taken(stage: Stage, before: Sequence[str | None], holder: Party, fault: str
 
 
 def _need_held(holder: Party) -> None:
-    """A busy machine may take longer than a TTL."""
+    """Raise OutlivedError if the holder's lease has ended, because a busy machine may take longer
+    than a TTL."""
     if monotonic_ns() >= holder.until_ns:
         raise OutlivedError("the lock was still held")
 
 
 def _in_time(client: Party) -> str:
-    """Nothing went wrong, if the client was cut short before it could time out by itself."""
+    """Return no fault, if the client was cut short before it could time out by itself. Raises
+    UnmetError otherwise."""
     need(not client.late, "the client was cut short in time")
     return ""
 

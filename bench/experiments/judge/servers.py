@@ -1,7 +1,8 @@
-"""Servers that refuse, forget or change places: *a stage → what a caller is told, what is left*.
+"""Servers that refuse, forget or change places: *a stage → the caller's message and the remaining
+keys*.
 
 Rules: the faults are those of a scenario (bench/topology/faults), on all servers at once. A server
-that is busy or loads answers nobody, and nobody looks at its keys then.
+that is busy or still loading answers nobody. The judge does not look at the keys of such a server.
 """
 
 import socket
@@ -14,12 +15,13 @@ from bench.topology.faults.injection import FaultKind, Injection
 from bench.topology.faults.kinds import KINDS
 from bench.topology.fleet import HOST, wait_until
 
-# A fault that must have an end lasts so long, unless its row is through before.
+# A fault that must have an end lasts this long, unless its row ends earlier.
 FAULT_MS = 4000.0
-# After so long (ms) a script makes its server answer BUSY.
+# After this time (ms) a script makes its server answer BUSY.
 SCRIPT_MS = 50
 BUSY_S = 5.0
-# One batch of what others write, until a server has evicted the lock's keys.
+# The number of keys that other clients write in one batch, until a server has evicted the lock's
+# keys.
 BATCH = 64
 BATCHES = 50
 VALUE = "x" * 1024
@@ -44,7 +46,7 @@ def run_script(fault: Injection) -> None:
         what = f"server {index + 1} did not answer {answer.decode()}"
         wait_until(lambda: ask(b"PING\r\n") == answer, BUSY_S, what)
 
-    # Undone in reverse. The script still runs for a moment after SCRIPT KILL.
+    # The faults are undone in reverse order. The script still runs for a moment after SCRIPT KILL.
     fault.undo.callback(until, b"+PONG")
     fault.undo.callback(ask, b"SCRIPT KILL\r\n")
     script.sendall(b'EVAL "while true do end" 0\r\n')
@@ -55,8 +57,8 @@ BUSY = FaultKind(run_script)
 
 
 def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeStage], RowFinding]:
-    """Servers that refuse: one client gives its lock back, another one asks for it. `is_mute`: they
-    do not answer us either."""
+    """Servers that refuse: one client releases its lock, and another client asks for the lock.
+    `is_mute`: the servers do not answer lockbench either."""
 
     def play(stage: JudgeStage) -> RowFinding:
         client = stage.party()
@@ -67,7 +69,7 @@ def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeS
             before = stage.keys()
             asked = client.acquire()
             is_written = stage.keys() != before
-        # A script that has written something goes on without memory, so a grant may be right.
+        # A script that has already written runs on without memory, so a grant may be right.
         if asked.ok and not is_written:
             return RowFinding("a client is granted the lock, and no server has written it")
         is_free = asked.ok or stage.until_lockable(0.5)
@@ -89,8 +91,9 @@ def restarted(stage: JudgeStage) -> RowFinding:
 
 
 def failed_over(stage: JudgeStage) -> RowFinding:
-    """A client holds the lock; servers die before their replicas have it, and the replicas take
-    over; another client asks. Of three servers and more a minority dies, which a quorum bears."""
+    """A client holds the lock. Servers die before their replicas have the lock's keys, and the
+    replicas take over. Then another client asks. Of three or more servers a minority dies, which a
+    quorum survives."""
     holder = stage.party_behind_proxy()
     other = stage.party_behind_proxy()
     failing = stage.minority or range(stage.instances)
@@ -104,8 +107,8 @@ def failed_over(stage: JudgeStage) -> RowFinding:
 
 
 def evicted(stage: JudgeStage) -> RowFinding:
-    """A client holds the lock; others write until the servers have evicted it; another client
-    asks."""
+    """A client holds the lock. Others write until the servers have evicted its keys. Then another
+    client asks."""
     holder = stage.party()
     other = stage.party()
     need(holder.acquire().ok, "the first client was granted")
@@ -121,8 +124,8 @@ def evicted(stage: JudgeStage) -> RowFinding:
 
 
 def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
-    """Whether the lock that the servers have lost is granted to a second client while the first one
-    has it, and what both are told."""
+    """Whether a second client is granted a lock that the servers have lost while the first client
+    has it, and the messages to both clients."""
     granted = other.acquire()
     is_second = granted.ok and other.operations[-1].granted_ns < holder.until_ns
     released = holder.release().error or "no error"

@@ -1,7 +1,7 @@
-"""A lock in virtual time: *a stage → the smallest simulated schedule that breaks it*.
+"""A lock in virtual time: *a stage → the smallest simulated schedule that breaks the lock*.
 
-Rules: only a lock in Python that asks its servers by redis-py can be simulated, and only a mutex.
-Of any other the row says why not. The same seed plays the same schedules.
+Rules: only a mutex in Python that asks its servers by redis-py can be simulated. For any other lock
+the row states the reason. The same seed plays the same schedules.
 """
 
 import os
@@ -17,10 +17,10 @@ from bench.experiments.judge.stage import JudgeStage, driver_of
 from bench.topology.child import Child
 
 SEED = 1
-# So many schedules at most, and so many tested ones at least.
+# The most schedules, and the fewest tested schedules.
 MOST = 2000
 LEAST = 20
-# A busy machine may take so many times longer than the processor time.
+# A busy machine may take this many times longer than the processor time.
 SLOWER = 15
 LOOK_S = 0.1
 PROCESS = f"{__package__}.simulation_process"
@@ -38,8 +38,9 @@ class SimulationOrder(Struct, frozen=True):
 
 
 class SimulationAnswer(Struct, frozen=True):
-    """What came of it. `trouble`: why it could not be played; `rule`: what was broken, by schedule
-    `number`; `steps`: when (ms), by which client (-1: the servers), what."""
+    """The result of an order. `trouble`: the reason why the lock could not be played. `rule`: the
+    rule that schedule `number` broke. `steps`: the time (ms), the client (-1: the servers) and the
+    text of each step."""
 
     played: int
     tested: int
@@ -50,8 +51,8 @@ class SimulationAnswer(Struct, frozen=True):
 
 
 def search(stage: JudgeStage) -> RowFinding:
-    """Schedules in virtual time: messages late or lost, clients paused or killed, servers that
-    stop or forget scripts."""
+    """Play schedules in virtual time. In these schedules messages are late or lost, clients pause
+    or are killed, and servers stop or forget scripts."""
     if stage.subject.command:
         raise NotApplicableError("a command does not run in virtual time")
     if stage.is_shared:
@@ -88,7 +89,7 @@ def search(stage: JudgeStage) -> RowFinding:
 
 
 def _lettered(text: str) -> str:
-    """A text of the explorer, with its clients as a course names them: A for C1."""
+    """A text of the explorer with the clients' names as in a course: A for C1."""
     return re.sub(r"\bC([1-9])\b", lambda found: chr(ord("A") - 1 + int(found[1])), text)
 
 

@@ -1,9 +1,9 @@
 """The process that plays a judged lock in virtual time: *an order → the smallest schedule that
-breaks it, or none*.
+breaks the lock, or none*.
 
-Rules: the user's file is imported when time is virtual already. The explorer's times are shares of
-one TTL, which becomes that of the lock before anything else of the explorer is imported. Source:
-bench/experiments/explore/README.md.
+Rules: time is already virtual when the user's file is imported. The explorer's times are shares of
+one TTL. This TTL is set to the lock's own TTL before anything else of the explorer is imported.
+Source: bench/experiments/explore/README.md.
 """
 
 import time
@@ -19,7 +19,7 @@ from bench.experiments.judge.subject import lock_of
 from bench.topology.child import orders, say
 
 NAME = "judged"
-# The share of the holder's TTL for which a client works.
+# A client works for this share of the holder's TTL.
 HOLD_SHARE = 0.3
 Connect = Callable[[ClientOrder], Any]
 
@@ -78,8 +78,8 @@ def played(order: SimulationOrder) -> SimulationAnswer:
 
 
 class _Locker:
-    """The user's lock as the explorer asks a lock. What it raises is a refusal: a simulated server
-    may stand still, and a lease may have ended."""
+    """The user's lock, with the calls that the explorer uses. An exception of the lock counts as a
+    refusal, because a simulated server may stand still and a lease may have ended."""
 
     def __init__(self, lock: Lock, ttl_ms: int) -> None:
         self._lock = lock
@@ -87,8 +87,8 @@ class _Locker:
         self._held: dict[bytes, object] = {}
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
-        """Lock, as its own code does. A lease is believed for less than its TTL, because the
-        servers' clocks run a little fast."""
+        """Lock with the user's own code. The lease counts as valid for less than its TTL, because
+        the servers' clocks run a little fast."""
         from bench.recipes.plain import DRIFT_FACTOR, GRANTED, HELD
         from lockcore import Denied, Lease
         from lockcore.bench import Closed
@@ -110,14 +110,14 @@ class _Locker:
         return Lease(resource, token, self._ttl_ms, started_ns, now_ns, until_ns, closed)
 
     def release(self, lease: Any) -> None:
-        """Give it back."""
+        """Release the lock."""
         try:
             self._lock.release(self._held.pop(lease.owner_token))
         except Exception:  # noqa: BLE001 - as above
             return
 
     def close(self) -> None:
-        """Nothing is kept beyond a world."""
+        """Do nothing: the lock keeps nothing beyond a world."""
 
 
 if __name__ == "__main__":

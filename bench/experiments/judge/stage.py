@@ -1,11 +1,11 @@
 """Where a lock is judged: *a lock and N servers → clients that obey step by step, on the audit's
 stage*.
 
-Rules: the time to live is the lock's own, and a lock may measure it, so it is waited for. The
-lock's keys are what appears with a lease and is gone after its release. Nobody sees when an acquire
-that waits sends its SET. So a lease ends a TTL after the acquire began, or at its grant if that is
-later: a lease without length accuses nobody. A client that loses its network stands behind a proxy
-that hands over nothing any more.
+Rules: the time to live is the lock's own, and the judge waits until it has passed. The lock's keys
+are the keys that appear with a lease and are gone after its release. The judge cannot see when a
+waiting acquire sends its SET. So a lease ends a TTL after the acquire began, or at its grant if the
+grant is later. A lease without length accuses nobody. A client that is to lose its network is
+connected through a proxy. The proxy then stops passing data on.
 """
 
 import os
@@ -39,11 +39,11 @@ from bench.topology.fleet import HOST, Fleet, start_fleet
 from bench.topology.probe import Info
 from bench.topology.servants import Proxies, Shape
 
-# A lock whose keys live for longer is not waited for.
+# The judge does not wait for a lock whose keys live longer than this.
 LONGEST_TTL_MS = 30_000
-# What others write lives for so long.
+# The keys that other clients write live for this time.
 WRITTEN_S = 86_400
-# So much of what a command answers is shown.
+# This many characters of a command's answer are shown.
 LONGEST_ANSWER = 200
 WORDS = LibraryWords(
     connect="lock(urls)",
@@ -56,27 +56,27 @@ LOCK_PROCESS = f"{__package__}.lock_process"
 
 
 def driver_of(subject: Subject) -> LibraryDriver:
-    """What starts a client of the lock."""
+    """The driver that starts a client of the lock."""
     command = subject.command or (sys.executable, "-m", LOCK_PROCESS)
     kind: Language = "node" if subject.command else "python"
-    # A module that is named stands where the command is typed, or where this process finds it.
+    # A named module is in the folder where the command is typed, or on the path of this process.
     path = os.pathsep.join(filter(None, (str(ROOT), str(Path.cwd()), *sys.path)))
     return LibraryDriver(Library(subject.text, kind), WORDS, command, {"PYTHONPATH": path})
 
 
 class OwnParty(Party):
-    """One client of a lock whose time to live nobody sets: a TTL is `own_ttl_ms`."""
+    """One client of a lock whose time to live nobody sets. Its TTL is `own_ttl_ms`."""
 
     IF_LATE = "connect, acquire and release must return when nobody has the lock"
     own_ttl_ms = 10_000
 
     def begin(self, do: str, **words: object) -> None:
-        """Tell it a step."""
+        """Send the client a step."""
         super().begin(do, **words)
         self._ttl_ms = self.own_ttl_ms
 
     def acquired(self, patience_s: float = PATIENCE_S) -> Said:
-        """What came of an acquire; a lease never ends before its grant."""
+        """Return the answer to an acquire. A lease never ends before its grant."""
         reply = super().acquired(patience_s)
         last = self.operations[-1]
         ends_ns = max(last.valid_until_ns, last.granted_ns + 1)
@@ -86,10 +86,12 @@ class OwnParty(Party):
 
 
 class CommandParty(OwnParty):
-    """A client that is the user's own command: `acquire NAME`, `release NAME`, a line each."""
+    """A client that is the user's own command. Its protocol is `acquire NAME` and `release NAME`,
+    each on a line."""
 
     IF_LATE = "answer each line on stdin by a line on stdout, and flush it"
-    # A user's command gets the URLs of the servers as its last arguments, and nothing after them.
+    # A user's command gets the URLs of the servers as its last arguments, and no argument after
+    # them.
     TELLS_STEPS = ()
 
     def __init__(self, *args: Any, **words: Any) -> None:
@@ -99,7 +101,7 @@ class CommandParty(OwnParty):
         super().__init__(*args, **words)
 
     def tell(self, message: object) -> None:
-        """Send a step as the two lines of the protocol say it."""
+        """Send a step in the two-line protocol of commands."""
         if isinstance(message, ClientOrder):
             self._acquire = message.side or "acquire"
             self._answers.append(Said(ok=True))
@@ -113,7 +115,7 @@ class CommandParty(OwnParty):
         self.write(f"{self._acquire if do == 'acquire' else do} {self._name}\n")
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
-        """Return its answer."""
+        """Return the command's answer."""
         if not self._answers:
             word = self.read_line(READY_S if patience_s is None else patience_s).strip()
             error = "" if word in ("ok", "no") else word[:LONGEST_ANSWER]
@@ -124,7 +126,8 @@ class CommandParty(OwnParty):
 
 
 class JudgeStage(Stage):
-    """N servers and the clients of one lock. `ttl_ms`: of its keys, None where they have none."""
+    """N servers and the clients of one lock. `ttl_ms`: the TTL of its keys, None if they have
+    none."""
 
     def __init__(
         self, subject: Subject, instances: int, server: object = None, cut: Event | None = None
@@ -132,7 +135,7 @@ class JudgeStage(Stage):
         """Start the servers. Raises EnvironmentNotReadyError."""
         super().__init__(driver_of(subject), instances, server, cut)
         self.subject = subject
-        # How many may hold the lock at once, and how long a load lasts (s).
+        # How many clients may hold the lock at once, and how long a load lasts (s).
         self.capacity = 1
         # How many takeovers are timed at once.
         self.takeovers = 3
@@ -155,11 +158,12 @@ class JudgeStage(Stage):
     # -- its clients -------------------------------------------------------------------------------
 
     def party(self) -> Party:
-        """One more client, where the lock was named: a command may open files beside itself."""
+        """Start one more client, in the folder where the lock was named, because a command may open
+        files in that folder."""
         return self._party({}, Path.cwd())
 
     def reader(self) -> Party:
-        """One more client, on the readers' side of a lock that has one."""
+        """Start one more client, on the readers' side of a lock that has one."""
         side = self.side
         self.side = "read"
         try:
@@ -168,7 +172,7 @@ class JudgeStage(Stage):
             self.side = side
 
     def party_behind_proxy(self) -> Party:
-        """One more client, with proxies between it and the servers."""
+        """Start one more client, with proxies between the client and the servers."""
         if self._proxies is None:
             self._proxies = Proxies([one.port for one in self.fleet.instances])
         urls = self.urls
@@ -179,14 +183,14 @@ class JudgeStage(Stage):
             self.urls = urls
 
     def cut_network(self) -> None:
-        """Have nothing come through the proxies any more, in either direction."""
+        """Stop all data in the proxies, in both directions."""
         assert self._proxies is not None
         for index in range(self.instances):
             self._proxies.shape(index, Shape(held=("to", "from")))
         self.note("the network of client A is cut")
 
     def heal_network(self) -> None:
-        """Have all come through again, what waits included."""
+        """Let all data through the proxies again, including the data that waits in them."""
         if self._proxies is not None:
             for index in range(self.instances):
                 self._proxies.shape(index, Shape())
@@ -198,7 +202,7 @@ class JudgeStage(Stage):
         return party
 
     def party_to_interrupt(self) -> Party:
-        """One more client, for `interrupt`."""
+        """Start one more client, for `interrupt`."""
         self._require_python("a call of a command is not cancelled from outside")
         return super().party_to_interrupt()
 
@@ -214,7 +218,7 @@ class JudgeStage(Stage):
     # -- its servers -------------------------------------------------------------------------------
 
     def restart_all(self) -> None:
-        """Restart all servers, which forget everything."""
+        """Restart all servers. They forget all keys."""
         everyone = range(self.instances)
         self.kill(everyone)
         self.fleet.restart(*everyone)
@@ -231,8 +235,8 @@ class JudgeStage(Stage):
         is_mute: bool = False,
         **params: object,
     ) -> Iterator[None]:
-        """Have all servers bear a fault of a scenario. `is_mute`: they answer nobody then. Raises
-        NotApplicableError where it cannot be."""
+        """Apply a fault of a scenario to all servers. `is_mute`: the servers answer nobody during
+        the fault. Raises NotApplicableError if a server cannot have the fault."""
         everyone = range(self.instances)
         values = read_params(kind.params, params)
         with ExitStack() as undo:
@@ -252,7 +256,7 @@ class JudgeStage(Stage):
         self.note(f"all servers: as before ({text} has ended)")
 
     def write(self, names: Sequence[str], text: str) -> None:
-        """Have somebody else write to all servers."""
+        """Write keys to all servers, as another client would."""
         for server in self._servers:
             pipeline = server.pipeline(transaction=False)
             for name in names:
@@ -260,7 +264,8 @@ class JudgeStage(Stage):
             pipeline.execute()
 
     def add_replicas(self, which: Sequence[int]) -> None:
-        """Start a server beside each of these, which copies it and then hears of nothing more."""
+        """Start a replica for each of these servers. The replica copies the server once and is then
+        cut off from it."""
         self._replicas = self._places.enter_context(
             start_fleet(len(which), "none", server=self.fleet.server)
         )
@@ -275,7 +280,8 @@ class JudgeStage(Stage):
         self._note_servers("each has a replica, which is cut off from now on", which)
 
     def fail_over(self) -> None:
-        """End the servers that have a replica; it is where clients find them."""
+        """Kill the servers that have a replica. Clients then find the replica at the server's
+        address."""
         self.kill(self._replicated)
         assert self._proxies is not None
         for instance, index in zip(self._replicas.instances, self._replicated, strict=True):
@@ -285,8 +291,8 @@ class JudgeStage(Stage):
     # -- its keys ----------------------------------------------------------------------------------
 
     def learn(self) -> None:
-        """Lock and release once, alone: which keys a lease makes, and for how long they live.
-        Raises UsageError where the lock cannot be driven."""
+        """Lock and release once, alone. This shows which keys a lease makes, and for how long they
+        live. Raises UsageError if the lock cannot be driven."""
         try:
             self._learn()
         except HangsError as error:
@@ -320,7 +326,7 @@ class JudgeStage(Stage):
         return [{bytes(name) for name in server.scan_iter()} for server in self._servers]
 
     def keys(self) -> list[str | None]:
-        """What the lock's keys hold on each instance that lives, None for nothing."""
+        """The contents of the lock's keys on each live instance, None for no key."""
         holders: list[str | None] = []
         codes = self.fleet.exit_codes()
         for index, server in enumerate(self._servers):
@@ -331,8 +337,8 @@ class JudgeStage(Stage):
         return holders
 
     def left_ms(self) -> int:
-        """How long the lock's keys live yet, at most, in ms; -1: one has no end; -2: none is
-        there."""
+        """The longest remaining time of the lock's keys, in ms. -1: a key has no end. -2: there is
+        no key."""
         lifetimes = [
             server.pttl(name)
             for server, names in zip(self._servers, self.lock_keys, strict=True)
@@ -341,20 +347,21 @@ class JudgeStage(Stage):
         return -1 if -1 in lifetimes else max(lifetimes, default=-2)
 
     def until_free(self, patience_s: float = PATIENCE_S) -> bool:
-        """Return when the lock's keys have ended by themselves. Raises NotApplicableError where
-        that would take too long."""
+        """Return True when the lock's keys have ended by themselves, and False if they stay. Raises
+        NotApplicableError if their TTL is too long to wait for."""
         return super().until_free(patience_s + self.require_ttl() / 1000)
 
     def until_lockable(self, patience_s: float) -> bool:
-        """Return when the lock's keys keep nobody from a quorum; False: they do, and half a TTL at
-        most was waited for, so that no end of a lease looks like a release."""
+        """Return True when the lock's keys no longer prevent a quorum. Return False if they still
+        do after at most half a TTL. The wait is not longer, because the end of a lease must not
+        look like a release."""
         if self.ttl_ms:
             patience_s = min(patience_s, self.ttl_ms / 2000)
         return super().until_lockable(patience_s)
 
     def require_ttl(self) -> int:
-        """Return the TTL of the lock's keys in ms. Raises NotApplicableError where there is none,
-        or none to wait for."""
+        """Return the TTL of the lock's keys in ms. Raises NotApplicableError if they have no TTL,
+        or one that is too long to wait for."""
         if self.ttl_ms is None:
             raise NotApplicableError("its keys have no time to live")
         if self.ttl_ms > LONGEST_TTL_MS:
@@ -365,7 +372,7 @@ class JudgeStage(Stage):
         return self.ttl_ms
 
     def end_parties(self) -> None:
-        """End the clients. The proxies stay, and hand over what waits in them."""
+        """End the clients. The proxies stay, and pass on the data that waits in them."""
         self.heal_network()
         super().end_parties()
 
@@ -381,5 +388,5 @@ class JudgeStage(Stage):
 
 
 def _is_copy(info: Info) -> bool:
-    """Whether a replica has all that its primary had."""
+    """Whether a replica has all keys of its primary."""
     return info.get("master_link_status") == "up"

@@ -5,15 +5,14 @@
     "node lock.mjs"      a command that reads `acquire NAME` and `release NAME` on stdin, and
                          answers each by a line: ok, no, or what went wrong
 
-The function is called with the URLs of the servers, as `lock(urls)`, and returns what locks: a
+The function is called with the URLs of the servers, as `lock(urls)`. It returns the lock: a
 callable from a name to a context manager, or an object with `acquire(name)` and `release(name)`. A
 function `lock(name, urls)` may also return the context manager itself. All of it may be
 asynchronous. With `--shared` it returns an object with `read(name)` and `write(name)`, and a
-command reads these words in the place of `acquire`. What is anything else is refused in one
-sentence.
+command reads these words in the place of `acquire`. Any other object is refused in one sentence.
 
-Rules: the file runs in a process of its own and never in ours. This module looks at a lock only in
-that process; here it only reads the word.
+Rules: the user's file runs in a process of its own, never in lockbench's own process. This module
+inspects a lock only in the lock's process. In lockbench's process it only reads the word.
 """
 
 import importlib
@@ -47,8 +46,8 @@ SHARED = (
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A lock. `typed`: as it was named, without secrets; `text`: the same with a file's whole path;
-    `command`: its words, empty where it is Python."""
+    """A lock. `typed`: the user's word for it, without secrets. `text`: the same with a file's
+    whole path. `command`: the words of a command, empty for a lock in Python."""
 
     typed: str
     text: str
@@ -56,7 +55,7 @@ class Subject:
 
 
 def read_subject(text: str) -> Subject:
-    """Return the lock that `text` names. Raises UsageError where it names none."""
+    """Return the lock that `text` names. Raises UsageError if it names no lock."""
     place, _, _ = text.partition(":")
     try:
         text.encode()
@@ -86,8 +85,8 @@ def read_subject(text: str) -> Subject:
 
 
 def subject_of(make_lock: Callable[..., object]) -> Subject:
-    """Return the lock that a function of this process makes. Raises UsageError where another
-    process cannot import the function."""
+    """Return the lock that a function of this process makes. Raises UsageError if another process
+    cannot import the function."""
     name = getattr(make_lock, "__qualname__", "?")
     place = getattr(make_lock, "__module__", "?")
     module = sys.modules.get(place)
@@ -106,7 +105,8 @@ def subject_of(make_lock: Callable[..., object]) -> Subject:
 
 
 def _absolute(word: str) -> str:
-    """A file's whole path, as a client runs in a folder of its own; any other word as it is."""
+    """A file's whole path, because a client runs in a folder of its own. Any other word is
+    unchanged."""
     path = Path(word)
     return str(path.absolute()) if path.is_file() else word
 
@@ -115,8 +115,8 @@ def _absolute(word: str) -> str:
 
 
 def lock_of(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
-    """Return how the lock that `order` names waits (threads or asyncio), and what connects it.
-    Raises UsageError where it cannot be driven."""
+    """Return how the lock that `order` names waits (threads or asyncio), and the function that
+    connects it. Raises UsageError if the lock cannot be driven."""
     function = _found(order.name)
     parameters = _parameters(function, order.name)
     is_direct = len(parameters) > 1
@@ -138,7 +138,7 @@ def lock_of(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
 def _side_of(
     function: Callable[..., Any], order: ClientOrder
 ) -> tuple[str, Callable[[ClientOrder], Any]]:
-    """The readers' or the writer's side of what `function` makes. Raises UsageError."""
+    """The readers' or the writer's side of the object that `function` makes. Raises UsageError."""
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{order.name} is a coroutine function; make it a function. {SHARED}")
     made = function(order.urls)
@@ -191,7 +191,7 @@ def _module(place: str) -> ModuleType:
 
 
 def _parameters(function: Callable[..., Any], text: str) -> Sequence[str]:
-    """The names of what the function must be given, one or two of them. Raises UsageError."""
+    """The names of the one or two arguments that the function needs. Raises UsageError."""
     needed = [
         one.name
         for one in inspect.signature(function).parameters.values()
@@ -204,14 +204,14 @@ def _parameters(function: Callable[..., Any], text: str) -> Sequence[str]:
 
 
 def _held_by(made: object, text: str) -> object:
-    """What `made` gives for a name, not entered yet."""
+    """The lock that `made` returns for a name, not entered yet."""
     if inspect.isawaitable(made) or not callable(made):
         return made
     return made("lockbench:probe")
 
 
 def _is_asynchronous(made: object, text: str) -> bool:
-    """Whether what locks is awaited. Raises UsageError where it cannot be driven."""
+    """Whether the lock's calls must be awaited. Raises UsageError if the lock cannot be driven."""
     for enter in ("__enter__", "acquire"):
         method = getattr(made, enter, None)
         if method is not None:
@@ -222,7 +222,7 @@ def _is_asynchronous(made: object, text: str) -> bool:
 
 
 def _driven(made: Any, text: str) -> Lock:
-    """The calls of what locks."""
+    """The calls of the lock that the user's function made."""
     if hasattr(made, "acquire") and hasattr(made, "release"):
         return Lock(
             lambda name, *_: then(made.acquire(name), lambda got: name if _is_yes(got) else None),
@@ -244,12 +244,13 @@ def _driven(made: Any, text: str) -> Lock:
 
 
 def _is_yes(got: object) -> bool:
-    """Whether an answer is no refusal: many locks return nothing."""
+    """Whether an answer means yes. None means yes, because many locks return nothing."""
     return got is None or bool(got)
 
 
 def _given_back(got: object) -> Any:
-    """None, or False where the lock says that it was not the caller's."""
+    """The answer to a release: None, or False if the lock says that it did not belong to the
+    caller."""
     return then(got, lambda answer: None if _is_yes(answer) else False)
 
 

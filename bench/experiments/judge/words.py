@@ -1,5 +1,5 @@
-"""What `lockbench judge` says: *its result → a word for each question, the advice, the course of
-each fault*, verdict first."""
+"""The text of `lockbench judge`: *its result → an answer to each question, the advice, the course
+of each fault*, verdict first."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ from bench.report.sheet import (
     to_do,
 )
 
-# What to change, by the row that does not hold.
+# The advice for each row that does not hold.
 ADVICE: Mapping[str, str] = {
     "contention": "take the lock by one command on the server: SET key owner NX PX ttl",
     "search": "read its steps below: they are the fewest that break it",
@@ -74,7 +74,7 @@ _ORDER = ("does not", "not known", "holds", "told", "not applicable")
 
 
 def sheet(result: JudgeResult, place: str = "") -> Sheet:
-    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
     server = result.fleet.server
     lifetime = "none" if result.ttl_ms is None else seconds_text(result.ttl_ms)
     about = (
@@ -142,7 +142,7 @@ def _parts(result: JudgeResult) -> Iterator[Part]:
 
 
 def _advice(result: JudgeResult) -> Iterator[Sentence]:
-    """What to change, once for each sentence."""
+    """The advice, each sentence once."""
     broken = [row for row in result.rows if row.verdict == "does not" and row.topic in ADVICE]
     if not broken:
         yield to_do("keep it so: lockbench judge --quick --junit judge.xml in CI")
@@ -152,7 +152,7 @@ def _advice(result: JudgeResult) -> Iterator[Sentence]:
 
 
 def _limits(result: JudgeResult) -> Iterator[Sentence]:
-    """What was not tried."""
+    """The limits: what the judge did not try."""
     if not result.keys:
         text = "a lease makes no key on these servers: the lock does not ask them"
         yield Sentence("warning", text)
@@ -163,7 +163,7 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
 
 
 def evidence(result: JudgeResult) -> tuple[Part, ...]:
-    """Every row that does not hold, and what is not known, step by step."""
+    """Every row that does not hold or is not known, step by step."""
     return tuple(_course(row) for row in result.rows if row.course)
 
 
