@@ -69,4 +69,4 @@ if __name__ == "__main__":
         place.write_text(schema, "utf-8")
     put_between_marks(Path("README.md"), "words", words_table())
     put_between_marks(Path("bench/measure/README.md"), "words", evidence_table())
-    put_between_marks(Path("bench/telemetry/README.md"), "instruments", instruments_table())
+    put_between_marks(Path("docs/telemetry/instruments.md"), "instruments", instruments_table())
