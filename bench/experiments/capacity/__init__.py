@@ -1,1 +1,1 @@
-"""How much can this fleet take? *scenario, SLO → probes → an answer with its bound*."""
+"""How much load can this fleet take? *scenario, SLO → probes → the capacity with its interval*."""

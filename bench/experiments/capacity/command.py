@@ -1,7 +1,7 @@
-"""`lockbench capacity`: *options → the rate up to which an SLO is kept, and what limits it*.
+"""`lockbench capacity`: *options → the highest rate that keeps an SLO, and what limits that rate*.
 
-Rules: what is wrong in the options is refused before anything starts; progress goes to stderr,
-stdout holds the tables, or with --json the result and nothing else.
+Rules: the command refuses wrong options before anything starts. It writes progress to stderr.
+stdout holds the tables, or only the result with --json.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ _SWEPT = Offered(lambda: [f"{name}=" for name in BY_NAME if name not in NOT_SWEP
 
 @dataclass(frozen=True, slots=True)
 class CapacityOptions(Options):
-    """`target_rate`: acquires/s; `budget`: of each capacity, s; None: the usual one."""
+    """The options of the command. `target_rate` is in acquires/s. `budget` is the time in s for
+    each capacity; None means the default budget."""
 
     slo: Sequence[str]
     target_rate: float | None = None
@@ -107,20 +108,21 @@ def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[Cap
 def plan_of(
     path: Path | None, asked: CapacityOptions, values: Values, *, quiet: bool = False
 ) -> CapacityPlan:
-    """Return what the options ask for. `values`: the options of scenario and hosts. Raises
-    UsageError, naming the option and what it takes."""
+    """Return the plan that the options describe. `values` are the options of scenario and hosts.
+    Raises UsageError, which names the option and its legal values."""
     from bench.experiments.capacity.judge import CapacityPlan, SweepPoint
     from bench.experiments.capacity.probe import read_slo
 
     slo = read_slo(asked.slo)
     options = given_options(values, quiet=quiet)
-    # Loading refuses a wrong option here and says where it stands.
+    # Loading the scenario refuses a wrong option here, and the message names its place.
     _load(path, options, open_loop="rate" not in options)
     written = {*options, *(document_of(path) if path else ())}
     for name, why in SEARCHED.items():
         if name in written:
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
-    # With --quick the duration in a scenario file gives way: it is meant for a whole run.
+    # --quick overrides the duration in a scenario file, because that duration is meant for a whole
+    # run.
     usual, own_keys = (QUICK, {*options}) if asked.quick else (FULL, written)
     options = {**{name: text for name, text in usual.items() if name not in own_keys}, **options}
     choices = swept("--sweep", asked.sweeps, NOT_SWEPT)
@@ -136,8 +138,8 @@ def plan_of(
 
 
 def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
-    """Raise UsageError where not even the first probe would be over in time: the answer would be
-    none, after a wait."""
+    """Raise UsageError if not even the first probe could end in time. The command would otherwise
+    make the user wait and then give no answer."""
     from bench.experiments.capacity.experiment import FIRST_OVERHEAD_S, RESERVE
 
     probe_ms = max(one.warmup_ms + one.duration_ms for one in scenarios)
@@ -153,8 +155,8 @@ def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:
 
 
 def _load(path: Path | None, options: Mapping[str, object], *, open_loop: bool = True) -> Scenario:
-    """The scenario, whose rate is the search's: with some rate, so that it is judged as an open
-    loop's."""
+    """Load the scenario. The search sets its rate later, so this function fills in some rate. The
+    scenario is then checked by the rules of an open loop."""
     from bench.recipes.registry import find_recipe
 
     some_rate = {"rate": "1"} if open_loop else {}

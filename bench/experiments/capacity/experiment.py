@@ -1,16 +1,16 @@
-"""How much a fleet can take: *scenario, SLO → closed loops and probes on one fleet → interval,
+"""How much load a fleet can take: *scenario, SLO → closed loops and probes on one fleet → interval,
 limit, headroom*.
 
-    target     open-loop probes at the rate that is planned for, if one is named: does it hold?
-    start      closed loop with 4, 16, … callers, each short: about what the fleet bears
-    search     open-loop probes where the model is least sure (model.py), drained in between; each
-               fourth one is another at the target, and so are the last ones, until it is known
-               whether it holds
+    target     open-loop probes at the planned rate, if the user named one: does it hold?
+    start      closed loops with 4, 16, … callers, each short: a first estimate of the capacity
+    search     open-loop probes where the model is least sure (model.py), with a drain between
+               them; every fourth probe is at the target again, and so are the last probes, until
+               the target's answer is certain
 
-Rules: each probe is a whole run, with arrivals of its own, judged and stored below probes/. All
-runs of a point share one Locust (bench.workloads.launch.LocustSeries), or each has its own where
-workers join from other hosts. A safety violation ends everything; Ctrl-C and the end of a point's
-time keep the probes that were finished.
+Rules: each probe is a whole run with its own arrivals. It is judged, and stored below probes/. All
+runs of a point share one Locust (bench.workloads.launch.LocustSeries). If workers join from other
+hosts, each run has its own Locust. A safety violation ends the whole command. After Ctrl-C, or when
+a point's time is up, the finished probes are kept.
 """
 
 import contextlib
@@ -47,27 +47,27 @@ from bench.topology.probe import info_snapshot
 from bench.workloads.launch import LocustSeries
 
 START_CALLERS = (4, 16, 64, 256)
-# A closed loop runs for this share of a probe's time.
+# A closed loop lasts this share of a probe's duration.
 SHORT = 0.5
-# The start tries more callers as long as they make so many times more leases.
+# The start tries more callers as long as the number of leases grows by at least this factor.
 GROWS = 1.15
-# So many probes of the target come before the search.
+# The number of target probes before the search.
 TARGET_PROBES = 3
-# Within the search, the target is probed again after so many other probes.
+# During the search, the target is probed again after this number of other probes.
 TARGET_EVERY = 4
 MOST_TARGET_PROBES = 12
 DRAIN_S = 10.0
 FIRST_OVERHEAD_S = 2.0
-# This share of the budget is left for the end of a run that is cut, and for the pages.
+# This share of the budget is reserved for the end of an interrupted run and for writing the pages.
 RESERVE = 0.1
-# A probe may last so many times longer to get enough samples.
+# A probe may last up to this factor longer, to get enough samples.
 STRETCH = 3
 
 
 def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[CapacityResult]:
-    """Measure `order`; its result is written by then.
+    """Measure `order` and write its result, then return it.
 
-    Raises BenchError, KeyboardInterrupt before the first probe.
+    Raises BenchError, and KeyboardInterrupt before the first probe.
     """
     plan = order.plan
     with Experiment(order) as experiment:
@@ -88,13 +88,13 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
 
 
 class OutOfTime(Exception):  # noqa: N818 - no error: a busy machine gets less far
-    """Another run would not be over within the budget, or was not."""
+    """The budget is too short: another run would end too late, or the current run was cut."""
 
 
 class Budget:
-    """The time of a point: `wanted_s` from now on, kept by a look each second at the run that is
-    made. `awaits`: the first run begins when other hosts have come, which takes none of it. `cut`:
-    1 once a run was asked to end."""
+    """The time budget of one point: `wanted_s`, counted from now. The current run reports its
+    progress once a second, and the budget is checked then. `awaits`: the first run waits for other
+    hosts, and this wait does not count. `cut` is 1 after the budget has told a run to end."""
 
     def __init__(self, experiment: Experiment, wanted_s: float, *, awaits: bool) -> None:
         self._experiment = experiment
@@ -109,15 +109,15 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds until a run that still lasts is cut."""
+        """Seconds until the budget cuts the current run."""
         return max(self._over_s - time.monotonic(), 0.0)
 
     def lasts_s(self, scenario: Scenario) -> float:
-        """How long a run will last, by those before it."""
+        """Return the expected duration of a run (s), estimated from earlier runs."""
         return _asked_s(scenario) + self._overhead_s
 
     def begin(self, scenario: Scenario) -> None:
-        """This run begins, unless it will not be over in time. Raises OutOfTime."""
+        """Start the clock of this run. Raises OutOfTime if the run would end too late."""
         if self.lasts_s(scenario) > self.left_s:
             raise OutOfTime
         self._began_s = time.monotonic()
@@ -125,19 +125,19 @@ class Budget:
         self._busy = list[float]()
 
     def __call__(self, progress: RunProgress) -> None:
-        """One look; once time is up it wishes the run's end, as Ctrl-C does."""
+        """Check the time once. If the time is up, request the end of the run, as Ctrl-C does."""
         if progress.phase == "starting" and self._awaits:
             self._restart()
         if progress.phase == "measuring":
-            # psutil reports the time since its last call, which is the look before.
+            # psutil reports the use since its last call, and that was the previous check.
             self._busy.append(psutil.cpu_percent() / 100)
         if not self.left_s and not self.cut:
             self.cut = 1
             self._experiment.count += 1
 
     def ended(self, scenario: Scenario) -> float | None:
-        """The run is over: what share of this machine's CPU time was used while it was measured, by
-        whomever."""
+        """Note the end of the run. Return the share of this machine's CPU time that all processes
+        together used during the measurement."""
         self._overhead_s = (
             self._overhead_s + time.monotonic() - self._began_s - _asked_s(scenario)
         ) / 2
@@ -150,7 +150,7 @@ def _asked_s(scenario: Scenario) -> float:
 
 
 class _Seeker:
-    """One command's work, point after point."""
+    """The work of one command, point after point."""
 
     _budget: Budget
     _scenario: Scenario
@@ -171,7 +171,7 @@ class _Seeker:
         self.warnings: list[str] = []
 
     def points(self) -> list[CapacityPoint]:
-        """Measure every point, as far as it gets.
+        """Measure the points one after another, as far as time allows.
 
         Raises BenchError and KeyboardInterrupt before the first probe.
         """
@@ -184,8 +184,8 @@ class _Seeker:
                 self._seek()
             except (BenchError, KeyboardInterrupt) as error:
                 if not self._runs:
-                    # After the first run the finished probes count, and the error only stops the
-                    # rest.
+                    # After the first run, the finished probes still count. The error only ends the
+                    # measurement.
                     raise
                 self._experiment.cut = isinstance(error, KeyboardInterrupt)
                 self.stopped = "" if self._experiment.cut else str(error)
@@ -234,8 +234,8 @@ class _Seeker:
                 )
 
     def _start(self) -> None:
-        """Closed loops of more and more callers, as far as the scenario allows, until more of them
-        make no more."""
+        """Run closed loops with more and more callers, until more callers no longer make more
+        leases. The scenario may limit the number of callers."""
         scenario = self._scenario
         best = 0.0
         most = scenario.users if self._plan.fixed_users else START_CALLERS[-1]
@@ -282,7 +282,7 @@ class _Seeker:
             self._probe_target()
 
     def _is_target_open(self) -> bool:
-        """Whether more probes may tell if the target holds."""
+        """Return whether more probes could still show if the target holds."""
         findings = self._findings
         target = self._plan.target_rate_per_s
         done = sum(probe.rate_per_s == target for probe in findings.probes)
@@ -290,25 +290,26 @@ class _Seeker:
         return target is not None and not is_known and done < MOST_TARGET_PROBES
 
     def _probe_target(self, number: str = "") -> None:
-        """Probe the rate that is planned for, if one is named."""
+        """Probe the planned rate, if the user named one."""
         target = self._plan.target_rate_per_s
         if target is not None and not self._findings.violated:
             self._show(f"{self._prefix}target: probe{number} at {rate_text(target)}/s")
             self._probe("target", target, self._open_loop(target))
 
     def _target_again_s(self) -> float:
-        """How long the probe of the target after the search lasts, by the runs before."""
+        """Return how long (s) the target probe after the search will last, estimated from earlier
+        runs."""
         target = self._plan.target_rate_per_s
         return 0.0 if target is None else self._budget.lasts_s(self._open_loop(target))
 
     def _probe(self, step: str, rate: float, scenario: Scenario) -> None:
         result, busy = self._run(scenario)
-        # Where other hosts join, they make the load, and this machine's CPU says nothing about it.
+        # If other hosts join, they make the load. This machine's CPU then says nothing about it.
         busy = None if self._plan.bind else busy
         self._findings.probes.append(judge_probe(rate, step, result, self._plan.slo, busy))
 
     def _progress(self, scenario: Scenario, interval: RateInterval) -> str:
-        """The line that is seen while a probe is made."""
+        """Return the progress line that is shown during a probe."""
         left_s = self._budget.left_s
         lasts_s = self._budget.lasts_s(scenario)
         done = len(self._findings.probes)
@@ -326,14 +327,16 @@ class _Seeker:
         samples_ms = slo.least_operations / rate * 1000
         duration_ms = max(scenario.duration_ms, min(samples_ms, STRETCH * scenario.duration_ms))
         users = scenario.users if self._plan.fixed_users else callers_for(rate, scenario, slo)
-        # With one seed for all, chance would be the same in every probe of a rate.
+        # Each run has its own seed. With one seed, every probe of a rate would have the same
+        # arrivals.
         seed = scenario.seed + self._runs
         return replace(scenario, rate_per_s=rate, users=users, duration_ms=duration_ms, seed=seed)
 
     def _run(self, scenario: Scenario) -> tuple[RunResult, float | None]:
-        """One run on the drained servers, and how busy this machine was.
+        """Do one run on the drained servers. Return its result and the share of this machine's CPU
+        time that was used.
 
-        Raises OutOfTime where its time was up.
+        Raises OutOfTime if the run's time was up.
         """
         experiment = self._experiment
         budget = self._budget
@@ -351,9 +354,9 @@ class _Seeker:
             if not budget.cut:
                 raise
         finally:
-            # A budget that is used up ends a run as Ctrl-C does: it adds one interrupt
-            # (`Budget.__call__`). That interrupt is no wish of the user, so it is taken back here.
-            # `budget.cut` still tells the two apart below.
+            # A budget that is used up ends a run as Ctrl-C does: it adds one to the count of
+            # interrupts (`Budget.__call__`). The user did not press Ctrl-C, so that interrupt is
+            # subtracted here. `budget.cut` still tells the two cases apart below.
             experiment.count -= budget.cut
         if budget.cut and not experiment.is_over:
             raise OutOfTime
@@ -365,9 +368,9 @@ class _Seeker:
         return result, busy
 
     def _keep(self, result: RunResult) -> None:
-        """Store a run's whole result; note what it warns of.
+        """Store the whole result of a run, and note its warnings.
 
-        Raises BenchError for one that says nothing.
+        Raises BenchError if the run measured nothing that can be used.
         """
         verdict = result.verdict
         rate = result.scenario.rate_per_s
@@ -376,16 +379,16 @@ class _Seeker:
             self._findings.violated = f"{where}: {'; '.join(verdict.reasons)}"
         write_result(result, self._order.folder / "probes" / f"{self._runs:02d}")
         require_whole(result)
-        # The servers hand out each warning once.
+        # The servers return each warning only once.
         self.warnings += self._servers.warnings()
 
 
 def _drain(urls: Sequence[str]) -> None:
-    """Wait until every instance that answers has nothing left to sync, at most 10 s."""
+    """Wait at most 10 s until no instance that answers has a background fsync pending."""
     deadline_s = time.monotonic() + DRAIN_S
     while time.monotonic() < deadline_s:
         values = [snapshot.values or {} for snapshot in info_snapshot(urls)]
         if not any(value.get("aof_pending_bio_fsync") for value in values):
             return
-        # No event reports the end of a background fsync, so we look again.
+        # No event reports the end of a background fsync, so this loop polls.
         time.sleep(0.05)

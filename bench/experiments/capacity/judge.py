@@ -1,14 +1,14 @@
-"""What the probes of a point come to: *findings → interval, limit, headroom, word*. Pure.
+"""What the probes of a point show: *findings → interval, limit, headroom, word*. Pure.
 
-The word is that of the first rule in `RULES` that has an answer. If no rule has one, the word is
-FOUND.
+The rules in `RULES` are tried in order. The first rule with an answer decides the word. If no rule
+has an answer, the word is FOUND.
 
-A closed loop that kept the SLO must agree with the interval, or a sentence says why not. Callers
-who wait for each other never queue, and arrivals at random do. So a closed loop may be faster. One
-that kept the SLO at twice the rate contradicts the interval: with a limit of ten service times or
-more an M/M/1 server keeps half of its rate.
+A closed loop that kept the SLO must agree with the interval, or a sentence explains why not. Its
+callers wait for each other, so they never queue. Random arrivals do queue. So a closed loop may be
+faster. But a closed loop that kept the SLO at twice the rate contradicts the interval: if the limit
+is ten service times or more, an M/M/1 server keeps the SLO at half of its maximum rate.
 
-Source: p99 of M/M/1 is ln 100 ÷ (μ − λ); Student's t for the latency at the target.
+Source: p99 of M/M/1 is ln 100 ÷ (μ − λ). Student's t is used for the latency at the target.
 """
 
 import dataclasses
@@ -48,21 +48,23 @@ from bench.measure.verdict import Evidence, Verdict, Word, conclude
 from bench.report.figures import count, counted, latency, percent
 from bench.scenario import Scenario
 
-# So many probes at the target must all hold. With fewer it may as well hold half of the time.
+# All of at least this number of probes at the target must hold. If fewer probes were made, the
+# target may miss half of the time even though every probe held.
 LEAST_TARGET = 4
-# a closed loop may be so many times faster than what random arrivals leave room for
+# A closed loop may be faster than random arrivals by this factor.
 MORE_BY = 2.0
 # Student's t (97.5 %) by the number of values
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
 # the same quantile of the normal distribution
 NORMAL = 1.96
-# a word, and the sentences that explain it
+# A word and the sentences that explain it.
 Answer = tuple[Word, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One fleet and load whose capacity is wanted; `variables`: what a sweep has set, as text."""
+    """One fleet and load whose capacity is measured. `variables` are the values that a sweep has
+    set, as text."""
 
     scenario: Scenario
     variables: Mapping[str, str]
@@ -70,9 +72,10 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """What is asked.
+    """What the command will measure.
 
-    `fixed_users`: callers are a cap; `budget_s`: of each point; `bind`: where hosts join.
+    `fixed_users`: the scenario's callers are an upper limit. `budget_s`: the time for each point.
+    `bind`: the address where other hosts join.
     """
 
     points: tuple[SweepPoint, ...]
@@ -85,8 +88,8 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the rules judge. `findings`: pauses that count as misses are misses here;
-    `contradictions`: sentences about what speaks against the interval."""
+    """The facts that the rules judge. In `findings`, pauses that count as misses are already
+    misses. `contradictions` are sentences about evidence against the interval."""
 
     findings: Findings
     capacity: Capacity
@@ -95,7 +98,7 @@ class Facts:
 
     @property
     def pauses(self) -> str:
-        """How many probes told nothing, as the end of a sentence."""
+        """Say, as the end of a sentence, how many probes showed nothing because of pauses."""
         probes = self.findings.probes
         paused = len(self.findings.rates(Seen.PAUSED))
         if not paused:
@@ -106,7 +109,7 @@ class Facts:
         )
 
     def unsure(self, *reasons: str) -> Answer:
-        """INCONCLUSIVE for these reasons, and for what was not measured."""
+        """Return INCONCLUSIVE with these reasons and with the list of unmeasured things."""
         return words.INCONCLUSIVE, [*reasons, *self.findings.unmeasured]
 
 
@@ -120,22 +123,23 @@ def _two_holders(facts: Facts) -> Answer | None:
 
 
 def _no_probe(facts: Facts) -> Answer | None:
-    """Nothing is known before the first probe is finished."""
+    """Before the first probe is finished, the answer is not known."""
     return None if facts.findings.probes else facts.unsure("no probe was finished")
 
 
 def _contradicted(facts: Facts) -> Answer | None:
-    """Nothing is claimed where probes or a closed loop contradict the interval."""
+    """If probes or a closed loop contradict the interval, there is no answer."""
     return facts.unsure(*facts.contradictions, *_gaps(facts)) if facts.contradictions else None
 
 
 def _target_held(facts: Facts) -> Answer | None:
-    """A target that holds is an answer, also without an interval."""
+    """A target that holds is an answer, even without an interval."""
     return (words.FOUND, []) if target_holds(facts.findings, facts.target) else None
 
 
 def _nothing_held(facts: Facts) -> Answer | None:
-    """NOT KEPT takes misses at rates close to zero and in the middle, and no probe that held."""
+    """The word is NOT KEPT only if rates close to zero and rates in the middle missed, and no probe
+    held."""
     findings = facts.findings
     if facts.capacity.low is not None:
         return None
@@ -163,8 +167,8 @@ def _nothing_held(facts: Facts) -> Answer | None:
 
 
 def _target_missed(facts: Facts) -> Answer | None:
-    """A target whose probes mostly missed is NOT KEPT if it lies beyond the interval, or if that is
-    95 % sure."""
+    """A target at which most probes missed is NOT KEPT in two cases: the target lies above the
+    interval, or the misses make it 95 % certain."""
     target = facts.target
     high = facts.capacity.high
     outcomes = _at(facts.findings, target)
@@ -199,7 +203,7 @@ RULES: Sequence[Callable[[Facts], Answer | None]] = (
 
 
 def _gaps(facts: Facts) -> list[str]:
-    """What the interval lacks."""
+    """Say what the interval lacks."""
     capacity = facts.capacity
     if not capacity.low:
         return []
@@ -218,7 +222,8 @@ def _gaps(facts: Facts) -> list[str]:
 
 
 def _gave_out(findings: Findings) -> str:
-    """What the generator lacked at the slowest probe that it spoilt. "": it spoilt none."""
+    """Say what the generator lacked at the slowest probe that it spoilt; "" if it spoilt no
+    probe."""
     spoilt = [probe for probe in findings.probes if probe.seen is Seen.SATURATED]
     if not spoilt:
         return ""
@@ -234,15 +239,16 @@ def _gave_out(findings: Findings) -> str:
 
 
 def _at(findings: Findings, target: float | None) -> list[Seen]:
-    """The outcomes at the target that tell of the servers."""
+    """Return the outcomes of the probes at the target that say something about the servers."""
     if target is None:
         return []
     return [seen for seen in findings.outcomes(target, target) if seen in findings.counted]
 
 
 def target_holds(findings: Findings, target: float | None) -> bool | None:
-    """Whether the planned rate holds: the 95 % interval (Wilson) of the share of probes there that
-    held lies above one half, or below it. None: neither, or no target."""
+    """Return whether the planned rate holds. Of the probes at this rate, a share held; this share
+    has a 95 % interval (Wilson). If the interval lies above one half, the rate holds. If it lies
+    below, the rate does not hold. None: the interval contains one half, or there is no target."""
     outcomes = _at(findings, target)
     held = wilson(outcomes.count(Seen.HELD), len(outcomes))
     if held.low is None or held.high is None:
@@ -271,7 +277,7 @@ def _headroom(facts: Facts, slo: Slo) -> Headroom | None:
 
 
 def mean_latency(values: Sequence[float]) -> Estimate | None:
-    """Return the geometric mean of a probe's percentile (s) over two probes or more, with its 95 %
+    """Return the geometric mean of a percentile (s) over at least two probes, with its 95 %
     interval."""
     if len(values) < 2:
         return None
@@ -282,8 +288,9 @@ def mean_latency(values: Sequence[float]) -> Estimate | None:
 
 
 def _student(values: int) -> float:
-    """Student's t, 97.5 %, for a mean of so many values. Beyond the table it is the first terms of
-    its expansion, 0.5 % too low at most (Abramowitz and Stegun 26.7.5)."""
+    """Return Student's t, 97.5 %, for a mean of this number of values. For values beyond the table
+    the first terms of its expansion are used, which are at most 0.5 % too low (Abramowitz and
+    Stegun 26.7.5)."""
     if values in STUDENT:
         return STUDENT[values]
     freedom = values - 1
@@ -295,10 +302,11 @@ def _student(values: int) -> float:
 
 
 def _probes_against(findings: Findings, capacity: Capacity, target: float | None) -> list[str]:
-    """Rates clearly below the interval that mostly missed, or clearly above it that mostly held.
+    """Describe rates clearly below the interval that mostly missed, and rates clearly above it that
+    mostly held.
 
-    The model assumes that a fleet which keeps a rate keeps every lower one. If that is not so, or
-    if the machine changed during the search, the interval answers nothing.
+    The model assumes that a fleet which keeps a rate also keeps every lower rate. If that is false,
+    or if the machine changed during the search, the interval is no answer.
     """
     speaking = [probe for probe in findings.probes if probe.seen in (Seen.HELD, Seen.MISSED)]
     below = [one for one in speaking if capacity.low and one.rate_per_s * NEAR < capacity.low]
@@ -326,8 +334,8 @@ def _against_text(probes: Sequence[Probe], wrong: Seen, number: int) -> str:
 
 
 def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bool]:
-    """Return what the fastest closed loop within the SLO says of the capacity, and whether it
-    contradicts that."""
+    """Return a sentence that compares the fastest closed loop within the SLO with the capacity, and
+    whether this loop contradicts the capacity."""
     if not loops:
         return None, False
     rate, users = max(loops)
@@ -353,11 +361,12 @@ def agreement(capacity: Capacity, loops: Sequence[Loop]) -> tuple[str | None, bo
 
 
 def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> CapacityPoint:
-    """Return what the findings at one point come to."""
+    """Return the judged point that the findings lead to."""
     target = plan.target_rate_per_s
     capacity = capacity_of(findings, plan.slo)
     near = at_capacity(findings.probes, capacity)
-    # Some probes held, but too few tell for either end: there is nothing to agree with.
+    # Some probes held, but too few to confirm either end of the interval. So there is no interval
+    # that a closed loop could agree with.
     is_silent = findings.rates(Seen.HELD) and capacity.low is None and capacity.high is None
     loops = [] if is_silent else loops_within(findings, plan.slo)
     agrees, is_contradicted = agreement(capacity, loops)
@@ -385,7 +394,7 @@ def point_of(point: SweepPoint, findings: Findings, plan: CapacityPlan) -> Capac
 
 
 def _with_pauses_missed(findings: Findings) -> Findings:
-    """The findings with pauses as misses, if they tell of the machine as it is now."""
+    """Return the findings with pauses as misses, if pauses count as misses on this machine."""
     if Seen.PAUSED not in findings.counted:
         return findings
     probes = [
@@ -396,8 +405,9 @@ def _with_pauses_missed(findings: Findings) -> Findings:
 
 
 def _knee(probes: Sequence[Probe], capacity: Capacity) -> Knee | None:
-    """The rate with most throughput per latency (Kleinrock's power: rate ÷ mean acquire) among
-    those that held, up to the interval. What held within it or above may not hold again."""
+    """Return the rate with the most throughput per latency (Kleinrock's power: rate ÷ mean
+    acquire). Only rates that held and lie below the interval count, because a higher rate may not
+    hold again."""
     knee = max(
         (
             probe
@@ -427,7 +437,7 @@ def judge_capacity(
         Evidence(
             "probes that held or missed",
             sum(probe.seen in (Seen.HELD, Seen.MISSED) for probe in point.probes),
-            # Without an interval, the probes that show that the target holds are enough.
+            # Without an interval, the probes at the target are enough evidence.
             LEAST_TARGET if point.headroom and point.headroom.holds else LEAST_PROBES,
         )
         for point in points
@@ -436,8 +446,8 @@ def judge_capacity(
 
 
 def earned(result: CapacityResult) -> CapacityResult:
-    """Return `result` with the points and the verdict that its probes and closed loops earn. Raises
-    UsageError for an SLO that this version does not know."""
+    """Return `result` with points and verdict computed again from its probes and closed loops.
+    Raises UsageError for an SLO that this version cannot read."""
     slo = read_slo(result.slo)
     plan = CapacityPlan((), slo, result.target_rate_per_s, fixed_users=False, budget_s=0.0)
     points = tuple(_earned_point(point, plan) for point in result.points)
@@ -446,8 +456,8 @@ def earned(result: CapacityResult) -> CapacityResult:
 
 
 def _earned_point(point: CapacityPoint, plan: CapacityPlan) -> CapacityPoint:
-    """Return a stored point as its probes and loops earn it. That a run was violated is certain,
-    and only the point's own word tells."""
+    """Return a stored point, judged again from its probes and loops. If the point's word says that
+    a run was violated, that stays: no other field stores it."""
     violated = "; ".join(point.reasons) if point.status == words.VIOLATED.status else ""
     findings = Findings([*point.probes], [*point.callers], point.fleet, violated)
     judged = point_of(SweepPoint(point.scenario, point.variables), findings, plan)

@@ -1,20 +1,23 @@
-"""How sure a capacity is: *what every probe showed → a 95 % interval, and the rate that tells most
-next*. Pure.
+"""How certain a capacity is: *the outcome of every probe → a 95 % interval, and the most
+informative next rate*. Pure.
 
     P(a probe at rate r holds) = δ + (1 − δ − ε) / (1 + (r / c)^(1/s))
 
-c: the capacity, the rate that half of the probes hold that meet no bad moment; s: how wide the
-change from held to missed is, in log rate (a probe's own noise); ε: the share of probes that a bad
-moment of the machine spoils at any rate; δ: of those that hold by luck. s and ε are not known
-either: all three are weighed on a grid.
+- c is the capacity. At this rate half of the undisturbed probes hold.
+- s is the width of the change from held to missed, in log rate. It is the noise of one probe.
+- ε is the share of probes that a bad moment of the machine spoils, at any rate.
+- δ is the share of probes that hold by luck.
+
+c, s and ε are all unknown. The model computes a probability for each combination on a grid.
 
 Rules
-- c is first believed to lie around what the closed loop reached, within a factor of 2.6 (95 %), but
-  may lie anywhere from half an operation per second to four times the most it made. s ≥ 2 % and ε >
-  0: one probe never makes sure.
-- A rate that held *and* missed is explained by a larger s or ε. Should that move the interval away
-  from where it was, it reaches over both: a contradiction widens it, never narrows it.
-- The next rate is the one whose outcome tells most of c: the mutual information of the two.
+- Before the first probe, c is believed to be close to the rate of the closed loop, within a factor
+  of 2.6 (95 %). But c may be anything from half an operation per second to four times the fastest
+  closed loop. s ≥ 2 % and ε > 0, so a single probe never makes the model certain.
+- A rate that held *and* missed makes a larger s or ε likely. If this moves the interval, the answer
+  covers the old interval and the new one. A contradiction widens the interval and never narrows it.
+- The next rate is the one whose outcome says most about c. The measure is the mutual information of
+  outcome and c.
 
 Source: logistic psychometric functions with lapses (Wichmann and Hill 2001); the adaptive choice
 (Kontsevich and Tyler 1999, the Ψ method).
@@ -27,16 +30,16 @@ from math import exp, log, log2
 import numpy as np
 from numpy.typing import NDArray
 
-# below one operation in two seconds there is no rate to speak of
+# The search never goes below one operation in two seconds.
 LEAST_RATE = 0.5
 SURE = 0.95
-# Half the width of an interval: a search stops at ENOUGH; up to USABLE it is an answer.
+# Half the width of an interval. The search stops at ENOUGH. An interval up to USABLE is an answer.
 ENOUGH = 0.10
 USABLE = 0.25
 MOST_OVER = 4.0
-# the step of the grid, in log rate
+# The step of the grid, in log rate.
 _STEP = 0.03
-# The search starts at this share of what the closed loop made: an open loop bears less.
+# The search starts at this share of the closed loop's rate, because an open loop reaches less.
 _AROUND = 0.7
 # The prior belief: its standard deviation in log rate, and the weight of far rates.
 _WITHIN = 0.5
@@ -48,16 +51,16 @@ _LUCKY = 0.01
 _CANDIDATES = 15
 
 Floats = NDArray[np.float64]
-# the rate of a probe (operations/s), and whether it held
+# The rate of a probe (operations/s), and whether it held.
 Look = tuple[float, bool]
-# what closed loops made within the SLO, and at most, operations/s (> 0)
+# The rate of the closed loops within the SLO, and their highest rate, in operations/s (> 0).
 Reached = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class RateInterval:
-    """Where the capacity is believed to lie, operations/s: 95 % between `low` and `high`, half
-    below `likely`."""
+    """The believed range of the capacity in operations/s. With 95 % it lies between `low` and
+    `high`, and with 50 % below `likely`."""
 
     low: float
     likely: float
@@ -65,19 +68,19 @@ class RateInterval:
 
     @property
     def width(self) -> float:
-        """Half its width: 0.1 = ±10 %."""
+        """Half the relative width: 0.1 means ±10 %."""
         return float((self.high / self.low) ** 0.5) - 1
 
     def probes_left(self, done: int) -> int:
-        """About how many more make it narrow enough: each halving takes three, at last of noise 1 ÷
-        √n is left."""
+        """Return about how many more probes make the interval narrow enough. At first three probes
+        halve it. Later only noise is left, which shrinks with 1 ÷ √n."""
         halving = 3 * log2(log(self.high / self.low) / log((1 + ENOUGH) ** 2))
         settling = done * ((self.width / ENOUGH) ** 2 - 1) / 2 if self.width < 4 * ENOUGH else 0.0
         return max(round(max(halving, settling)), 1)
 
 
 class Model:
-    """What is believed after these `looks`."""
+    """The belief about the capacity after these `looks`."""
 
     def __init__(self, reached: Reached, looks: Sequence[Look] = ()) -> None:
         within, most = reached
@@ -91,13 +94,13 @@ class Model:
         self._weights: Floats = np.exp(belief - belief.max())
 
     def interval(self) -> RateInterval:
-        """The 95 % interval of the capacity, and its middle."""
+        """Return the 95 % interval of the capacity, and its median."""
         return RateInterval(
             *(exp(each) for each in self._quantiles((1 - SURE) / 2, 0.5, (1 + SURE) / 2))
         )
 
     def next_rate(self) -> float:
-        """The rate (operations/s) whose probe tells most of the capacity."""
+        """Return the rate (operations/s) whose probe says most about the capacity."""
         low, high = self._quantiles(0.01, 0.99)
         candidates = np.linspace(low, high, _CANDIDATES)
         believed = self._believed()
@@ -109,7 +112,7 @@ class Model:
         return exp(candidates[int(np.argmax(information))])
 
     def _holds(self, at: Floats) -> Floats:
-        """P(held) of a probe at each log rate, for every c, s and ε."""
+        """Return P(held) of a probe at each log rate, for every c, s and ε."""
         beyond = (at[:, None, None, None] - self._rates[:, None, None]) / _WIDTHS[:, None]
         return np.asarray(_LUCKY + (1 - _LUCKY - _SPOILT) / (1 + np.exp(np.clip(beyond, -50, 50))))
 
@@ -123,11 +126,12 @@ class Model:
 
 
 def interval_of(reached: Reached, looks: Sequence[Look]) -> RateInterval:
-    """Return the interval after these looks; over rates that held and missed it reaches as far as
-    it did before."""
-    # A rate that both held and missed shows that the machine changes, yet the model takes every
-    # look as further evidence and becomes surer. So a second interval is made without the looks
-    # that contradict the first one at their rate. The answer covers both intervals.
+    """Return the interval after these looks. If a rate held and missed, the interval also covers
+    the one without the contradicting looks."""
+    # A rate that both held and missed shows that the machine changes. But the model counts every
+    # look as more evidence, and its interval gets narrower. So a second interval is computed
+    # without the looks that contradict the first look at their rate. The answer covers both
+    # intervals.
     first: dict[float, bool] = {}
     agreeing = [(rate, held) for rate, held in looks if held is first.setdefault(rate, held)]
     interval = Model(reached, looks).interval()

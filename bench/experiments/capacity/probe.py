@@ -1,14 +1,16 @@
 """One probe of a capacity search: *a run's result and the SLO → held, missed, saturated or paused,
-and what it used*.
+and how far it used each resource*.
 
-Held: every expression of the SLO is true and at least 0.99 of the offered operations were completed
-in time. What held, held whatever the generator and the machine did. A miss is the servers', with
-two exceptions:
-- SATURATED: the generator used 0.9 of a core, or there is no miss without the operations that its
-  timer began so late that not even a median acquire would have been in time.
-- PAUSED: the machine kept the load process from running. Acquires that touch a pause of a quarter
-  of the SLO's limit or more are left out, hits and misses, and the rest are too few to tell. If
-  more than half are left out, only a clear miss is one: most of the rest are late.
+A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
+were completed in time. It is HELD even if the generator or the machine had trouble. A probe that
+missed is the servers' fault, with two exceptions:
+- SATURATED: the generator used 0.9 of a core, or its timer was the cause of the miss. The timer is
+  the cause if it began some operations too late for even a median acquire to be in time, and
+  without these operations the probe would not have missed.
+- PAUSED: the machine kept the load process from running. Acquires that touch a pause of at least a
+  quarter of the SLO's limit are left out, hits and misses alike. If the remaining acquires are too
+  few to judge, the probe is PAUSED. If more than half are left out, the probe only counts as missed
+  if most of the remaining acquires are late.
 """
 
 from collections.abc import Sequence
@@ -39,9 +41,9 @@ from bench.scenario import Scenario
 
 LEAST_USERS = 64
 MOST_USERS = 2048
-# By percentile, the share of acquires that may be later.
+# For each percentile, the share of acquires that may be later than its limit.
 MISS_SHARES = {"p50": 0.5, "p90": 0.1, "p99": 0.01, "p999": 0.001, "p9999": 0.0001}
-# The figures that more load makes worse: only these can bound a rate.
+# More load makes these figures worse. Only such figures can bound a rate.
 BOUNDED = ("latency_s", "outcome_shares", "split_votes", "attempts", "cost")
 SERVER = "server CPU of one instance"
 GENERATOR = "the generator's CPU"
@@ -51,28 +53,29 @@ CALLERS = "callers"
 FSYNC = "fsync"
 NETWORK = "the network"
 NEAR = 0.7
-# From this use on, the rate that takes all is told: it is at most twice the rate of the probe.
+# From this use on, the report extrapolates the rate at which the resource is full. That rate is at
+# most twice the rate of the probe.
 NEARLY_FULL = 0.5
-# If fewer than this share of the acquires is left, a miss must be a clear one.
+# If less than this share of the acquires is left, only a clear miss counts.
 MOST_LEFT_OUT = 0.5
-# Beyond its capacity a server has a queue that grows, so most acquires are late. What a pause
-# leaves behind, and one of the servers' processes that nobody sees, makes some of them late. Of six
-# probes at 0.7 to 0.9 of a known capacity, of which 80 % was left out, three would have been called
-# misses by 7 to 12 % late acquires (p99, load average 30).
+# Beyond its capacity a server has a growing queue, so most acquires are late. Some acquires are
+# also late after a pause of the load process, or during an unnoticed pause of a server process. An
+# example (p99, load average 30): six probes at 0.7 to 0.9 of a known capacity had 80 % of their
+# acquires left out. Without this rule three of the six would have been misses, with 7 to 12 % late
+# acquires.
 CLEARLY_LATE = 0.5
-# This share of the SLO's limit: a shorter pause makes no miss of an acquire that the servers
-# answered in time.
+# A pause shorter than this share of the SLO's limit cannot turn a hit into a miss.
 PAUSE_SHARE = 0.25
-# Acquires × the share that may be late: from this product on, no miss at all is 95 % sure to be
-# within the share (rule of three).
+# The least value of acquires × the share that may be late. From this value on, a probe without late
+# acquires is within the share with 95 % certainty (rule of three).
 LEAST_LEFT = 3.0
-# From this share of this machine's CPU time on, other work is worth a word.
+# The summary mentions other work if it uses at least this share of this machine's CPU time.
 OTHERS = 0.25
 GAVE_OUT = "not reached: the generator gave out first ({}); use --processes or more hosts"
-# From this share of this machine's cores on, the machine is full.
+# The machine counts as full from this share of its cores on.
 FULL = 0.9
 ELSEWHERE = "more load takes other hosts (--expect-workers), or cores that other work leaves free"
-# An address that begins so is on this machine: no network is in between.
+# An address with one of these beginnings is on this machine, without a network in between.
 HERE = ("127.", "localhost", "[::1]", "/")
 # On average a reply waits for half an fsync that is under way, and for one of its own.
 FSYNC_REPLY = 1.5
@@ -80,33 +83,34 @@ FSYNC_REPLY = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The service level objective: thresholds that must all be kept."""
+    """The service level objective: thresholds that must all hold."""
 
     thresholds: tuple[Threshold, ...]
 
     @property
     def acquire_limit(self) -> Threshold | None:
-        """The first upper limit on a percentile of acquire, which attainment is about."""
+        """The first upper limit on a percentile of acquire. Attainment refers to this limit."""
         return next(
             (threshold for threshold in self.thresholds if _is_acquire_limit(threshold)), None
         )
 
     @property
     def figure(self) -> str:
-        """The percentile of acquire that it limits; p99 without one."""
+        """The percentile of acquire that the SLO limits; p99 if it limits no percentile."""
         return self.acquire_limit.metric.path[-1] if self.acquire_limit else "p99"
 
     @property
     def least_operations(self) -> int:
-        """How many operations a probe needs so that its strictest percentile is one."""
+        """The number of operations that a probe needs for its strictest percentile to be
+        meaningful."""
         shares = [MISS_SHARES.get(threshold.metric.path[-1], 1.0) for threshold in self.thresholds]
         return int(1.2 * SAMPLES_BEYOND / min(shares))
 
 
 def read_slo(texts: Sequence[str]) -> Slo:
-    """The SLO written in `texts`.
+    """Parse the SLO in `texts`.
 
-    Raises UsageError for a wrong form, or a figure that a rate cannot be searched by.
+    Raises UsageError for a wrong form, or for a figure that cannot bound a rate.
     """
     thresholds = read_thresholds(texts)
     for threshold in thresholds:
@@ -129,9 +133,9 @@ def read_slo(texts: Sequence[str]) -> Slo:
 def judge_probe(
     rate: float, step: str, result: RunResult, slo: Slo, busy: float | None = None
 ) -> Probe:
-    """Judge a run that was offered `rate` (operations/s).
+    """Judge a run at the offered `rate` (operations/s).
 
-    `busy`: the share of this machine's CPU that was used.
+    `busy` is the share of this machine's CPU that was used.
     """
     return Probe(
         rate_per_s=rate,
@@ -171,8 +175,8 @@ def _seen(result: RunResult, slo: Slo) -> Seen:
     share = MISS_SHARES[slo.figure]
     is_enough = due * share >= LEAST_LEFT
     least_late = CLEARLY_LATE if due < MOST_LEFT_OUT * result.outcomes.total else share
-    # Whether the rate was sustained does not count here: operations that a pause at the end held
-    # up returned after the window.
+    # The sustained rate does not count here, because operations that a pause held up at the end
+    # returned after the window.
     if all(_kept(threshold, result) for threshold in slo.thresholds):
         return Seen.HELD if is_enough else Seen.PAUSED
     if (least_late > share or not is_enough) and (
@@ -192,8 +196,8 @@ def _attainment(slo: Slo, result: RunResult) -> Attainment | None:
 
 
 def callers_for(rate: float, scenario: Scenario, slo: Slo) -> int:
-    """How many callers keep `rate` going while acquires take twice their limit (Little's law), a
-    power of two."""
+    """Return how many callers keep up `rate` if acquires take twice their limit (Little's law). The
+    number is a power of two, unless the scenario limits it."""
     limit = slo.acquire_limit
     busy_s = mean_of(scenario.hold) / 1000 + 2 * (limit.limit if limit else 0.01)
     users = LEAST_USERS
@@ -222,13 +226,13 @@ def _is_saturated(result: RunResult, slo: Slo) -> bool:
 
 
 def is_busy(cpu_ratio: float | None) -> bool:
-    """Whether a load process that used so much of a core had no more to give."""
+    """Return whether a load process that used this share of a core was at its limit."""
     return (cpu_ratio or 0.0) >= BUSY_CORE
 
 
 def _kept(threshold: Threshold, result: RunResult, *, left_out: bool = True) -> bool:
-    """Whether an expression is true; with `left_out` acquires that touch a pause of the machine are
-    none."""
+    """Return whether a threshold holds. With `left_out`, acquires that touch a pause of the machine
+    do not count."""
     if not _is_acquire_limit(threshold):
         return threshold.judge(result).status == "pass"
     within, due = _within(threshold, result) if left_out else _of_all(threshold, result)
@@ -245,8 +249,8 @@ def _is_acquire_limit(threshold: Threshold) -> bool:
 
 
 def _within(threshold: Threshold, result: RunResult) -> tuple[int, int]:
-    """Operations of the window that got their lease within the limit, and all of them, but for
-    those left out."""
+    """Return how many operations of the window got their lease within the limit, and how many
+    operations there were. Both numbers omit acquires that touch a pause."""
     within, due = _of_all(threshold, result)
     paused = _paused(threshold, result)
     return max(within - _up_to(paused, threshold.limit), 0), max(due - paused.count, 0)
@@ -257,7 +261,7 @@ def _of_all(threshold: Threshold, result: RunResult) -> tuple[int, int]:
 
 
 def _paused(threshold: Threshold | None, result: RunResult) -> Histogram:
-    """The acquires that touch a pause long enough to make a miss of one."""
+    """Return the acquires that touch a pause long enough to make them miss the limit."""
     if threshold is None:
         return Histogram()
     least_ms = max(PAUSES_MS[0], PAUSE_SHARE * threshold.limit * 1000)
@@ -273,7 +277,7 @@ def _histogram(name: str, result: RunResult) -> Histogram:
 
 
 def _up_to(histogram: Histogram, limit_s: float) -> int:
-    """How many samples are below the limit, to three digits."""
+    """Return how many samples are below the limit, which counts to three digits."""
     limit_ns = np.array([min(max(round(limit_s * 1e9), 0), HIGHEST_NS)], np.int64)
     return int(histogram.counts[: int(bucket_indices(limit_ns)[0])].sum())
 
@@ -295,15 +299,16 @@ def _instance(instance: InstanceReport, result: RunResult) -> ProbedInstance:
 
 
 def uses_of(result: RunResult, slo: Slo, busy: float | None = None) -> tuple[ResourceUse, ...]:
-    """How far one run used each resource, as far as that is known. `busy`: as for `judge_probe`."""
+    """Return how far one run used each resource, if it is known. `busy` is the same as in
+    `judge_probe`."""
     by_run = (use(result) for use in (_server, _generator, _hot_key, _callers, _fsync))
     return tuple(use for use in (*by_run, _machine(result, busy), _network(result, slo)) if use)
 
 
 def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
-    """What limits the rate next.
+    """Return the resource that limits the rate next.
 
-    `gave_out`: how the generator did before any of `uses` did, "" = it did not.
+    `gave_out` says how the generator reached its limit before any of `uses`; "" if it did not.
     """
     machine = next((use for use in uses if use.name == MACHINE), None)
     if gave_out and machine is not None and (machine.ratio or 0.0) >= FULL:
@@ -320,7 +325,7 @@ def next_limit(uses: Sequence[ResourceUse], gave_out: str = "") -> ResourceUse:
 
 
 def _server_use(instance: InstanceReport, result: RunResult) -> float | None:
-    """The share of a core that one instance used while the load ran: CPU per lease × leases/s."""
+    """Return the share of a core that one instance used under load: CPU per lease × leases/s."""
     cpu_s = instance.info.cpu_s if instance.info else None
     leases = result.totals.acquired
     rate = result.rate.achieved_per_s
@@ -328,7 +333,7 @@ def _server_use(instance: InstanceReport, result: RunResult) -> float | None:
 
 
 def hot_share(scenario: Scenario) -> float:
-    """The share of all operations that want the most wanted resource (0…1)."""
+    """Return the share of all operations that ask for the most popular resource (0…1)."""
     resources = scenario.resources
     skew = scenario.skew
     if skew.kind == "hot":
@@ -339,9 +344,9 @@ def hot_share(scenario: Scenario) -> float:
 
 
 def _grows(name: str, ratio: float, text: str, result: RunResult) -> ResourceUse:
-    """A use that grows with the rate.
+    """Return a use that grows with the rate.
 
-    Near enough to full it has the rate that would take all of it.
+    If the resource is nearly full, the use includes the rate at which it would be full.
     """
     rate = result.rate.achieved_per_s
     return ResourceUse(name, text, ratio, rate / ratio if rate and ratio >= NEARLY_FULL else None)
@@ -363,8 +368,8 @@ def _generator(result: RunResult) -> ResourceUse | None:
 
 
 def _own(result: RunResult) -> tuple[float | None, str]:
-    """The share of this machine's CPU time that generator and servers used, as far as these are
-    here; who that is."""
+    """Return the share of this machine's CPU time that generator and servers used, and the name of
+    the processes that it includes. Servers on other machines do not count."""
     cores = result.environment.usable_cores
     cost = result.cost
     rate = result.rate.achieved_per_s

@@ -1,4 +1,4 @@
-"""Capacity as a value: *up to which rate is an SLO kept, and what limits it?*"""
+"""Capacity as a value: *what is the highest rate that keeps an SLO, and what limits it?*"""
 
 from __future__ import annotations
 

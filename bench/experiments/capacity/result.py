@@ -1,8 +1,8 @@
-"""The result of `capacity`: *probes and closed loops, one fleet per point → what each bears, and
-what limits it*.
+"""The result of `capacity`: *probes and closed loops, one fleet per point → the capacity of each
+point, and what limits it*.
 
-Rules: those of `bench.measure.section`; a rate is one of operations. The whole result of every run
-lies below probes/.
+Rules: the rules of `bench.measure.section` apply. A rate counts operations. The whole result of
+every run is stored below probes/.
 """
 
 import math
@@ -17,7 +17,8 @@ from bench.measure.section import Amount, Count, Section, Share, says
 from bench.measure.verdict import Status
 from bench.scenario import Scenario
 
-# A probe within this factor of the capacity tells what limits it.
+# A probe counts as near the capacity within this factor. Such a probe shows what limits the
+# capacity.
 NEAR_BY = 2.0
 
 
@@ -26,7 +27,7 @@ class Seen(Enum):
 
     HELD = "held"
     MISSED = "missed"
-    # The generator may be why it missed.
+    # The probe missed, and the generator may be the cause.
     SATURATED = "saturated"
     # The machine kept the load process from running.
     PAUSED = "paused"
@@ -143,7 +144,7 @@ class Capacity(Section, frozen=True, kw_only=True):
 
     @property
     def width(self) -> float:
-        """Half the interval's width, 0.1 = ±10 %; infinite where an end is not known."""
+        """Half the interval's relative width, 0.1 = ±10 %; infinite if an end is not known."""
         return float((self.high / self.low) ** 0.5) - 1 if self.low and self.high else math.inf
 
 
@@ -224,9 +225,9 @@ def point_name(variables: Mapping[str, str]) -> str:
 
 
 def at_capacity(probes: Sequence[Probe], capacity: Capacity) -> Probe | None:
-    """Return the probe nearest to the capacity, of two the faster, no further than a factor of two
-    from it: of those that held, if any did. (In one that did not, callers and keys are all in use,
-    whatever the limit was.)"""
+    """Return the probe nearest to the capacity, within a factor of two. Of two equally near probes
+    it is the faster one. Probes that held come first: in a probe that missed, all callers and keys
+    are in use, whatever limited it."""
     edge = capacity.likely or capacity.low or capacity.high
 
     def far(probe: Probe) -> tuple[float, float]:

@@ -1,10 +1,10 @@
-"""Where the next probe of a search goes: *what is known of one fleet → an interval, a rate*. Pure.
+"""The next probe of a search: *findings about one fleet → an interval, a rate*. Pure.
 
-- The model (model.py) weighs all probes together and names the rate whose probe tells most.
-- A probe that the generator spoilt bounds the search, as a miss does. It says nothing of the
-  servers, so the capacity leaves it out.
-- An end of the interval is known only if two probes near it bear it out.
-- No end lies beyond all probes.
+- The model (model.py) weighs all probes together and proposes the most informative rate.
+- A probe that the generator spoilt bounds the search, as a miss does. It says nothing about the
+  servers, so the capacity ignores it.
+- An end of the interval is known only if two probes near it confirm it.
+- The capacity never extends beyond all probes.
 """
 
 from dataclasses import dataclass, field
@@ -26,25 +26,25 @@ from bench.measure.run_result import FleetFacts
 
 LEAST_PROBES = 8
 MOST_PROBES = 40
-# shares of the rate that the fastest closed loop made
+# Shares of the rate of the fastest closed loop.
 MIDDLE = (0.4, 0.6, 0.8)
-# For each probe in a row that told nothing, the proposed rate grows by this factor.
+# The proposed rate grows by this factor for each consecutive probe that showed nothing.
 HIGHER = 1.1
-# LEAST_NEAR probes bear an end out. They lie no further than the factor NEAR beyond it.
+# LEAST_NEAR probes confirm an end of the interval. They lie at most the factor NEAR away from it.
 NEAR = 1.25
 LEAST_NEAR = 2
-# the rate (operations/s) of the probes that show that no rate holds
+# The rate (operations/s) of the lowest probes. They show whether any rate holds.
 LOWEST = 2 * LEAST_RATE
-# Two probes at one rate differ by rounding alone.
+# Rates that differ by at most this share count as the same rate, because of rounding.
 SAME = 0.01
-# the leases/s of a closed loop, and its callers
+# The leases/s of a closed loop, and its number of callers.
 Loop = tuple[float, int]
 
 
 @dataclass(slots=True)
 class Findings:
-    """What is known of one point so far. `violated`: how, in words; `unmeasured`: sentences about
-    what was not measured for want of time."""
+    """All results for one point so far. `violated` describes a safety violation in words.
+    `unmeasured` are sentences about things that were not measured for lack of time."""
 
     probes: list[Probe] = field(default_factory=list)
     callers: list[ClosedLoop] = field(default_factory=list)
@@ -54,11 +54,11 @@ class Findings:
 
     @property
     def counted(self) -> tuple[Seen, ...]:
-        """The outcomes that tell of the servers.
+        """The outcomes that say something about the servers.
 
-        If the servers run on this machine and most probes met a pause of it, a pause is a miss. The
-        capacity is then that of the machine as it is now. Servers elsewhere have no part in such a
-        miss.
+        If the servers run on this machine and most probes met a pause, a pause counts as a miss.
+        The capacity then describes the machine in its present state. Servers on other machines are
+        not responsible for such a miss.
         """
         is_here = self.fleet is not None and self.fleet.started
         paused = len(self.rates(Seen.PAUSED))
@@ -67,15 +67,16 @@ class Findings:
         return (Seen.HELD, Seen.MISSED)
 
     def rates(self, seen: Seen) -> list[float]:
-        """The rates of the probes with this outcome."""
+        """Return the rates of the probes with this outcome."""
         return [probe.rate_per_s for probe in self.probes if probe.seen is seen]
 
     def outcomes(self, least: float, most: float) -> list[Seen]:
-        """The outcomes of the probes between two rates, in order."""
+        """Return the outcomes of the probes between two rates, in order."""
         return [probe.seen for probe in self.probes if least <= probe.rate_per_s <= most]
 
     def looks(self, *also: Seen) -> list[Look]:
-        """The probes that count, and those with the outcomes `also`, as the model takes them."""
+        """Return the probes that count, and the probes with the outcomes `also`, in the form that
+        the model takes."""
         kinds = (*self.counted, *also)
         return [
             (probe.rate_per_s, probe.seen is Seen.HELD)
@@ -85,7 +86,7 @@ class Findings:
 
 
 def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
-    """The closed loops that kept the SLO's limits on acquires, as far as they have them."""
+    """Return the closed loops that kept the SLO's limits on acquire latency."""
     limits = [
         (one.metric.path[-1], one.limit)
         for one in slo.thresholds
@@ -100,16 +101,16 @@ def loops_within(findings: Findings, slo: Slo) -> list[Loop]:
 
 
 def reached_by(findings: Findings, slo: Slo) -> Reached:
-    """Return the rate that closed loops made within the SLO, and their highest rate. If none kept
-    the SLO, the first is that of the slowest."""
+    """Return the highest rate of closed loops within the SLO, and the highest rate of all closed
+    loops. If no loop kept the SLO, the first value is the rate of the slowest loop."""
     rates = [max(loop.achieved_per_s or 0.0, LEAST_RATE) for loop in findings.callers]
     rates_within = [max(rate, LEAST_RATE) for rate, _ in loops_within(findings, slo)]
     return max(rates_within, default=min(rates, default=1.0)), max(rates, default=1.0)
 
 
 def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None]:
-    """Return the interval so far, whoever is to blame for a miss, and the rate to probe. None: the
-    search is over."""
+    """Return the interval so far and the rate of the next probe. Misses caused by the generator
+    count here, too. The rate is None if the search is over."""
     reached = reached_by(findings, slo)
     looks = findings.looks(Seen.SATURATED)
     interval = interval_of(reached, looks)
@@ -123,13 +124,13 @@ def next_probe(findings: Findings, slo: Slo) -> tuple[RateInterval, float | None
 
 
 def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
-    """The rate of the next probe if no closed loop kept the SLO, and nothing has held yet. None:
-    the model names the rate.
+    """Return the rate of the next probe if no closed loop kept the SLO and no probe has held yet.
+    None means that the model chooses the rate.
 
     A server that never answers in time misses at every rate. Two probes at the lowest rate and one
     at each of `MIDDLE` show that in seconds. The model alone would go down step by step, and a
-    short budget would end first. The lowest rate alone shows nothing: a server that is slow after
-    each rest may keep every higher one.
+    short budget would end first. The lowest rate alone shows nothing, because a server that is slow
+    after each rest may keep every higher rate.
     """
     if loops_within(findings, slo) or findings.rates(Seen.HELD):
         return None
@@ -142,16 +143,16 @@ def _rate_against_hope(findings: Findings, slo: Slo) -> float | None:
 
 
 def _against_hope(findings: Findings) -> list[tuple[float, int]]:
-    """The rates (operations/s) whose misses show that no rate holds, and how many misses each
-    takes."""
+    """Return the rates (operations/s) whose misses show that no rate holds, and the number of
+    misses that each rate needs."""
     fastest = max((loop.achieved_per_s or 0.0 for loop in findings.callers), default=0.0)
     middle = [(float(f"{share * fastest:.3g}"), 1) for share in MIDDLE if share * fastest > LOWEST]
     return [(LOWEST, LEAST_NEAR), *middle]
 
 
 def holds_nowhere(findings: Findings) -> bool:
-    """Whether rates next to none missed, and rates in the middle, and no probe held. Without a
-    closed loop the middle is not known."""
+    """Return whether rates near zero and rates in the middle missed, and no probe held. False
+    without a closed loop, because the middle is then not known."""
     return (
         bool(findings.callers)
         and not findings.rates(Seen.HELD)
@@ -163,14 +164,16 @@ def holds_nowhere(findings: Findings) -> bool:
 
 
 def _around(findings: Findings, rate: float) -> list[Seen]:
-    """The outcomes of the probes at a rate. Those below the lowest rate count as that one."""
+    """Return the outcomes of the probes at a rate. Probes below the lowest rate count as probes at
+    the lowest rate."""
     least = 0.0 if rate <= LOWEST else rate * (1 - SAME)
     return findings.outcomes(least, rate * (1 + SAME))
 
 
 def _paused_last(findings: Findings) -> int:
-    """How many probes in a row told nothing just now. The next one is made at a higher rate: what
-    holds there holds, and only a clear miss shows through the pauses of a busy machine."""
+    """Return how many of the latest probes in a row showed nothing because of pauses. The next
+    probe uses a higher rate: if it holds, the answer is certain, and a clear miss shows even on a
+    busy machine."""
     number = 0
     for probe in reversed(findings.probes):
         if probe.seen is not Seen.PAUSED or probe.seen in findings.counted:
@@ -180,15 +183,15 @@ def _paused_last(findings: Findings) -> int:
 
 
 def capacity_of(findings: Findings, slo: Slo) -> Capacity:
-    """Return between which rates the capacity of the servers lies."""
+    """Return the range in which the capacity of the servers lies."""
     looks = findings.looks()
     interval = interval_of(reached_by(findings, slo), looks)
     held = [rate for rate, is_held in looks if is_held]
     missed = [rate for rate, is_held in looks if not is_held]
     has_low = sum(rate * NEAR >= interval.low for rate in held) >= LEAST_NEAR
     has_high = sum(rate <= interval.high * NEAR for rate in missed) >= LEAST_NEAR
-    # Probes that the generator spoilt bound the search, not the answer. Where only they make the
-    # interval narrow enough for an answer, the answer has no upper end.
+    # Probes that the generator spoilt bound the search, but not the answer. If the interval is
+    # narrow enough only with these probes, the answer has no upper end.
     has_high = has_high and not interval.width > USABLE >= next_probe(findings, slo)[0].width
     low = min(interval.low, max(held)) if has_low else None
     high = max(interval.high, min(missed)) if has_high else None

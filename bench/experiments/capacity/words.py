@@ -1,5 +1,5 @@
-"""What `lockbench capacity` says: *its result → one sentence that answers, tables and sentences*,
-100 columns wide."""
+"""The texts of `lockbench capacity`: *its result → one sentence that answers, tables and
+sentences*, 100 columns wide."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -78,7 +78,7 @@ _POINTS: Columns[CapacityPoint] = (
 
 
 def sheet(result: CapacityResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, stored at `place` ("" = nowhere)."""
+    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
     points = result.points
     keys: Iterable[KeyFigure] = ()
     lines: Iterable[tuple[str, str] | Sentence]
@@ -110,7 +110,8 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
 
 
 def _keys(point: CapacityPoint, result: CapacityResult) -> tuple[KeyFigure, ...]:
-    """The capacity, the share of acquires in time near it, and what gives out next."""
+    """Return the capacity, the share of acquires in time near it, and the resource that is full
+    next."""
     near = _near(point)
     slo = " and ".join(result.slo)
     limit = point.next_limit
@@ -125,7 +126,7 @@ def _keys(point: CapacityPoint, result: CapacityResult) -> tuple[KeyFigure, ...]
 
 
 def _tally(point: CapacityPoint) -> str:
-    """How many probes came out how."""
+    """Say how many probes had each outcome."""
     outcomes = Counter(probe.seen for probe in point.probes)
     named = {Seen.HELD: "held", Seen.MISSED: "missed"}
     named |= {Seen.SATURATED: "spoilt by the generator", Seen.PAUSED: "by pauses"}
@@ -160,7 +161,7 @@ def _unmeasured(result: CapacityResult) -> Iterator[Sentence]:
 
 
 def suite(result: CapacityResult) -> Suite:
-    """One JUnit case per point."""
+    """Return one JUnit case per point."""
     cases = [
         Case(" ".join(point.variables.values()) or "capacity", point.status, answer(point, result))
         for point in result.points
@@ -169,7 +170,7 @@ def suite(result: CapacityResult) -> Suite:
 
 
 def answer(point: CapacityPoint, result: CapacityResult) -> str:
-    """The planning question answered in one sentence."""
+    """Answer the planning question in one sentence."""
     scenario = point.scenario
     near = _near(point)
     skew = skew_text(scenario.skew)
@@ -186,14 +187,16 @@ def answer(point: CapacityPoint, result: CapacityResult) -> str:
     interval_text = f"{_bracket(point)} at {' and '.join(result.slo)}{_now(point)}"
     limit = point.next_limit
     full = f", full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else ""
-    # The text of such a limit ("not reached", "not known") is a sentence without a name.
+    # A limit without a name, or with a text like "not reached" or "not known", is a sentence of its
+    # own.
     plain = limit.name is None or limit.text.startswith("not ")
     next_one = limit.text if plain else f"{limit.name}{full} ({limit.text})"
     return f"{', '.join(load)}: {interval_text}; next limit: {next_one}"
 
 
 def _servers_text(point: CapacityPoint) -> str:
-    """Which servers carried the load; without any, what the scenario says of them."""
+    """Name the servers that carried the load. If none are known, say what the scenario says of
+    them."""
     if point.fleet:
         return point.fleet.text
     scenario = point.scenario
@@ -201,7 +204,7 @@ def _servers_text(point: CapacityPoint) -> str:
 
 
 def _headline(point: CapacityPoint, result: CapacityResult) -> str:
-    """The answer to what was asked: about the target, if one was named."""
+    """Return the answer to the user's question. It is about the target, if the user named one."""
     return (
         _target(point, point.headroom, result)
         if point.headroom and point.probes
@@ -210,8 +213,8 @@ def _headline(point: CapacityPoint, result: CapacityResult) -> str:
 
 
 def _now(point: CapacityPoint) -> str:
-    """A word on other work, where it takes much of this machine: without it the answer may be
-    another one."""
+    """Mention other work if it uses much of this machine, because the answer may differ without
+    it."""
     others = [probe.others_ratio for probe in point.probes if probe.others_ratio is not None]
     is_busy = bool(others) and median(others) >= OTHERS
     why = f": other work takes {percent(median(others), 0)} of its CPU time" if is_busy else ""
@@ -236,7 +239,8 @@ def _bracket(point: CapacityPoint) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """Three significant digits: an interval is ten times as wide."""
+    """Show a rate with three significant digits. The interval is ten times as wide as the
+    rounding."""
     return MISSING if rate is None else count(float(f"{rate:.3g}"))
 
 
@@ -276,7 +280,7 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
 
 
 def _own_share(point: CapacityPoint) -> str:
-    """What the load process itself adds to the latency that the SLO limits."""
+    """Say how much the load process itself adds to the latency that the SLO limits."""
     if (near := _near(point)) is None:
         return ""
     figure = near.generator.figure
@@ -289,7 +293,7 @@ def _own_share(point: CapacityPoint) -> str:
 
 
 def _target(point: CapacityPoint, headroom: Headroom, result: CapacityResult) -> str:
-    """The planner's answer: whether the target holds, and what room is left."""
+    """Say whether the target holds, and how much room is left."""
     probes = [probe for probe in point.probes if probe.rate_per_s == result.target_rate_per_s]
     held = sum(probe.seen is Seen.HELD for probe in probes)
     times = headroom.acquire_s
@@ -325,7 +329,7 @@ def _headroom(point: CapacityPoint, headroom: Headroom, result: CapacityResult) 
 
 
 def _pauses(point: CapacityPoint) -> str:
-    """How much of the probes was left out, as the machine did not run the load process."""
+    """Say how much of the probes was left out because the machine did not run the load process."""
     touched = [probe for probe in point.probes if probe.left_out]
     if not touched:
         return ""
@@ -355,7 +359,7 @@ def _sweep_lines(result: CapacityResult) -> Iterator[tuple[str, str]]:
 
 
 def figures(result: CapacityResult) -> list[Figure]:
-    """What each rate did to the latency, of every point."""
+    """Return one figure per point that shows the latency at each rate."""
     pictures = (
         _search_picture(point, result, number) for number, point in enumerate(result.points)
     )
