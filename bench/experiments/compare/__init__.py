@@ -1,2 +1,2 @@
-"""Is B worse than A? *sides → interleaved pairs → PASS, FAIL or not known; `compare` and
-`gate`*."""
+"""Is B worse than A? *sides → interleaved pairs → PASS, FAIL or not known*. This folder holds the
+commands `compare` and `gate`."""

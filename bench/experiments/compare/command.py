@@ -1,9 +1,9 @@
 """`lockbench compare` and `lockbench gate`: *stored results, scenarios, recipes, revisions →
 ratios, and one word*.
 
-Rules: what is wrong is refused before anything starts; what was named and is not there is a mistake
-(2), never noise (4). A comparison runs the first side once more in every round, as a measure of the
-noise (A/A).
+Rules: the command refuses wrong options before anything starts. A side that does not exist is a
+mistake (exit code 2), never noise (4). A comparison runs the first side twice in every round, to
+measure the noise (A/A).
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from bench.run.experiment import Done
 
 PAIRS = {"compare": 10, "gate": 24}
-# By these figures a gate judges: of a closed loop, and of an open one.
+# A gate judges these figures. The first list is for a closed loop, the second for an open loop.
 CLOSED = ("rate", "acquire.p50", "acquire.success", "cost.client_cpu_us_per_cycle")
 OPEN = ("acquire.p50", "acquire.success")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions(Options):
-    """What `compare` and `gate` have in common beside scenario and outputs. `variables`: keys that
-    may differ."""
+    """The options that `compare` and `gate` share, except scenario and outputs. `variables` are the
+    keys that may differ."""
 
     pairs: int
     tolerance: float
@@ -69,7 +69,7 @@ class ComparisonOptions(Options):
 
 
 def _share(text: str) -> float:
-    """A share like 10% or 0.1 as a number. Raises ValueError."""
+    """Parse a share like 10% or 0.1. Raises ValueError."""
     whole = 100 if text.endswith("%") else 1
     return parse_share(text.removesuffix("%"), 0, whole, "share") / whole
 
@@ -273,7 +273,8 @@ def _now(
         allow_skipped=asked.allow_skipped,
         bind=bind,
     )
-    # The sharper limit on CPU is only for the usual figures. A named one has the --tolerance.
+    # The stricter limit on CPU applies only to the default figures. Figures that the user names get
+    # the --tolerance.
     if is_gate and not asked.metrics and take_turns(plan):
         plan = replace(plan, cpu_share=CPU_SHARE)
     return measured(kind, plan, outputs, compare_now, server=asked.server)
@@ -308,7 +309,7 @@ def _stored(
     require_alike(series, [side.label for side in sides], asked.variables)
     require_earned(kind, series, [side.label for side in sides])
     rounds = rounds_of(series, read_thresholds(asked.thresholds))
-    # Single cycles of stored runs cannot be counted any more, so their averages are judged.
+    # For stored runs nobody can count single cycles any more, so their averages are judged.
     if kind == "gate":
         counted = [metric for metric in map(find_metric, COUNTED) if any(rounds.values(0, metric))]
         judged = tuple(dict.fromkeys((*judged, *counted)))
@@ -326,8 +327,8 @@ def _stored(
 def _metrics(
     kind: Kind, names: Sequence[str], load: Scenario
 ) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """The figures to judge by, each once, and those that a gate shows besides. Raises UsageError
-    for wrong ones."""
+    """Return the figures to judge, each once, and the figures that a gate only shows. Raises
+    UsageError for a wrong name."""
     from bench.gates.threshold import find_metric, shown_at
 
     shown = shown_at("compare")
@@ -345,8 +346,8 @@ def _metrics(
 
 
 def _scenario(options: Mapping[str, object], one: Named, load_of: Path | None = None) -> Scenario:
-    """What is run of `one` under `options`; `load_of`: the scenario of what is none itself. Raises
-    UsageError."""
+    """Return the scenario to run for `one` under `options`. `load_of` is the scenario file for a
+    side that is not a scenario. Raises UsageError."""
     from bench.gates.threshold import read_thresholds
     from bench.recipes.registry import find_recipe
 

@@ -1,23 +1,24 @@
-"""What an acquire costs, counted: *the two sides of a gate → commands, bytes, round trips and
+"""The counted cost of an acquire: *the two sides of a gate → commands, bytes, round trips and
 connections, exactly*.
 
 Rules
-- One caller, a free resource, a relay in between that counts; the median of some cycles (round
-  trips: the least, as a stall can only add). More fails, without a tolerance.
-- Replies are held back until everybody has been silent for `QUIET_S`, then all go at once: what a
-  client sends between two such moments is one round trip, however many instances it speaks to,
-  whatever the machine's speed.
-- INFO and its reply are not counted. A client sends it by the clock (lockcore asks four times a
-  second at most whether databases were swapped), so a slow machine would see more of it in a cycle,
-  and its length changes from call to call.
-- The cycles are taken by a process of the side's own packages, which is this file started by name
-  (`serve`). It imports something of them, or the side would be the same code as the other, and
-  every gate would pass:
+- One caller acquires a free resource through a relay that counts. The result is the median of some
+  cycles. For round trips it is the minimum, because a stall can only add some. If the candidate
+  costs more, the gate fails, without a tolerance.
+- The relay holds replies back until all sides have been silent for `QUIET_S`, then hands over all
+  of them at once. Everything that a client sends between two such moments is one round trip. The
+  number of instances and the machine's speed make no difference.
+- INFO and its reply are not counted. A client sends INFO by the clock (lockcore asks at most four
+  times a second whether databases were swapped). So a slow machine would see more of them in a
+  cycle. The length of the reply also changes from call to call.
+- A child process with the side's own packages takes the cycles. It runs this file, started by name
+  (`serve`). The child must import something from these packages. Otherwise both sides would run the
+  same code, and every gate would pass. Its protocol is:
 
-    {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin, answered
-                    by `ready`
-    cycle           one acquire of a free resource and its release, answered by `done`; `unused`
-                    where no folder was
+    {"recipe": …, "targets": […], "ttl_ms": …, "folders": […]}    the first line on stdin; the
+                    answer is `ready`
+    cycle           one acquire of a free resource and its release; the answer is `done`, or
+                    `unused` if no folder was used
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from bench.topology.fleet import HOST, start_fleet
 from bench.topology.server import find_server
 from lockcore import Lease
 
-# The process that takes the cycles imports this module, and as little else of the bench as
+# The child process that takes the cycles imports this module, and as little else of the bench as
 # possible.
 if TYPE_CHECKING:
     from bench.experiments.compare.pairs import CompareOrder, Side
@@ -58,7 +59,7 @@ CYCLES = 7
 LEAST_TTL_MS = 10_000
 RESOURCE = "cycles"
 UNCOUNTED = b"INFO"
-# The client waits so long for one instance, as replies are held back while they are counted.
+# The client waits this long for one instance, because the relay holds replies back.
 PATIENCE_MS = 2000.0
 QUIET_S = 0.015
 CHUNK_BYTES = 65_536
@@ -66,9 +67,9 @@ COUNTED = ("commands", "bytes_sent", "bytes_received", "connections")
 
 
 def count_exactly(order: CompareOrder) -> Exact:
-    """Return the costs of the first two sides beside each other.
+    """Return the costs of the first two sides next to each other.
 
-    Raises UsageError as `costs_of`.
+    Raises UsageError like `costs_of`.
     """
     try:
         baseline, candidate = (costs_of(side, order.server) for side in order.plan.sides[:2])
@@ -78,16 +79,17 @@ def count_exactly(order: CompareOrder) -> Exact:
 
 
 def costs_of(side: Side, server: str | None) -> Costs:
-    """Return what a cycle costs.
+    """Return the costs of one cycle.
 
-    Raises UsageError where nothing of the side's packages is used, BenchError.
+    Raises UsageError if nothing from the side's packages is used, and BenchError.
     """
     scenario = side.scenario
     if find_recipe(scenario.recipe).about.replicated:
         raise EnvironmentNotReadyError(
             f"{scenario.recipe} needs a master and replicas: nothing was counted"
         )
-    # In the current folder, its files would be imported before the side's own packages.
+    # The child starts in the root folder. Otherwise Python would import files of the current folder
+    # before the side's own packages.
     folder = Path(os.sep)
     with (
         start_fleet(scenario.instances, "none", server=find_server(server)) as fleet,
@@ -113,9 +115,9 @@ def costs_of(side: Side, server: str | None) -> Costs:
 
 
 def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Counter[str]:
-    """What was exchanged until the answer.
+    """Send a line to the child, and return the traffic counted until its answer.
 
-    Plain words, no messages: the process may be that of another revision.
+    The protocol uses plain words, because the child may run another revision of the code.
     """
     try:
         child.write(line + "\n")
@@ -138,25 +140,25 @@ def _asked(child: Child, line: str, expected: str, relay: CountingRelay) -> Coun
 
 
 class Exchange:
-    """One connection's commands and replies, counted as they come; without INFO, and without its
-    reply.
+    """Counts the commands and replies of one connection as they pass. INFO and its reply do not
+    count.
 
-    Replies come in the order of the commands. What a server publishes comes between them and
-    belongs to no command.
+    Replies come in the order of the commands. Published messages may come between them, and they
+    belong to no command.
     """
 
     def __init__(self, count: Callable[[str, int], None]) -> None:
         self._count = count
         self._commands = hiredis.Reader()
         self._replies = hiredis.Reader()
-        # the bytes of the command, and of the reply, that are not whole yet
+        # The bytes of the incomplete command and of the incomplete reply.
         self._request_bytes = 0
         self._reply_bytes = 0
-        # the names of the commands that have no reply yet
+        # The names of the commands that still wait for a reply.
         self._asked: deque[bytes] = deque()
 
     def ask(self, chunk: bytes) -> None:
-        """Count what the client sends."""
+        """Count a chunk that the client sends."""
         for line in chunk.splitlines(keepends=True):
             self._request_bytes += len(line)
             self._commands.feed(line)
@@ -171,7 +173,7 @@ class Exchange:
             self._request_bytes = 0
 
     def answer(self, chunk: bytes) -> None:
-        """Count what the server sends."""
+        """Count a chunk that the server sends."""
         for line in chunk.splitlines(keepends=True):
             self._reply_bytes += len(line)
             self._replies.feed(line)
@@ -183,7 +185,7 @@ class Exchange:
             self._reply_bytes = 0
 
     def _command_of(self, reply: object) -> bytes:
-        """The name of the command that `reply` answers, empty for what was published."""
+        """Return the name of the command that `reply` answers; empty for a published message."""
         is_published = isinstance(reply, PushNotification) and reply[:1] not in (
             [b"subscribe"],
             [b"unsubscribe"],
@@ -192,14 +194,14 @@ class Exchange:
 
 
 class CountingRelay:
-    """Stands before loopback ports; `ports` are its own, in the same order.
+    """Listens in front of loopback ports. `ports` are the relay's own ports, in the same order.
 
-    It relays while `until_said` waits.
+    The relay passes data only while `until_said` waits.
     """
 
     def __init__(self, targets: Sequence[int]) -> None:
         self._counts: Counter[str] = Counter()
-        # the waiting replies of each client
+        # The replies held back for each client.
         self._held: dict[socket.socket, bytearray] = {}
         self._ready = selectors.DefaultSelector()
         self.ports = []
@@ -211,8 +213,8 @@ class CountingRelay:
             self.ports.append(listener.getsockname()[1])
 
     def until_said(self, child: Child) -> tuple[str, Counter[str]]:
-        """The next line of `child`, and what went through until then and until nothing was under
-        way any more."""
+        """Return the next line of `child` and the traffic until then. The traffic includes
+        everything that was still under way when the line came."""
         self._counts = Counter()
         quiet = 0
         lines = list[str]()
@@ -222,10 +224,10 @@ class CountingRelay:
             lambda: lines.append(child.read_line()),
         )
         try:
-            # A round trip is over when nobody has sent for QUIET_S. Then `_let_go` hands over all
-            # replies that wait, and the client goes on. The child's line may come while its last
-            # command is still under way, and that command belongs to this cycle, too. So the relay
-            # stops only after two looks in a row in which nothing came and no reply waited.
+            # A round trip is over when all sides have been silent for QUIET_S. Then `_let_go` hands
+            # over the waiting replies, and the client continues. The child's line may come while
+            # its last command is still under way, and that command belongs to this cycle, too. So
+            # the relay stops only after two consecutive looks with no data and no waiting reply.
             while not lines or quiet < 2:
                 ready = self._ready.select(QUIET_S)
                 for key, _ in ready:
@@ -247,8 +249,9 @@ class CountingRelay:
         self._counts["connections"] += 1
         self._held[client] = bytearray()
         exchange = Exchange(self._count)
-        # Another protocol is handed on and not counted. A client that has waited in vain for a busy
-        # server asks whether that speaks TLS, and a gate ended there with a fault of lockbench.
+        # Data of another protocol is passed on and not counted. A client that waited in vain for a
+        # busy server may ask whether the server speaks TLS. Without this line a gate ended there
+        # with an error of lockbench.
         foreign = contextlib.suppress(hiredis.ProtocolError)
 
         def ask(chunk: bytes) -> None:
@@ -272,10 +275,10 @@ class CountingRelay:
     def _read(
         self, source: socket.socket, ends: tuple[socket.socket, ...], take: Callable[[bytes], None]
     ) -> None:
-        # Both ends were ready in this look, and the other one has closed the connection.
+        # Both ends were ready in this look, and handling the first one has closed the connection.
         if ends[0] not in self._held:
             return
-        # A connection that broke counts as one that ended.
+        # A broken connection counts as a closed connection.
         with contextlib.suppress(OSError):
             if chunk := source.recv(CHUNK_BYTES):
                 take(chunk)
@@ -286,13 +289,13 @@ class CountingRelay:
         del self._held[ends[0]]
 
     def _let_go(self) -> bool:
-        """Hand over all replies that wait: the end of one round trip.
+        """Hand over all waiting replies. This ends one round trip.
 
-        False when there were none.
+        Returns False if there were no replies.
         """
         waiting = {client: held for client, held in self._held.items() if held}
         for client, held in waiting.items():
-            # A client that has gone gets no reply.
+            # A client that has disconnected gets no reply.
             with contextlib.suppress(OSError):
                 client.sendall(held)
             held.clear()
@@ -301,8 +304,8 @@ class CountingRelay:
 
 
 def serve() -> None:
-    """Take cycles as stdin wishes: nobody else wants the resource and nothing is retried, so every
-    cycle is alike."""
+    """Take the cycles that stdin requests. The resource is always free and nothing is retried, so
+    all cycles are alike."""
     order = json.loads(sys.stdin.readline())
     settings = RecipeSettings(
         key_prefix="lockbench:cycles:", max_ttl_ms=order["ttl_ms"], instance_timeout_ms=PATIENCE_MS
@@ -326,7 +329,7 @@ def serve() -> None:
 
 
 def _is_used(folders: Sequence[str]) -> bool:
-    """Whether something was imported from these folders, if there are any."""
+    """Whether a module was imported from these folders; True if there are no folders."""
     places = (getattr(module, "__file__", None) or "" for module in tuple(sys.modules.values()))
     return not folders or any(
         Path(place).is_relative_to(folder) for place in places for folder in folders

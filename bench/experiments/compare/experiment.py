@@ -1,9 +1,9 @@
 """The answer of `compare` and `gate`: *sides and their runs → one judged, written result*.
 
-Rules: a gate has one baseline and one candidate; it counts exact costs first, where one more fails
-without a pair, and stops at the first look that answers. A comparison sets every side against the
-first, and the first against itself once more (A/A), which is the noise. What was finished when
-Ctrl-C came is judged and kept.
+Rules: a gate has one baseline and one candidate. It counts the exact costs first. If one cost grew,
+the gate fails without running a pair. It stops at the first look that gives an answer. A comparison
+compares every side with the first. It also runs the first side a second time (A/A), to measure the
+noise. After Ctrl-C the finished runs are judged and kept.
 """
 
 from collections.abc import Iterator
@@ -52,13 +52,13 @@ def compare_now(order: CompareOrder, say: Show) -> Done[ComparisonResult]:
 
 
 def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
-    """What the pairs say by now, in words, and whether a gate has its answer: at its looks, but a
-    fault at once."""
+    """Return the interim figures as text, and whether a gate has its answer. A gate answers only at
+    its looks, but a violated or invalid run ends it at once."""
     question = _asked(plan, rounds)
     texts = [
         f"{metric_text(one.metric).removeprefix('acquire.')} {change_text(one.ratio)}, "
         for one in judge_figures(question, rounds.runs)
-        # An unchanged share of granted acquires is no news.
+        # An unchanged share of granted acquires is not worth showing.
         if one.role == "judged"
         and (one.metric, change_text(one.ratio)) != ("acquire.success", "+0.0 %")
     ]
@@ -72,7 +72,7 @@ def _so_far(plan: Comparison, rounds: Rounds) -> tuple[str, bool]:
 
 
 def compare_stored(order: CompareOrder, rounds: Rounds) -> Done[ComparisonResult]:
-    """Answer the question from runs that were stored."""
+    """Answer the question from stored runs."""
     experiment = Experiment(order)
     return experiment.store(_answer(experiment, order.plan, rounds, None))
 
@@ -113,7 +113,7 @@ def _answer(
         warnings=tuple(_warnings(plan, rounds)),
         verdict=ComparedVerdict(status="inconclusive", reasons=()),
     )
-    # `earned` makes limits and verdict. A stored result is judged by the same function.
+    # `earned` fills in limits and verdict. The same function judges a stored result.
     return earned(result)
 
 

@@ -1,14 +1,16 @@
 """Two sides compared by pairs of runs: *values per pair → ratio with its interval; runs and ratios
 → one word*.
 
-Rules, beside the gate's (README of this folder): a share of acquires is compared by its difference,
-in points: who forgives 10 % of the speed does not forgive 10 % of the locks. Nothing acquired is a
-value there, the worst. A pair without a value on either side is no pair; where only one side has
-one, nothing passes. Of an INVALID run no figure is judged; only violations and counted costs fail.
-What an acquire costs in commands, bytes and round trips may not grow. Nobody counts single cycles
-of stored runs; there, growth that is certain fails without a tolerance.
+Rules, in addition to the gate's rules (README of this folder):
+- A share of acquires is compared by its difference, in points. A user who accepts 10 % less speed
+  does not accept 10 % fewer locks.
+- If nothing was acquired, that counts as the worst value.
+- A pair in which neither side has a value is ignored. If only one side has a value, nothing passes.
+- No figure of an INVALID run is judged. Only violations and counted costs fail then.
+- Commands, bytes and round trips per acquire may not grow. For stored runs nobody can count single
+  cycles. There, certain growth fails without a tolerance.
 
-`earned` judges a stored comparison anew, with the functions that made it.
+`earned` judges a stored comparison again, with the same functions as a new one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,33 +57,34 @@ from bench.measure.verdict import (
 from bench.measure.workers import IN_DOUBT
 
 GOOD = {"gate": PASS, "compare": COMPARED}
-# the most false alarms of a whole gate over identical code
+# The largest allowed chance that a whole gate fails over identical code.
 FALSE_ALARM = 0.01
-# the most misses of a whole gate over a candidate that is worse by all that is allowed
+# The largest allowed chance that a whole gate passes a candidate that is worse by the full
+# tolerance.
 MISSED = 0.05
 COMPARE_CONFIDENCE = 0.95
 SHARE_TOLERANCE = 0.01
-# CPU may use this share of the tolerance: 10 % more of the lock's own CPU are only 4 to 7 % more
-# of a process's (docs/gate.md).
+# CPU gets this share of the tolerance. 10 % more CPU of the lock itself is only 4 to 7 % more CPU
+# of a whole process (docs/gate.md).
 CPU_SHARE = 0.5
 CPU = "cost.client_cpu_us_per_cycle"
-# From one look to the next the pairs grow by this factor.
+# The number of pairs grows by this factor from one look to the next.
 GROWTH = 1.3
-# counted figures that a gate also judges in stored runs
+# Counted figures that a gate also judges in stored runs.
 COUNTED = ("cost.commands_per_acquire", "cost.bytes_per_acquire", "cost.round_trips_per_acquire")
-# So much may retries and lost rounds add to a count.
+# Retries and lost rounds may add this share to a count.
 COUNTED_MORE = 0.01
 Values = Sequence[float | None]
-# the cost of one acquire of a free resource and its release, over all N instances
+# The cost of one acquire of a free resource and its release, over all N instances.
 Costs = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """What is asked of runs. It is the same for runs made now and for those of a stored result.
+    """The question about the runs. It is the same for new runs and for stored runs.
 
-    `labels`: of the sides; `noise`: the sides that are an A/A; `cpu_share`: what share of the
-    tolerance CPU is allowed; `looks`: of a gate.
+    `labels`: the names of the sides; `noise`: the indices of A/A sides; `cpu_share`: the share of
+    the tolerance that CPU gets; `looks`: the numbers of pairs after which a gate may stop.
     """
 
     kind: Kind
@@ -97,9 +100,9 @@ class ComparisonRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Values of two sides, None: a run has none, inf: acquires failed.
+    """The values of two sides. None: a run has no value. inf: acquires failed.
 
-    `paired`: the i-th of both are of one round.
+    `paired`: the i-th values of both sides come from the same round.
     """
 
     first: Values
@@ -107,8 +110,9 @@ class Sides:
     paired: bool = True
 
     def known(self, *, zero: bool) -> tuple[list[float], list[float], int]:
-        """What can be compared: whole pairs, or all values of each side; and how many pairs are
-        torn, as only one side has a value. `zero`: whether 0 is one."""
+        """Return the comparable values of both sides and the number of torn pairs, in which only
+        one side has a value. Paired sides keep whole pairs only; other sides keep all values.
+        `zero`: whether 0 counts as a value."""
         first, second = (
             [finite(one) if one or zero else None for one in side]
             for side in (self.first, self.second)
@@ -125,30 +129,31 @@ class Sides:
 
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
-    """The confidence of a two-sided interval whose better end a gate may FAIL by, when it judges so
-    many metrics and looks so often: FALSE_ALARM is spent evenly over all of them, and the union
-    bound holds however they hang together. Source: repeated confidence intervals, Jennison and
-    Turnbull, J. R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
+    """Return the confidence of the two-sided interval by whose better end a gate may FAIL. The gate
+    judges `metrics` figures at each of `looks` looks. FALSE_ALARM is divided equally between all
+    these judgements. The union bound holds however the figures depend on each other. Source:
+    repeated confidence intervals, Jennison and Turnbull, J. R. Stat. Soc. B 51 (1989); spending,
+    Lan and DeMets, Biometrika 70 (1983)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 
 def gate_shift(values: Callable[[float], Shift], metrics: int, looks: int) -> Shift:
-    """Return the shift of a gate, whose `low` end is that of `gate_confidence` and whose `high` end
-    is wrong in MISSED of all gates at most. `values`: the shift with the interval of a
-    confidence.
+    """Return the shift of a gate. Its `low` end has the confidence of `gate_confidence`. Its `high`
+    end is wrong in at most MISSED of all gates. `values` maps a confidence to the shift with that
+    interval.
 
-    PASS needs the high end of *every* metric within its tolerance. So the chance of a wrong PASS is
-    that of the one metric that is worse, and only the looks share it, not the metrics. Source:
-    intersection-union tests, Berger, Technometrics 24 (1982); one-sided tests of equivalence,
-    Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
+    PASS needs the high end of *every* metric within its tolerance. A wrong PASS therefore needs a
+    wrong high end of the one metric that is worse. So MISSED is divided between the looks, but not
+    between the metrics. Source: intersection-union tests, Berger, Technometrics 24 (1982);
+    one-sided tests of equivalence, Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987).
     """
     worse = values(gate_confidence(metrics, looks))
     return replace_fields(worse, high=values(1 - 2 * MISSED / looks).high)
 
 
 def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
-    """Return after how many of at most `pairs` pairs such a gate asks whether it can answer, in
-    geometric steps."""
+    """Return the numbers of pairs after which such a gate looks for an answer. They grow
+    geometrically, up to `pairs`."""
     # All looks share the allowed false alarms. So more looks need a higher confidence, a higher
     # confidence needs more pairs before the first look, and a later first look leaves room for
     # fewer looks. The loop raises `number` until the looks that fit, GROWTH apart, are no more
@@ -170,8 +175,9 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
 
 
 def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool = False) -> Word:
-    """What a gate or a comparison says of a shift (above 0 is worse) and a tolerance (0.1 = 10 %).
-    `counted`: a count, that may not grow for certain."""
+    """Return the word of a gate or a comparison on a shift (above 0 is worse) with a tolerance (0.1
+    = 10 %). `counted`: the figure is a count, and a count fails as soon as its growth is
+    certain."""
     limit = log(1 + tolerance)
     if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
         return "fail"
@@ -193,10 +199,11 @@ def judge_figure(
     metrics: int = 1,
     looks: int = 1,
 ) -> Judged:
-    """Judge one figure of two sides, the baseline's values first.
+    """Judge one figure of two sides. The baseline's values come first.
 
-    For a gate it is one of `metrics` that count at each of `looks`. Else: whether
-    they differ, and by how much."""
+    For a gate, the figure is one of `metrics` figures that count at each of `looks` looks. A
+    comparison asks whether the sides differ, and by how much.
+    """
     shares = metric.path[0] == "outcome_shares"
     first, second, torn = values.known(zero=shares)
     entry = replace(
@@ -243,7 +250,7 @@ def judge_figure(
 def _without_word(
     metric: Metric, first: Sequence[float], second: Sequence[float], *, paired: bool
 ) -> Judged:
-    """One figure of two sides before it is judged: their medians."""
+    """Return one figure of two sides with their medians, before it is judged."""
     first_median = median(first) if first else None
     second_median = median(second) if second else None
     return Judged(
@@ -260,17 +267,17 @@ def _without_word(
 
 
 def _ratio(shift: float, share: float | None) -> float | None:
-    """What the second is of the first: by logarithms, or of a first `share` that it lies `shift`
-    above."""
+    """Return the ratio second ÷ first. `shift` is a difference of logarithms, or a difference in
+    points if `share` is the first side's share."""
     if isinf(shift) or share == 0:
         return None
     return exp(shift) if share is None else 1 + shift / share
 
 
 def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word, str | None]:
-    """What is said of it, and why that is inconclusive."""
+    """Return the word on a shift, and the reason if the word is inconclusive."""
     counted = kind == "gate" and not of.paired and of.metric in COUNTED
-    # Where the pairs are too few to FAIL, they are too few to PASS.
+    # If the pairs are too few to FAIL, they are also too few to PASS.
     if worse.low == -inf:
         least, runs = (least_pairs, "pairs") if of.paired else (least_runs, "runs of each side")
         takes = f"{least(worse.confidence)} {runs} that an interval of {worse.confidence:.3g} takes"
@@ -283,8 +290,8 @@ def _word(kind: Kind, worse: Shift, tolerance: float, of: Judged) -> tuple[Word,
 
 
 def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[float | None]:
-    """Return one figure of a side, round by round: the geometric mean over its runs, None if one
-    has no value."""
+    """Return one figure of a side, round by round. Each value is the geometric mean over the
+    round's runs, or None if one run has no value."""
     rounds: dict[int, list[float | None]] = {}
     for run in runs:
         if run.side == side:
@@ -293,26 +300,27 @@ def values_of(runs: Iterable[ComparedRun], side: int, metric: Metric) -> list[fl
 
 
 def middle(values: Sequence[float | None]) -> float | None:
-    """Return the geometric mean of a round's values; None where one is missing."""
+    """Return the geometric mean of a round's values, or None if a value is missing."""
     numbers = [value for value in values if value is not None]
     if len(numbers) < len(values):
         return None
     if len(set(numbers)) == 1:
-        # Equal values stay exact. An hour stands for "never", and rounding in the mean would make
-        # it a little less.
+        # Equal values stay exact. An hour stands for "never", and rounding in the mean could make
+        # it a little shorter.
         return numbers[0]
     return geometric_mean(numbers) if all(numbers) else 0.0
 
 
 def tolerance_of(metric: Metric, tolerance: float, cpu_share: float) -> float:
-    """Return how much worse is still the same: of CPU, the sharpest figure of runs in turns, a
-    share of the rest."""
+    """Return the tolerance of a metric. CPU is the most precise figure of runs in turns, so it gets
+    only the share `cpu_share`."""
     return tolerance * (cpu_share if metric.name == CPU else 1)
 
 
 def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> Iterator[Judged]:
-    """Yield one entry for each metric of each side after the first. A figure of a gate that was cut
-    between two looks is not judged: who watches may cut it when it suits him."""
+    """Yield one entry for each metric of each side after the first. If a gate was cut between two
+    looks, its figures are not judged. Otherwise a user who watches could stop at a convenient
+    moment."""
     finished = len({run.pair for run in runs})
     next_look = next((look for look in question.looks if look >= finished), finished)
     for index, label in list(enumerate(question.labels))[1:]:
@@ -342,7 +350,7 @@ def judge_figures(question: ComparisonRequest, runs: Sequence[ComparedRun]) -> I
 def judge_thresholds(
     question: ComparisonRequest, runs: Sequence[ComparedRun]
 ) -> Iterator[SideThreshold]:
-    """Yield the limits of every side that is not only there for comparison."""
+    """Yield the thresholds of every side, except A/A sides and the baseline of a gate."""
     for index, label in enumerate(question.labels):
         own = [run for run in runs if run.side == index]
         if own and index not in question.noise and (index or question.kind == "compare"):
@@ -352,7 +360,7 @@ def judge_thresholds(
 
 
 def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
-    """Return both beside each other, and what grew."""
+    """Return the costs of both sides, and a failure for each cost that grew."""
     return exact_of(
         [
             ExactRow(name=name, first=first, second=candidate[name])
@@ -362,7 +370,7 @@ def judge_exact(baseline: Costs, candidate: Costs) -> Exact:
 
 
 def exact_of(rows: Sequence[ExactRow]) -> Exact:
-    """Return the section of these counts: what grew fails."""
+    """Return the section of these counts. A count that grew is a failure."""
     grown = (row for row in rows if row.second > row.first)
     failures = (
         f"{row.name.replace('_', ' ')} per acquire: {row.first:g} → {row.second:g}" for row in grown
@@ -378,7 +386,7 @@ def verdict_over(
     stopped: str,
     interrupted: bool,
 ) -> ComparedVerdict:
-    """Return the verdict over `runs`, judged as `question` says."""
+    """Return the verdict over `runs` for this question."""
     return judge_comparison(
         question.kind,
         runs,
@@ -395,8 +403,8 @@ _NOT_ALL = "not all pairs were run: "
 
 
 def earned(result: ComparisonResult) -> ComparisonResult:
-    """Return `result` with the figures, limits and verdict that its runs earn. Raises UsageError
-    for a figure that this version does not know."""
+    """Return `result` with figures, limits and verdict computed again from its runs. Raises
+    UsageError for a figure that this version does not know."""
     question = _asked_of(result)
     exact = result.exact
     if exact is not None and not exact.skipped:
@@ -414,8 +422,8 @@ def earned(result: ComparisonResult) -> ComparisonResult:
 
 
 def _asked_of(result: ComparisonResult) -> ComparisonRequest:
-    """What was asked of a stored result: the roles of its figures and the tolerance of its CPU say
-    it."""
+    """Return the question of a stored result. It is derived from the roles of the figures and from
+    the tolerance of CPU."""
     noise = frozenset(entry.side for entry in result.metrics if entry.role == "noise")
     first = [entry for entry in result.metrics if entry.side == 1]
     cpu = [entry.tolerance_ratio or 0.0 for entry in first if entry.metric == CPU]
@@ -443,9 +451,9 @@ def judge_comparison(
     stopped: str = "",
     interrupted: bool = False,
 ) -> ComparedVerdict:
-    """Return the verdict over all.
+    """Return the verdict over all sides.
 
-    `metrics`: those that count; `stopped`: why not all pairs were run.
+    `metrics`: the figures that count; `stopped`: why not all pairs were run.
     """
     invalid = _first(runs, labels, "invalid")
     worse = [
@@ -457,10 +465,10 @@ def judge_comparison(
         f"{one.expression}: {one.reason}" for one in thresholds if one.status == "inconclusive"
     ]
     open_ones += [f"{_NOT_ALL}{stopped}"] if stopped else []
-    # Counted costs that grew decide alone, so no pair was run.
+    # If counted costs grew, they decide alone, so no pair was run.
     counted = exact is not None and exact.failures and not runs
     undecided = [] if counted else _undecided(kind, runs, metrics)
-    # In an INVALID run no figure is judged, only counted costs.
+    # No figure of an INVALID run is judged, only counted costs.
     failures = [] if invalid else worse
     failures = [*failures, *(exact.failures if exact else ())]
     reasons = {
@@ -484,9 +492,9 @@ def judge_comparison(
 
 
 def combine_thresholds(runs: Iterable[ComparedRun]) -> list[JudgedThreshold]:
-    """Return one entry for each threshold over all runs of one side. Of safety the worst run
-    speaks, else the one in the middle of those that are decided. Where fewer than half are decided,
-    it may fail and never pass."""
+    """Return one entry for each threshold over all runs of one side. A safety threshold fails if it
+    fails in one run. For other thresholds, the median of the decided runs counts. If fewer than
+    half are decided, the threshold may fail but never pass."""
     combined = []
     for entries in zip(*(run.thresholds for run in runs), strict=True):
         decided = sorted((one for one in entries if one.status != "inconclusive"), key=value_of)
@@ -518,8 +526,8 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
             f"in {late} of {len(runs)} runs the generator was late: their latencies are "
             "upper bounds",
         ]
-    # An equal share of granted locks is no comparison: in a healthy lock it is 100 % on both
-    # sides.
+    # An equal share of granted locks compares nothing, because in a healthy lock it is 100 % on
+    # both sides.
     decided_figures = [
         one
         for one in metrics
@@ -529,7 +537,7 @@ def _undecided(kind: Kind, runs: Sequence[ComparedRun], metrics: Sequence[Judged
 
 
 def _first(runs: Sequence[ComparedRun], labels: Sequence[str], status: str) -> list[str]:
-    """One sentence about the runs with this status, if there are any."""
+    """Return one sentence about the runs with this status, or nothing if there are none."""
     bad = [run for run in runs if run.status == status]
     if not bad:
         return []

@@ -1,10 +1,9 @@
-"""Runs in turn, so that what changes on the machine changes for all: *sides → rounds of short
-runs*.
+"""Runs in turn, so that changes of the machine affect all sides: *sides → rounds of short runs*.
 
-Rules, beside those of README: who begins, and who gets which of the fleets of equal servers, is
-random; all have one seed. What the faults of one side need (proxies, the shim) is put under the
-servers of all, so that only the fault differs. A round of an open loop whose timer was late is
-repeated, too: the same delay hides what differs.
+Rules, in addition to the README: the order of the sides and the assignment of the equal fleets are
+random. All sides of a round have the same seed. If the faults of one side need proxies or the shim,
+the servers of all sides get them, so that only the fault differs. An open-loop round with a late
+timer is repeated, because the same delay on both sides hides their difference.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from bench.topology.servants import Guard
 from bench.workloads.launch import LocustSeries
 from bench.workloads.plan import Ring
 
-# A hold or a rest of at most this time ends well within a time slice.
+# A hold or a rest up to this length ends well within a time slice.
 SHORT_MS = 10.0
 LOOK_S = 0.1
 UNKNOWN = "not known"
@@ -53,17 +52,18 @@ _DESCRIBE = (
     "describe_environment(); "
     "print(json.dumps({'lockcore': found.lockcore, 'packages': found.packages}))"
 )
-# A load process is replaced after so many runs. The chance layout of its memory is then not in all
-# pairs of a gate.
+# A load process is replaced after this number of runs. Otherwise one chance layout of its memory
+# would affect all pairs of a gate.
 RUNS = 12
 HERE = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the things compared.
+    """One side of a comparison.
 
-    `python_path`: where its processes look for packages first; `is_noise`: A/A.
+    `python_path`: the folders that its processes search first for packages; `is_noise`: this side
+    is an A/A.
     """
 
     label: str
@@ -72,9 +72,9 @@ class Side:
     is_noise: bool = False
 
     def described(self, run: RunResult) -> RunResult:
-        """A run of this side, with the form of lockcore and the packages that a fresh interpreter
-        of this side finds: those of the run are of this process, which leads. A side that brings
-        nothing along has the same."""
+        """Return the run with this side's form of lockcore and this side's packages. The run itself
+        holds the data of this leading process, so a fresh interpreter of the side is asked. A side
+        without `python_path` has the same data as this process."""
         if not self.python_path:
             return run
         process = subprocess.run(
@@ -91,17 +91,18 @@ class Side:
         return structs.replace(run, environment=structs.replace(run.environment, **brought))
 
     def environ(self) -> dict[str, str]:
-        """The environment of its load processes; the bench in it is the one that runs, wherever it
-        is started."""
+        """Return the environment of the side's load processes. They use the bench that runs now,
+        whatever folder they start in."""
         path = filter(None, [*self.python_path, os.environ.get("PYTHONPATH", ""), str(HERE)])
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is asked of `sides`, the first of which the others are held against. `judged`: figures
-    the verdict rests on; `pairs`: rounds at most; `looks`: after how many a gate may stop;
-    `cpu_share`: of the tolerance, for CPU; `bind`: where hosts join."""
+    """The plan: every side is compared with the first of `sides`. `judged`: the figures that decide
+    the verdict; `pairs`: the most rounds; `looks`: the numbers of rounds after which a gate may
+    stop; `cpu_share`: the share of the tolerance that CPU gets; `bind`: the address where hosts
+    join."""
 
     kind: Kind
     sides: Sequence[Side]
@@ -122,9 +123,9 @@ CompareOrder = ExperimentOrder[Comparison]
 
 @dataclass(slots=True)
 class Rounds:
-    """What was run. `runs`: one entry per run of a finished round; `results`: one of each side, to
-    describe it; `repeated`: rounds that were thrown away as a run was INVALID; `stopped`: why the
-    rest was not run."""
+    """The finished rounds. `runs`: one entry per run; `results`: one result of each side, to
+    describe the side; `repeated`: the number of rounds discarded because a run was INVALID;
+    `stopped`: why the other rounds were not run."""
 
     runs: list[ComparedRun]
     results: dict[int, RunResult]
@@ -135,18 +136,19 @@ class Rounds:
 
     @property
     def finished(self) -> int:
-        """How many rounds there are."""
+        """The number of finished rounds."""
         return len({run.pair for run in self.runs})
 
     def values(self, side: int, metric: Metric) -> list[float | None]:
-        """One figure of a side, round by round: the geometric mean over its runs, None if one has
-        no value."""
+        """Return one figure of a side, round by round. Each value is the geometric mean over the
+        round's runs, or None if one run has no value."""
         return values_of(self.runs, side, metric)
 
 
 def take_turns(plan: Comparison) -> bool:
-    """Whether processes of all sides can run at once, in turns: own servers, no schedule or fault
-    that goes on while they wait, and operations that end well within a turn."""
+    """Return whether all sides can run at once and alternate in time slices. This needs own
+    servers, no schedule or fault that continues while a side waits, and operations that end well
+    within a time slice."""
     loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
     short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)
@@ -160,7 +162,8 @@ def run_pairs(
 ) -> Rounds:
     """Run all rounds.
 
-    `so_far`: what is said after each, and whether it is enough. Raises if the first cannot be.
+    `so_far` returns the interim text after each round, and whether the rounds are enough. Raises if
+    the first round fails.
     """
     plan = order.plan
     done = Rounds([], {})
@@ -202,7 +205,7 @@ def run_pairs(
     return done
 
 
-# the runs of one round: the index of the side, and the result of its run
+# The runs of one round, each with the index of its side.
 RoundResults = list[tuple[int, RunResult]]
 
 
@@ -223,11 +226,10 @@ def _in_turns(
 ) -> RoundResults:
     """Run every side once, all at the same time.
 
-    When one cannot go on the others are ended, too.
+    If one side fails, the others are ended, too.
     """
-    # The runs go on in threads, where Ctrl-C cannot be raised. All of them look at `wishes`
-    # instead. Its count is set by Ctrl-C, and by the first run that fails, so no side goes on
-    # alone.
+    # The runs go on in threads, where Ctrl-C cannot be raised. All of them check `wishes` instead.
+    # Ctrl-C increases its count, and so does the first run that fails. So no side continues alone.
     wishes = Interrupts()
     run = partial(_run, fleets.order)
     servers = [fleets.shared(index, place) for place, index in enumerate(there)]
@@ -248,7 +250,8 @@ def _in_turns(
         while (ended := wait(runs, LOOK_S)).not_done:
             wishes.count = interrupts.count or int(any(run.exception() for run in ended.done))
     errors = [error for run in runs if (error := run.exception()) is not None]
-    # A side that was ended for another side's sake has a KeyboardInterrupt. The cause comes first.
+    # A side that was ended because another side failed has a KeyboardInterrupt. The original error
+    # is raised first.
     for error in sorted(errors, key=lambda error: isinstance(error, KeyboardInterrupt)):
         raise KeyboardInterrupt if interrupts.count else error
     return [(index, run.result()) for index, run in zip(there, runs, strict=True)]
@@ -266,7 +269,7 @@ def _run(
 ) -> RunResult:
     """Run one side once.
 
-    Raises KeyboardInterrupt when it was cut short: half a run is no measurement.
+    Raises KeyboardInterrupt if the run was cut short, because half a run is not a measurement.
     """
     plan = order.plan
     side = order.plan.sides[index]
@@ -285,7 +288,7 @@ def _run(
 
 
 def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
-    """Return what a comparison keeps of a run."""
+    """Return the part of a run that a comparison stores."""
     return ComparedRun(
         side=side,
         pair=number,
@@ -303,18 +306,18 @@ def entry_of(result: RunResult, side: int, number: int) -> ComparedRun:
 
 
 class _Fleets:
-    """The servers of the sides, shared for the whole time where that is possible, and their load
-    processes."""
+    """The servers of the sides and their load processes. If possible, the servers are shared for
+    the whole comparison."""
 
     def __init__(self, order: CompareOrder, stack: contextlib.ExitStack) -> None:
         self.order = order
         self._stack = stack
-        # One pool for all rounds: a load process ends with the thread that started it
-        # (`die_with_parent`). With a pool for each round every run needed a new Locust, and a pair
-        # took 10 s instead of 6.
+        # One pool of threads serves all rounds, because a load process ends with the thread that
+        # started it (`die_with_parent`). When each round had its own pool, every run needed a new
+        # Locust. A pair took 10 s instead of 6.
         self.pool = stack.enter_context(ThreadPoolExecutor(len(order.plan.sides)))
         self._open: dict[tuple[object, ...], Servers] = {}
-        # by side: how many runs its load process had, and that process
+        # For each side, the load process and the number of its runs so far.
         self._loads: dict[int, tuple[int, LocustSeries]] = {}
         # The faults of all sides: if one side stands behind proxies, the others do, too.
         loads = [side.scenario for side in order.plan.sides]
@@ -325,11 +328,13 @@ class _Fleets:
         ]
 
     def of(self, index: int) -> contextlib.AbstractContextManager[Servers]:
-        """The servers for a run of this side: its own where anybody's faults may outlive a run."""
+        """Return the servers for a run of this side. The side gets its own servers if a fault of
+        any side may outlast a run."""
         return self._opened(index) if self._faults else contextlib.nullcontext(self.shared(index))
 
     def shared(self, index: int, place: int = 0) -> Servers:
-        """Servers as this side wants them, for whichever has this place; open until the end."""
+        """Return servers with the settings of this side, for the side at this place. They stay open
+        until the end."""
         scenario = self.order.plan.sides[index].scenario
         replicated = find_recipe(scenario.recipe).about.replicated
         key = scenario.targets, scenario.instances, scenario.fsync, replicated, place
@@ -338,7 +343,7 @@ class _Fleets:
         return self._open[key]
 
     def series(self, index: int) -> LocustSeries:
-        """The load process of this side's next run; a fresh one after RUNS runs."""
+        """Return the load process for this side's next run. After RUNS runs it is a new process."""
         runs, load = self._loads.get(index, (RUNS, None))
         if load is None or runs == RUNS:
             if load is not None:

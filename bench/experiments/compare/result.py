@@ -1,6 +1,7 @@
-"""The result of `compare` and `gate`: *runs of two sides or more → what differs between them*.
+"""The result of `compare` and `gate`: *runs of two or more sides → their differences*.
 
-Rules: those of `bench.measure.section`; ratios are the second side over the first, as measured.
+Rules: the rules of `bench.measure.section` apply. A ratio is the second side ÷ the first, as
+measured.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from bench.measure.words import Unit
 from bench.scenario import Scenario
 
 Kind = Literal["compare", "gate"]
-# the verdict on one figure
+# The verdict on one figure.
 Word = Literal["pass", "fail", "inconclusive", "different", "same"]
 
 
@@ -37,7 +38,7 @@ class ComparedSide(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, label: str, run: RunResult | None) -> Self:
-        """A side, by one of its runs; only the label when there was none."""
+        """Return a side described by one of its runs, or only its label if there was no run."""
         return cls(
             label=label,
             **{name: getattr(run, name, None) for name in ("scenario", "fleet", "environment")},
@@ -113,7 +114,7 @@ class RunSafety(Section, frozen=True, kw_only=True):
     tested_leases: Annotated[Count, says("leases held and asked for meanwhile")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield where the word is not what the counts come to."""
+        """Yield a text if the word does not follow from the counts."""
         if self.service_faults and self.verdict != "VIOLATED":
             yield f"{self.verdict} beside {self.service_faults} service faults"
         if self.verdict == "SAFE" and self.tested_leases < TESTED_LEAST:
@@ -143,7 +144,7 @@ class ComparedRun(Section, frozen=True, kw_only=True):
     thresholds: Annotated[tuple[JudgedThreshold, ...], says("as in a run's result")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield where its status is not what its other fields come to."""
+        """Yield a text if the status does not follow from the other fields."""
         if (self.status == "violated") != (self.safety.verdict == "VIOLATED"):
             yield f"it is {self.status}, and its safety is {self.safety.verdict}"
         if self.generator == "INVALID" and self.status not in ("invalid", "violated"):

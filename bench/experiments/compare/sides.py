@@ -1,15 +1,15 @@
-"""What `compare` and `gate` are given: *words of a command line → sides to run, or series of stored
-results*.
+"""The sides that `compare` and `gate` compare: *words of a command line → sides to run, or series
+of stored results*.
 
     results/a       a stored result, or a folder of several
-    mine.toml       a scenario, or a ready one by its name, run now
-    git:main        the lock library of a git revision, run now
-    lib:DIR         the packages in DIR (a virtual environment, or pip install --target), run now
+    mine.toml       a scenario file, or the name of a ready scenario; it is run now
+    git:main        the lock library of a git revision; it is run now
+    lib:DIR         the packages in DIR (a virtual environment, or pip install --target); run now
 
-Rules, beside those of README: what is imported in the end is asked of a fresh interpreter, and must
-be what is meant. A checkout lies in a private folder that a guard removes, however this process
-ends. What only names a run (ids, times, seed, thresholds, ports) and the code under test (commit,
-lockbench's own version) do not count as differences.
+Rules, in addition to the README: a fresh interpreter reports which packages it really imports, and
+they must be the intended ones. A checkout lies in a private folder. A guard removes the folder,
+however this process ends. Data that only identifies a run (ids, times, seed, thresholds, ports) is
+not a difference. The code under test (commit, lockbench's own version) is not a difference either.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ from bench.scenario.quantity import nearest
 from bench.topology.servants import Guard
 
 PREFIX = "lockbench-revision-"
-# These folders are never taken from a revision: the bench is the one that runs.
+# These folders are never taken from a revision, because the running bench is always used.
 _THE_BENCH = ("bench", "dashboards", "tests")
 _ASK = (
     "import importlib.util,sys; s=importlib.util.find_spec(sys.argv[1]); print(s.origin if s "
     "and s.origin else '')"
 )
-# How alike two names must be for a hint; /nope and /opt reach 0.57.
+# The least similarity of two names for a hint. /nope and /opt reach 0.57.
 LIKE = 0.7
 WINDOW_MS = 1500.0
 WARMUP_MS = 300.0
@@ -66,9 +66,9 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One side as it was named.
+    """One side as the user named it.
 
-    `kind`: stored, scenario, recipe, revision, library, or here; `label`: in tables.
+    `kind`: stored, scenario, recipe, revision, library, or here; `label`: its name in tables.
     """
 
     label: str
@@ -78,9 +78,9 @@ class Named:
 
 
 def read_named(text: str, repository: Path) -> Named:
-    """Return what `text` names.
+    """Return the side that `text` names.
 
-    Raises UsageError when there is no such thing, EnvironmentNotReadyError without git.
+    Raises UsageError if it does not exist, EnvironmentNotReadyError without git.
     """
     prefix, _, rest = text.partition(":")
     if prefix == "git":
@@ -88,7 +88,7 @@ def read_named(text: str, repository: Path) -> Named:
         return Named(f"{text} ({commit[:9]})", "revision", repository, commit)
     name = rest if prefix == "lib" else text
     path = Path(name)
-    # Path.exists would raise for a name that is too long.
+    # Path.exists would raise an error for a name that is too long.
     if name and os.path.exists(name):  # noqa: PTH110
         kind = "scenario" if path.suffix == ".toml" else "stored"
         if prefix == "lib":
@@ -102,8 +102,8 @@ def read_named(text: str, repository: Path) -> Named:
 
 
 def _like(path: Path, ready: Sequence[str]) -> str:
-    """`; did you mean X?` of what stands beside `path`, by names alone: all neighbours are alike in
-    their folder."""
+    """Return `; did you mean X?` for a similar name next to `path`. Only the last part of the path
+    is compared, because the folder is the same for all neighbours."""
     places = {place.name: str(place) for place in path.parent.glob("*")} | {
         name: name for name in ready
     }
@@ -112,9 +112,9 @@ def _like(path: Path, ready: Sequence[str]) -> str:
 
 
 def is_stored(sides: list[Named]) -> bool:
-    """Return whether all are stored results.
+    """Return whether all sides are stored results.
 
-    Raises UsageError for a mixture: only runs made in turn compare well.
+    Raises UsageError for a mixture, because a fair comparison needs runs made in turn.
     """
     stored = [one.label for one in sides if one.kind == "stored"]
     if 0 < len(stored) < len(sides):
@@ -130,7 +130,7 @@ def is_stored(sides: list[Named]) -> bool:
 def opened(
     named_things: list[Named], load: Callable[[Named], Scenario], options: Mapping[str, object]
 ) -> Iterator[list[Side]]:
-    """Yield the sides to run; checkouts last as long as the context. Raises BenchError."""
+    """Yield the sides to run. Checkouts exist as long as the context. Raises BenchError."""
     with contextlib.ExitStack() as stack:
         sides = []
         here = any(one.kind == "here" for one in named_things)
@@ -145,8 +145,8 @@ def opened(
 
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
-    """Return it with a short window, unless `options` give a duration or its faults come after
-    it."""
+    """Return the scenario with a short window. The window keeps its length if `options` give a
+    duration or if a fault comes later than the short window."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))
@@ -158,7 +158,7 @@ def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
 def commit_of(revision: str, repository: Path) -> str:
     """Return the commit of `revision`.
 
-    Raises UsageError where there is none, EnvironmentNotReadyError without git.
+    Raises UsageError if the revision does not exist, EnvironmentNotReadyError without git.
     """
     done = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     if not done.returncode:
@@ -176,10 +176,10 @@ def commit_of(revision: str, repository: Path) -> str:
 
 @contextlib.contextmanager
 def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the folders to import from of a commit of `repository`, without the bench itself.
-    Raises UsageError when it holds no package, EnvironmentNotReadyError when git cannot give it, or
-    the library in it is not what is imported."""
-    # From a folder further down, git would archive that folder alone.
+    """Yield the import folders of a commit of `repository`, without the bench. Raises UsageError if
+    the commit holds no package. Raises EnvironmentNotReadyError if git cannot provide the commit,
+    or if Python would import the library from another place."""
+    # In a subfolder, git would archive only that subfolder.
     top = _top(repository) or repository
     archive = _git(top, "archive", "--format=tar", commit)
     if archive.returncode:
@@ -197,8 +197,8 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
                 members = [member for member in tar if _is_wanted(member, guard.folder)]
                 tar.extractall(guard.folder, members, filter="data")
         except tarfile.TarError as error:
-            # git's archive of a commit without files is a bare header, which tarfile cannot read:
-            # nothing to extract
+            # If a commit has no files, git's archive is a bare header, which tarfile cannot read.
+            # In this case there is nothing to extract.
             if _git(top, "ls-tree", commit).stdout.strip():
                 raise EnvironmentNotReadyError(
                     f"the archive that git makes of commit {commit[:12]} of "
@@ -210,15 +210,15 @@ def checked_out(commit: str, repository: Path) -> Iterator[tuple[str, ...]]:
             raise UsageError(
                 f"commit {commit[:12]} of {top.absolute()} holds no Python package to compare"
             )
-        # Otherwise the gate would compare a version with itself.
+        # Without this check, the gate could compare a version with itself.
         if strange := _imported_elsewhere(folders, folders, guard.folder):
             raise EnvironmentNotReadyError(f"{strange}, not from git")
         yield folders
 
 
 def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
-    """False for a file of the bench, and for what would lie or lead out of `folder`, such as a link
-    to /etc."""
+    """Return False for a file of the bench. Also return False for a path that lies outside `folder`
+    or leads out of it, such as a link to /etc."""
     if member.name.partition("/")[0] in _THE_BENCH:
         return False
     try:
@@ -229,9 +229,9 @@ def _is_wanted(member: tarfile.TarInfo, folder: Path) -> bool:
 
 
 def installed(folder: Path) -> tuple[str, ...]:
-    """Return where to import from: `folder`, or the site-packages of an environment.
+    """Return the import folder: `folder`, or the site-packages of an environment.
 
-    Raises UsageError if neither.
+    Raises UsageError if neither holds a package.
     """
     for place in (*sorted(folder.glob("lib/python*/site-packages")), folder):
         if any(_packages([str(place)])):
@@ -243,9 +243,9 @@ def installed(folder: Path) -> tuple[str, ...]:
 
 
 def _require_here(other: Named, folders: Sequence[str]) -> None:
-    """Refuse to judge "the code here" where it is compiled and the other would run from source, or
-    where something else is imported than what lies in a revision's repository: it knows of no
-    change there, and every gate would pass."""
+    """Refuse to judge "the code here" in two cases. First, it is compiled, and the other side would
+    run from source. Second, the code here is not imported from the repository of the revision.
+    Changes in the repository would then have no effect, and every gate would pass."""
     wrong = ""
     if describe_environment().lockcore == "compiled" and "lockcore" in _packages(folders):
         wrong = "it is compiled, the other would run from source"
@@ -268,13 +268,14 @@ def _require_here(other: Named, folders: Sequence[str]) -> None:
 
 
 def _packages(folders: Sequence[str]) -> Iterator[str]:
-    """The names of the packages that lie in these folders."""
+    """Return the names of the packages in these folders."""
     return (place.parent.name for folder in folders for place in Path(folder).glob("*/__init__.py"))
 
 
 def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Path) -> str:
-    """Which package of a checkout a fresh interpreter that looks into `first` first would import,
-    but not from `root` or its `src`; "" = none."""
+    """Return the name of a package of a checkout that Python would not import from `root` or its
+    `src`; "" if there is none. A fresh interpreter tries the imports and searches the folders
+    `first` before others."""
     path = os.pathsep.join([*first, os.environ.get("PYTHONPATH", ""), str(HERE)])
     roots = (root.resolve(), root.resolve() / "src")
     for package in _packages(checkout):
@@ -293,7 +294,8 @@ def _imported_elsewhere(checkout: Sequence[str], first: Sequence[str], root: Pat
 
 
 def _top(repository: Path) -> Path | None:
-    """The folder that git has checked out, of a folder in it; None for a bare repository."""
+    """Return the top folder of the git checkout that contains `repository`, or None for a bare
+    repository."""
     path = _git(repository, "rev-parse", "--show-toplevel").stdout.removesuffix(b"\n")
     return Path(os.fsdecode(path)) if path else None
 
@@ -309,7 +311,8 @@ def _lines(repository: Path, *arguments: str) -> list[str]:
 
 
 def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """What git answered, well or badly. Raises EnvironmentNotReadyError when it did not."""
+    """Return git's answer, even if git reports an error. Raises EnvironmentNotReadyError if git
+    cannot run or refuses."""
     try:
         done = ask_git(repository, *arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -324,7 +327,7 @@ def _git(repository: Path, *arguments: str) -> subprocess.CompletedProcess[bytes
 def read_series(place: Path) -> list[RunResult]:
     """Return the results at `place`, oldest first.
 
-    Raises UsageError for what holds none of a run.
+    Raises UsageError if `place` holds no result of a run.
     """
     is_series = place.is_dir() and not (place / RESULT_NAME).exists()
     results = list(
@@ -340,8 +343,8 @@ def read_series(place: Path) -> list[RunResult]:
 def require_alike(
     series: Sequence[Sequence[RunResult]], labels: Sequence[str], variables: Sequence[str]
 ) -> None:
-    """Raise UsageError where one run is there twice, runs of one series differ, or series in what
-    was not declared."""
+    """Raise UsageError in three cases: a run appears twice, the runs of one series differ, or the
+    series differ in an undeclared setting."""
     runs = Counter(result.id for results in series for result in results)
     if twice := [name for name, times in runs.items() if times > 1]:
         raise UsageError(
@@ -360,7 +363,7 @@ def require_alike(
 def require_declared(
     sides: Sequence[Settings], labels: Sequence[str], variables: Sequence[str]
 ) -> None:
-    """Raise UsageError where a side differs from the first in what was not declared."""
+    """Raise UsageError if a side differs from the first in an undeclared setting."""
     names = list(sides[0])
     for variable in variables:
         if not any(_covers(variable, name) for name in names):
@@ -384,7 +387,8 @@ def require_declared(
 def rounds_of(
     series: Sequence[Sequence[RunResult]], thresholds: Sequence[Threshold] = ()
 ) -> Rounds:
-    """Return stored runs as if they had been run, but not `paired`. `thresholds`: asked for now."""
+    """Return stored runs in the form of new rounds, but not `paired`. `thresholds` are judged
+    now."""
     runs = [
         structs.replace(
             entry_of(result, side, number),
@@ -397,8 +401,8 @@ def rounds_of(
 
 
 def differences(first: Settings, second: Settings) -> dict[str, str]:
-    """Return what differs, as `name a → b`, by name; not again what a key made of the servers
-    (`server.fsync`)."""
+    """Return the differences by name, each as `name a → b`. A server setting that only follows from
+    a scenario key (`server.fsync`) is not repeated."""
     changes: dict[str, str] = {}
     for name in {**first, **second}:
         echo = name.startswith("server.") and name.removeprefix("server.") in changes
@@ -409,8 +413,8 @@ def differences(first: Settings, second: Settings) -> dict[str, str]:
 
 
 def settings_of(result: RunResult) -> dict[str, object]:
-    """Return the settings of a result by dotted name: scenario keys bare, then server.…, machine.…
-    and packages.…"""
+    """Return the settings of a result by dotted name. Scenario keys have no prefix. The other
+    prefixes are server, machine and packages."""
     settings = scenario_settings(result.scenario)
     fleet = result.fleet
     environment = result.environment
@@ -428,14 +432,14 @@ def settings_of(result: RunResult) -> dict[str, object]:
 
 
 def scenario_settings(scenario: Scenario) -> dict[str, object]:
-    """Return the keys of a scenario that make runs unlike, by dotted name."""
+    """Return the scenario keys that make runs different, by dotted name."""
     settings = dict(leaves(builtins_of(scenario)))
     return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
 
 
 def _covers(variable: str, name: str) -> bool:
-    """Whether it is meant: `retry` covers `retry.window_ms`, `hold` `hold.ms`, and `fsync` also
-    `server.fsync`."""
+    """Return whether `variable` includes the setting `name`. For example, `retry` covers
+    `retry.window_ms`, `hold` covers `hold.ms`, and `fsync` also covers `server.fsync`."""
     setting = variable.replace("-", "_")
     bare = name.removeprefix("server.")
     for unit in ("_ms", "_per_s"):

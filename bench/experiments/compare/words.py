@@ -1,5 +1,5 @@
-"""What `compare` and `gate` say: *their result → a table and sentences*, 80 columns wide but for
-the noise."""
+"""The texts of `compare` and `gate`: *their result → a table and sentences*, 80 columns wide. A
+table with the noise may be wider."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ from bench.report.sheet import KeyFigure, Part, Sentence, Sheet, not_measured, s
 from bench.report.summary import load_parts
 from bench.scenario.quantity import duration_text
 
-# From this factor on a change is endless. No latency grows so much, but a caller without a lease
-# counts as one hour.
+# From this factor on, a change is shown as endless. No latency grows so much, but a caller without
+# a lease counts as one hour.
 ENDLESS = 1000.0
 
 
 def sheet(result: ComparisonResult, place: str = "") -> Sheet:
-    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
     return sheet_of(
         result,
         place,
@@ -37,7 +37,7 @@ def sheet(result: ComparisonResult, place: str = "") -> Sheet:
 
 
 def _keys(result: ComparisonResult) -> tuple[KeyFigure, ...]:
-    """The judged changes of the second side, those that got worse first."""
+    """Return the judged changes of the second side. Figures that got worse come first."""
     judged = [
         entry
         for entry in result.metrics
@@ -85,7 +85,7 @@ def _headline(result: ComparisonResult) -> str:
     finished = result.finished_pairs
     planned = result.planned_pairs
     if result.kind == "compare":
-        # The last side is the first one once more (A/A), so it is not named.
+        # Of runs in pairs, the last side repeats the first one (A/A), so it is not named.
         others = range(1, len(labels) - result.paired)
         names = "; ".join(_summary(result, side) for side in others)
     else:
@@ -101,12 +101,12 @@ def _headline(result: ComparisonResult) -> str:
 
 
 def _caveat(result: ComparisonResult) -> str:
-    """What a green word leaves open."""
+    """Say what a green word does not prove."""
     return "safety not tested" if result.runs and _untested(result) else ""
 
 
 def _gate_names(result: ComparisonResult) -> str:
-    """What a gate held against what; of a PASS also by which figures, and that tails were not
+    """Name the two sides of a gate. For a PASS, also name the figures, and say that tails were not
     judged."""
     baseline, candidate = (side.label for side in result.sides[:2])
     status = result.verdict.status
@@ -122,13 +122,13 @@ def _gate_names(result: ComparisonResult) -> str:
 
 
 def _short(metric: str) -> str:
-    """A metric's name in a headline."""
+    """Return a metric's name for a headline."""
     return metric_text(metric).removeprefix("acquire.")
 
 
 def _untested(result: ComparisonResult) -> list[str]:
-    """The labels of sides of which too few leases were tested to say anything, and none was seen to
-    be violated."""
+    """Return the labels of sides with too few tested leases and without a violation. Such runs say
+    nothing about safety."""
     tested = Counter[int]()
     broken = Counter[int]()
     for run in result.runs:
@@ -203,8 +203,8 @@ def _word_of(entry: Judged) -> str:
 
 
 def change_text(ratio: float | None) -> str:
-    """A ratio of the second against the first as a change in per cent; endless where too many
-    acquires failed."""
+    """Return the ratio second ÷ first as a change in per cent; "endless" if too many acquires
+    failed."""
     if ratio is None:
         return MISSING
     if ratio >= ENDLESS:
@@ -213,18 +213,18 @@ def change_text(ratio: float | None) -> str:
 
 
 def limit_of(entry: Judged) -> float | None:
-    """The ratio at which a judged figure is worse by all that is allowed; None where nothing
-    says."""
+    """Return the ratio at which a judged figure is worse by the whole tolerance, or None if it is
+    not known."""
     if entry.role != "judged" or entry.tolerance_ratio is None:
         return None
-    # The tolerance of this share is in points of all acquires.
+    # The tolerance of this share is in percentage points of all acquires.
     if entry.metric == "acquire.success":
         return 1 - entry.tolerance_ratio / entry.first if entry.first else None
     return 1 / (1 + entry.tolerance_ratio) if entry.higher_is_better else 1 + entry.tolerance_ratio
 
 
 def interval_text(entry: Judged) -> str:
-    """The interval of a change, in per cent."""
+    """Return the interval of a change, in per cent."""
     if entry.low is None or entry.high is None:
         return "none"
     return f"{change_text(entry.low).removesuffix(' %')} … {change_text(entry.high)}"
@@ -286,12 +286,13 @@ def _exact(exact: Exact) -> str:
 
 
 def metric_text(name: str) -> str:
-    """A metric's name as a table has room for it."""
+    """Return a metric's name, short enough for a table."""
     return find_metric(name).label if name.startswith("cost.") else name
 
 
 def suite(result: ComparisonResult) -> Suite:
-    """Every judged metric, threshold, the exact costs and the whole, as JUnit cases."""
+    """Return every judged metric, every threshold, the exact costs and the whole verdict as JUnit
+    cases."""
     cases = []
     for entry in result.metrics:
         if entry.role == "judged":
@@ -315,14 +316,14 @@ def suite(result: ComparisonResult) -> Suite:
 
 
 _MULTIPLE = 3.0
-# how a bar looks, and what that means
+# The look of a bar, and its meaning.
 _GOOD = ("good", "pass or better")
 _BAD = ("bad", "fail or worse")
 _STYLES = {"pass": _GOOD, "better": _GOOD, "fail": _BAD, "worse": _BAD}
 
 
 def figures(result: ComparisonResult) -> list[Figure]:
-    """One figure for each side that was held against the first."""
+    """Return one figure for each side that is compared with the first."""
     compared_entries = [
         entry for entry in result.metrics if entry.role != "noise" and entry.ratio is not None
     ]
@@ -331,7 +332,7 @@ def figures(result: ComparisonResult) -> list[Figure]:
 
 
 def _summary(result: ComparisonResult, side: int) -> str:
-    """The two changes that matter most of a side, in words."""
+    """Describe the two most important changes of a side."""
     entries = [
         entry
         for entry in result.metrics
@@ -378,8 +379,8 @@ def _figure(result: ComparisonResult, side: int, entries: Sequence[Judged]) -> F
 
 
 def _scale(ratios: Sequence[float]) -> Scale:
-    """Of changes: linear around "equal" while they are small, logarithmic when something became a
-    multiple."""
+    """Return the scale for these changes. It is linear around "equal" while the changes are small,
+    and logarithmic if a figure became a multiple."""
     if max(ratios) > _MULTIPLE or min(ratios) < 1 / _MULTIPLE:
         return logarithmic([*ratios, 1.0], "second ÷ first (log scale)", "{:g}×".format, most=4)
     edge = max(0.02, *(abs(ratio - 1) for ratio in ratios)) * 1.08
