@@ -1,1 +1,1 @@
-"""How often does nobody win? *N, K, spreads → rates with intervals*."""
+"""How often does no contender win a lock? *N, K, spreads → rates with intervals*."""

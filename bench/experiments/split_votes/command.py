@@ -1,4 +1,4 @@
-"""`lockbench split-votes`: *options → how often nobody wins, and how long that lasts*."""
+"""`lockbench split-votes`: *options → how often no contender wins, and how long that lasts*."""
 
 from __future__ import annotations
 

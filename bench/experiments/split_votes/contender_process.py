@@ -1,8 +1,8 @@
 """One contender of `lockbench split-votes`, alone in its process: *trials on stdin → its attempts
 on stdout*.
 
-Rules: one attempt is one round of SETs; retries are made here, by lockcore's own policy, so that
-everybody stops when somebody has won.
+Rules: one attempt is one round of SETs. The contender makes its own retries with lockcore's retry
+policy, because all contenders must stop as soon as one of them has won.
 """
 
 import time
@@ -20,18 +20,19 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 # There may be more contenders than cores. A reply that waits for a core must not count as lost.
 TIMEOUT_MS = 2000.0
-# A contender stops sleeping so long before its start, and spins.
+# A contender ends its sleep this long before its start, and then reads the clock in a loop.
 SPIN_NS = 150_000
-# The time between two looks at what others have done.
+# A waiting contender checks this often whether another contender has won.
 LOOK_S = 0.0002
 ONE_ATTEMPT = RetryPolicy("none")
 
 
 class Contender:
-    """One of the contenders."""
+    """One contender and its connections."""
 
     def __init__(self, enrolment: Enrolment) -> None:
-        """Connect in all three orders. Raises EnvironmentNotReadyError, InstanceError."""
+        """Connect once for each of the three orders. Raises EnvironmentNotReadyError,
+        InstanceError."""
         self._seat = enrolment.seat
         self._rng = Random(f"{enrolment.seed} {enrolment.seat} contender")
         self._won = np.memmap(enrolment.won, np.int64, "r+", shape=(1,))
@@ -60,8 +61,8 @@ class Contender:
         }
 
     def attempts(self, trial: Trial) -> list[Attempt]:
-        """Attempt after attempt, until somebody has won or the policy or the patience is at its
-        end."""
+        """Make attempts until a contender has won, the policy allows no more, or the patience is
+        over. Return the attempts of this contender."""
         contest = trial.contest
         acquire = self._acquire[contest.order]
         policy = RetryPolicy(contest.retry.policy, contest.retry.window_ms)
@@ -85,13 +86,13 @@ class Contender:
                 return made
 
     def _settle(self) -> None:
-        """Wait for the replies that a decided attempt did not wait for, and for those to its
+        """Wait for late replies: those of an attempt that was decided early, and those of its
         clean-up."""
         while any(status.pending for status in self._redlock.instances):
             gevent.sleep(LOOK_S)
 
     def _rest(self, until_ns: int, trial: int) -> bool:
-        """Wait for the next attempt; False when there is no need for it."""
+        """Wait for the start of the next attempt. Return False if a contender has won meanwhile."""
         while self._won[0] < trial:
             left_ns = until_ns - monotonic_ns()
             if left_ns <= 0:
@@ -100,10 +101,10 @@ class Contender:
         return False
 
 
-# All contenders must start within microseconds of each other, and a sleep ends later than it was
-# asked to. So a contender sleeps until shortly before its start and then reads the clock in a loop.
+# All contenders must start within microseconds of each other, and a sleep often ends late. So a
+# contender sleeps until shortly before its start and then reads the clock in a loop.
 def _sleep_until(due_ns: int) -> None:
-    """Return at `due_ns`: asleep until shortly before, then awake."""
+    """Return at `due_ns`: sleep until shortly before it, then read the clock in a loop."""
     while (left_ns := due_ns - monotonic_ns() - SPIN_NS) > 0:
         time.sleep(left_ns / NS_PER_S)
     while monotonic_ns() < due_ns:
@@ -111,7 +112,7 @@ def _sleep_until(due_ns: int) -> None:
 
 
 def main() -> None:
-    """Connect, say so, then answer every trial with the attempts made."""
+    """Connect and report that, then answer every trial with this contender's attempts."""
     enrolment = next(orders(Enrolment), None)
     if enrolment is None:
         return

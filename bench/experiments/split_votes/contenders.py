@@ -1,11 +1,12 @@
 """Real processes that contend for one lock: *contests → every attempt of every contender, trial by
 trial*.
 
-Rules: one process per contender, made once for all trials. The leader names a start in the near
-future on CLOCK_MONOTONIC, and each contender waits for that moment by itself. One word of memory
-that all of them map says which trial somebody has won: the others stop then. The winner never gives
-its lease back, so a trial has one grant; each trial has a resource of its own, and the leases end
-by themselves. Source: mmap(2); an aligned 64-bit store is whole where Redis runs.
+Rules: each contender is one process, which serves all trials. The leader names a start time in the
+near future on CLOCK_MONOTONIC, and each contender waits for it by itself. All contenders map one
+shared word of memory. The word holds the number of the latest trial that a contender has won, so
+the others stop. The winner never releases its lease, so a trial has one grant. Each trial has its
+own resource, and the leases expire. Source: mmap(2). On the platforms of Redis, an aligned 64-bit
+store is never torn.
 """
 
 from collections.abc import Sequence
@@ -17,24 +18,24 @@ from bench.experiments.split_votes.plan import PATIENCE_MS, Attempt, Contest, En
 from bench.topology.child import Child
 from lockcore.clock import monotonic_ns
 
-# The time between naming a start and the start: by then all contenders have read it.
+# The start lies this far in the future. By then all contenders have read it.
 LEAD_NS = 5_000_000
-# A contender has answered within this time.
+# A contender must answer within this time.
 PATIENCE_S = 30.0 + PATIENCE_MS / 1000
 
 
 class Contenders(ExitStack):
-    """`seats` contenders.
+    """`seats` contender processes.
 
-    A context manager: at its end they are gone.
+    As a context manager, it ends the processes on exit.
     """
 
     def __init__(
         self, urls: Sequence[str], seats: int, folder: Path, key_prefix: str, seed: int
     ) -> None:
-        """Start them; `folder` is private and outlives them.
+        """Start the contenders. `folder` is private to them and outlives them.
 
-        Raises EnvironmentNotReadyError when one does not.
+        Raises EnvironmentNotReadyError if a contender does not start.
         """
         super().__init__()
         won = folder / "won"
@@ -53,7 +54,7 @@ class Contenders(ExitStack):
             raise
 
     def run(self, contest: Contest) -> list[Attempt]:
-        """Every attempt of one trial. Raises EnvironmentNotReadyError."""
+        """Return every attempt of one trial. Raises EnvironmentNotReadyError."""
         seated = self._members[: contest.contenders]
         trial = Trial(next(self._numbers), monotonic_ns() + LEAD_NS, contest)
         for member in seated:

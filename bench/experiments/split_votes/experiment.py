@@ -1,8 +1,9 @@
-"""How often nobody wins, and how long that lasts: *N, K, spreads, orders, retry policies → a
+"""How often no contender wins, and how long that lasts: *N, K, spreads, orders, retry policies → a
 judged, written result*.
 
-Rules: own servers on loopback, in memory; the trials of all rows come in one random order, so that
-what else the machine does hits all alike.
+Rules: the experiment starts its own servers on loopback, which keep their data in memory. The
+trials of all rows are mixed in one random order. So other work on the machine disturbs all rows
+equally.
 """
 
 import tempfile
@@ -34,13 +35,13 @@ from lockcore.bench import quorum_of
 
 CALIBRATION_ROUNDS = 2000
 REPLY_S = 5.0
-# The trials of each row, in which every attempt stands.
+# For each row its trials, and for each trial all attempts.
 Rows = Mapping[Contest, list[list[Attempt]]]
 
 
 def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[SplitVotesResult]:
-    """Measure `order` and store its result. Raises BenchError when it cannot be measured here,
-    KeyboardInterrupt when it was cut before anything was measured."""
+    """Measure `order` and store its result. Raises BenchError if this machine cannot measure it,
+    and KeyboardInterrupt if Ctrl-C came before the first measurement."""
     plan = order.plan
     with Experiment(order) as experiment:
         with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
@@ -83,7 +84,7 @@ class _Measurement:
     def measure(self, fleet: Fleet, experiment: Experiment) -> None:
         """Measure everything.
 
-        Raises KeyboardInterrupt if it was cut before anything was measured.
+        Raises KeyboardInterrupt if Ctrl-C came before the first measurement.
         """
         seats = max(contest.contenders for contest in [*self.contests, *self.retried])
         self._show(f"starting {seats} contenders")
@@ -115,11 +116,11 @@ class _Measurement:
 
 
 class Driver(ExitStack):
-    """Votes shared out by pure chance, over one connection per instance. A context manager.
+    """Votes distributed by pure chance, over one connection per instance. A context manager.
 
-    A round's K · N SETs stand in one uniformly shuffled order over (contender, instance), and each
-    instance is sent its own in that order. So it falls to each contender with the chance 1/K, which
-    is what the closed form assumes.
+    A round has K · N SETs, one for each pair of contender and instance. They are shuffled
+    uniformly, and each instance receives its own SETs in that order. So each contender gets an
+    instance's vote with the chance 1/K, as the closed form assumes.
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
@@ -132,7 +133,7 @@ class Driver(ExitStack):
         self._servers = [self.enter_context(client) for client in clients]
 
     def rounds(self, contenders: int, rounds: int, rng: Random) -> Endings:
-        """How so many rounds end. Raises EnvironmentNotReadyError."""
+        """Return how this number of rounds ended. Raises EnvironmentNotReadyError."""
         quorum = quorum_of(len(self._servers))
         won = 0
         for _ in range(rounds):
@@ -140,7 +141,7 @@ class Driver(ExitStack):
         return Endings(won=won, nobody=rounds - won)
 
     def _round(self, contenders: int, rng: Random) -> Counter[int]:
-        """The votes of each contender that got any."""
+        """Return the votes of each contender that got at least one."""
         turns = [(seat, index) for seat in range(contenders) for index in range(len(self._servers))]
         rng.shuffle(turns)
         votes = Counter[int]()

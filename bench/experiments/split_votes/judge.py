@@ -1,9 +1,9 @@
-"""When nobody wins: *attempts by trial → rounds and how they ended → rows with intervals → the
+"""When no contender wins: *attempts by trial → rounds and their endings → rows with intervals → the
 verdict*. Pure.
 
 A contention round is a maximal cluster of overlapping attempts on a resource without a valid
-holder: it ends with the first grant, and an attempt that starts later belongs to none. A rate's
-whole is the rounds of two or more attempts.
+holder. It ends with the first grant. An attempt that starts after the grant belongs to no round. A
+rate is a share of the rounds with at least two attempts.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ from bench.measure.verdict import (
 )
 from lockcore.bench import Outcome, quorum_of
 
-# In so many rounds a rate is off by 0.05 by chance less than 2 times in 1,000.
+# With this number of rounds, chance alone moves a rate by 0.05 in fewer than 2 of 1,000 cases.
 LEAST_ROUNDS = 1000
 # The largest difference between a calibrated rate and the closed form.
 TOLERANCE = 0.05
@@ -46,9 +46,9 @@ Attempts = Sequence[Attempt]
 
 
 def closed_form(instances: int, contenders: int) -> float:
-    """The chance that nobody wins a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥ q): each instance
-    falls to each contender with the chance 1/K, and at most one can have q of them. Both arguments
-    ≥ 1."""
+    """Return the chance that no contender wins after a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥
+    q). Each instance votes for each contender with the chance 1/K, and at most one contender can
+    get q votes. Both arguments are ≥ 1."""
     quorum = quorum_of(instances)
     enough = range(quorum, instances + 1)
     ways = sum(comb(instances, votes) * (contenders - 1) ** (instances - votes) for votes in enough)
@@ -56,7 +56,8 @@ def closed_form(instances: int, contenders: int) -> float:
 
 
 def rounds_of(attempts: Attempts) -> list[list[Attempt]]:
-    """The rounds of one trial in order; those of two or more attempts are contention rounds."""
+    """Return the rounds of one trial in order. A round of at least two attempts is a contention
+    round."""
     granted_ns = min((one.decided_ns for one in attempts if one.is_won), default=inf)
     rounds: list[list[Attempt]] = []
     over_ns = 0
@@ -71,7 +72,7 @@ def rounds_of(attempts: Attempts) -> list[list[Attempt]]:
 
 
 def ending_of(attempts: Attempts) -> str:
-    """How a round ended: a field of Endings."""
+    """Return how a round ended, as the name of a field of Endings."""
     outcomes = {attempt.outcome for attempt in attempts}
     if Outcome.ACQUIRED in outcomes:
         return "won"
@@ -79,7 +80,7 @@ def ending_of(attempts: Attempts) -> str:
 
 
 def double_grants(attempts: Attempts) -> int:
-    """How many leases of one trial began while another one was valid: must be 0."""
+    """Return how many leases of one trial began while another lease was valid. It must be 0."""
     doubled = 0
     end_ns = 0
     for lease in sorted((one for one in attempts if one.is_won), key=lambda one: one.decided_ns):
@@ -89,7 +90,8 @@ def double_grants(attempts: Attempts) -> int:
 
 
 def calibration_row(instances: int, contenders: int, endings: Endings) -> CalibrationRow:
-    """One K of the calibration: its rate, and how that misses the closed form."""
+    """Return the row of one K of the calibration: its rate, and how the rate misses the closed
+    form."""
     rounds = endings.won + endings.nobody
     expected = closed_form(instances, contenders)
     measured = wilson(endings.nobody, rounds)
@@ -111,7 +113,7 @@ def calibration_row(instances: int, contenders: int, endings: Endings) -> Calibr
 
 
 def contention_row(instances: int, contest: Contest, trials: Sequence[Attempts]) -> ContentionRow:
-    """The row of a contest without retries: how often nobody wins."""
+    """Return the row of a contest without retries: how often no contender wins."""
     rounds = [round_ for attempts in trials for round_ in rounds_of(attempts) if len(round_) > 1]
     row = ContentionRow(
         **_common(contest, trials),
@@ -124,7 +126,7 @@ def contention_row(instances: int, contest: Contest, trials: Sequence[Attempts])
 
 
 def _counted(row: ContentionRow, instances: int) -> ContentionRow:
-    """Return the row with the rate that its endings give."""
+    """Return the row with the rate computed from its endings."""
     endings = row.endings
     rounds = endings.won + endings.nobody + endings.unreachable
     return replace(
@@ -136,7 +138,7 @@ def _counted(row: ContentionRow, instances: int) -> ContentionRow:
 
 
 def retry_row(contest: Contest, trials: Sequence[Attempts]) -> RetryRow:
-    """The row of a contest with retries: how long until somebody wins."""
+    """Return the row of a contest with retries: the time until a contender wins."""
     grants_ns = []
     dead_ns = []
     attempts_made = 0
@@ -164,7 +166,7 @@ def retry_row(contest: Contest, trials: Sequence[Attempts]) -> RetryRow:
 
 
 def _common(contest: Contest, trials: Sequence[Attempts]) -> dict[str, Any]:
-    """The fields of a ContestRow."""
+    """Return the fields of a ContestRow."""
     return {
         "contenders": contest.contenders,
         "order": contest.order,
@@ -182,7 +184,7 @@ def _latency(values_ns: Sequence[int]) -> Latency:
 
 
 def earned(result: SplitVotesResult) -> SplitVotesResult:
-    """Return `result` with the rates and the verdict that the endings of its rounds earn."""
+    """Return `result` with rates and verdict computed again from the endings of its rounds."""
     instances = result.conditions.instances
     calibration = tuple(
         calibration_row(instances, row.contenders, row.endings) for row in result.calibration
@@ -202,8 +204,8 @@ def judge_split_votes(
     *,
     interrupted: bool,
 ) -> Verdict:
-    """Return the verdict: violated by two leases at once; not known where nobody contended, nobody
-    was granted, or servers ended (`losses`)."""
+    """Return the verdict. It is "violated" if two leases were valid at once. It is "not known" if
+    no attempts overlapped, no lease was granted, or servers ended (`losses`)."""
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = (
         [f"{faults} leases were granted while another on the same resource was valid"]

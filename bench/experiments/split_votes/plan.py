@@ -1,5 +1,5 @@
-"""What is contended for, by whom, how often: *options → rows → trials, as contenders are told;
-attempts*. Values only: both sides of a contender's pipe import this."""
+"""Who contends for what, and how often: *options → rows → trials, which the contenders receive;
+attempts*. This module holds values only, because both sides of a contender's pipe import it."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -11,13 +11,13 @@ from lockcore.bench import Outcome
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
-# At least one row has so many processes, because one event loop alone never splits votes.
+# At least one row has this number of processes, because one event loop alone never splits votes.
 LEAST_PROCESSES = 4
 RETRY_CONTENDERS = 20
-# So many times as many retry trials are made in parallel. A p99 needs a thousand, and each trial is
-# over in a moment.
+# Retries in parallel order get this many times as many trials. A p99 needs a thousand trials, and
+# each trial takes only a moment.
 PARALLEL_TIMES = 4
-# If nobody has won by then, everybody gives up.
+# All contenders give up if no one has won after this time.
 PATIENCE_MS = 5000.0
 
 
@@ -29,7 +29,7 @@ class RetrySettings(Section, frozen=True):
 
 
 class Contest(Struct, frozen=True):
-    """What is the same for all `trials` of a row.
+    """The settings that all `trials` of a row share.
 
     `spread_ms`: each contender starts U(0, spread) after the start.
     """
@@ -57,7 +57,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     @property
     def contests(self) -> list[Contest]:
-        """The rows of the section contention."""
+        """Return the rows of the section contention."""
         contenders = sorted({*self.contenders, max(LEAST_PROCESSES, *self.contenders)})
         return [
             Contest(count, order, spread_ms, self.rounds)
@@ -68,8 +68,8 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> list[Contest]:
-        """The rows of the section retries: all at once, and in random order, where nobody wins most
-        often."""
+        """Return the rows of the section retries. All contenders start at once, in parallel order
+        and in random order, because in these orders most rounds have no winner."""
         orders = [order for order in self.orders if order != "sequential"] or self.orders
         count = max(RETRY_CONTENDERS, *self.contenders)
         return [
@@ -86,7 +86,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
 
 class Enrolment(Struct, frozen=True):
-    """What a contender is told once.
+    """The first message to a contender.
 
     `seat`: its number, from 0; `won`: the file of the shared word (see contenders.py).
     """
@@ -99,7 +99,7 @@ class Enrolment(Struct, frozen=True):
 
 
 class Trial(Struct, frozen=True):
-    """One trial of a contest, of a resource of its own; `number` ≥ 1 grows with each trial."""
+    """One trial of a contest, on its own resource. `number` ≥ 1 grows with each trial."""
 
     number: int
     start_ns: int
@@ -107,8 +107,8 @@ class Trial(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True, array_like=True):
-    """One contender's round of SETs. Times in ns of CLOCK_MONOTONIC, as the contender read them
-    before and after its call; `valid_until_ns` counts if it was won."""
+    """One contender's round of SETs. Times are in ns of CLOCK_MONOTONIC. The contender read them
+    immediately before and after its call. `valid_until_ns` is meaningful if the attempt was won."""
 
     contender: int
     started_ns: int
@@ -118,5 +118,5 @@ class Attempt(Struct, frozen=True, array_like=True):
 
     @property
     def is_won(self) -> bool:
-        """Whether it gave a lease."""
+        """Whether the attempt gave a lease."""
         return self.outcome is Outcome.ACQUIRED

@@ -1,4 +1,4 @@
-"""The result of `lockbench split-votes`: *calibrated rates, rows of contests → its type*."""
+"""The result of `lockbench split-votes`: *calibrated rates, rows of contests → its data type*."""
 
 from typing import Annotated, Literal
 

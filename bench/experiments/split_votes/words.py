@@ -1,4 +1,4 @@
-"""What `lockbench split-votes` says: *its result → tables and sentences*, at most 80 columns
+"""The texts of `lockbench split-votes`: *its result → tables and sentences*, at most 80 columns
 wide."""
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ _RETRY_TERMS = {
 
 
 def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
-    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
     server = result.fleet.server
     conditions = (
         f"N={result.conditions.instances}",
@@ -68,14 +68,14 @@ def _headline(result: SplitVotesResult) -> str:
 
 
 def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
-    """The rows of the most contenders that start nearest together, one of each order."""
+    """Return, for each order, the row with the most contenders and the smallest spread."""
     most = max((row.contenders for row in result.contention), default=0)
     rows = [row for row in result.contention if row.contenders == most]
     return [row for row in rows if row.spread_s == rows[0].spread_s]
 
 
 def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
-    """How often nobody wins at the most contenders, by order, beside pure chance."""
+    """Yield, for each order, how often no contender wins at the largest K, beside pure chance."""
     for row in _fullest(result):
         rate = row.nobody_won_rate
         ends = f"95 % sure: {percent(rate.low, 0)} to {percent(rate.high, 0)}"
@@ -84,7 +84,7 @@ def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
 
 
 def figures(result: SplitVotesResult) -> list[Figure]:
-    """How often nobody wins, by contenders and order, beside pure chance."""
+    """Return how often no contender wins, by contenders and order, beside pure chance."""
     rows = [row for row in result.contention if row.spread_s == result.contention[0].spread_s]
     if not rows:
         return []
@@ -153,7 +153,7 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
 
 
 def suite(result: SplitVotesResult) -> Suite:
-    """The calibration of each K and the verdict as a whole, as JUnit cases."""
+    """Return the calibration of each K and the whole verdict as JUnit cases."""
     cases = [
         Case(
             f"calibration K={row.contenders}",
