@@ -1,12 +1,12 @@
-"""The audit: *libraries × schedules → cells → a verdict*, several libraries at once, each on
+"""The audit: *libraries × schedules → cells → a verdict*, with several libraries at once, each on
 servers of its own.
 
-Rules: the same schedules for all. lockcore is a library like any other, but what it breaks is a
-violation. A control is Redlock by hand with the fault that one schedule must find; one without a
-fault must pass all. Other libraries' cells are told and decide nothing. What holds is played `held`
-times, and what went wrong once, `repeats` times. What is not known is played again, and once more
-when nobody else plays. Ctrl-C ends every wait within a moment. The schedules that are under way are
-dropped then.
+Rules: all libraries get the same schedules. lockcore is a library like any other, but a schedule
+that breaks it is a violation. A control is Redlock by hand with a fault that one schedule must
+find. A control without a fault must pass all schedules. The cells of other libraries are shown and
+decide nothing. A schedule that holds is played `held` times. A schedule that has gone wrong once is
+played `repeats` times. A schedule that is not known is played again, and once more when no other
+library plays. Ctrl-C ends every wait within a moment, and drops the schedules that are under way.
 """
 
 from collections.abc import Sequence
@@ -45,16 +45,17 @@ from bench.topology.server import find_server
 # The libraries' environments are installed here.
 CACHE = Path(".peers")
 INSTANCES = 3
-# A schedule that does not come about is tried so often among others. Then it is played alone.
+# A schedule without a result gets this many tries while other libraries play. Then it is played
+# alone.
 TRIES = 3
-# So many libraries per core play at once. They mostly wait, for ends of keys and for time-outs.
+# This many libraries per core play at once. They mostly wait for ends of keys and for time-outs.
 AT_ONCE = 6
 SLOW = ("java", "node")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """What to play, with its controls, and how often."""
+    """The schedules and libraries to play, the controls, and the number of plays."""
 
     libraries: Sequence[LibraryEntry]
     schedules: Sequence[JudgeRow[Stage]]
@@ -63,14 +64,15 @@ class AuditPlan:
 
 
 def chosen(names: Sequence[str]) -> list[JudgeRow[Stage]]:
-    """The schedules called so, all if none is named. Raises UsageError for a name that is none."""
+    """The schedules with these names, or all if no name is listed. Raises UsageError for an unknown
+    name."""
     require_known("schedule", names, SCHEDULES)
     return [SCHEDULES[name] for name in SCHEDULES if name in (names or SCHEDULES)]
 
 
 def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[LibraryEntry]:
-    """Those whose name contains one of `words`; all, if there are none. Raises UsageError for a
-    word that stands in no library's name; that of the controls is fine."""
+    """The libraries whose name contains one of `words`, or all if there are no words. Raises
+    UsageError for a word that is in no library's name. The name of the controls is allowed, too."""
     names = [entry.library.name for entry in entries] + ["control"]
     for word in words:
         if not any(word in name for name in names):
@@ -84,7 +86,7 @@ def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[Lib
 def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult]:
     """Play all schedules of `order`.
 
-    Raises BenchError, or KeyboardInterrupt before the first library is through.
+    Raises BenchError, and KeyboardInterrupt if it comes before the first library has finished.
     """
     plan = order.plan
     server = find_server(order.server)
@@ -117,7 +119,7 @@ def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult
 
 
 class _Playing:
-    """The work of all libraries; `_stop` ends every wait, and drops the schedules under way."""
+    """Plays all libraries. `_stop` ends every wait, and drops the schedules under way."""
 
     def __init__(self, plan: AuditPlan, server: ServerBinary, show: Show) -> None:
         self._plan = plan
@@ -126,7 +128,7 @@ class _Playing:
         self._stop = Event()
 
     def run(self, drivers: Sequence[LibraryDriver], cells: list[JudgedRow]) -> None:
-        """Add a cell per library and schedule to `cells`, in order; what Ctrl-C cuts is left
+        """Add a cell per library and schedule to `cells`, in order. A cell that Ctrl-C cuts is left
         out."""
         by_name = {one.library.name: one for one in drivers}
         slow_first = sorted(drivers, key=lambda one: one.library.kind not in SLOW)
@@ -136,7 +138,7 @@ class _Playing:
         finally:
             cells.sort(key=lambda cell: list(by_name).index(cell.library))
         for index, cell in enumerate(cells):
-            # The schedule may have failed to come about only because others were playing.
+            # The schedule may have had no result only because other libraries were playing.
             if cell.verdict == "not known":
                 self._show(f"again, alone: {cell.library}, {cell.topic}")
                 with self._stage(by_name[cell.library]) as stage:
@@ -158,7 +160,7 @@ class _Playing:
         )
 
     def _cell(self, stage: Stage, one: JudgeRow[Stage]) -> JudgedRow:
-        """Play `one` until it is known what comes of it, and again as often as the plan says."""
+        """Play `one` until its result is known, and again as often as the plan requires."""
         conditions = self._plan.conditions
         plays = Plays(conditions.held, conditions.repeats, TRIES)
         row = judged(stage, one, asked, plays, self._stop)
@@ -167,7 +169,7 @@ class _Playing:
 
 
 def asked(stage: Stage, row: JudgeRow[Stage]) -> RowFinding:
-    """Ask a library a row. Raises NotApplicableError where it cannot be asked."""
+    """Play a row with a library. Raises NotApplicableError if the row does not apply to it."""
     if stage.instances < row.least:
         raise NotApplicableError("it locks on one instance")
     finding = row.play(stage)

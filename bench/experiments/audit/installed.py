@@ -1,9 +1,9 @@
 """Libraries, each in its own environment: *entries of a table, a cache folder → drivers that can
-run, and why others cannot*.
+run, and reasons why others cannot*.
 
-Rules: exact versions; an environment per Python library, one folder for Node, a built program for
-Go, Rust and Java; what is there already is used again; what cannot be installed is a reason, never
-an end. Source: each library's package.
+Rules: versions are exact. Each Python library has an environment. Node has one folder. Go, Rust and
+Java have a built program each. An existing installation is used again. A failed installation gives
+a reason and does not end the audit. Source: each library's package.
 """
 
 import os
@@ -26,12 +26,12 @@ from bench.experiments.judge.library import ROOT, Library, LibraryDriver, Librar
 
 DRIVER = f"{__package__}.clients.driver"
 INSTALL_S = 600.0
-# the time between two looks at whether the work was cut
+# the time between two checks whether the work was cut
 LOOK_S = 0.1
-# So many installations run at once: they wait for the network more than they compile.
+# This many installations run at once. They wait for the network more than they compile.
 AT_ONCE = 3
 
-# by kind: the programs that it needs, and the command that builds it in its folder
+# for each kind: the programs that it needs, and the command that builds it in its folder
 _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "node": (
         ("node", "npm"),
@@ -41,16 +41,17 @@ _BUILT: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "java": (("java", "mvn"), ("mvn", "--quiet", "--batch-mode", "process-classes")),
     "rust": (("cargo",), ("cargo", "build", "--release", "--quiet")),
 }
-# by kind: where the built program is
+# for each kind: the path of the built program
 _PROGRAMS = {"go": "driver", "rust": "target/release/driver"}
-# in the environment of a Python library: the folder that holds our driver
+# the folder in a Python library's environment that holds lockbench's driver
 _OURS = "ours"
 
 
 def install(
     entries: Sequence[LibraryEntry], cache: Path, say: Callable[[str], None]
 ) -> list[LibraryDriver | MissingLibrary]:
-    """Each library, installed below `cache` or missing with a reason."""
+    """Install each library below `cache`. A library that cannot be installed is returned with a
+    reason."""
     homes = {entry.library.home: entry for entry in entries if entry.library.home}
     cut = Event()
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -79,7 +80,7 @@ def install(
 
 
 def ours(name: str) -> LibraryDriver:
-    """The driver of a lock of our own environment, by the lock's name."""
+    """The driver of a lock in lockbench's own environment, by the lock's name."""
     return _driver(LibraryEntry(Library(name, "lockcore"), LibraryWords(), HERE), Path())
 
 
@@ -87,7 +88,7 @@ def _driver(entry: LibraryEntry, home: Path) -> LibraryDriver:
     kind = entry.library.kind
     environment: dict[str, str] = {}
     if kind == "lockcore":
-        # Our own lockcore, which may be compiled, is found where this process found it.
+        # lockbench's own lockcore, which may be compiled, is imported from the same place as here.
         command: tuple[str, ...] = (sys.executable, "-m", DRIVER)
         environment = {"PYTHONPATH": str(ROOT)}
     elif kind == "python":
@@ -108,8 +109,8 @@ def _driver(entry: LibraryEntry, home: Path) -> LibraryDriver:
 def _link_bench(home: Path) -> None:
     """Put a folder into `home` that holds `bench` and nothing else.
 
-    An installed bench stands beside packages of our own environment. On the path of a library's
-    environment they would hide the versions that are to be audited.
+    An installed bench stands beside packages of lockbench's own environment. On the path of a
+    library's environment these packages would hide the versions that the audit tests.
     """
     link = home / _OURS / "bench"
     package = ROOT / "bench"
@@ -120,9 +121,10 @@ def _link_bench(home: Path) -> None:
 
 
 def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: Event) -> str:
-    """Make `home` unless it is there, made from the same; why it is not there, "" if it is.
+    """Build `home`, unless it exists and was built from the same input. Return the reason of a
+    failure, "" for success.
 
-    `cut` ends it.
+    `cut` ends the build.
     """
     library = entry.library
     programs, command = _BUILT.get(library.kind, ((), ()))
@@ -133,7 +135,7 @@ def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: E
     if stamp.exists() and stamp.read_text(encoding="utf-8") == recipe:
         return ""
     say(f"installing: {library.home} ({', '.join(library.packages)})")
-    # A build that was cut goes on where it was; anything else begins anew.
+    # A build that was cut continues from where it stopped. Any other build begins anew.
     if stamp.exists() or not command:
         shutil.rmtree(home, ignore_errors=True)
     for program in programs:
@@ -162,11 +164,12 @@ def _install(entry: LibraryEntry, home: Path, say: Callable[[str], None], cut: E
 
 
 def _call(command: Sequence[str], folder: Path, cut: Event) -> str:
-    """Run it in `folder`; why that failed, "" if it did not. `cut` kills it.
+    """Run a command in `folder`. Return the reason of a failure, "" for success. `cut` kills the
+    command.
 
-    It has a session of its own. A SIGINT may come to our process alone, so the programs that pip or
-    cargo start are killed by us, as a group. Killed programs leave their temporary files, which
-    therefore have a folder of their own.
+    The command has a session of its own. A SIGINT may reach only lockbench's process, so lockbench
+    kills the programs that pip or cargo start, as a group. Killed programs leave their temporary
+    files, so these have a folder of their own.
     """
     with TemporaryDirectory(prefix="lockbench-install-", ignore_cleanup_errors=True) as scratch:
         settings = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local", "TMPDIR": scratch}

@@ -1,8 +1,8 @@
 """The verdict over an audit: *a cell per library and schedule → one word*. Pure.
 
-Rules: controls must be caught, lockcore must hold, the cells of others are told and decide nothing.
-`earned` judges a stored audit anew: a cell that does not hold was seen so at least once, a cell
-that holds was played and never was.
+Rules: controls must be caught, and lockcore must hold. The cells of other libraries are shown and
+decide nothing. `earned` judges a stored audit anew. A cell that does not hold must have gone wrong
+at least once. A cell that holds must have been played, and must never have gone wrong.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from bench.measure.verdict import Verdict
 
 
 def judge_cells(cells: Sequence[JudgedRow], *, interrupted: bool = False) -> Verdict:
-    """Return what the audit itself ends with."""
+    """Return the verdict on the audit itself."""
     rows = [
         (
             _row_word(cell),
@@ -43,7 +43,7 @@ def earned(result: AuditResult) -> AuditResult:
 
 
 def _row_word(cell: JudgedRow) -> str:
-    """What a cell is for the audit itself; "told": it decides nothing."""
+    """The meaning of a cell for the audit itself. "told" means that it decides nothing."""
     if cell.library.startswith(CONTROL):
         must = "holds" if cell.library == CONTROL + NO_FAULT else "does not"
         if cell.verdict == must:

@@ -1,8 +1,8 @@
-"""Which libraries can be audited: *a folder with libraries.toml → an entry per library*.
+"""The libraries that can be audited: *a folder with libraries.toml → an entry per library*.
 
-Rules: an entry holds what a result stores of the library, its calls as its README writes them, and
-what its documentation promises. `$ttl_ms`, `$ttl_s` and `$wait_s` stand for what is asked for.
-The table says nothing that the driver does not do.
+Rules: an entry has the facts about the library that a result stores, its calls as its README writes
+them, and the promises of its documentation. `$ttl_ms`, `$ttl_s` and `$wait_s` stand for the
+requested values. The table contains only calls that the driver makes.
 """
 
 import tomllib
@@ -22,8 +22,8 @@ ALGORITHM = "algorithm"
 
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
-    """A library of a table. `folder`: where the table is, and below it the sources of its drivers,
-    in a folder per language."""
+    """A library of a table. `folder`: the folder of the table. Below it are the sources of the
+    drivers, in a folder per language."""
 
     library: Library
     words: LibraryWords
@@ -33,7 +33,7 @@ class LibraryEntry:
 def read_libraries(folder: Path = HERE) -> list[LibraryEntry]:
     """The libraries of the table in `folder`.
 
-    Raises UsageError when there is none, or one that cannot be read.
+    Raises UsageError if there is no table, or an unreadable one.
     """
     try:
         return [
@@ -57,7 +57,8 @@ def _table(folder: Path) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 def promise_of(words: LibraryWords, schedule: str) -> str:
-    """What the documentation says to a schedule; "" if nothing was found."""
+    """The library's promise about a schedule. Without one, its general promise and the sentence of
+    the Redlock page about the schedule, "" if there are neither."""
     algorithm = _table(HERE)[ALGORITHM]["promises"].get(schedule)
     page = f'Distributed Locks with Redis: "{algorithm}"' if algorithm else ""
     return words.promises.get(schedule) or "; ".join(filter(None, (words.promise, page)))

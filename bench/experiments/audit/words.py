@@ -1,5 +1,5 @@
-"""What `lockbench audit` says: *its result → who holds where, and every fault with what happened*,
-verdict first."""
+"""The text of `lockbench audit`: *its result → the schedules under which each lock holds, and every
+fault with its course of events*, verdict first."""
 
 import shlex
 from collections import Counter
@@ -36,7 +36,7 @@ _STYLES |= {_SIGNS[word]: style for word, style in _STYLES.items()}
 
 
 def sheet(result: AuditResult, place: str = "") -> Sheet:
-    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
     server = result.fleet.server
     conditions = result.conditions
     held = counted(conditions.held, "time")
@@ -72,7 +72,7 @@ def _keys(result: AuditResult) -> Iterator[KeyFigure]:
 
 
 def _broken(result: AuditResult) -> dict[str, list[str]]:
-    """The locks that a schedule broke, each with the names of those schedules."""
+    """The locks that a schedule broke, each with the names of the schedules that broke it."""
     broken: dict[str, list[str]] = {}
     for cell in result.cells:
         if cell.verdict == "does not" and not _is_control(cell):
@@ -103,7 +103,7 @@ def _lines(result: AuditResult) -> Iterator[Sentence]:
 
 
 def figures(result: AuditResult) -> list[Figure]:
-    """How many schedules break each lock, those that hold last."""
+    """The number of schedules that break each lock. Locks that hold come last."""
     counts = {name: Counter[str]() for name in _libraries(result)}
     for cell in result.cells:
         if cell.library in counts:
@@ -157,7 +157,8 @@ def _happened(name: str, about: str, cells: Iterable[JudgedRow]) -> Iterator[Par
 
 
 def evidence(result: AuditResult) -> tuple[Part, ...]:
-    """Every fault of a library, and what is not known, step by step: how it is seen again."""
+    """Every fault of a library and every unknown result, step by step, so that a reader can
+    reproduce it."""
     drivers: tuple[str, ...] = ()
     for place, word in enumerate(result.command):
         if word == "--drivers":
@@ -191,8 +192,8 @@ def _libraries(result: AuditResult) -> list[str]:
 
 
 def _seen(cell: JudgedRow) -> str:
-    """How often it went wrong, with the interval of its rate where that was not each time; else its
-    verdict."""
+    """How often the schedule went wrong, with the interval of the rate if some plays held. A cell
+    that does not show a fault has its verdict instead."""
     rate = wilson(cell.wrong, cell.plays)
     often = f"{cell.wrong} of {cell.plays}"
     if cell.verdict != "does not":
@@ -222,7 +223,8 @@ def _headline(result: AuditResult) -> str:
 
 
 def suite(result: AuditResult) -> Suite:
-    """The cells that decide something, as JUnit cases; the others are counted in a property."""
+    """The cells that decide something, as JUnit cases. A property has the number of the other
+    cells."""
     statuses = {
         "holds": words.AS_EXPECTED.status,
         "does not": words.VIOLATED.status,

@@ -1,9 +1,10 @@
-"""A schedule as a sequence diagram: *what was seen → rows of a table, a column for each client*.
-Pure.
+"""A schedule as a sequence diagram: *observations → rows of a table, with a column for each
+client*. Pure.
 
-A row is one step: a command with the answers of all instances it went to at once (a batch,
-counted), a grant, or what came differently. What found nothing to delete is left out. Values are
-named by who wrote them. Times are ms since the start.
+A row is one step. A step is a command, a grant, or a deviation from the usual course. The row of a
+command has the answers of all instances that got the command at once. For a batch the row has the
+number of commands. A clean-up that found no key to delete is left out. Each value is named after
+the client that wrote it. Times are ms since the start.
 """
 
 from collections import Counter
@@ -42,7 +43,7 @@ OF_SERVERS = {"restart", "stop", "flush", "forget", "full", "die"}
 
 
 def steps_of(events: Sequence[Event], instances: int) -> list[Step]:
-    """The steps, in order; the rule that was broken is the last."""
+    """The steps, in order. The last step is the rule that was broken."""
     writes = {b"SET", b"SETNX", b"GETSET"}
     owners = {
         event[5][2]: event[2]
@@ -77,7 +78,7 @@ def steps_of(events: Sequence[Event], instances: int) -> list[Step]:
 
 
 def _other(event: Event, ms: float, instances: int) -> Step | None:
-    """The row of what is no command."""
+    """The row of a step that is not a command."""
     what = event[1]
     if what in ("granted", "extended"):
         until = (
@@ -100,7 +101,7 @@ def _ms(time_ns: int) -> float:
 
 
 def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
-    """The calls of one kind that were sent together, and executed at one time, or nearly."""
+    """The calls of one kind that were sent together, and executed at the same time or nearly so."""
     begun = events[first]
     for index in range(first, len(events)):
         event = events[index]
@@ -115,7 +116,8 @@ def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]
 
 
 def _found_nothing(calls: Sequence[Event]) -> bool:
-    """A clean-up that changed nothing, or a script that was not known yet."""
+    """Whether the calls changed nothing: a clean-up without keys, the loading of a script, or the
+    call of a script that the server did not know yet."""
     replies = b"".join(event[6] for event in calls)
     words = calls[0][5][:2]
     deletes = words[0] in {b"DELIFEQ", b"DELEX"} or SCRIPTS.get(words[-1]) == "del if"
@@ -123,8 +125,8 @@ def _found_nothing(calls: Sequence[Event]) -> bool:
 
 
 def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -> str:
-    """`SET NX PX 500 → OK`; `2,3: … → OK nil` on some of several instances; several commands with
-    how many they are."""
+    """The text of a call: `SET NX PX 500 → OK`. If only some of several instances got it: `2,3: … →
+    OK nil`. For several commands, their number."""
     sent_ns, command = calls[0][4:6]
     targets = sorted({event[3] + 1 for event in calls})
     where = f"{','.join(map(str, targets))}: " if len(targets) < instances else ""

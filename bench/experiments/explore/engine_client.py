@@ -1,8 +1,8 @@
-"""lockcore's engine as a client of the simulated servers: *acquire, extend, release by its steps,
-without a shell*.
+"""lockcore's engine as a client of the simulated servers: *acquire, extend and release by the
+engine's steps, without a shell*.
 
-What a shell does is done here in virtual time: batches leave in the next turn, ticks come when the
-engine wants them, a connection that broke is made again when it is due.
+This module does in virtual time what a shell does. Batches leave in the next pass. Ticks come when
+the engine wants them. A broken connection is made again when it is due.
 """
 
 from collections.abc import Generator, Sequence
@@ -40,7 +40,7 @@ LAG_NS = int(SETTINGS.lag_cap.age_ms * NS_PER_MS)
 class EngineClient:
     """One lockcore in one process, connected to all servers.
 
-    Made and used in the process's courses.
+    It is made and used in the courses of this process.
     """
 
     def __init__(self, process: Process, servers: Sequence[SimulatedServer], seed: int) -> None:
@@ -91,7 +91,7 @@ class EngineClient:
                         try:
                             actor.wait()
                         except BaseException as error:  # noqa: BLE001
-                            # The steps decide what becomes of the exception.
+                            # The engine's steps decide how the exception is handled.
                             request.waiter = None
                             steps.throw(error)
                 request = steps.send(self._world.now_ns)
@@ -110,11 +110,11 @@ class EngineClient:
             self.engine.submit_release(request)
 
     def close(self) -> None:
-        """It has nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     @property
     def is_calm(self) -> bool:
-        """Nothing is owed, awaited or to be connected."""
+        """Whether the engine has nothing to send, no reply to await and no connection to make."""
         return (
             self.engine.is_idle and None not in self._links and not any(self.engine.members.debts)
         )
@@ -132,12 +132,12 @@ class EngineClient:
         self._arm()
 
     def _arm(self, next_ns: int = FAR_FUTURE_NS) -> None:
-        """The next tick comes when it is due; `next_ns`: at the latest."""
+        """Plan the next tick for when it is due, at `next_ns` at the latest."""
         now_ns = self._world.now_ns
         ticks_ns = self._ticks_ns
-        # A tick that is planned already is early enough, unless a deadline comes before it or it is
-        # further away than the lag cap. Only then the engine is asked when it wants its next tick.
-        # This is called for every message.
+        # A planned tick is early enough in most cases. It is not if a deadline comes before it, or
+        # if it is further away than the lag cap. Only then the engine is asked when it wants its
+        # next tick. The check saves time because this function runs for every message.
         if ticks_ns > self.engine.deadlines.due_ns or ticks_ns > now_ns + LAG_NS:
             next_ns = self.engine.next_tick_ns(now_ns)
         self._plan(next_ns)

@@ -1,11 +1,12 @@
-"""The exploration: *recipes, a budget each → schedules shared out among processes, what broke,
-judged, written*.
+"""The exploration: *recipes and a budget for each → schedules shared out among processes → broken
+rules, judged and stored*.
 
-Rules: schedule numbers are handed out in order, in blocks; the first blocks that broke a rule
-decide, so the same seed finds the same schedule however many processes search. A time budget
-decides only how many are played when nothing breaks. What broke a recipe is played again on real
-servers of our own, if it can be forced; that decides nothing. Where a search process ends or stands
-still, what was played is kept, the recipe is not known, and the next has new processes.
+Rules: schedule numbers are handed out in order, in blocks. The first blocks that broke a rule
+decide. So the same seed finds the same schedule, however many processes search. If nothing breaks,
+a time budget decides how many schedules are played, and nothing else. A schedule that broke a
+recipe is played again on real servers of lockbench, if it can be forced there. That replay decides
+nothing. If a search process ends or stands still, the schedules played so far are kept. The recipe
+is then not known, and the next recipe gets new processes.
 """
 
 import sys
@@ -37,19 +38,19 @@ from bench.topology.fleet import start_fleet
 from bench.topology.server import find_server
 
 REPLAYS = 3
-# An exhaustive search is divided into so many parts.
+# An exhaustive search is divided into this many parts.
 PARTS = 400
-# One block may take so long on a busy machine. A part may be long, too.
+# The time limit of one block on a busy machine. A part may be long, too.
 _PATIENCE_S = 120.0
 _PART_S = 3600.0
 
 
 def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[ExploreResult]:
-    """Explore every recipe of `order`, showing progress; the result is written by then, if it can
-    be.
+    """Explore every recipe of `order` and show progress. The result is stored on return, if it can
+    be stored.
 
-    Raises BenchError when nothing can be explored here, KeyboardInterrupt when it was cut before
-    the first row's end.
+    Raises BenchError if nothing can be explored here, and KeyboardInterrupt if it comes before the
+    end of the first row.
     """
     plan = order.plan
     rows = list[ExploredRow]()
@@ -67,7 +68,7 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
                         row, broken=structs.replace(row.broken, replayed=replayed)
                     )
             except KeyboardInterrupt:
-                # The search may have taken hours, so what it has found is kept.
+                # The search may have taken hours, so its results so far are kept.
                 if total.played:
                     rows.append(row_of(recipe, find_recipe(recipe).about, total, cut="it was cut"))
                 raise
@@ -89,7 +90,7 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
 
 
 def _searchers(processes: int, children: ExitStack) -> list[Child]:
-    """New ones; what others still say is heard by nobody."""
+    """New search processes. Late answers of the old ones are ignored."""
     children.close()
     return [
         children.enter_context(Child("a search process", search.__name__)) for _ in range(processes)
@@ -99,7 +100,7 @@ def _searchers(processes: int, children: ExitStack) -> list[Child]:
 def _on_servers(
     row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show
 ) -> Replayed:
-    """What came of a row's smallest schedule on real servers."""
+    """The result of a row's smallest schedule on real servers."""
     show(f"{row.recipe}: broken; again on real servers")
     if find_recipe(row.recipe).about.replicated:
         return Replayed(reason="replication cannot be forced")
@@ -115,7 +116,7 @@ def _on_servers(
                 searcher.tell(again)
                 answers.append(searcher.hear(Hunt, _PATIENCE_S))
     except EnvironmentNotReadyError as error:
-        # The process is closed, because a late answer would be taken for the answer to the next
+        # The process is closed, because a late answer would be mistaken for the answer to the next
         # order.
         searcher.close()
         return Replayed(reason=str(error))
@@ -125,7 +126,7 @@ def _on_servers(
 
 
 def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:
-    """The work, in blocks."""
+    """The orders for the search processes, in blocks."""
     if plan.exhaustive is not None:
         for part in range(PARTS):
             yield SearchOrder(recipe, plan.seed, part, PARTS, plan.exhaustive)
@@ -138,10 +139,10 @@ def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:
 def explored(
     recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show, total: Hunt
 ) -> ExploredRow:
-    """Explore one recipe as `plan` says with processes that stand ready, adding what comes of it to
-    `total`.
+    """Explore one recipe according to `plan` with the processes in `searchers`, and add the results
+    to `total`.
 
-    Raises BenchError when one of them ends early.
+    Raises BenchError if one of the processes ends early.
     """
     orders = _orders(recipe, plan)
     for answer in _answers(orders, searchers, plan):
@@ -159,7 +160,8 @@ def explored(
 def _answers(
     orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan
 ) -> Iterator[Hunt]:
-    """What comes of the orders, in their order, until there are none or the time is up."""
+    """The answers to the orders, in the order of the orders, until there are no more or the time is
+    up."""
     patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
     while time.monotonic() < until_s and (block := list(zip(searchers, orders, strict=False))):
@@ -171,9 +173,11 @@ def _answers(
 def row_of(
     recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: str = ""
 ) -> ExploredRow:
-    """The row of a recipe, judged: without a broken rule it takes schedules that could have broken
-    it, all of them that were asked for. `cut`: what ended it early."""
-    # What ran in real time may be what keeps the recipe safe. So nothing counts as broken.
+    """The row of a recipe, judged. If no rule was broken, a good word needs enough schedules that
+    could have broken the recipe, and all requested schedules. `cut`: the reason why the search
+    ended early."""
+    # A part that ran in real time may be the part that keeps the recipe safe. So nothing counts as
+    # broken.
     broken = None if total.outside else total.broken
     needs = _preconditions(about, total, whole=whole, cut=cut)
     setting = setting_of(recipe, about)
@@ -195,10 +199,10 @@ def row_of(
 
 
 def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mapping[str, bool]:
-    """What the word of a recipe rests on, each with whether it came about.
+    """The preconditions of a recipe's word, each with whether it was met.
 
     A search that ended before every schedule was played can show a flaw. It cannot show that there
-    is none: the flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand
+    is none. The flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand
     needs 1,000. So a known flaw that stays away is "not known", unless every schedule within the
     bound was played.
     """

@@ -1,9 +1,9 @@
-"""The verdict over an exploration: *recipes, the schedules that broke them or did not → one word*.
+"""The verdict over an exploration: *recipes, with or without schedules that broke them → one word*.
 Pure.
 
-Rules: a recipe that is known to hold takes schedules that could have broken it. `earned` judges a
-stored exploration anew: a row without a reason not to know has the word of what broke it, or of how
-many schedules tested it.
+Rules: a recipe is known to hold only if enough of the schedules could have broken it. `earned`
+judges a stored exploration anew. The word of a row comes from the rule that was broken, or from the
+number of schedules that tested the recipe. A row with a stated reason is not known.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 
 
 def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = False) -> Verdict:
-    """Return the verdict over `rows`, of which `planned` were asked for; the last one may have been
+    """Return the verdict over `rows`, of which `planned` were requested. The last row may have been
     cut."""
     cut = f"interrupted in recipe {len(rows)} of {planned}" if is_cut else ""
     judged = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
@@ -35,12 +35,12 @@ def earned(result: ExploreResult) -> ExploreResult:
 def word_of_row(row: ExploredRow) -> RowWord:
     """Return the word that a stored row earns.
 
-    The row itself says why nothing is known of it, if that is so.
+    If the recipe is not known, the row itself has the reason.
     """
     least = 1 if row.whole else TESTED_LEAST
     broken = row.broken is not None
-    # A search that ended before every schedule was played does not refute a known flaw that stayed
-    # away.
+    # A known flaw may stay away in a search that ended before every schedule was played. That does
+    # not refute the flaw.
     searched = row.tested >= least and (row.safe or row.whole)
     is_known = row.reason is None and (broken or searched) and row.tested <= row.schedules
     return row_verdict(

@@ -1,8 +1,8 @@
-"""What a server holds, and the commands that locks send: *arguments → one RESP2 reply*.
+"""The data of a server, and the commands that locks send: *arguments → one RESP2 reply*.
 
-As the manuals of Redis and Valkey say, for the forms that locks use; a command or an option that is
-not known here is an error reply, as on a server that is too old for it. Scripts run as they are, in
-Lua (the library lupa). `rate`: how fast its clock runs beside the world's.
+The commands follow the manuals of Redis and Valkey, in the forms that locks use. An unknown command
+or option gets an error reply, as on a server that is too old for it. Scripts run unchanged in Lua
+(the library lupa). `rate`: the speed of the server's clock, relative to the world's clock.
 """
 
 import socket
@@ -25,7 +25,7 @@ OK = "OK"
 
 
 def encoded(reply: Reply) -> bytes:
-    """A reply as RESP2; the bytes OK are a status, too."""
+    """Return a reply as RESP2. The bytes OK become a status, too."""
     if reply in (OK, b"OK"):
         return b"+OK\r\n"
     if isinstance(reply, ReplyError):
@@ -42,11 +42,11 @@ def encoded(reply: Reply) -> bytes:
 
 
 def nothing(_key: bytes) -> None:
-    """Do nothing: nobody follows what is written here."""
+    """Do nothing: no replica follows the writes of this server."""
 
 
 class Keyspace:
-    """Keys with their values and ends. `forbidden`: commands that this server is too old for."""
+    """Keys with their values and ends. `forbidden`: commands for which this server is too old."""
 
     def __init__(
         self, now_ns: Callable[[], int], rate: float, forbidden: frozenset[bytes] = frozenset()
@@ -65,16 +65,16 @@ class Keyspace:
 
     @property
     def keys(self) -> dict[bytes, object]:
-        """What is held now."""
+        """Return all keys that exist now."""
         return {key: value for key in list(self._entries) if (value := self.get(key)) is not None}
 
     def get(self, key: bytes) -> Any:
-        """What is held under `key`."""
+        """Return the value of `key`."""
         entry = self.entry(key)
         return None if entry is None else entry[0]
 
     def entry(self, key: bytes) -> tuple[object, int] | None:
-        """What is held under `key`, and until when (ns); what has expired is forgotten."""
+        """Return the value of `key` and its end (ns). An expired key is removed first."""
         entry = self._entries.get(key)
         if entry is None or entry[1] > self._now_ns():
             return entry
@@ -82,12 +82,12 @@ class Keyspace:
         return None
 
     def put(self, key: bytes, value: object, end_ns: int = FAR_FUTURE_NS) -> None:
-        """From now on this is held."""
+        """Set a key."""
         self._entries[key] = value, end_ns
         self.changed(key)
 
     def drop(self, key: bytes) -> int:
-        """How many keys were removed."""
+        """Delete a key. Return 1 if it existed, else 0."""
         held = self.get(key) is not None
         self._entries.pop(key, None)
         self.changed(key)
@@ -118,7 +118,7 @@ class Keyspace:
         return run(self, *command[1:])
 
     def end_ns(self, ttl_ms: float) -> int:
-        """When a key that is to live so long from now will end by this server's clock."""
+        """Return the end of a key by this server's clock, for a time to live that starts now."""
         return self._now_ns() + int(ttl_ms * NS_PER_MS / self._rate)
 
     def _set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
@@ -148,7 +148,7 @@ class Keyspace:
         return held
 
     def _getrange(self, key: bytes, start: bytes, end: bytes) -> Reply:
-        """Both ends, from 0 on, are included."""
+        """GETRANGE. Both ends are included, and count from 0."""
         held: bytes = self.get(key) or b""
         return held[int(start) : int(end) + 1]
 
@@ -165,7 +165,7 @@ class Keyspace:
         return 0
 
     def _delex(self, key: bytes, _ifeq: bytes, value: bytes) -> Reply:
-        """DELEX with its option IFEQ, the only one that locks use."""
+        """DELEX with its option IFEQ, the only option that locks use."""
         return self._drop_if(key, value)
 
     def pttl(self, key: bytes) -> Reply:
@@ -231,7 +231,7 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
     b"EVALSHA": Keyspace._evalsha,
     b"ROLE": lambda self: [self.role.encode(), 0, []],
     b"PING": lambda self: "PONG",
-    # Nobody can subscribe here. A client that waits for a message polls.
+    # This server has no subscriptions. A client that waits for a message polls.
     b"PUBLISH": lambda self, *arguments: 0,
     b"LPUSH": Keyspace._lpush,
     b"CLIENT": lambda self, *arguments: OK,
@@ -241,7 +241,7 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
 
 # -- Lua -------------------------------------------------------------------------------------------
 
-# The keyspaces whose scripts run now, the innermost last.
+# The keyspaces whose scripts are running now, the innermost last.
 _CALLER: list[Keyspace] = []
 # Servers of the tests answer in threads, and all scripts share one Lua and the list above. Without
 # this lock a script could run on the keys of another server.
@@ -286,7 +286,8 @@ def _compiled(source: bytes) -> Any:
 def run_lua(
     keyspace: Keyspace, source: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]
 ) -> Reply:
-    """What a script returns, in one step. Raises EnvironmentNotReadyError without lupa."""
+    """Run a script in one step and return its result. Raises EnvironmentNotReadyError without
+    lupa."""
     with _ONE_AT_A_TIME:
         table_from = _lua().table_from
         _CALLER.append(keyspace)
@@ -318,7 +319,7 @@ REPLY_S = 5.0
 
 
 class RealKeyspace:
-    """A real server in the place of a simulated one's data."""
+    """A real server in place of the data of a simulated one."""
 
     def __init__(self, port: int) -> None:
         """Connect to an empty server. Raises OSError."""
@@ -329,7 +330,7 @@ class RealKeyspace:
         self.scripts = SimpleNamespace(clear=lambda: self.run([b"SCRIPT", b"FLUSH"]))
 
     def run(self, command: Command) -> bytes:
-        """Execute one command; its reply as it came. Raises OSError."""
+        """Execute one command and return its reply unparsed. Raises OSError."""
         return encoded(self._call(*command))
 
     def _call(self, *command: bytes) -> Any:
@@ -342,7 +343,7 @@ class RealKeyspace:
 
     @property
     def keys(self) -> Mapping[bytes, bytes]:
-        """What is held now; of a key that is no string, what GET says."""
+        """Return all keys that exist now. For a key that is not a string, return GET's answer."""
         return {name: self._call(b"GET", name) for name in self._call(b"KEYS", b"*")}
 
     def clear(self) -> None:

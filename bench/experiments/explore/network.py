@@ -1,7 +1,8 @@
-"""Simulated servers and connections: *bytes of commands → executed in order → bytes of replies*.
+"""Simulated servers and connections: *bytes of commands → execution in order → bytes of replies*.
 
-A connection keeps its order in each direction. One that broke may still deliver what was under way
-to the server, until its successor kills it: what a kernel may do after a reset.
+A connection keeps its order in each direction. A broken connection may still deliver bytes that
+were on the way to the server, until the next connection of the same client kills it. A kernel may
+do the same after a reset.
 """
 
 from collections import deque
@@ -20,13 +21,13 @@ OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})
 
 
 # A client sends the same bytes to all instances, and each instance would parse them. The cache
-# parses them once. The result is a tuple, so that nobody can append to what another instance reads,
-# too; the commands in it must not be changed either.
+# parses them once. The result is a tuple, because all instances share it and none may append to it.
+# The commands in the tuple must not be changed either.
 @lru_cache(64)
 def commands_of(data: bytes) -> tuple[Command, ...]:
-    """The commands in `data`; none while the last one is not whole.
+    """Return the commands in `data`, or no commands while the last one is incomplete.
 
-    What goes to all servers is parsed once.
+    Bytes that go to all servers are parsed once.
     """
     reader = Reader()
     reader.feed(data)
@@ -37,7 +38,7 @@ def commands_of(data: bytes) -> tuple[Command, ...]:
 class SimulatedServer:
     """One instance.
 
-    `down`, `stopped`: what is wrong with it; `when_dead` is called when it dies.
+    `down`, `stopped`: its current fault. `when_dead` is called when it dies.
     """
 
     def __init__(self, world: World, index: int, rate: float, *, is_old: bool = False) -> None:
@@ -55,8 +56,8 @@ class SimulatedServer:
         self.when_dead: Callable[[], object] = nothing
 
     def follow(self, master: "SimulatedServer") -> None:
-        """Be a replica of `master`: what is written there is copied here a LATENCY later, if it
-        still lives then."""
+        """Become a replica of `master`. Each write of the master is copied here a LATENCY later, if
+        the master still lives then."""
         self.data.role = "slave"
 
         def copy(key: bytes) -> None:
@@ -70,7 +71,7 @@ class SimulatedServer:
         master.data.changed = lambda key: self.world.later(LATENCY_NS, partial(copy, key))
 
     def execute(self, command: Command) -> bytes:
-        """One command and its reply."""
+        """Execute one command and return its reply."""
         if command[0] == b"CLIENT" and command[1] == b"KILL":
             killed = self.links.pop(int(command[3]), None)
             if killed is not None:
@@ -79,9 +80,9 @@ class SimulatedServer:
         return self.data.run(command)
 
     def survives(self, change: Change) -> bool:
-        """Something befalls it when it is about to execute: it may restart, stop or die.
+        """Let a fault strike just before the server executes: it may restart, stop or die.
 
-        Whether it does execute.
+        Return whether the server still executes.
         """
         self.world.note(change.what, self.index, change.for_ns)
         if change.what == "flush":
@@ -120,9 +121,9 @@ class SimulatedServer:
 
 
 class SimulatedLink:
-    """One connection of a process. `heard(link, data)`: bytes that arrive, unless it was closed;
-    `ended(link)`: it broke, as the client learns; `lost(link)`: it breaks under what is sent.
-    `is_cut`: its server has gone."""
+    """One connection of a process. `heard(link, data)`: bytes arrive, unless the connection was
+    closed. `ended(link)`: the connection broke, and the client learns of it. `lost(link)`: the
+    connection breaks while data is being sent. `is_cut`: its server is gone."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class SimulatedLink:
         server.links[self.id] = self
 
     def send(self, data: bytes) -> int:
-        """Bytes leave for the server: a place `send`. How many were kept: 0."""
+        """Send bytes to the server. This is a place `send`. Return 0: no bytes are kept back."""
         if not self.is_open:
             self.lost(self)
             return 0
@@ -176,7 +177,7 @@ class SimulatedLink:
         return 0
 
     def serve(self) -> None:
-        """The server reads and executes what has arrived: a place `serve`."""
+        """Let the server read and execute the bytes that have arrived. This is a place `serve`."""
         server = self.server
         world = self.world
         arrived = self.to_server
@@ -206,17 +207,17 @@ class SimulatedLink:
             world.at(due_ns, partial(self._tell, self.heard, b"".join(replies)))
 
     def _tell(self, listener: Callable[..., object], *more: bytes) -> None:
-        """The client learns of it, unless it has given the connection up."""
+        """Call `listener` in the client, unless the client has given the connection up."""
         if self.is_open:
             self.process.run(partial(listener, self, *more))
 
     def close(self) -> None:
-        """The client gives it up; what is under way may still arrive."""
+        """Give the connection up, for the client. Bytes on the way may still arrive."""
         self.is_open = False
 
     def end(self) -> None:
-        """The other side is gone, with what was under way to it: the client hears of it a little
-        later."""
+        """End the connection from the server's side. Bytes on the way to the server are lost, and
+        the client hears of it a little later."""
         self.is_cut = True
         self.to_server.clear()
         self.world.later(LATENCY_NS, partial(self._tell, self.ended))

@@ -1,11 +1,11 @@
-"""What of a recipe does not run in virtual time: *its threads, timers, processes, loops → a
-sentence, or none*.
+"""The parts of a recipe that do not run in virtual time: *its threads, timers, processes and loops
+→ a sentence, or none*.
 
-A schedule is played in one thread and one virtual clock. `threading.Thread` and
-`threading.Condition` of a recipe are simulated (sockets.py); whatever else it starts would run in
-real time, when all is played already. A lock that lets go by such a timer would look as if it held.
-So it is noticed, refused where that can be done, and nothing is known of it. Source: the table of
-audit events in Python's documentation.
+A schedule is played in one thread and by one virtual clock. `threading.Thread` and
+`threading.Condition` of a recipe are simulated (sockets.py). Anything else that the recipe starts
+would run in real time, after the whole schedule has been played. A lock that releases itself by
+such a timer would look as if it held. So this module notices such a part and refuses it if
+possible. The recipe is then not known. Source: the table of audit events in Python's documentation.
 """
 
 import _thread
@@ -36,20 +36,20 @@ _THREADS = ("start_new_thread", "start_new", "start_joinable_thread")
 
 
 class OutsideError(RuntimeError):
-    """Something was not started, because it would not run in virtual time."""
+    """A part of the recipe was not started, because it would not run in virtual time."""
 
 
 class Outside:
-    """What was noticed since the last time that somebody asked."""
+    """The parts that were noticed since the last `take`."""
 
     first = ""
     is_watching = False
 
     @classmethod
     def note(cls, what: str) -> None:
-        """Keep what was started.
+        """Keep the description of a part that was started.
 
-        Raises OutsideError in a course of a world: there it can still be refused.
+        Raises OutsideError in a course of a world, because there the part can still be refused.
         """
         cls.first = cls.first or f"it started {what}, which does not run in virtual time"
         if isinstance(getcurrent(), Actor):
@@ -57,16 +57,17 @@ class Outside:
 
     @classmethod
     def take(cls) -> str:
-        """The first of it, "" = nothing.
+        """Return and forget the first part, "" for none.
 
-        Only a process that is watched tells: elsewhere others may use gevent.
+        Only a watched process reports parts, because other processes may use gevent.
         """
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
         if hub is not None and cls.is_watching:
             cls.first = (
                 cls.first or "it uses gevent, whose greenlets and timers do not run in virtual time"
             )
-            # The hub is destroyed, so that the next recipe of this process is not blamed for it.
+            # The hub is destroyed, because otherwise the next recipe of this process would be
+            # blamed for it.
             hub.destroy(destroy_loop=True)
         first = cls.first
         cls.first = ""
@@ -74,7 +75,7 @@ class Outside:
 
 
 def watch() -> None:
-    """Notice from now on, in this process, for good."""
+    """Notice parts from now on, in this process, for good."""
     Outside.is_watching = True
 
     def hook(event: str, _arguments: object) -> None:
@@ -92,17 +93,17 @@ def watch() -> None:
         """Python 3.11 has no audit event for a thread."""
 
         def either(function: Callable[..., object], *arguments: object, **named: object) -> object:
-            # It may be a threading.Timer, or another class of threads.
+            # The caller may be a threading.Timer, or another class of threads.
             owner = getattr(function, "__self__", None)
             Outside.note(f"a thread ({type(owner).__name__})" if owner is not None else "a thread")
             return real(function, *arguments, **named)
 
         return either
 
-    # An audit hook can be neither removed nor replaced by a recipe, so processes are noticed by the
-    # hook. Threads have no audit event in Python 3.11, and timers and loops have none that suits.
-    # They are noticed by functions in the place of the real ones. `threading` has copied its
-    # functions from `_thread` under other names, so both modules are changed.
+    # A recipe can neither remove nor replace an audit hook, so the hook notices processes. Threads
+    # have no audit event in Python 3.11, and no event suits timers and loops. Functions in place of
+    # the real ones notice these. `threading` has copied its functions from `_thread` under other
+    # names, so both modules are changed.
     sys.addaudithook(hook)
     for name in _THREADS:
         for module, own in ((_thread, name), (threading, f"_{name}")):

@@ -1,9 +1,9 @@
-"""One schedule played: *a setting and its changes → what was seen, and the first rule that was
+"""One schedule played: *a setting and its changes → observations, and the first rule that was
 broken*.
 
-Rules of every recipe: no two leases of a resource are valid at once. Rules of lockcore besides: a
-lease is granted inside its validity and on a quorum of instances that really took it, and extended
-before its end; what was asked ends, and then no key is left.
+Rule of every recipe: no two leases of a resource are valid at once. Further rules of lockcore: a
+lease is granted within its validity, on a quorum of instances that really took it. A lease is
+extended before its end. Every operation ends, and after the last one no key is left.
 """
 
 import gc
@@ -33,7 +33,7 @@ from lockcore.bench import outcome_of, quorum_of
 from lockcore.clock import NS_PER_MS
 
 WAIT_MS = 2 * TTL_MS
-# A caller that was denied tries so many times more.
+# A denied caller tries this many more times.
 MORE_TRIES = 2
 ENDS_NS = START_NS + 20 * TTL_MS * NS_PER_MS
 CALM_NS = START_NS + 40 * TTL_MS * NS_PER_MS
@@ -45,8 +45,7 @@ ENGINE = "redlock"
 
 @dataclass(slots=True)
 class Holding:
-    """A lease that somebody was granted: by which client, and when it began to give it back (0: not
-    yet)."""
+    """A lease: its client, and when the client began to release it (0: not yet)."""
 
     client: int
     lease: Lease
@@ -55,9 +54,9 @@ class Holding:
 
 @dataclass(slots=True)
 class Played:
-    """What came of a schedule. `broken`: the rule, "" = none; `raised`: what a client's
-    program ended with, against all rules; `passed`: the places in order, each with its time
-    (ns)."""
+    """The result of a schedule. `broken`: the broken rule, "" = none. `raised`: the exception with
+    which a client's program ended, although no rule allows one. `passed`: the places in order, each
+    with its time (ns)."""
 
     broken: str = ""
     raised: str = ""
@@ -75,8 +74,8 @@ class Played:
         return False
 
     def count_in(self, counts: Counter[str]) -> None:
-        """Add how often what was seen; `late votes`: of SETs that an instance took later than
-        usual."""
+        """Add the number of each kind of observation to `counts`. `late votes`: the SETs that an
+        instance took later than usual."""
         counts.update([event[1] for event in self.seen])
         late = [
             event
@@ -88,8 +87,8 @@ class Played:
         )
 
     def later_begins(self, schedule: Schedule) -> Iterator[Schedule]:
-        """`schedule`, where a client begins with a later one of its attempts, the last ones
-        first."""
+        """Variants of `schedule` in which a client begins with a later one of its attempts, the
+        last attempt first."""
         calls = [event for event in self.seen if event[1] == "call"]
         for client in {event[2] for event in calls}:
             sent = sorted({(event[4], event[3]) for event in calls if event[2] == client})
@@ -98,7 +97,7 @@ class Played:
                     skipped = Counter(
                         (where, client)
                         for (where, who, _), at_ns in self.passed.items()
-                        # These visits belong to what began the attempt.
+                        # These visits belong to the step that began the attempt.
                         if who == client
                         and where != "serve"
                         and at_ns < begin_ns + (where == "step")
@@ -136,7 +135,7 @@ class Play:
         self.acquiring: dict[Actor, Process] = {}
 
     def run(self) -> Played:
-        """Play it to its end, or to the first rule that is broken."""
+        """Play the world to its end, or to the first rule that is broken."""
         world = self.world
         setting = self.setting
         try:
@@ -155,14 +154,14 @@ class Play:
             world.end()
             for _, locker in self.lockers.values():
                 locker.close()
-            # The references are dropped. What is in no circle need not be looked for by the
-            # collector.
+            # The references are dropped here. So the collector need not look for the objects that
+            # are not in a reference circle.
             world.seen = []
             world.passed = {}
         return self.played
 
     def broken(self, rule: str) -> None:
-        """A rule was broken: it ends here."""
+        """Note that a rule was broken, and end the play."""
         if not self.played.broken:
             self.played.broken = rule
             self.world.note("broken", rule)
@@ -283,7 +282,7 @@ class Play:
         return held
 
     def _denied(self, client: int, denied: Denied) -> None:
-        """Of lockcore the votes must give the name."""
+        """Check a refusal of lockcore: the outcome must follow from the votes."""
         if denied.outcome is Outcome.TOO_LATE:
             self.world.note("too late", client)
         elif self.setting.recipe == ENGINE:
@@ -297,7 +296,7 @@ class Play:
         return (event for event in self.world.seen if event[1] == "call" and event[5][0] == b"SET")
 
     def _check(self, resource: str) -> None:
-        """No two leases are valid now."""
+        """Check that no two leases are valid now."""
         now_ns = self.world.now_ns
         valid = [
             one
@@ -310,14 +309,15 @@ class Play:
             )
 
     def _calm_down(self) -> None:
-        """Everybody is done; when everything was answered, nothing may be left."""
+        """Check the end: all clients are done. Once everything was answered, no key may be left."""
         world = self.world
         while not all(locker.is_calm for _, locker in self.lockers.values()):
             if world.is_over or world.now_ns >= CALM_NS:
                 return
             world.run(world.now_ns + 50 * NS_PER_MS)
         if not world.is_over and not self.busy:
-            # A SET that an instance took later than anybody waits for stays until its TTL.
+            # A SET may reach an instance after its client has stopped waiting. Its key stays until
+            # the end of the TTL.
             orphans = {event[5][2] for event in self._sets() if event[0] - event[4] > ORPHAN_NS}
             if left := sum(
                 bool(set(server.data.keys.values()) - orphans) for server in self.servers
@@ -328,9 +328,9 @@ class Play:
 def play(setting: Setting, choose: Choose) -> Played:
     """Play one schedule."""
     played = Play(setting, choose).run()
-    # A world is full of circles: servers, links and actors refer to each other. Reference counts
-    # alone never free it, and `search` has switched the collector nearly off. So the youngest
-    # generation is collected here, while the world is still in the processor's caches. Without this
-    # line each search process grows with every schedule.
+    # A world is full of reference circles: servers, links and actors refer to each other. Reference
+    # counts alone never free it, and `search` has switched the collector nearly off. So the
+    # youngest generation is collected here, while the world is still in the processor's caches.
+    # Without this line each search process grows with every schedule.
     gc.collect(0)
     return played

@@ -1,15 +1,16 @@
-"""A schedule is what comes differently from the usual course: *places and changes → the next
-schedules to play*. Pure.
+"""A schedule is a set of changes from the usual course: *places and changes → the next schedules to
+play*. Pure.
 
-In the usual course every message takes LATENCY, nobody is paused, nothing breaks. A schedule names
-the places where something else happens; all else follows. So few words say all of it, and any part
-can be left out to see whether it matters. Places are counted for each client and server alone, so a
-change of one hardly moves the places of another.
+In the usual course every message takes LATENCY, no client pauses and nothing breaks. A schedule
+lists the places where something else happens, and the rest of the course follows from this list. So
+a schedule is short, and a search can leave out any part to see whether it matters. Each client and
+each server counts its own places, so a change at one client hardly moves the places of another.
 
-Three searches: *random*: at each place with a small chance, of some kinds only (swarm); *by
-priorities* (PCT): a few pauses at places drawn uniformly, which finds a fault that takes d ordered
-steps with a chance of at least 1/(n·kᵈ⁻¹); *exhaustive*: every set of at most so many changes, each
-once, by extending a schedule only behind its last change. Sources: S. Burckhardt et al., "A
+There are three searches. The *random* search makes a change at each place with a small probability,
+and uses only some kinds of changes (swarm). The search *by priorities* (PCT) makes a few pauses at
+places drawn uniformly. It finds a fault that takes d ordered steps with a probability of at least
+1/(n·kᵈ⁻¹). The *exhaustive* search plays every set of changes up to a limit, each set once, because
+it extends a schedule only behind its last change. Sources: S. Burckhardt et al., "A
 Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010; A. Groce et al.,
 "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić, "Delay-Bounded Scheduling", POPL
 2011.
@@ -34,7 +35,8 @@ HELD_UP = ("pause", "late")
 
 
 class Place(NamedTuple):
-    """The `visit`-th time (from 1) that client or server `who` passes `where`: start, step, …"""
+    """The `visit`-th time (from 1) that client or server `who` passes the point `where`: start,
+    step, …"""
 
     where: str
     who: int
@@ -42,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What comes differently: `what` it is, and for how long."""
+    """A deviation from the usual course: its kind `what`, and its duration."""
 
     what: str
     for_ns: int
@@ -50,8 +52,8 @@ class Change(NamedTuple):
 
 Choose = Callable[[Place], Change | None]
 Changes = Mapping[Place, Change]
-# What may come at each place. `lose`: a message is lost with its connection; `cut`: it arrives, but
-# the reply is lost.
+# The changes that may happen at each place. `lose`: a message is lost with its connection. `cut`:
+# the message arrives, but its reply is lost.
 ANY = {
     "start": ("late",),
     "step": ("pause",),
@@ -62,9 +64,9 @@ ANY = {
 
 
 class Setting(Size, frozen=True, kw_only=True):
-    """What a schedule is played with: clients of `recipe` on `instances`. `may`: the changes to
-    expect, by place. `rate` of the servers' clocks: within what locks must bear. `is_replicated`:
-    the instances after the first are its replicas."""
+    """The setting of a schedule: clients of `recipe` on `instances`. `may`: the possible changes,
+    by place. `rate`: the speed of the servers' clocks, within the drift that locks must tolerate.
+    `is_replicated`: the instances after the first are its replicas."""
 
     recipe: str
     may: Mapping[str, tuple[str, ...]]
@@ -81,7 +83,8 @@ class Setting(Size, frozen=True, kw_only=True):
 
     @property
     def begins_ms(self) -> tuple[float, ...]:
-        """When each client begins: one shortly after the other, unless `starts_ms` says when."""
+        """When each client begins: one shortly after the other, unless `starts_ms` has other
+        times."""
         return self.starts_ms or tuple(
             client * LATENCY_NS / 4 / NS_PER_MS for client in range(self.clients)
         )
@@ -89,19 +92,20 @@ class Setting(Size, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A setting and what comes differently in it."""
+    """A setting, and the changes from its usual course."""
 
     setting: Setting
     changes: Changes
 
 
 def lasting(what: str, share: float) -> Change:
-    """A change of that kind, for a share of the TTL."""
+    """A change of the kind `what` that lasts for a share of the TTL."""
     return Change(what, int(share * TTL_MS * NS_PER_MS))
 
 
 def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) -> Choose:
-    """At each place something with a small chance; what was chosen is put into `changes`."""
+    """Choose a change at each place with a small probability. Chosen changes are added to
+    `changes`."""
     chance = random.choice((0.02, 0.05, 0.15))
     draw = random.random
     first = max(chance, 0.1)
@@ -109,7 +113,7 @@ def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) ->
 
     def choose(place: Place) -> Change | None:
         drew = draw()
-        # This is so nearly always, and then nothing else need be looked at.
+        # Nearly every draw ends here, so this test comes first and saves the others.
         if drew >= first:
             return None
         where, _, visit = place
@@ -124,8 +128,8 @@ def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) ->
 def by_priorities(
     setting: Setting, random: Random, passed: Iterable[Place], changes: dict[Place, Change]
 ) -> Choose:
-    """Pauses at 1 to 4 of the places that the usual course has `passed`, and starts in an order of
-    their own."""
+    """Choose pauses at 1 to 4 of the places that the usual course has `passed`, and later starts
+    for some clients."""
     steps = [place for place in passed if place.where == "step"]
     at = set(random.sample(steps, min(random.choice((1, 2, 3, 4)), len(steps))))
 
@@ -139,8 +143,8 @@ def by_priorities(
 
 
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
-    """Every schedule with one change more, behind the last one; `passed`: the places in the order
-    it passes them."""
+    """Every schedule with one more change, which comes behind the last change. `passed`: the places
+    in the order in which the schedule passes them."""
     places = list(passed)
     last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)
     for place in places[last + 1 :]:
@@ -150,8 +154,8 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 
 
 def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
-    """Schedules with less in them: without a change, a client, a round, a caller; with shorter
-    times; those of clients that begin `later`."""
+    """Simpler schedules: without one change, client, round or caller, or with shorter times, or
+    with a client that begins `later`."""
     setting = schedule.setting
     changes = schedule.changes
     for place in changes:
@@ -180,7 +184,7 @@ def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]
 
 
 def _less(setting: Setting) -> Iterator[Setting]:
-    """Settings with less in them."""
+    """Simpler settings: fewer rounds, callers or resources, no extensions, or the first seed."""
     for name in ("rounds", "callers", "resources"):
         now = getattr(setting, name)
         for fewer in sorted({1, now - 1} - {0, now}):
@@ -194,7 +198,8 @@ def _less(setting: Setting) -> Iterator[Setting]:
 def begun_later(
     schedule: Schedule, client: int, begin_ms: float, skipped: Mapping[tuple[str, int], int]
 ) -> Schedule:
-    """The schedule where `client` begins then, and so many visits are not made by (where, who)."""
+    """The schedule in which `client` begins at `begin_ms`. `skipped`: the number of visits that are
+    omitted, by (where, who)."""
     begins_ms = schedule.setting.begins_ms
     moved = (*begins_ms[:client], begin_ms, *begins_ms[client + 1 :])
     changes = {
@@ -206,7 +211,7 @@ def begun_later(
 
 
 def _without(schedule: Schedule, gone: int) -> Schedule:
-    """The schedule without one client; those behind it move up."""
+    """The schedule without one client. The numbers of the clients behind it decrease by one."""
     moved = {
         (
             place._replace(who=place.who - (place.who > gone)) if place.where != "serve" else place

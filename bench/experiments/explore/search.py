@@ -1,10 +1,10 @@
-"""The search: *a recipe and a number → the schedule of that number, played; a broken one made as
-small as it gets*.
+"""The search: *a recipe and a number → the schedule of that number, played; a schedule that breaks
+the recipe, made as small as possible*.
 
-Rules: schedule `n` of a seed is the same on every machine and in every process, so a search may be
-shared out. Number 0 is the usual course; then random schedules and those by priorities take turns.
-What is broken is made smaller until no simpler schedule breaks the same rule: fewer steps first,
-then fewer changes, then shorter times.
+Rules: schedule `n` of a seed is the same on every machine and in every process, so several
+processes can share a search. Number 0 is the usual course. After it, random schedules and schedules
+by priorities alternate. A schedule that breaks a rule is made smaller until no simpler schedule
+breaks the same rule. Fewer steps count first, then fewer changes, then shorter times.
 
 A process that searches is started by name (bench.topology.child) and sees virtual time from its
 first import of a recipe on. It plays what broke a recipe on real servers, too: the clients, their
@@ -52,17 +52,18 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 
 ENGINE_MAY = {place: may for place, may in ANY.items() if place != "skew"}
 ENGINE_MAY |= {"step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
-# So many schedules are handed to a search process together.
+# A search process gets this many schedules at once.
 BLOCK = 50
-# So many broken schedules are made smaller. The search stops earlier at one with `SHORT` steps.
+# This many broken schedules are made smaller. The search stops earlier at one with `SHORT` steps.
 ENOUGH = 5
 SHORT = 12
-# One of so many schedules of lockcore has several callers in each client, and more than one lock.
+# One in this many schedules of lockcore has several callers in each client, and more than one lock.
 CROWD = 4
 
 
 def setting_of(recipe: str, about: About) -> Setting:
-    """What `recipe` is explored in: what it must bear by what it claims."""
+    """The setting in which `recipe` is explored. The changes in it are those that the recipe claims
+    to survive."""
     if recipe == ENGINE:
         return Setting(recipe=recipe, may=ENGINE_MAY, clients=2, instances=3, hold_ms=TTL_MS / 25)
     instances = 3 if about.most is None and not about.replicated else about.usual
@@ -78,7 +79,7 @@ def setting_of(recipe: str, about: About) -> Setting:
 
 
 def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played]:
-    """Schedule `number` (from 0) of a seed, and what came of it."""
+    """Schedule `number` (from 0) of a seed, and its result."""
     random = Random(f"{seed} {setting.recipe} {number}")
     settings: dict[str, object] = {"seed": number + seed}
     if setting.recipe == ENGINE:
@@ -100,7 +101,7 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
         choose = at_random(setting, random, changes)
     elif number:
         if setting.recipe not in _USUAL:
-            # The usual course belongs to no number, because each process begins with another
+            # The usual course is not tied to a number, because each process begins with another
             # number.
             _USUAL[setting.recipe] = play(usual, changes.get)
         choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, changes)
@@ -113,9 +114,9 @@ _USUAL: dict[str, Played] = {}
 def every(
     schedule: Schedule, most: int, first: int = 0, step: int = 1
 ) -> Iterator[tuple[Schedule, Played]]:
-    """`schedule` and every one with at most `most` changes more, each once, but none behind one
-    that is broken; of those with more, every `step`-th branch from `first` on, and `schedule`
-    itself if that is 0."""
+    """Play `schedule` and every extension of it with at most `most` more changes, each once. A
+    schedule that breaks a rule is not extended. To share the work, only every `step`-th branch from
+    `first` on is played, and `schedule` itself only if `first` is 0."""
     played = play(schedule.setting, schedule.changes.get)
     if first == 0:
         yield schedule, played
@@ -125,12 +126,13 @@ def every(
 
 
 class Hunt(Struct):
-    """What came of some schedules.
+    """The results of some schedules.
 
-    `took_s`: processor time. `raised`: what a recipe raised. `outside`: what did not run in virtual
-    time, so that nothing is known. `broken_count`: how many schedules broke a rule; `broken` is the
-    smallest made of them. `counts`: how often what came about, of lockcore only. `rule`: the rule
-    that `broken` broke when it was played again.
+    `took_s`: processor time. `raised`: the exception that a recipe raised. `outside`: the part of
+    the recipe that did not run in virtual time, so that nothing is known. `broken_count`: how many
+    schedules broke a rule. `broken`: the smallest schedule made of them. `counts`: the number of
+    each kind of observation, for lockcore only. `rule`: the rule that `broken` broke when it was
+    played again.
     """
 
     played: int = 0
@@ -144,7 +146,7 @@ class Hunt(Struct):
     rule: str = ""
 
     def add(self, more: "Hunt") -> None:
-        """Count what came of more schedules."""
+        """Add the counts of more schedules."""
         self.played = self.played + more.played
         self.tested = self.tested + more.tested
         self.took_s = self.took_s + more.took_s
@@ -155,20 +157,20 @@ class Hunt(Struct):
         self.keep(more.broken)
 
     def keep(self, broken: Broken | None) -> None:
-        """The smallest counts."""
+        """Keep the smaller of two broken schedules."""
         if broken and (self.broken is None or len(broken.steps) < len(self.broken.steps)):
             self.broken = broken
 
     @property
     def is_enough(self) -> bool:
-        """Whether to look no further: enough broken ones, or a short one."""
+        """Whether the search may stop: it has enough broken schedules, or a short one."""
         return self.broken_count >= ENOUGH or (
             self.broken is not None and len(self.broken.steps) <= SHORT + 1
         )
 
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
-    """Play them, numbered from `first`, until enough of them broke a rule."""
+    """Play schedules, numbered from `first`, until enough of them broke a rule."""
     result = Hunt()
     counts = Counter[str]()
     began_s = time.process_time()
@@ -211,7 +213,7 @@ def _size(of: Size) -> dict[str, Any]:
 
 
 def schedule_of(usual: Setting, broken: Broken) -> Schedule:
-    """The schedule that was told so, to be played again in what its recipe is explored in."""
+    """The schedule of a stored result, in the setting in which its recipe is explored."""
     changes = {
         Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS))
         for one in broken.changes
@@ -220,12 +222,13 @@ def schedule_of(usual: Setting, broken: Broken) -> Schedule:
 
 
 def kind_of(rule: str) -> str:
-    """Which rule it is, whoever broke it."""
+    """The kind of a broken rule, without the clients that broke it."""
     return " ".join(rule.split()[:3])
 
 
 def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
-    """The smallest schedule that breaks the same rule, found greedily, and its steps."""
+    """Search greedily for the smallest schedule that breaks the same rule. Return it and its
+    steps."""
     rule = kind_of(played.broken)
     steps = steps_of(played.seen, schedule.setting.instances)
     best = Schedule(schedule.setting, _passed(schedule, played))
@@ -248,7 +251,7 @@ def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
 
 
 def _passed(schedule: Schedule, played: Played) -> dict[Place, Change]:
-    """The changes that came about before it was over."""
+    """The changes that came about before the play was over."""
     return {place: change for place, change in schedule.changes.items() if place in played.passed}
 
 
@@ -263,9 +266,9 @@ def _cost(schedule: Schedule, steps: list[Step]) -> tuple[int, int, int, int]:
 
 
 class SearchOrder(Struct):
-    """Play schedules `first` … `first + count` of `seed`; `most`: else those with at most so many
-    changes, one branch in `count` from `first` on; `again`: else that one, on the real servers at
-    `ports`, which are empty."""
+    """Play the schedules `first` … `first + count` of `seed`. With `most`, play instead all
+    schedules with at most `most` changes, one branch in `count` from `first` on. With `again`, play
+    instead this schedule on the real servers at `ports`, which are empty."""
 
     recipe: str
     seed: int
@@ -277,13 +280,13 @@ class SearchOrder(Struct):
 
 
 def main() -> None:
-    """Obey until there are no more orders."""
+    """Execute orders until there are no more."""
     take_over()
     watch()
-    # What is loaded by now lives as long as this process. So it is frozen, and no collection walks
-    # through it again. The collector then hardly ever runs by itself, because `play` collects after
-    # each schedule what that schedule left. Without this the collector would walk through a running
-    # world again and again, and most of a world is still in use then.
+    # Everything loaded by now lives as long as this process. So it is frozen, and no collection
+    # walks through it again. The collector then hardly ever runs by itself, because `play` collects
+    # the remains of each schedule after the schedule. Without this the collector would walk through
+    # a running world again and again, although most of a world is still in use then.
     gc.freeze()
     gc.set_threshold(50_000)
     for order in orders(SearchOrder):
@@ -291,7 +294,7 @@ def main() -> None:
 
 
 def answer(order: SearchOrder) -> Hunt:
-    """What came of an order."""
+    """The result of an order."""
     from bench.recipes.registry import find_recipe
 
     try:
@@ -312,7 +315,7 @@ def answer(order: SearchOrder) -> Hunt:
 
 
 def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
-    """Play it in real time."""
+    """Play the schedule in real time."""
     began_ns = list[int]()
 
     def until(now_ns: int) -> None:

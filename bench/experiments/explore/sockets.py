@@ -1,10 +1,10 @@
 """The simulated servers behind redis-py: *a process whose modules see virtual time and simulated
 sockets*.
 
-`take_over` is for a process of its own, before it imports recipes: from then on `time`,
-`threading.Thread` and `threading.Condition` are those of the world that is played, and redis-py's
-connections lead to its servers. Outside of a course of a world the time functions are the real
-ones.
+A process of its own calls `take_over` before it imports recipes. From then on `time`,
+`threading.Thread` and `threading.Condition` belong to the world that is played, and redis-py's
+connections lead to the world's servers. Outside of a world's courses the time functions are the
+real ones.
 """
 
 import _thread
@@ -33,24 +33,24 @@ PORT = 1
 
 
 class Scene:
-    """The servers of the world that is played now, and how many worlds there were."""
+    """The servers of the world that is played now, and the number of worlds so far."""
 
     servers: tuple[SimulatedServer, ...] = ()
     worlds = 0
 
 
 def url_of(index: int) -> str:
-    """Where a recipe finds server `index`."""
+    """The URL at which a recipe finds server `index`."""
     return f"redis://simulated:{PORT + index}"
 
 
-# Locks that are no recipes, by the name that a setting has for a recipe: what connects one to the
-# servers at these URLs.
+# Locks that are not recipes. The key is the lock's name in a setting. The value connects the lock
+# to the servers at these URLs.
 OWN_LOCKS: dict[str, Callable[[Sequence[str]], object]] = {}
 
 
 def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> object:
-    """A connected recipe, ours or of another package, in the course that will use it."""
+    """A connected recipe, from lockbench or another package, in the course that will use it."""
     from bench.recipes.registry import find_recipe
 
     if Scene.servers != servers:
@@ -58,7 +58,7 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> object:
         Scene.worlds = Scene.worlds + 1
     if recipe in OWN_LOCKS:
         return OWN_LOCKS[recipe]([url_of(server.index) for server in servers])
-    # A recipe may keep something outside of its servers. The prefix keeps that apart for each
+    # A recipe may keep state outside of its servers. The prefix separates that state for each
     # world, too.
     prefix = f"{os.getpid()}-{Scene.worlds}:"
     settings = RecipeSettings(key_prefix=prefix, max_ttl_ms=TTL_MS, retry=RETRY)
@@ -74,7 +74,7 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> object:
 
 
 class _SimulatedSocket:
-    """A connected socket of the process that made it: what redis-py asks of one."""
+    """A connected socket of the process that made it, with the calls that redis-py uses."""
 
     def __init__(self, server: SimulatedServer, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -92,7 +92,7 @@ class _SimulatedSocket:
         raise ConnectionResetError("the simulated connection broke")
 
     def recv_into(self, buffer: bytearray, *_more: int) -> int:
-        """Wait for bytes. Raises TimeoutError; 0 at the end."""
+        """Wait for bytes. Return 0 at the end of the connection. Raises TimeoutError."""
         if not self.can_read(self._timeout_s):
             raise BlockingIOError if not self._timeout_s else TimeoutError("timed out")
         count = min(len(buffer), len(self._buffer))
@@ -101,7 +101,7 @@ class _SimulatedSocket:
         return count
 
     def can_read(self, timeout_s: float | None) -> bool:
-        """Whether there are bytes, or the end, within so long."""
+        """Whether there are bytes, or the end of the connection, within the timeout."""
         actor = here()
         world = here().world
         end_ns = FAR_FUTURE_NS if timeout_s is None else world.now_ns + int(timeout_s * NS_PER_S)
@@ -148,7 +148,7 @@ _ENDED[1].close()
 
 
 def _connect(connection: Any) -> _SimulatedSocket:
-    """What redis-py's Connection._connect is here. Raises ConnectionRefusedError."""
+    """A replacement for redis-py's Connection._connect. Raises ConnectionRefusedError."""
     server = Scene.servers[connection.port - PORT]
     if server.down:
         raise ConnectionRefusedError(111, "the simulated server is down")
@@ -156,8 +156,8 @@ def _connect(connection: Any) -> _SimulatedSocket:
 
 
 def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
-    """What redis-py's Connection.can_read is here: it would look at the file descriptor, in real
-    time."""
+    """A replacement for redis-py's Connection.can_read, which would look at the file descriptor in
+    real time."""
 
     def can_read(connection: Any, timeout: float | None = 0) -> bool:
         sock = connection._sock
@@ -169,8 +169,8 @@ def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
 
 
 class _SimulatedThread:
-    """A thread of a simulated process: one more course. What it raises ends it and nobody else, as
-    in a real one, but then nothing is known of the recipe."""
+    """A thread of a simulated process, which is one more course. An exception ends only this
+    thread, as in a real process. But the recipe is then not known."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class _SimulatedThread:
         kwargs: Mapping[str, object] | None = None,
         **_more: object,
     ) -> None:
-        # It is a threading.Timer, or a class of its own with a `run`.
+        # It is a threading.Timer, or a user's class with a `run`.
         if target is None:
             Outside.note(f"a thread ({type(self).__name__})")
         elif str(getattr(target, "__module__", "")).startswith("concurrent.futures"):
@@ -195,7 +195,7 @@ class _SimulatedThread:
             actor.process.start(self._run)
         else:
             # While a recipe is imported, its thread really runs, because the import may wait for
-            # what the thread does. `Outside` notices the thread all the same.
+            # the thread's result. `Outside` notices the thread all the same.
             _thread.start_new_thread(partial(self._run), ())
 
     def _run(self) -> None:
@@ -208,11 +208,12 @@ class _SimulatedThread:
             )
 
     def join(self, timeout: float | None = None) -> None:
-        """Nobody waits for it: it ends with the world."""
+        """Do not wait: the thread ends with the world."""
 
 
 class _SimulatedCondition:
-    """threading.Condition among the courses of one process; nobody else runs between two waits."""
+    """threading.Condition among the courses of one process. No other course runs between two
+    waits."""
 
     def __init__(self, _lock: object = None) -> None:
         self._waiting: list[tuple[Actor, int]] = []
@@ -241,14 +242,14 @@ class _SimulatedCondition:
 
 
 def take_over() -> None:
-    """Make this process one for simulations, for good."""
+    """Turn this process into one for simulations, for good."""
 
     # A recipe may be code of another package, which reads `time` and starts threads by itself. So
-    # the functions of the modules `time` and `threading` are replaced, not our own calls. Each
-    # replacement looks who calls it: an actor of a world gets virtual time, everybody else gets
-    # real time. That is why the same process can still talk to its parent and wait for real
-    # servers. What is not replaced here would run in real time; outside.py notices that, and then
-    # nothing is known of the recipe.
+    # the functions of the modules `time` and `threading` are replaced, not lockbench's own calls.
+    # Each replacement checks its caller: an actor of a world gets virtual time, and any other
+    # caller gets real time. So the same process can still talk to its parent and wait for real
+    # servers. A function that is not replaced here would run in real time. outside.py notices that,
+    # and the recipe is then not known.
     def virtual(real: Callable[..., Any], of: Callable[..., Any]) -> Callable[..., Any]:
         def either(*arguments: float) -> object:
             actor = getcurrent()

@@ -1,5 +1,5 @@
-"""What `lockbench explore` says: *its result → a table of recipes, and a sequence diagram of what
-broke each*."""
+"""The text of `lockbench explore`: *its result → a table of recipes, and a sequence diagram of each
+broken one*."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
 def sheet(result: ExploreResult, place: str = "") -> Sheet:
-    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
     conditions = result.conditions
     bound = (
         ""
@@ -89,7 +89,7 @@ def _parts(result: ExploreResult) -> Iterator[Part]:
 
 
 def figures(result: ExploreResult) -> list[Figure]:
-    """What broke each recipe, and after how many schedules."""
+    """The steps of the smallest schedule that broke each recipe, and the schedules played."""
     groups = []
     for is_safe, heading in ((True, "must hold"), (False, "known to be flawed")):
         rows = [(row.recipe, _measures(row)) for row in result.rows if row.safe is is_safe]
@@ -111,8 +111,9 @@ def _measures(row: ExploredRow) -> list[Measure]:
 
 
 def diagram(recipe: str, broken: Broken) -> Part:
-    """The steps as a table: a column for each client, one for the servers where something happens
-    to them; or who and what, where that would be wider than a terminal."""
+    """The steps as a table. It has a column for each client, and one for the servers if something
+    happens to them. If that would be wider than a terminal, the columns are client and step
+    instead."""
     steps = broken.steps[:-1]
     rule = broken.steps[-1]
     clients = max((step.who for step in broken.steps), default=0) + 1

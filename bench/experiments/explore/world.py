@@ -1,10 +1,9 @@
-"""Virtual time: *events at times, processes that are held up, courses that wait → the next thing
-that happens*.
+"""Virtual time: *events at times, processes that are held up, courses that wait → the next event*.
 
-Everything is in one thread and one clock; what happens at one time happens in the order in which it
-was asked for. An `Actor` is one course (a thread, to the program under test) of a `Process`, which
-may be paused as a whole: whatever concerns it then waits. Wherever things may come differently the
-world asks its `choose`; None is the usual course.
+The whole world is in one thread and has one clock. Events at the same time happen in the order in
+which they were requested. An `Actor` is one course (a thread, to the program under test) of a
+`Process`. A process can be paused as a whole, and then all its events wait. At each place where
+things may come differently the world calls its `choose`. None means the usual course.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -25,25 +24,26 @@ Event = tuple[Any, ...]
 
 
 class OverError(BaseException):
-    """The world has ended, and with it whoever waits in it."""
+    """The world has ended, and so has every course that waits in it."""
 
 
 class KilledError(BaseException):
-    """A caller is killed where it waits."""
+    """A caller is killed while it waits."""
 
 
 def places(where: str, who: int) -> Iterator[Place]:
-    """Visit after visit, without end."""
+    """Endless visit numbers, from 1 on."""
     return map(partial(Place, where, who), count(1))
 
 
 def nothing() -> None:
-    """Do nothing: nobody waits for this."""
+    """Do nothing: no observer waits for this call."""
 
 
 class World:
-    """The clock, what is due, and what was seen. `is_begun`: until then the course is the usual one
-    and nothing is kept; `is_over`: set by whoever has seen enough."""
+    """The clock, the events that are due, and the observations. `is_begun`: before it is set, the
+    course is the usual one and no observation is kept. `is_over`: set by a referee that has seen
+    enough."""
 
     def __init__(self, choose: Choose) -> None:
         # All clients connect in the second before START_NS.
@@ -51,9 +51,9 @@ class World:
         self.is_over = self.is_begun = False
         self.seen: list[Event] = []
         self.actors: list[Actor] = []
-        # The places that were passed, in order, each with its time (ns).
+        # The passed places in order, each with its time (ns).
         self.passed: dict[Place, int] = {}
-        # A function that returns when that time has come, if the schedule plays in real time.
+        # A function that returns when the time has come, if the schedule plays in real time.
         self.until: Callable[[int], object] | None = None
         self._choose = choose
         # The heap has one entry per moment, not one per event. The events of a moment stand in a
@@ -65,7 +65,7 @@ class World:
         self._due: dict[int, list[Callable[[], object]]] = {}
 
     def at(self, time_ns: int, what: Callable[[], object]) -> None:
-        """`what` happens at `time_ns`, or now if that is past."""
+        """Call `what` at `time_ns`, or now if that time is past."""
         due_ns = time_ns if time_ns > self.now_ns else self.now_ns
         if (due := self._due.get(due_ns)) is None:
             self._due[due_ns] = [what]
@@ -74,12 +74,12 @@ class World:
             due.append(what)
 
     def later(self, delay_ns: int, what: Callable[[], object]) -> None:
-        """`what` happens after `delay_ns` (≥ 0)."""
+        """Call `what` after `delay_ns` (≥ 0)."""
         self.at(self.now_ns + delay_ns, what)
 
     def run(self, until_ns: int, busy: Sized = (None,)) -> None:
-        """Let everything happen that is due until then, or until nobody is `busy` any more, or it
-        is over."""
+        """Let events happen until `until_ns`, or until `busy` is empty, or until the world is
+        over."""
         times = self._times
         while times and times[0] <= until_ns and busy and not self.is_over:
             self.now_ns = now_ns = times[0]
@@ -94,7 +94,7 @@ class World:
             self.now_ns = max(self.now_ns, until_ns)
 
     def change(self, visits: Iterator[Place]) -> Change | None:
-        """What is to come differently at the next of these, passed now."""
+        """The change at the next of these places, which is passed now."""
         if not self.is_begun:
             return None
         place = next(visits)
@@ -102,11 +102,11 @@ class World:
         return self._choose(place)
 
     def note(self, what: str, *details: object) -> None:
-        """Something was seen now."""
+        """Keep an observation with the present time."""
         self.seen.append((self.now_ns, what, *details))
 
     def end(self) -> None:
-        """End everybody who still waits."""
+        """End all courses that still wait."""
         self.is_over = True
         for actor in self.actors:
             # An actor that cleans up may wait again. Then it is ended again.
@@ -120,8 +120,8 @@ class World:
 
 
 class Process:
-    """A process of its own: a client. Paused, it neither runs nor hears anything until `paused_ns`;
-    its wall clock is ahead by `ahead_ns`."""
+    """A process of its own, which is a client. While it is paused, until `paused_ns`, it neither
+    runs nor hears anything. Its wall clock is ahead by `ahead_ns`."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -133,9 +133,9 @@ class Process:
         self.on_kill: Callable[[], object] = nothing
 
     def run(self, what: Callable[[], object]) -> None:
-        """`what` happens in it now, or once it runs again.
+        """Call `what` in the process now, or once the process runs again.
 
-        A place `step`: it may be paused, a caller killed.
+        This is a place `step`, at which the process may be paused or a caller killed.
         """
         world = self.world
         if world.now_ns < self.paused_ns:
@@ -153,7 +153,7 @@ class Process:
             what()
 
     def start(self, work: Callable[[], object], delay_ns: int = 0) -> "Actor":
-        """A new course of it, begun after `delay_ns`."""
+        """Start a new course of the process after `delay_ns`."""
         actor = Actor(self, work)
         self.world.actors.append(actor)
         self.world.later(delay_ns, partial(actor.go, actor.turn))
@@ -163,12 +163,12 @@ class Process:
 class Actor(greenlet):  # type: ignore[misc]
     """One course of a process.
 
-    `turn` grows with every wait, so that nobody is woken for one that has ended.
+    `turn` grows with every wait, so a late wake-up for an earlier wait has no effect.
     """
 
     def __init__(self, process: Process, work: Callable[[], object]) -> None:
         maker = getcurrent()
-        # The parent is the greenlet that a wait switches back to.
+        # The parent is the greenlet to which a wait switches back.
         super().__init__(self._live, maker.parent if isinstance(maker, Actor) else maker)
         self.process = process
         self.world = process.world
@@ -180,18 +180,18 @@ class Actor(greenlet):  # type: ignore[misc]
             self._work()
 
     def go(self, turn: int) -> None:
-        """Run on now, if it still waits for that."""
+        """Run on now, if the course still waits for this wake-up."""
         if turn == self.turn and not self.dead:
             self.turn += 1
             self.switch()
 
     def wake(self, turn: int) -> None:
-        """Run on as soon as its process runs."""
+        """Run on as soon as the process runs."""
         if turn == self.turn:
             self.process.run(partial(self.go, turn))
 
     def wait(self, until_ns: int = FAR_FUTURE_NS) -> None:
-        """Return when it is woken, or at `until_ns`. Raises OverError, KilledError."""
+        """Return when the course is woken, or at `until_ns`. Raises OverError, KilledError."""
         if self.world.is_over:
             raise OverError
         if until_ns < FAR_FUTURE_NS:
@@ -201,14 +201,14 @@ class Actor(greenlet):  # type: ignore[misc]
             raise OverError
 
     def kill(self) -> None:
-        """End it where it waits."""
+        """End the course while it waits."""
         if not self.dead and self:
             self.turn += 1
             self.throw(KilledError)
 
 
 def here() -> Actor:
-    """The course that runs now; there must be one."""
+    """Return the course that runs now. There must be one."""
     actor = getcurrent()
     assert isinstance(actor, Actor), "only a client's program waits"
     return actor

@@ -1,12 +1,13 @@
-"""The safety matrix: *every recipe, explored; what is claimed of Redlock and persistence → each row
-looked at, judged*.
+"""The safety matrix: *every recipe, explored; each claim about Redlock and persistence, tested → a
+judged row each*.
 
-Rules: recipes first. What must hold whatever happens is explored, as `lockbench explore` does,
-which shows the schedule that breaks it; what needs real time and real clocks stands in leases.py,
-on own servers on loopback; a claim that another command measures is listed with that command. A
-signal ends it at once: the row it cuts is dropped, the rows before it are kept, judged and written,
-and nothing else stays. Source: the Redis documentation, "Distributed Locks with Redis"; the Redlock
-text, "Performance, crash recovery and fsync".
+Rules: the recipes come first. A property that must hold in all circumstances is explored, as
+`lockbench explore` does, which shows the schedule that breaks it. A claim that needs real time and
+real clocks is in leases.py, on lockbench's own servers on loopback. A claim that another command
+measures is listed with that command. A signal ends the matrix at once. The row that it cuts is
+dropped. The rows before it are kept, judged and stored. No process or file stays behind. Source:
+the Redis documentation, "Distributed Locks with Redis"; the Redlock text, "Performance, crash
+recovery and fsync".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,17 +40,17 @@ from bench.topology.child import Child
 from bench.topology.server import find_server
 from lockcore.bench import LockcoreError
 
-# An exception of these types ends a look, and then the look says nothing.
+# An exception of these types ends the test of a row, and the row is then not known.
 BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)
-# A row that is not known is tried so often. A machine that was busy for a moment need not be so the
-# next time.
+# The number of tries for a row that is not known. A machine that was busy for a moment may be idle
+# at the next try.
 TRIES = 3
-# How many schedules a recipe is played in that must hold, and the claims about lockcore.
+# The number of schedules for a recipe that must hold, and for the claims about lockcore.
 QUICK_SCHEDULES = 250
 FULL_SCHEDULES = 2_000
-# How many a recipe with a known flaw is played in at most; its search ends when the flaw has shown.
-# Each schedule shows the flaw of `set-nx-get-del`, which hides best, with a chance of 1 in 150 (12
-# seeds: the flaw showed in schedule 1 to 386). So 3,000 schedules miss it for 2 of 10⁹ seeds. 250
+# The most schedules for a recipe with a known flaw. Its search ends when the flaw has shown. The
+# flaw of `set-nx-get-del` hides best: each schedule shows it with a chance of 1 in 150 (12 seeds:
+# it showed in schedule 1 to 386). So 3,000 schedules miss it for 2 of 10⁹ seeds. 250 schedules
 # missed it for one seed in six.
 SCHEDULES_OF_A_FLAW = 3_000
 ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
@@ -57,7 +58,8 @@ ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the sc
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One row to come. `look`: how, or a finding where there is nothing to look at."""
+    """A row of the plan. `look`: the function that tests the row, or a finding if no test is
+    needed."""
 
     part: MatrixPart
     recipe: str
@@ -68,7 +70,8 @@ class PlannedRow:
 
 
 def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
-    """Explore `recipe`: the smallest schedule that breaks it, or how many did not."""
+    """Explore `recipe`. The finding has the smallest schedule that breaks it, or the number of
+    schedules that did not."""
     row, _ = _explored(recipe, setup)
     figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
     if row.broken:
@@ -83,8 +86,8 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
 
 
 def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
-    """Explore lockcore: none of its rules may be broken where what a claim is about came about so
-    often, as `required` says."""
+    """Explore lockcore: none of its rules may be broken. `required`: how often each event that the
+    claim is about must have happened."""
     row, counts = _explored("redlock", setup)
     figures = {
         "schedules": row.schedules,
@@ -101,7 +104,7 @@ def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
 
 
 def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, int]]:
-    """What came of it; and how often what came about."""
+    """Explore a recipe. Return its row, and how often each kind of event happened."""
     schedules = QUICK_SCHEDULES if setup.quick else FULL_SCHEDULES
     if not find_recipe(recipe).about.safe:
         schedules = SCHEDULES_OF_A_FLAW
@@ -113,7 +116,7 @@ def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, i
 _SPLITS = "`lockbench split-votes` measures it, beside the closed form"
 _RESTARTS = "`lockbench crash` measures it, by vote margin, policy, restart and abstention"
 _POWER = "`lockbench crash` measures it, with power cuts at random moments"
-# With fewer grants, one in ten may come after its lease's end and not be seen (95 %).
+# With fewer grants, a lock that grants one lease in ten after its end might go unnoticed (95 %).
 _GRANTED = 30
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
 # Each claim with its function, or with a sentence that says which command measures it.
@@ -164,7 +167,7 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
 
 
 def all_cases() -> Iterator[PlannedRow]:
-    """Every row there is, the recipes first."""
+    """All rows, the recipes first."""
     for recipe, entry in RECIPES.items():
         expected = "no flaw" if entry.about.safe else "the flaw"
         yield PlannedRow(
@@ -184,7 +187,7 @@ def all_cases() -> Iterator[PlannedRow]:
 
 
 def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
-    """The rows of these recipes and claims; of all when none is named.
+    """The rows of these recipes and claims, or all rows if no name is listed.
 
     Raises UsageError with the nearest name.
     """
@@ -201,10 +204,10 @@ def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> lis
 
 
 def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
-    """Look at `case`, again while it is not known, at most TRIES times; what goes wrong on the way
-    says nothing.
+    """Test `case`, at most TRIES times while it is not known. An exception during a test makes the
+    row not known.
 
-    A search of schedules that came to its end is not repeated: the same seed plays the same
+    A search of schedules that came to its end is not repeated, because the same seed plays the same
     schedules.
     """
     for _ in range(TRIES):
@@ -228,9 +231,9 @@ def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:
-    """Look at all rows; the result is written by then.
+    """Test all rows. The result is stored on return.
 
-    Raises BenchError, KeyboardInterrupt before the first row.
+    Raises BenchError, and KeyboardInterrupt if it comes before the first row.
     """
     plan = order.plan
     rows = list[SafetyRow]()

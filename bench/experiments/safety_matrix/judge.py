@@ -1,9 +1,9 @@
-"""The verdict over the safety matrix: *rows, each with what was seen and what it rests on → one
-word*. Pure.
+"""The verdict over the safety matrix: *rows with their observations and preconditions → one word*.
+Pure.
 
 Rules: half of the rows that are measured here must come out as expected. `earned` judges a stored
-matrix anew, row by row: what was seen must be what was expected, and every precondition must have
-come about.
+matrix anew, row by row. A row is as expected only if the observation equals the expectation and
+every precondition was met.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from bench.measure.expectation import (
 from bench.measure.verdict import TESTED_LEAST, Verdict
 
 ELSEWHERE: Final = "not measured here"
-# What is observed or expected of a recipe.
+# The observations and expectations of a recipe.
 HOLDS = "no flaw"
 FLAW = "the flaw"
 
 
 def judge_rows(rows: Sequence[SafetyRow], planned: int | None = None) -> Verdict:
-    """Return the verdict over `rows`, of which `planned` were to come."""
+    """Return the verdict over `rows`, of which `planned` were requested."""
     planned = len(rows) if planned is None else planned
     here = sum(row.verdict != ELSEWHERE for row in rows)
     cut = f"interrupted after {len(rows)} of {planned} rows" if len(rows) < planned else ""
@@ -54,7 +54,7 @@ def earned(result: SafetyResult) -> SafetyResult:
 def word_of_row(row: SafetyRow) -> MatrixWord:
     """Return the word that a stored row earns.
 
-    Of a row that was not looked at there is nothing to say.
+    A row that was not tested keeps its word.
     """
     if row.verdict not in ROW_WORDS:
         return row.verdict

@@ -1,7 +1,7 @@
-"""Claims that need real time: *a course of events on lockcore's Redlock, tokens made → figures,
+"""Claims that need real time: *a course of events on lockcore's Redlock, or owner tokens → figures,
 confirmed or refuted*.
 
-Two leases at once are a violation whatever was claimed. Source: the Redlock text.
+Two leases at once are a violation, whatever the claim was. Source: the Redlock text.
 """
 
 import os
@@ -34,9 +34,9 @@ _LINKS = frozenset({Need.PROXY})
 
 @dataclass(frozen=True, slots=True)
 class RowSetup:
-    """How a case is looked at. `quick`: a glance; `seed` of every random choice; `server`: the
-    program to start, None = look; `searcher`: a search process of `lockbench explore`; `is_over`:
-    whether somebody wants it to end."""
+    """The means to test a case. `quick`: a short test. `seed`: the seed of every random choice.
+    `server`: the server program, None = search for one. `searcher`: a search process of `lockbench
+    explore`. `is_over`: whether the test should end."""
 
     seed: int
     quick: bool
@@ -46,7 +46,7 @@ class RowSetup:
 
 
 def cannot(verdict: MatrixWord, reason: str) -> Finding:
-    """The finding of a case that was not looked at."""
+    """The finding of a case that was not tested."""
     return Finding("–", verdict, reason=reason)
 
 
@@ -58,8 +58,8 @@ def confirmed(
     broken: bool = False,
     reason: str | None = None,
 ) -> Finding:
-    """The finding of a claim that `holds` or not, if what it `needs` came about; `broken`:
-    exclusion was."""
+    """The finding of a claim that `holds` or does not, if all its `needs` were met. `broken`: two
+    leases were valid at once."""
     verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
     outcome = "confirmed" if verdict == AS_EXPECTED else "refuted"
     if verdict == NOT_KNOWN:
@@ -69,20 +69,21 @@ def confirmed(
 
 
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:
-    """A client of its own; it trusts every server unless `settings` say otherwise."""
+    """A new client. It trusts every server unless `settings` says otherwise."""
     options = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
     # This "shell" is a way of waiting, not a command shell.
     return Redlock.connect(urls, shell="threads", **options)  # noqa: S604
 
 
 def double_grant(first: Lease, second: Lease | Denied) -> bool:
-    """Whether `second`, got while the holder of `first` had not given back, was granted while
-    `first` was valid."""
+    """Whether `second` was granted while `first` was valid. The holder of `first` must not have
+    released it before."""
     return isinstance(second, Lease) and second.granted_ns < first.valid_until_ns
 
 
 def partition(_setup: RowSetup) -> Finding:
-    """The holder is cut off before it can give back; another waits. Blocked time, in TTLs."""
+    """The holder is cut off before it can release, while another client waits. Measures the blocked
+    time, in TTLs."""
     ttl_ms = 500
     with (
         prepared_fleet(_LINKS, INSTANCES, "none") as fleet,
@@ -109,15 +110,16 @@ def partition(_setup: RowSetup) -> Finding:
 
 WITHIN = (0.995, 1.005)
 BEYOND = (0.9, 1.1)
-# So many tries, because on a busy machine the next client may ask too late to see an overlap.
+# The number of tries, because on a busy machine the next client may ask too late to see an overlap.
 TIMES = 3
-# A client that asks so late still counts as in time, because retries come 2 ms apart.
+# A client that asks this late still counts as in time, because retries come 2 ms apart.
 LEAST_MS = 5.0
 
 
 def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
-    """Server clocks at these rates: off by half of the drift factor (WITHIN) no lease overlaps the
-    next; by ten times the factor (BEYOND) the fast ones let it."""
+    """Test server clocks at these rates. If the clocks are off by half of the drift factor
+    (WITHIN), no lease overlaps the next. If they are off by ten times the factor (BEYOND), the fast
+    clocks let leases overlap."""
     ttl_ms = 1000 if setup.quick else 2000
     try:
         measured = {rate: _overlap_ms(rate, ttl_ms, setup) for rate in rates}
@@ -138,15 +140,15 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
 
 
 def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
-    """Whether the next one got the lock as soon as a key that lives TTL ÷ rate was gone: later, no
-    overlap can show. Keys on a clock that is slow outlive their lease, however late the next one
-    asks."""
+    """Whether the next client got the lock as soon as the key was gone, which is TTL ÷ rate after
+    the grant. If the client asks later, no overlap can show. Keys on a slow clock outlive their
+    lease, however late the next client asks."""
     return rate < 1 or lived_ms - ttl_ms / rate < max((1 - 1 / rate) * ttl_ms / 2, LEAST_MS)
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """By how much (ms) a lease overlapped the next, the longest of TIMES, and how long its key
-    lived, the promptest."""
+    """The overlap of a lease with the next one, in ms (the longest of TIMES tries), and the
+    lifetime of its key (the shortest)."""
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
     overlap_ns = 0
@@ -170,7 +172,7 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
 
 # -- owner tokens ----------------------------------------------------------------------------------
 
-# of each kind, by each process
+# the number of tokens of each kind, for each process
 PROCESSES = 4
 TOKENS = 50_000
 GUESSABLE = (
@@ -179,12 +181,13 @@ GUESSABLE = (
     "harmless among friends, as a token is no password"
 )
 _PATIENCE_S = 60.0
-# By kind: how long one token took (ns), and all tokens.
+# For each kind: the time for one token (ns), and all tokens.
 MadeTokens = dict[str, tuple[float, list[str]]]
 
 
 def owner_tokens(_setup: RowSetup) -> Finding:
-    """Collisions over all processes: none of random ones, some of those made of a time."""
+    """Count token collisions over all processes. Random tokens have none. Tokens made of a time
+    have some."""
     with ExitStack() as stack:
         name = "a process that makes owner tokens"
         clients = [stack.enter_context(Child(name, __name__)) for _ in range(PROCESSES)]

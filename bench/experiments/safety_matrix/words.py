@@ -1,5 +1,5 @@
-"""What `lockbench safety` says: *its result → one table per part, on a terminal or as Markdown,
-verdict first*."""
+"""The text of `lockbench safety`: *its result → one table per part, on a terminal or as Markdown*,
+verdict first."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,7 +30,7 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
 def sheet(result: SafetyResult, place: str = "") -> Sheet:
-    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
     cut = ", then interrupted" if result.interrupted else ""
     server = result.fleet.server
     conditions = (
@@ -65,7 +65,7 @@ def _keys(rows: Sequence[SafetyRow]) -> Iterator[KeyFigure]:
 
 
 def _answer(rows: Sequence[SafetyRow]) -> str:
-    """How many rows are as they must be, in one sentence."""
+    """One sentence that counts the rows that are as they must be."""
     return "; ".join(f"{key.value} {key.bound}" for key in _keys(rows)) or "nothing finished"
 
 
@@ -111,7 +111,8 @@ def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
 
 
 def figures(result: SafetyResult) -> list[Figure]:
-    """What broke which recipe. All that must hold and does has one row of its kind."""
+    """The pictures of the recipes and what broke them. Recipes that must hold and do hold share one
+    row."""
     looked_at = [row for row in result.rows if row.verdict in ROW_WORDS]
     if not looked_at:
         return []
@@ -157,13 +158,14 @@ def _number(value: float | None) -> str:
 
 
 def _figure(row: SafetyRow) -> str:
-    """The figures; beside them the reason of a claim, elsewhere only where there is no figure."""
+    """The figures of a row. A claim also shows its reason. Other rows show a reason only if they
+    have no figure."""
     reason = row.reason if row.part == "claim" or not row.figures else None
     return "; ".join(filter(None, (figures_text(row.figures), reason))) or "–"
 
 
 def suite(result: SafetyResult) -> Suite:
-    """The rows that were looked at, as JUnit cases; the others are counted in a property."""
+    """The tested rows, as JUnit cases. A property has the number of the other rows."""
     cases = [
         Case(
             " ".join((row.part, row.recipe, row.fault)),

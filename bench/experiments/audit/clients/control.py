@@ -1,10 +1,10 @@
-"""Redlock by hand, with one fault: *the name of a fault → a lock that has it*, to see that the
-audit finds it.
+"""Redlock by hand, with one planted fault: *the name of a fault → a lock that has it*. It checks
+that the audit finds the fault.
 
-Rules: the faults are named as the schedules that must find them; "none" has none. One instance
-after the other, each given a tenth of a second, validity from before the first command by the
-monotonic clock, clean-up of what failed. Source: "Distributed Locks with Redis", the Redlock
-algorithm.
+Rules: each fault has the name of the schedule that must find it, and "none" has no fault. The lock
+asks one instance after the other and waits a tenth of a second for each. Validity counts on the
+monotonic clock from before the first command. A failed attempt is cleaned up. Source: "Distributed
+Locks with Redis", the Redlock algorithm.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _AHEAD_S = 30.0
 
 @dataclass
 class _Held:
-    """One lease: `key`, `token`, and until when (s)."""
+    """One lease: `key`, `token`, and its end (s)."""
 
     key: str
     token: str
@@ -48,8 +48,8 @@ class _Manager:
         self.fault = fault
         self._pid = os.getpid()
         timeout_s = None if fault in ("one-stopped", "majority-down") else ANSWER_S
-        # Without a greeting on a new connection, which would keep a clean-up waiting behind its
-        # reply.
+        # There is no greeting on a new connection. A greeting would keep a clean-up waiting behind
+        # its reply.
         options: dict[str, object] = {
             "lib_name": None,
             "lib_version": None,
@@ -66,7 +66,7 @@ class _Manager:
         self._last: _Held | None = None
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> _Held | None:
-        """Lock `resource`, trying for `wait_ms`."""
+        """Lock `resource`, with tries for `wait_ms`."""
         if self.fault == "forked" and self._pid != os.getpid():
             return self._last
         give_up_s = time.monotonic() + wait_ms / 1000
@@ -109,7 +109,7 @@ class _Manager:
             return self.fault == "majority-down"
 
     def give_back(self, held: _Held) -> bool:
-        """Remove the keys; whether a quorum had them."""
+        """Remove the keys, and return whether a quorum of instances had them."""
         return sum(self._remove(at, held) for at in range(len(self._clients))) >= self._quorum
 
     def _remove(self, at: int, held: _Held) -> bool:
@@ -172,7 +172,7 @@ class _Manager:
 
 
 def control_lock(order: ClientOrder) -> Lock:
-    """The lock whose fault stands behind the colon of its name."""
+    """The lock with the fault that is named after the colon of the lock's name."""
     manager = _Manager(order.urls, order.name.partition(": ")[2])
     return Lock(
         manager.acquire,

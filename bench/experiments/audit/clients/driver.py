@@ -1,9 +1,10 @@
-"""Each audited Python lock: *an order → the lock that its name means*, alone in its process.
+"""Each audited Python lock: *an order → the lock of that name*, alone in its process.
 
-Rules: defaults of the library, retries included, but the TTL (10 s) and, where one must say how
-long to wait, the order's wait; nothing is tuned. Imported by name, as each is installed in an
-environment of its own, lockcore in ours. Drivers in other languages also run loads, so they are
-told the word `steps`. Here it changes nothing. Source: the quick start of each library's README.
+Rules: all settings are the library's defaults, retries included. Only two settings come from the
+order: the TTL (10 s), and the waiting time if the library requires one. Nothing is tuned. Libraries
+are imported by name, because each is installed in an environment of its own. lockcore is in
+lockbench's environment. Drivers in other languages also run loads, so they get the word `steps` as
+an argument. Here the word changes nothing. Source: the quick start of each library's README.
 """
 
 import time
@@ -19,8 +20,8 @@ from bench.experiments.judge.clients.steps import serve
 
 
 def lockcore(shell: str, order: ClientOrder) -> Lock:
-    """lockcore for threads or gevent, with its default retry policy or `push`; its own functions,
-    as users do."""
+    """lockcore for threads or gevent, with its default retry policy or with `push`. The driver uses
+    its public functions, as users do."""
     return _lockcore(import_module("lockcore").Redlock.connect(shell=shell, **_settings(order)))
 
 
@@ -63,8 +64,8 @@ def of_objects(
     is_held: Callable[[Any], object] | None = None,
     get: Callable[[Any, int], object] = lambda lock, _wait_ms: lock.acquire(),
 ) -> Lock:
-    """The lock of a library that `make`s an object per lock, which `get` tries to get for so many
-    ms."""
+    """The lock of a library in which `make` creates an object per lock, and `get` tries to acquire
+    it for some ms."""
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int) -> object:
         lock = make(resource, ttl_ms, wait_ms)
@@ -99,7 +100,7 @@ async def coredis(order: ClientOrder) -> Lock:
 
 
 def python_redis_lock(order: ClientOrder) -> Lock:
-    """python-redis-lock, one server; it wakes a waiter by BLPOP."""
+    """python-redis-lock, one server. It wakes a waiter by BLPOP."""
     make_lock = partial(
         import_module("redis_lock").Lock, import_module("redis").StrictRedis.from_url(order.urls[0])
     )
@@ -112,7 +113,8 @@ def python_redis_lock(order: ClientOrder) -> Lock:
 
 
 def portalocker(order: ClientOrder) -> Lock:
-    """portalocker's RedisLock, one server: a subscription, no key and no TTL; 5 s to wait."""
+    """portalocker's RedisLock, one server. It uses a subscription instead of a key, and has no TTL.
+    It waits for 5 s."""
     library = import_module("portalocker")
     client = import_module("redis").Redis.from_url(order.urls[0])
 
@@ -122,7 +124,7 @@ def portalocker(order: ClientOrder) -> Lock:
         except library.AlreadyLocked:
             return None
 
-    # 4.1 cannot be asked.
+    # Version 4.1 cannot be asked whether it still holds the lock.
     is_held = (lambda lock: not lock.lost) if hasattr(library.RedisLock, "lost") else None
     return of_objects(
         lambda name, _ttl_ms, _wait_ms: library.RedisLock(name, client), is_held=is_held, get=get
@@ -130,8 +132,8 @@ def portalocker(order: ClientOrder) -> Lock:
 
 
 def redlock_py(order: ClientOrder) -> Lock:
-    """redlock-py: instances one after the other, 3 tries 0.2 s apart; it says False when it gave
-    up."""
+    """redlock-py. It asks the instances one after the other, with 3 tries 0.2 s apart. It returns
+    False when it gives up."""
     manager = import_module("redlock").Redlock(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.lock(resource, ttl_ms),
@@ -142,8 +144,8 @@ def redlock_py(order: ClientOrder) -> Lock:
 
 
 def redlock_ng(kind: str, order: ClientOrder) -> Lock:
-    """redlock-ng: instances one after the other, 3 more tries 0.1 to 0.3 s apart; its AsyncRedlock
-    extends nothing."""
+    """redlock-ng. It asks the instances one after the other, with 3 more tries 0.1 to 0.3 s apart.
+    Its AsyncRedlock cannot extend."""
     manager = getattr(import_module("redlock"), kind)(list(order.urls))
     return Lock(
         lambda resource, ttl_ms, _wait_ms: manager.acquire(resource, ttl_ms),
@@ -156,7 +158,7 @@ def redlock_ng(kind: str, order: ClientOrder) -> Lock:
 
 
 def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
-    """pottery's Redlock, a thread pool per operation, or its AIORedlock."""
+    """pottery's Redlock, which uses a thread pool per operation, or its AIORedlock."""
     masters = {import_module(module).Redis.from_url(url) for url in order.urls}
     make_lock = partial(getattr(import_module("pottery"), kind), masters=masters)
     return of_objects(
@@ -170,7 +172,7 @@ def pottery(kind: str, module: str, order: ClientOrder) -> Lock:
 
 
 async def aioredlock(order: ClientOrder) -> Lock:
-    """aioredlock on aioredis 1: 3 tries, 0.1 to 0.3 s apart, then LockError."""
+    """aioredlock on aioredis 1. It makes 3 tries, 0.1 to 0.3 s apart, and then raises LockError."""
     library = import_module("aioredlock")
     servers = [{"host": part.hostname, "port": part.port} for part in map(urlsplit, order.urls)]
     manager = library.Aioredlock(servers)
@@ -191,13 +193,13 @@ async def aioredlock(order: ClientOrder) -> Lock:
 
 
 def control(order: ClientOrder) -> Lock:
-    """Redlock by hand, with the fault that its name says."""
+    """Redlock by hand, with the fault that its name contains."""
     from bench.experiments.audit.clients.control import control_lock
 
     return control_lock(order)
 
 
-# by name: how its callers run, and the function that connects it
+# For each name: how its callers run, and the function that connects it.
 LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {
     "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
     "lockcore threads": ("threads", partial(lockcore, "threads")),
@@ -220,7 +222,7 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {
 
 
 def library(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], object]]:
-    """How the library that `order` names waits, and what connects it."""
+    """How the library that `order` names waits, and the function that connects it."""
     return LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
 
 
