@@ -22,7 +22,7 @@ INFINITE = "∞"
 
 
 def count(value: float | None) -> str:
-    """Return a number with thousands separators; below 100 a fraction keeps one digit."""
+    """Return a number with thousands separators. A fraction below 100 keeps one digit."""
     if value is None:
         return MISSING
     return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
@@ -34,7 +34,7 @@ def decimals(value: float | None, digits: int = 2) -> str:
 
 
 def counted(value: float, noun: str) -> str:
-    """Return a number with what it counts: 1 user, 64 users."""
+    """Return a number with its noun: 1 user, 64 users."""
     return f"{count(value)} {noun}{'' if value == 1 else 's'}"
 
 

@@ -46,7 +46,7 @@ MOST_INSTANCES = 9
 
 
 def sheet(result: RunResult, place: str = "") -> Sheet:
-    """Return what is said of `result`, stored at `place` ("" = nowhere)."""
+    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
     return sheet_of(
         result,
         place,

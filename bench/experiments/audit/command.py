@@ -1,4 +1,4 @@
-"""`lockbench audit`: *options → lock libraries under the same schedules, judged*; unknown names are
+"""`lockbench audit`: *options → lock libraries under the same schedules, judged*. Unknown names are
 refused at once."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What `lockbench audit` stores: *a cell per library and schedule, each with what happened → a
-typed result*."""
+"""The stored result of `lockbench audit`: *a cell per library and schedule, each with its course of
+events → a typed result*."""
 
 from typing import Annotated, Literal
 

@@ -1,5 +1,5 @@
-"""What `lockbench explore` stores: *recipes, the schedules played, the smallest that broke each →
-typed*."""
+"""The stored result of `lockbench explore`: *recipes, the number of schedules, the smallest schedule
+that broke each recipe → a typed result*."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal

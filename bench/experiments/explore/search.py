@@ -6,11 +6,11 @@ processes can share a search. Number 0 is the usual course. After it, random sch
 by priorities alternate. A schedule that breaks a rule is made smaller until no simpler schedule
 breaks the same rule. Fewer steps count first, then fewer changes, then shorter times.
 
-A process that searches is started by name (bench.topology.child) and sees virtual time from its
-first import of a recipe on. It plays what broke a recipe on real servers, too: the clients, their
-connections and whatever comes differently are simulated as before, but in real time, and each
-command is executed by a real server when its turn comes. What a server does by itself cannot be
-forced: a clock that runs fast, a full disk, a replica that lags.
+A search process is started by name (bench.topology.child) and sees virtual time from its first
+import of a recipe on. It also replays a broken schedule on real servers. There the clients, their
+connections and all changes are simulated as before, but in real time. A real server executes each
+command at the command's time. A replay cannot force what a server does by itself, for example a
+clock that runs fast, a full disk or a replica that lags.
 """
 
 import gc
@@ -319,7 +319,8 @@ def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
     began_ns = list[int]()
 
     def until(now_ns: int) -> None:
-        """Real time from the first moment on in which something may come differently."""
+        """Wait for this time on the real clock. Before START_NS nothing can change, so there is no
+        wait."""
         if now_ns >= START_NS:
             began_ns.append(time.monotonic_ns() - now_ns)
             time.sleep(max(began_ns[0] + now_ns - time.monotonic_ns(), 0) / NS_PER_S)

@@ -133,7 +133,7 @@ class _SimulatedSocket:
         self._timeout_s = timeout_s
 
     def fileno(self) -> int:
-        """One that shows what a selector asks: nothing to read, or the end."""
+        """A real descriptor for a selector. It shows either nothing to read, or the end."""
         return (_ENDED if self._is_over or not self._link.is_open else _QUIET)[0].fileno()
 
     def close(self, *_how: int) -> None:

@@ -32,7 +32,7 @@ PATIENCE_S = 8.0
 # A client must be started and connected within this time.
 READY_S = 30.0
 RESOURCE = "audit-r"
-# A lock with the long TTL outlives its schedule; a lock with the short TTL ends within it. Both are
+# A lock with the long TTL outlives its schedule. A lock with the short TTL ends within it. Both are
 # whole seconds, because python-redis-lock counts in whole seconds.
 LONG_MS = 10_000
 SHORT_MS = 1000
@@ -48,7 +48,7 @@ _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 def history_of(operations: Iterable[OperationFacts]) -> History:
-    """A history of these operations."""
+    """Return the history that the oracle judges, with these operations."""
     rows = []
     for one in operations:
         code = OUTCOME_CODES[one.outcome] | OUTCOME_CODES[one.release_outcome] << 8

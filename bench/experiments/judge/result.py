@@ -1,4 +1,4 @@
-"""What `lockbench judge` stores: *a word per row, with its evidence → a typed result*."""
+"""The stored result of `lockbench judge`: *a word per row, with its evidence → a typed result*."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ JudgedWord = Literal["holds", "does not", "told", "not applicable", "not known"]
 
 
 def seconds_text(ms: float) -> str:
-    """A time to live as people name it: a server that is asked at once says 4,998 ms for 5 s."""
+    """A time to live, rounded as people name it, because a server reports 4,998 ms for 5 s."""
     return f"{round(ms / 1000, 2):g} s"
 
 

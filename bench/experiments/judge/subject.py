@@ -1,9 +1,9 @@
 """The lock that is judged: *a word of the command line → a lock that can be driven*.
 
-    mine.py              its function `lock`; mine.py:other names another one
+    mine.py              its function `lock`; mine.py:other is its function `other`
     package.module:lock  that function
     "node lock.mjs"      a command that reads `acquire NAME` and `release NAME` on stdin, and
-                         answers each by a line: ok, no, or what went wrong
+                         answers each by a line: ok, no, or the text of an error
 
 The function is called with the URLs of the servers, as `lock(urls)`. It returns the lock: a
 callable from a name to a context manager, or an object with `acquire(name)` and `release(name)`. A

@@ -129,7 +129,7 @@ def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
 
 
 def _parts(result: JudgeResult) -> Iterator[Part]:
-    """The rows, those that need a reader's eye first, and what waiting costs."""
+    """The table of rows, with rows that need attention first, and the table of waiting costs."""
     head = ("word", "row", "about", "what happened")
     first = sorted(result.rows, key=lambda row: _ORDER.index(row.verdict))
     rows = tuple((row.verdict, row.topic, row.group, row.happened) for row in first)

@@ -1,4 +1,4 @@
-"""`lockbench safety`: *options → the matrix of recipes and faults, judged*; an unknown name is
+"""`lockbench safety`: *options → the matrix of recipes and faults, judged*. An unknown name is
 refused at once."""
 
 from __future__ import annotations

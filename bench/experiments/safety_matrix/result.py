@@ -1,5 +1,5 @@
-"""What `lockbench safety` stores: *rows of the matrix, each with what it rests on → a typed
-result*."""
+"""The stored result of `lockbench safety`: *rows of the matrix, each with its preconditions → a
+typed result*."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal

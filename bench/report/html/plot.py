@@ -111,7 +111,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A point; `hollow`: drawn as a ring."""
+    """A point. `hollow`: whether it is drawn as a ring."""
 
     x: float
     y: float

@@ -1,17 +1,17 @@
 """A lock alone in its process: *an order, then steps, on lines of stdin → an answer to each on
 stdout*.
 
-    acquire   ok: granted; valid_ms: how long the library says it is ours
-    release   ok: the library reports nothing wrong
-    extend    ok: the library says it is ours for longer
-    held      ok: the library says it is still ours
-    hold      ok: the body ran; raises: it is to end by an exception
+    acquire   ok: the lock was granted. valid_ms: the validity that the library states
+    release   ok: the library reports no fault
+    extend    ok: the library says that the lease is longer now
+    held      ok: the library says that it still holds the lock
+    hold      ok: the body ran. raises: the body must end by an exception
     fork      ok: a forked child was granted the same resource through the parent's objects
 
-Rules: the standard library only, because this runs in every library's own environment. One client,
-one resource at a time. `absent`: the lock has no such thing. SIGINT interrupts the step under way:
-KeyboardInterrupt in a thread, the task's cancellation in asyncio. Whatever a lock raises is an
-answer. What it writes to stdout goes to stderr.
+Rules: the standard library only, because this runs in every library's own environment. There is one
+client, with one resource at a time. `absent`: the lock has no such step. SIGINT interrupts the step
+under way, by KeyboardInterrupt in a thread and by the task's cancellation in asyncio. An exception
+of the lock is an answer, too. Output of the lock to stdout goes to stderr.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ BLOCKING = ("threads", "gevent")
 
 
 class _BodyError(Exception):
-    """What the body raises when it is told to."""
+    """The exception that the body raises on request."""
 
 
 class _Steps:
