@@ -1,5 +1,5 @@
-"""The stored result of `lockbench explore`: *recipes, the number of schedules, the smallest schedule
-that broke each recipe → a typed result*."""
+"""The stored result of `lockbench explore`: *recipes, schedule counts, the smallest schedule that
+broke each recipe → a typed result*."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
