@@ -1,11 +1,11 @@
-"""What is secret, and texts without it: *URLs, any text → the text with `***` in its place*. Pure.
+"""Hides secrets in texts: *URLs, any text → the text with `***` in place of secrets*. Pure.
 
-Rules: this is the only mask of the project. Every text that a library, a server or a user has a
-part in passes through it before anybody reads it. Secret are the password of a URL, a lone word
-before its @, whatever stands where a port or a database number should, and every option that is not
-known to be harmless. They are hidden in each form in which they may be quoted: as written, decoded,
-escaped by Python, JSON or HTML, and cut off. Where a URL can be read in two ways, more is hidden,
-not less.
+Rules: this is the only mask of the project. Every text with parts from a library, a server or a
+user passes through it before anybody reads the text. Four parts of a URL are secret: its password,
+a lone word before its @, any other text in place of a port or database number, and every option
+that is not on the list of harmless options. The mask hides a secret in each form that a quotation
+may have: as written, decoded, escaped by Python, JSON or HTML, and cut off. If a URL has two
+possible readings, the mask hides more, not less.
 """
 
 import html
@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 
 class Transport(Enum):
-    """How the bytes of an instance travel."""
+    """The kind of connection to an instance."""
 
     TCP = "TCP"
     TLS = "TLS"
@@ -37,10 +37,10 @@ SCHEMES: Mapping[str, Transport] = {
 }
 HIDDEN = "***"
 
-# A secret with fewer characters is hidden where it stands alone, not inside of words.
+# A secret with fewer characters is hidden only if it stands alone, not inside a word.
 SHORT = 4
 
-# So many characters of the beginning of a secret are hidden, too.
+# The first characters of a secret are also hidden if the rest is cut off. This is their number.
 CUT_OFF = 16
 _HARMLESS = re.compile(
     r"(db|protocol|client_name|health_check_interval|max_connections|.*timeout"
@@ -49,11 +49,11 @@ _HARMLESS = re.compile(
 _SECRETIVE = re.compile(r"pass|pwd|secret|token|auth|cred", re.IGNORECASE)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>`]*")
 
-# So our own sentences spell the form of a URL.
+# Our own sentences show the form of a URL like this.
 _EXAMPLE = "user:password@"
 _USER = re.compile(r"[^\s/@'\"(]*:[^\s/@'\"]*@")
 
-# What `shown` leaves. A text may be masked again.
+# The output of `shown`. It must stay as it is if the text is masked again.
 _MASKED = re.compile(r"[\w.%-]*:\*\*\*@")
 _PLACE = re.compile(
     r"(?P<host>\[[0-9a-fA-F:.]*(?:%[\w.%-]*)?\]|[\w.%-]*)(?P<port>:(?:\d{1,5}|port))?"
@@ -63,7 +63,7 @@ _HOST = re.compile(r"[\w.%-]*")
 # A secret that looks like a word or a number of a sentence.
 _ORDINARY = re.compile(r"[a-zA-Z_.:-]+|[\d.:]+")
 _SECRET_OPTION = re.compile(r"^(--?[a-z-]*(?:pass|secret|token)[a-z-]*)(=.*)?$", re.IGNORECASE)
-# The same in an argument that is a command line itself.
+# The same option within an argument that is a command line itself.
 _SECRET_OPTION_WITHIN = re.compile(
     r"((?<=\s)--?[a-z-]*(?:pass|secret|token)[a-z-]*(?:=|\s+))('[^']*'|\"[^\"]*\"|\S+)",
     re.IGNORECASE,
@@ -82,7 +82,7 @@ def shown(url: object) -> str:
     if not mark:
         return f"{HIDDEN}@{after}" if at else text
     if re.search(r"[?&]\w+=", credentials):
-        # There is an @ in an option, so nobody knows which part is which.
+        # There is an @ in an option, so the parts cannot be distinguished.
         return f"{scheme}://{HIDDEN}"
     user, colon, _ = credentials.partition(":")
     who = f"{user}:{HIDDEN}" if colon and _HOST.fullmatch(user) else HIDDEN
@@ -123,12 +123,12 @@ def _options_of(query: str) -> str:
 
 
 def is_secretive(url: str) -> bool:
-    """True when a part of the URL is not shown."""
+    """True if `shown` hides a part of the URL."""
     return shown(url) != url
 
 
 def secrets_of(url: str) -> set[str]:
-    """Every part of a URL, however malformed, that may be secret, as it is written there."""
+    """Every part of a URL that may be secret, as written. The URL may be malformed."""
     _, mark, rest = url.partition("://")
     credentials, at, after = rest.rpartition("@") if mark else url.rpartition("@")
     secrets: set[str] = set()
@@ -162,7 +162,7 @@ def _forms(secret: str) -> set[str]:
 
 
 class Mask:
-    """Hides the secrets of these URLs, and of any other URL in a text."""
+    """Hides the secrets of learned URLs, and of any other URL in a text."""
 
     def __init__(self, *urls: str) -> None:
         # The longest secret comes first.
@@ -192,13 +192,12 @@ class Mask:
             masked = _without(masked, secret)
         return _urls_shown(masked)
 
-    # A password may be a word ("or"), a number, or a host. To hide such a secret in a sentence of
-    # our own would destroy the sentence, and would show what the password is. So a sentence gets
-    # less than the whole mask: only secrets that no word can look like are hidden. Texts of others
-    # have gone through the whole mask before they are quoted in it, so a secret that is still in a
-    # sentence has come there by accident.
+    # A password may be a word ("or"), a number, or a host. If the mask hid such a secret in one of
+    # our own sentences, it would destroy the sentence and reveal the password. So in our own
+    # sentences the mask hides only secrets that do not look like words. Texts of others pass
+    # through the whole mask before we quote them, so our sentences normally contain no secret.
     def sentence(self, text: str) -> str:
-        """One of our own sentences, in which a URL may stand, without the secrets."""
+        """One of our own sentences without the secrets. It may contain a URL."""
         masked = _urls_shown(text)
         for secret in self._secrets:
             if len(secret) < SHORT or _ORDINARY.fullmatch(secret):
@@ -210,14 +209,14 @@ class Mask:
 
 
 def _urls_shown(text: str) -> str:
-    """The text with the secrets of all URLs in it hidden, also of URLs that were not learned."""
+    """The text without the secrets of all URLs in it, also of URLs that were not learned."""
     if "@" in text or "://" in text:
         return _USER.sub(_user_hidden, _URL.sub(_url_shown, text))
     return text
 
 
 def _without(text: str, secret: str) -> str:
-    """The text without one secret. A secret that was cut off is hidden as far as it goes."""
+    """The text without one secret. If the secret is cut off, the remaining part is hidden."""
     if len(secret) < SHORT:
         return re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", HIDDEN, text)
     text = text.replace(secret, HIDDEN)

@@ -1,13 +1,13 @@
-"""A lock's telemetry in the application that uses it: *a lock → OpenTelemetry's metrics and spans*.
+"""Telemetry of an application's locks: *a lock → OpenTelemetry's metrics and spans*.
 
-Rules: it needs nothing but the API. Names, units and meanings are those of the bench
-(bench/telemetry/table.py). No attribute ever holds a resource's name, a key or an owner token.
-Everything is exact, but for what is said to be of observed attempts. Counters, gauges and
-histograms are read from telemetry/fast.py when somebody collects. Samples are recorded where the
-operation ended, so that exemplars and spans belong to the application's own span. A slow, failed or
-lost operation has a span: each lock makes at most `SPANS` a second of each operation and outcome,
-so that no outcome uses up the spans of another. A contended acquire has a span only if the
-application asks for it: a held lock is an answer. A forked child starts with nothing, whatever the
+Rules: this file needs only OpenTelemetry's API. Names, units and meanings are the same as in the
+bench (bench/telemetry/table.py). No attribute ever has a resource's name, a key or an owner token.
+All numbers are exact, except for numbers of observed attempts. At a collection, counters, gauges
+and histograms are read from telemetry/fast.py. Samples are recorded where the operation ended. So
+exemplars and spans belong to the application's own span. A slow, failed or lost operation has a
+span. Each lock makes at most `SPANS` spans a second for each operation and outcome, so no outcome
+uses up the spans of another. A contended acquire has a span only if the application requests it,
+because a held lock is a normal answer. A forked child starts without its parent's numbers, with any
 temporality.
 """
 
@@ -39,17 +39,17 @@ from lockcore.telemetry.sdk import drop_remembered, record_all
 
 SCOPE = "lockcore"
 
-# The version of OpenTelemetry's conventions: the first in which all names of databases are stable.
+# This is the first version of OpenTelemetry's conventions with stable names for databases.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"
 
-# So many spans a second are made of each operation and outcome.
+# At most this number of spans a second is made for each operation and outcome.
 SPANS = 10
 MOST_SLOW_S = 86_400
 
-# A collection asks instrument by instrument. Within this time it gets the points of one look.
+# A collection reads one instrument after the other. Within this time, all get the same snapshot.
 LOOK_NS = NS_PER_S // 20
 
-# The buckets are those of every histogram of the bench: 10 µs … 100 s.
+# The bounds are the same as in every histogram of the bench: 10 µs … 100 s.
 BOUNDS = tuple(bound_ns / NS_PER_S for bound_ns in BOUNDS_NS)
 HISTOGRAMS = {
     "redlock.acquire.duration": ("s", "from asking until acquire returned"),
@@ -94,15 +94,15 @@ _NO_ERRORS = {"TIMEOUT": 0, "CLOSED": 0}
 _NO_VOTE = (Vote.ERRORED, Vote.SILENT)
 _SET = {"db.system.name": "redis", "db.operation.name": "SET"}
 
-# The value that stands for each bucket where it is handed to the SDK. For a duration it is the
-# middle of the bucket. For attempts it is the largest number in it, and up to 4 the only one.
+# The SDK gets one value for each bucket. For a duration it is the middle of the bucket. For
+# attempts it is the largest number in the bucket, and up to 4 the only number.
 _MIDDLES = (*(bound_s / 1.21 for bound_s in BOUNDS), 1.21 * BOUNDS[-1])
 _NUMBERS = (*(float(int(bound)) if bound >= 1 else bound for bound in BOUNDS), BOUNDS[-1] + 1)
 _ROUTINE = (Outcome.ACQUIRED, Outcome.CONTENDED, Outcome.RELEASED)
 
 Lock = Redlock | AsyncRedlock
 
-# The module stands for the global provider.
+# The module represents the global provider.
 Provider = MeterProvider | ModuleType
 Attributes = tuple[tuple[str, str | int], ...]
 
@@ -120,14 +120,14 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     tracer_provider: trace.TracerProvider | None = None,
 ) -> None:
-    """Export what `lock` does, from now on, through the providers given (else the global ones).
+    """Export the telemetry of `lock` from now on, through these providers or the global providers.
 
     An acquire of more than `slow_s` (s) is slow. `class_of` maps a resource to one of a few classes
-    (at most 20, then `others`), the attribute `redlock.resource.class`. It must be quick. It is
-    asked where the caller is, by one thread at a time. If it raises, the exception and the
-    operation are dropped. `fleet` names the instances (`redlock.fleet`). `contended_spans`:
-    contended acquires have spans, too. Raises TypeError or ValueError for arguments that make no
-    sense, and ValueError when the lock has an observer already.
+    (at most 20, then `others`). The class is the attribute `redlock.resource.class`. `class_of`
+    must be quick. It runs in the caller's thread, in one thread at a time. If it raises, the
+    exception and the operation are dropped. `fleet` is the name of the instances (`redlock.fleet`).
+    With `contended_spans`, contended acquires have spans, too. Raises TypeError or ValueError for
+    bad arguments, and ValueError when the lock has an observer already.
     """
     if not isinstance(slow_s, int | float) or not 0 <= slow_s <= MOST_SLOW_S:
         raise ValueError(f"slow_s must be a number of seconds, 0 to {MOST_SLOW_S}, not {slow_s!r}")
@@ -135,8 +135,8 @@ def instrument(
         raise TypeError(f"class_of must take a resource and return its class, not {class_of!r}")
     if not isinstance(lock, Redlock | AsyncRedlock):
         raise TypeError(f"lock must be a Redlock or an AsyncRedlock, not {type(lock).__name__}")
-    # The global provider is known by its module. The object that stands for it before
-    # set_meter_provider is another one than after, and it is the same provider.
+    # The module identifies the global provider. The provider's object cannot, because
+    # set_meter_provider replaces the object but not the provider.
     provider: Provider = metrics
     if meter_provider is not None and meter_provider is not metrics.get_meter_provider():
         provider = meter_provider
@@ -164,13 +164,13 @@ class _Recording:
         self._histograms = histograms
         self._tracer = tracer
         self._second = 0
-        # How many spans were made in this second.
+        # The number of spans in this second.
         self._spans = Counter[tuple[str, Outcome]]()
 
     def acquire(
         self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
     ) -> None:
-        """See counted.Sink."""
+        """See `Sink` in telemetry/fast.py."""
         times_ns = started_ns, result.granted_ns if isinstance(result, Lease) else result.ended_ns
         if sampled:
             attributes = _attributes(name, result.outcome)
@@ -184,7 +184,7 @@ class _Recording:
             self._span("redlock.acquire", name, result.outcome, times_ns, {**more, **votes})
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """See counted.Sink."""
+        """See `Sink` in telemetry/fast.py."""
         times_ns = started_ns, monotonic_ns()
         self._took("redlock.release", times_ns, _attributes(name, outcome))
         if outcome is Outcome.RELEASED:
@@ -193,7 +193,7 @@ class _Recording:
             self._span("redlock.release", name, outcome, times_ns, {})
 
     def extend(self, name: str, result: Lease | Denied) -> None:
-        """See counted.Sink."""
+        """See `Sink` in telemetry/fast.py."""
         if isinstance(result, Lease):
             outcome = Outcome.EXTENDED
             times_ns = (result.started_ns, result.granted_ns)
@@ -244,7 +244,7 @@ class _Source:
     instances: dict[Point, int] = field(default_factory=dict)
 
     def counters(self) -> Iterator[tuple[Point, int]]:
-        """The numbers that never fall, also when the lock is closed or collected."""
+        """The numbers that never fall, even after the lock is closed or freed."""
         for name, counts in list(self.watch.counts.items()):
             named = tuple(_attributes(name).items())
             yield (
@@ -258,7 +258,7 @@ class _Source:
         )
 
     def standing(self, now_ns: int) -> Iterator[tuple[Point, int]]:
-        """How its callers stand."""
+        """The present numbers of callers and leases."""
         yield ("redlock.callers.waiting", ()), self.watch.waiting
         for name, counts in list(self.watch.counts.items()):
             named = tuple(_attributes(name).items())
@@ -279,9 +279,9 @@ class _Exported:
             for name, (unit, meaning) in HISTOGRAMS.items()
         }
         self.locks: list[_Source] = []
-        # The numbers of locks that are no more, and of attempts that were collected.
+        # The numbers of freed locks, and of attempts that were collected.
         self._past: Counter[Point] = Counter()
-        # When the last look was, and its points.
+        # The time of the last snapshot, and its points.
         self._looked_ns = 0
         self._last_look = dict[Point, int]()
         self._observables: list[Asynchronous] = [
@@ -294,11 +294,11 @@ class _Exported:
         ]
 
     def forget(self) -> None:
-        """This is a forked child: everything counted so far is the parent's.
+        """Forget all counts so far, because this is a forked child and they belong to the parent.
 
-        The same holds for what the SDK remembers. It has counted samples into our histograms. Of
-        our counters it keeps the last values that it collected: with delta temporality it would
-        subtract the parent's from the child's.
+        The SDK must forget, too. It has counted samples into our histograms. It also keeps the last
+        collected values of our counters. With delta temporality it would subtract the parent's
+        values from the child's values.
         """
         for one in (*self.histograms.values(), *self._observables):
             drop_remembered(one)
@@ -308,10 +308,10 @@ class _Exported:
         self._last_look = {}
 
     def _points(self, name: str, _: CallbackOptions) -> Iterable[Observation]:
-        """The points of one instrument. All points of one collection are of one look."""
+        """The points of one instrument. All points of one collection come from one snapshot."""
         now_ns = monotonic_ns()
         if now_ns - self._looked_ns > LOOK_NS:
-            # A look that raises is no look, so the time comes last.
+            # The time is set last, because a snapshot that raises does not count.
             self._last_look = self._look(now_ns)
             self._looked_ns = now_ns
         return [
@@ -321,9 +321,9 @@ class _Exported:
         ]
 
     def _look(self, now_ns: int) -> dict[Point, int]:
-        """All points by now.
+        """All points now.
 
-        The counts of several locks add up. An instance votes if it does for all of them.
+        The counts of several locks add up. An instance counts as voting if it votes in all locks.
         """
         counts = Counter[Point]()
         states = dict[Point, int]()
@@ -353,7 +353,7 @@ class _Exported:
         return {**counts, **states}
 
     def _hand_over(self, watch: Tallied) -> None:
-        """Give the SDK all durations and attempts that have come since the last look."""
+        """Give the SDK all durations and attempts since the last snapshot."""
         for name, counts in list(watch.counts.items()):
             for (metric, outcome), added, added_ns in counts.news():
                 values = _NUMBERS if metric == TRIES else _MIDDLES
@@ -364,7 +364,7 @@ class _Exported:
                 record_all(self.histograms[metric], numbers, added_ns / NS_PER_S, attributes)
 
     def _collect(self, watch: Tallied, places: Sequence[dict[str, str | int]]) -> None:
-        """Count the votes of observed attempts, and how long each instance took."""
+        """Count the votes of observed attempts, and the time that each instance took."""
         while watch.attempts:
             record = watch.attempts.popleft()
             if record.outcome is Outcome.ACQUIRED:
@@ -380,7 +380,7 @@ class _Exported:
 
 
 def _version() -> str:
-    """Of the package that this is a part of; "" where it was not installed as one."""
+    """The version of lockcore's package, or "" if it was not installed as a package."""
     try:
         return version("lockbench")
     except PackageNotFoundError:

@@ -1,8 +1,9 @@
-"""An exception that no caller may see: *an exception, a sentence → `sys.unraisablehook`*.
+"""Prints an exception that must not reach a caller: *exception, sentence → `sys.unraisablehook`*.
 
-`is_its_own` says which exceptions those are. CPython's own hook takes nothing but its own struct,
-which Python code cannot make. So CPython makes it here: an exception that leaves a weak reference's
-callback goes to the hook, and whatever the hook does or raises ends there.
+`is_its_own` selects these exceptions. CPython's hook takes only a struct of CPython, and Python
+code cannot make this struct. So this file has CPython make it. If an exception leaves a weak
+reference's callback, CPython gives the exception to the hook. An exception of the hook goes no
+further.
 """
 
 import sys
@@ -25,32 +26,32 @@ class _Callback:
         try:
             raise error
         finally:
-            # Otherwise the traceback of the error would keep this frame, and this frame the error.
+            # Otherwise the error's traceback and this frame would keep each other alive.
             del error
 
 
 def is_its_own(error: BaseException) -> bool:
-    """True when the code that was called has raised `error` itself.
+    """True if the called code has raised `error` itself.
 
-    Otherwise the error may be an interrupt of the caller: a BaseException that a signal's handler
-    raises, or that is thrown into a greenlet. Two of them, asyncio's CancelledError and
-    GeneratorExit, come only to a task or generator that is suspended. Code that is in the middle of
-    a call is not suspended.
+    Otherwise the error may be an interrupt of the caller. An interrupt is a BaseException from a
+    signal's handler, or one that is thrown into a greenlet. asyncio's CancelledError and
+    GeneratorExit are not interrupts here. They come only to a suspended task or generator, and code
+    within a call is not suspended.
     """
     if isinstance(error, (Exception, GeneratorExit)):
         return True
-    # Whoever raises asyncio's error has imported asyncio.
+    # Code that raises asyncio's error has imported asyncio.
     asyncio: Any = sys.modules.get("asyncio")
     return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def show_unraised(error: BaseException, sentence: str) -> None:
-    """Have Python print `error` below `sentence`, as it does with what it cannot raise.
+    """Have Python print `error` below `sentence`, like an exception that it cannot raise.
 
     Raises nothing.
     """
     referent = set[int]()
     reference: Final = weakref.ref(referent, _Callback(error, sentence))
-    # This is the last reference to the referent: now the callback is called.
+    # This removes the last reference to the referent, so the callback is called now.
     del referent
     del reference

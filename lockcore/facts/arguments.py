@@ -1,10 +1,11 @@
-"""What callers pass, checked before anything is sent: *name and value → nothing, or a sentence*.
+"""Checks the arguments of callers before anything is sent: *name, value → nothing, or an error*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: a constant is
 `Final`, and `isinstance` gets a tuple, because machine code would make a union each time.
 
-Rules: a value of the wrong kind is a TypeError. A value out of range (nan and infinity are) is a
-ValueError. Each names the argument, what it may be, and what it was. True is not 1.
+Rules: a value of the wrong kind is a TypeError. A value out of range is a ValueError, and nan and
+infinity are out of range. Each error text has the argument's name, its allowed values and its
+value. True does not count as 1.
 """
 
 from typing import Final
@@ -17,15 +18,15 @@ A_DAY_MS = 86_400_000
 LONGEST_KEY: Final = 1 << 17  # bytes
 LONGEST_PREFIX: Final = 1 << 10  # bytes
 
-# The default of `wait_ms`. The trick of TTL and wait is that they are recognised by identity.
+# The default of `wait_ms`. The trick is that hot paths recognise a TTL and a wait by identity.
 # Callers pass the same TTL and the same wait again and again. So the hot paths of greenlets and
-# tasks (shells/*/fast.py) remember the two objects that they checked last, and ask
-# whether `ttl_ms is` the one before. Any other object is checked anew, also if it is equal, so
-# True never passes for 1, nor 1.0 for 1.
-# The plain way is to check each time. Without that the client's CPU per cycle fell from 3.54 to
+# tasks (shells/*/fast.py) remember the two objects that they checked last. If `ttl_ms` is the same
+# object as before, it needs no check. Any other object is checked, even an equal one. So True never
+# passes for 1, and 1.0 never passes for 1.
+# The plain way is a check each time. Without it, the client's CPU per cycle fell from 3.54 to
 # 3.07 µs (uvloop, N = 5, 200 callers; docs/lab/lockcore.md). For the same reason these arguments
-# are declared as `object`: of a TTL that is declared as an int, machine code makes a new object for
-# every caller, which cost 2,000 instructions per acquire.
+# are declared as `object`. If a TTL is declared as an int, machine code makes a new object for
+# every caller, and this cost 2,000 instructions per acquire.
 NO_WAIT: Final[object] = 0
 
 
@@ -73,7 +74,7 @@ def check_prefix(key_prefix: str) -> None:
 
 
 def check_lease(lease: object) -> Lease:
-    """`lease` itself. Raises TypeError unless it is a `Lease`: a `Denied` holds nothing."""
+    """Return `lease`. Raises TypeError unless it is a `Lease`, for example for a `Denied`."""
     if not isinstance(lease, Lease):
         raise TypeError(f"lease must be a Lease, not {lease!r}")
     return lease

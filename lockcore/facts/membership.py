@@ -1,14 +1,14 @@
-"""Which instances may vote: *hello, loss, lag, time → the state of a member*.
+"""The right of each instance to vote: *hello, loss, lag, time → the state of a member*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `VOTING` is
 `Final`, as machine code reads a constant faster than a member of an enum.
 
 Rules (the Redlock text's *delayed restart*, done by the client): an instance that may have
-forgotten locks abstains until all of them have expired. That is max_ttl + drift from the moment
-when it is noticed: by another identity in the handshake, or on a connection that stays
-(engine/amnesia.py). The README's table says how long each policy (`rejoin`) has an instance
-abstain. Abstaining stops SETs only. An instance over its lag cap is left alone until it has caught
-up. An instance that is down is tried again with back-off.
+forgotten locks abstains until all of them have expired. This takes max_ttl + drift from the moment
+when the client notices it. The client notices it by another identity in the handshake, or on an
+open connection (engine/amnesia.py). The README's table has the abstention for each policy
+(`rejoin`). An abstaining instance gets no SETs, but it gets other commands. An instance over its
+lag cap gets no SETs until it has caught up. An instance that is down is tried again with back-off.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FIRST_BACKOFF_NS = 50 * NS_PER_MS
 LONGEST_BACKOFF_NS = 2 * NS_PER_S
 ASK_EVERY_NS = NS_PER_S
 
-# A server whose INFO has no statistics of commands, or so many that it would cost too much to read
-# them again and again.
+# The value for a server whose INFO has no statistics of commands, or statistics that are too long
+# to read again and again.
 NOT_COUNTED: Final = -1
 
 # Longer statistics are not read. A reply of twice as many bytes would end the connection.
 LONGEST_STATISTICS: Final = 1 << 15  # bytes
 
-# Two starts within this time may be the same one, as uptime comes in whole seconds.
+# Two start times within this time may mean the same start, because uptime has whole seconds.
 SAME_START_S = 1.0
 
 SWAPPED = "databases were swapped"
@@ -40,7 +40,7 @@ MUST_EXPIRE = "locks it may have forgotten must expire first"
 
 
 class State(Enum):
-    """What an instance may do now."""
+    """The present state of an instance."""
 
     VOTING = "voting"
     ABSTAINING = "abstaining"
@@ -54,7 +54,7 @@ _UNCONNECTED: Final = (State.DOWN, State.REFUSED)
 
 
 class IdentityKind(Enum):
-    """How two contacts are recognised as contacts with one run of one server; the best first."""
+    """The kinds of evidence that two contacts reached the same run of a server, best first."""
 
     RUN_ID = "run_id"
     REPLICATION_ID = "master_replid"
@@ -77,15 +77,16 @@ MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What an instance said of itself when it was connected.
+    """The facts about an instance from its handshake.
 
-    `uptime_s` ≥ 0 is in s, `server` is a text such as `valkey 9.1.2`. `run_id` is what identifies
-    it, of the kind `identity`. `replid` is its replication id, "" where it has none. `started_s` is
-    when it started on some clock, in s; it is compared only where the identity is the process.
-    `was_replica`: it was a replica since it started. `tells`: it says on the connection when its
-    memory is emptied; otherwise it is asked every second. `hears`: messages of other processes come
-    on the connection (handoff.py). `swaps` is how often it has swapped databases since it started,
-    or since its statistics were reset; NOT_COUNTED where it does not count.
+    `uptime_s` ≥ 0 is in s. `server` is a text such as `valkey 9.1.2`. `run_id` identifies the run
+    of the server, and `identity` is the kind of this value. `replid` is the replication id, or ""
+    if there is none. `started_s` is the start on some clock, in s. It is compared only if the identity
+    is the process. `was_replica` is True if it was a replica since its start. `tells` is True if it
+    reports a flush on the connection. Otherwise the client asks it every second. `hears` is True if
+    messages of other processes come on the connection (handoff.py). `swaps` is the number of
+    database swaps since its start, or since a reset of its statistics. It is NOT_COUNTED if the
+    server does not count.
     """
 
     run_id: str
@@ -101,7 +102,7 @@ class Hello:
     swaps: int = NOT_COUNTED
 
     def is_run_of(self, earlier: Hello) -> bool:
-        """True when this is the server of `earlier`, neither restarted nor a replica since."""
+        """True if this is the server of `earlier`, without a restart or a replica phase since."""
         own = (self.run_id, self.replid, self.identity)
         same = own == (earlier.run_id, earlier.replid, earlier.identity)
         return same and abs(self.started_s - earlier.started_s) <= SAME_START_S
@@ -109,8 +110,8 @@ class Hello:
     def has_swapped_since(self, earlier: Hello) -> bool:
         """True when this server has swapped databases since the `earlier` hello.
 
-        The count falls to 0 when somebody resets the statistics (CONFIG RESETSTAT). So a smaller
-        count above 0 is a swap, too.
+        A reset of the statistics (CONFIG RESETSTAT) sets the count to 0. So a smaller count above 0
+        means a swap, too.
         """
         return earlier.swaps != NOT_COUNTED and 0 < self.swaps != earlier.swaps
 
@@ -122,10 +123,10 @@ def fields_of(info: bytes | str) -> dict[str, str]:
 
 
 def swaps_of(info: bytes | str) -> int:
-    """How often the server has swapped databases, from its INFO commandstats.
+    """The number of database swaps of a server, from its INFO commandstats.
 
-    It is NOT_COUNTED where the server counts nothing. A call that failed swapped nothing. A server
-    lists a command only after the first call.
+    It is NOT_COUNTED if the server does not count. Failed calls do not count, because they swapped
+    nothing. A server lists a command only after the command's first call.
     """
     if len(info) > LONGEST_STATISTICS:
         return NOT_COUNTED
@@ -138,9 +139,9 @@ def swaps_of(info: bytes | str) -> int:
 
 
 def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[IdentityKind, str, float] | None:
-    """What identifies a server, from its INFO: kind, value, start (s); None if nothing does.
+    """The identity of a server from its INFO, as (kind, value, start in s).
 
-    `now_s` may be a reading of any clock.
+    It is None if INFO has no identity. `now_s` may be a reading of any clock.
     """
     for kind in (IdentityKind.RUN_ID, IdentityKind.REPLICATION_ID):
         if value := fields.get(kind.value):
@@ -153,16 +154,16 @@ def identity_of(fields: Mapping[str, str], now_s: float) -> tuple[IdentityKind, 
 
 
 def forgotten_ns(rejoin: Rejoin, max_ttl_ms: int, drift_factor: float) -> int:
-    """How long (ns) an instance must not vote that may just have forgotten locks."""
+    """The abstention (ns) of an instance that may have just forgotten locks."""
     return 0 if rejoin == "trust" else max_ttl_ms * NS_PER_MS + drift_ns(max_ttl_ms, drift_factor)
 
 
 def abstention_ns(
     hello: Hello, earlier: Hello | None, rejoin: Rejoin, max_ttl_ms: int, drift_factor: float
 ) -> int:
-    """How long, in ns from now, an instance that has just connected must not vote; 0: not at all.
+    """The abstention, in ns from now, of an instance that has just connected; 0 for none.
 
-    `earlier` is its hello of the connection before.
+    `earlier` is the instance's hello on its previous connection.
     """
     whole = forgotten_ns(rejoin, max_ttl_ms, drift_factor)
     if earlier is not None:
@@ -173,11 +174,10 @@ def abstention_ns(
 
 
 class Membership:
-    """The standing of one instance.
+    """The state of one instance, and its next times.
 
-    `until_ns` ends an abstention. `retry_ns` is when an instance that was lost is tried again.
-    `ask_ns` is when an instance that is connected, and does not tell, is asked whether it is still
-    the same.
+    `until_ns` ends an abstention. At `retry_ns` the client tries a lost instance again. At `ask_ns`
+    the client asks a connected instance for its replication id, if the instance sends no pushes.
     """
 
     __slots__ = (
@@ -223,7 +223,7 @@ class Membership:
     def lost(self, reason: str, now_ns: int, *, refused: bool = False) -> None:
         """The instance is not connected (any more), or must not take part.
 
-        It is tried again after a back-off that doubles to 2 s.
+        The client tries it again after a back-off. The back-off doubles up to 2 s.
         """
         self.state = State.REFUSED if refused else State.DOWN
         self.reason = reason
@@ -245,13 +245,13 @@ class Membership:
         return self.state not in _UNCONNECTED
 
     def lagged(self, reason: str) -> None:
-        """The instance is over the lag cap: its votes are ABSENT until it has caught up."""
+        """The instance is over the lag cap, so its votes are ABSENT until it has caught up."""
         if self.state is State.VOTING:
             self.state = State.LAGGING
             self.reason = reason
 
     def caught_up(self) -> None:
-        """Everything that was sent has been answered."""
+        """The instance has answered all commands, so a lagging instance votes again."""
         if self.state is State.LAGGING:
             self.state = State.VOTING
             self.reason = ""
@@ -265,7 +265,7 @@ class Membership:
         return True
 
     def is_taken_up(self, now_ns: int) -> bool:
-        """True once when it is time to try the instance again. From then on it is connecting."""
+        """True once when it is time to try the instance again. Then it counts as connecting."""
         if self.retry_ns > now_ns or self.connecting or self.is_connected:
             return False
         self.connecting = True
@@ -273,7 +273,7 @@ class Membership:
 
     @property
     def next_ns(self) -> int:
-        """When it is to be looked at, tried again or asked (ns), or FAR_FUTURE_NS."""
+        """The time of the next check, attempt to connect, or question (ns), or FAR_FUTURE_NS."""
         state = self.state
         if state is VOTING:
             return self.ask_ns
@@ -283,11 +283,11 @@ class Membership:
 
 
 def twin_of(members: Sequence[Membership], index: int, hello: Hello) -> int | None:
-    """The other connected instance that is the very server of `hello`, if there is one.
+    """The index of another connected instance that is the same server as `hello`, or None.
 
     One server must not vote twice.
     """
-    # The processes of two machines may have the same number, so this identity says nothing.
+    # Processes of two machines may have the same number, so this identity proves nothing.
     if hello.identity is IdentityKind.PROCESS:
         return None
     for other, member in enumerate(members):

@@ -3,9 +3,9 @@
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: the outcomes of
 the hot paths are constants, and `Lease` is a plain class with slots.
 
-Rules: facts are immutable. A `Lease` is a plain class with slots that is written once: it is made
-on the hot path, where a frozen dataclass costs four times as much. Times are integers in ns of
-CLOCK_MONOTONIC. Source of the words: the README's vocabulary.
+Rules: facts are immutable. A `Lease` is a plain class with slots that is written once. Hot paths
+make leases, and a frozen dataclass would cost four times as much. Times are integers in ns of
+CLOCK_MONOTONIC. The words are those of the README's vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 
 class Vote(Enum):
-    """The vote of one instance on one command, or why there is none.
+    """The vote of one instance on one command, or the reason why there is no vote.
 
-    GRANTED. REFUSED: the key is held. ERRORED: a definite error reply, so nothing changed. SILENT:
-    the command was sent and not answered, so it may have happened. ABSENT: the command was not
-    sent, so it cannot have happened.
+    GRANTED means success. REFUSED means that the key is held. ERRORED means a definite error reply,
+    so nothing changed. SILENT means that the command was sent but not answered, so it may have been
+    executed. ABSENT means that the command was not sent, so it cannot have been executed.
     """
 
     GRANTED = "granted"
@@ -30,11 +30,12 @@ class Vote(Enum):
 
 
 class Outcome(Enum):
-    """How an acquire, an extension or a release ended.
+    """The result of an acquire, an extension or a release.
 
-    ACQUIRED. CONTENDED: a quorum refused. SPLIT_VOTE: the attempt cannot win, and saw no other
-    quorum. UNREACHABLE: a quorum is impossible. TOO_LATE: a quorum granted, but the validity was
-    used up. EXTENDED. RELEASED. GONE: the lease is no longer ours.
+    ACQUIRED, EXTENDED and RELEASED are successes. CONTENDED means that a quorum refused. SPLIT_VOTE
+    means that the attempt cannot win, and saw no other quorum. UNREACHABLE means that a quorum is
+    impossible. TOO_LATE means that a quorum granted, but the validity was used up. GONE means that
+    the lease is no longer ours.
     """
 
     ACQUIRED = "acquired"
@@ -47,8 +48,8 @@ class Outcome(Enum):
     GONE = "gone"
 
 
-# Constants, because machine code looks a member of an enum up by its name and reads a constant
-# straight.
+# These are constants, because machine code reads a constant directly but looks a member of an enum
+# up by its name.
 ACQUIRED: Final = Outcome.ACQUIRED
 RELEASED: Final = Outcome.RELEASED
 CONTENDED: Final = Outcome.CONTENDED
@@ -56,7 +57,7 @@ GONE: Final = Outcome.GONE
 
 
 class Tally(NamedTuple):
-    """The votes of one round, counted. The six numbers add up to N.
+    """The counts of the votes of one round. The six numbers add up to N.
 
     `undecided` is 0 once the round is closed.
 
@@ -77,7 +78,7 @@ class Tally(NamedTuple):
 
 
 class Counted:
-    """Whatever knows how its round stands. `undecided` is not 0 while votes are still out."""
+    """The base of a round's counts. While votes are missing, `undecided` is above 0."""
 
     __slots__ = ("undecided",)
     undecided: int
@@ -104,13 +105,13 @@ class Closed(Counted):
 
 
 class Lease:
-    """What a successful acquire returns.
+    """The result of a successful acquire.
 
     `resource` is ours until `valid_until_ns` on this host's monotonic clock. `owner_token` cannot
-    be guessed and differs for each attempt. `ttl_ms` is the PX argument. `started_ns` is a reading
-    from before the first byte of the winning attempt was queued, `granted_ns` the reading that the
-    validity check used. The acquire took `attempts` ≥ 1 rounds, and `split_votes` of them ended so.
-    `lost_ns` has the start of each attempt that was sent and lost before.
+    be guessed, and it differs for each attempt. `ttl_ms` is the PX argument. `started_ns` was read
+    before the first byte of the winning attempt was queued. `granted_ns` is the time of the
+    validity check. The acquire took `attempts` ≥ 1 rounds, and `split_votes` of them had split
+    votes. `lost_ns` has the start of each earlier attempt that was sent and lost.
     """
 
     __slots__ = (
@@ -152,7 +153,7 @@ class Lease:
 
     @property
     def is_open(self) -> bool:
-        """True while replies to the winning round may still come in and count."""
+        """True while replies to the winning round may still arrive and count."""
         return self.round.undecided != 0
 
     @property
@@ -169,12 +170,12 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """An operation that did not get (or keep) the lock, and why.
+    """An operation that did not get (or keep) the lock, with its outcome.
 
-    It is false in a boolean test, as a `Lease` is true. `started_ns` and `ended_ns` are those of
-    the whole operation. `lost_ns` has the start of each of its attempts that was sent.
-    `round` is the last attempt, and some of its votes may still be out; it is None where a recipe
-    has no rounds.
+    It is false in a boolean test, and a `Lease` is true. `started_ns` and `ended_ns` are the start
+    and the end of the whole operation. `lost_ns` has the start of each attempt that was sent.
+    `round` is the last attempt, and some of its votes may still be missing. It is None for a recipe
+    without rounds.
 
     >>> bool(Denied("stock:42", Outcome.CONTENDED, Tally(refused=3), 1, 0, 0, 400_000))
     False
@@ -198,10 +199,11 @@ class Denied:
 class InstanceStatus:
     """One instance as the client sees it now.
 
-    `state` is one of `voting`, `abstaining` (re-joined, not safe to count yet), `lagging` (over the
-    lag cap: no SETs are sent), `down` and `refused` (it must not take part: see `reason`).
-    `address` holds no secret. Counts run since `connect`. They do not include the count of swaps,
-    which is read by the clock (membership.py).
+    `state` is one of five. `voting` is normal. `abstaining` means that it re-joined and that its
+    votes are not safe yet. `lagging` means that it is over the lag cap and gets no SETs. `down`
+    means that it is not connected. `refused` means that it must not take part, for the `reason`.
+    `address` has no secret. Counts run since `connect`. They leave out the regular readings of the
+    number of swaps (membership.py).
     """
 
     index: int
@@ -225,14 +227,14 @@ class InstanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One attempt, seen from outside, once its round has closed and its caller has decided.
+    """A record of one attempt, made once its round has closed and its caller has decided.
 
-    Times are in ns of CLOCK_MONOTONIC. Tuples have one entry per configured instance; a time of 0
-    means never. `attempt` is 1 for the first round of its acquire, which began at `acquire_ns`. So
-    attempts on one resource with the same `acquire_ns` belong to one acquire. `validity_ns` is what
-    was left when the caller got it (≤ 0: nothing). `margin` is granted votes − quorum, negative
-    when the attempt was lost. `errors` has the first word of each instance's error
-    reply, "" where it gave none; it has no entries if no instance gave one.
+    Times are in ns of CLOCK_MONOTONIC. Tuples have one entry per configured instance. A time of 0
+    means never. `attempt` is 1 for the first round of an acquire, and `acquire_ns` is the start of
+    the acquire. So attempts on one resource with the same `acquire_ns` belong to one acquire.
+    `validity_ns` is the remaining validity when the caller got the lease (≤ 0: no lease). `margin`
+    is granted votes − quorum, and it is negative for a lost attempt. `errors` has the first word of
+    each instance's error reply, or "" without one. It is empty if no instance sent an error.
     """
 
     resource: str

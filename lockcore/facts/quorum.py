@@ -1,7 +1,7 @@
 """Votes into outcomes: *counts of votes, N, q → the name of a round, and when it is fixed*.
 
-Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md; functions of
-numbers need none of them.
+Pure. This file is compiled. No rule of docs/lockcore/compiled.md matters here, because all
+functions work on numbers.
 
 Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED
 (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else
@@ -13,7 +13,9 @@ from lockcore.facts.model import Outcome
 
 
 def quorum_of(instances: int) -> int:
-    """The votes that win, of `instances` ≥ 1 configured ones, not of those that happen to answer.
+    """The number of votes that win, out of `instances` ≥ 1 configured instances.
+
+    Instances that do not answer count, too.
 
     >>> [quorum_of(instances) for instances in (1, 2, 3, 4, 5)]
     [1, 2, 2, 3, 3]
@@ -24,7 +26,7 @@ def quorum_of(instances: int) -> int:
 
 
 def is_lost(granted: int, undecided: int, quorum: int) -> bool:
-    """True once the votes still out cannot make a quorum any more."""
+    """True once the undecided votes cannot complete a quorum any more."""
     return granted + undecided < quorum
 
 
@@ -47,7 +49,7 @@ def outcome_of(granted: int, refused: int, quorum: int) -> Outcome:
 
 
 def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
-    """True once no vote still out can change the round's name."""
+    """True once no undecided vote can change the round's name."""
     if granted >= quorum:
         return True
     if granted + undecided >= quorum:
@@ -58,9 +60,9 @@ def is_settled(granted: int, refused: int, undecided: int, quorum: int) -> bool:
 
 
 def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> Outcome:
-    """The name of a release, by the numbers of instances where the key was ours, or not.
+    """The name of a release, from the numbers of instances with our key and without our key.
 
-    Of an extension it is the name, too, with RELEASED read as EXTENDED.
+    For an extension the same name holds, but RELEASED means EXTENDED.
     """
     if ours >= quorum:
         return Outcome.RELEASED
@@ -70,7 +72,7 @@ def owned_outcome_of(ours: int, not_ours: int, instances: int, quorum: int) -> O
 
 
 def is_owned_settled(ours: int, not_ours: int, undecided: int, instances: int, quorum: int) -> bool:
-    """True once no reply still out can change the name of a release or an extension."""
+    """True once no missing reply can change the name of a release or an extension."""
     if ours >= quorum or not_ours > instances - quorum:
         return True
     return ours + undecided < quorum and not_ours + undecided <= instances - quorum

@@ -1,1 +1,1 @@
-"""What an application's lock does, counted: *operations → numbers, durations and samples*."""
+"""Counts an application's operations on locks: *operations → numbers, durations and samples*."""

@@ -1,15 +1,16 @@
-"""An application's operations, counted: *operations → numbers, durations, a few samples*.
+"""Counts an application's operations: *operations → numbers, durations, a few samples*.
 
 Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md: hot paths avoid
 `suppress` and `pop`, which machine code looks up by name.
 
-Rules: every operation is counted, and so is how long it took (`Durations`). One in `every` is a
-sample, about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`). The sink
-records the duration of a sample in the caller's own context, where an exemplar finds the caller's
-span; that duration is not in `Durations`. Nothing is a sample before somebody collects, because
-until then nobody may hear the sink. An operation that failed, was slow or found its lease gone is
-told to the sink at once, in its caller's own context. The sink records a failed release, and of the
-others the samples. A lease that nobody gives back is forgotten an hour after its end.
+Rules: every operation and its duration are counted (`Durations`). One operation in `every` is a
+sample. These are about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`).
+The sink records the duration of a sample in the caller's own context, so an exemplar belongs to the
+caller's span. This duration is not in `Durations`. There are no samples before the first
+collection, because the sink may have no reader before it. The sink gets each failed or slow
+operation, and each lease that was gone, at once and in the caller's own context. It records all
+failed releases, but only samples of other operations. A lease without a release is forgotten an
+hour after its end.
 """
 
 from bisect import bisect_left
@@ -37,10 +38,10 @@ CLASSES = 20
 OTHERS = "others"
 FORGOTTEN_NS = 3600 * NS_PER_S
 
-# So many attempts are kept between two collections. Further attempts push the oldest ones out.
+# At most this number of attempts is kept between two collections. New attempts push out old ones.
 KEPT = 1000
 
-# An instrument and its outcome, which is "" where it has none.
+# An instrument and its outcome. The outcome is "" if the instrument has none.
 Row = tuple[str, str]
 DENIED: Final = "redlock.acquire.outcomes"
 SLOW = ("redlock.acquire.slow", "")
@@ -56,40 +57,41 @@ RELEASE = "redlock.release.duration"
 HOLD = "redlock.hold.duration"
 TRIES = "redlock.acquire.attempts"
 
-# The upper bounds of the buckets: six a decade, 10 µs to 100 s. One more bucket takes the rest.
+# The upper bounds of the buckets, six a decade from 10 µs to 100 s. One more bucket has no bound.
 BOUNDS_NS: Final[list[int]] = [
     *[tenths * 10 ** (power + 8) for power in range(-5, 2) for tenths in (10, 15, 22, 33, 47, 68)],
     100 * NS_PER_S,
 ]
 
-# The trick: `bisect` needs 0.4 µs for these bounds on the machine where a cycle costs 5, and a
-# cycle has three durations. So times up to 8.4 ms are looked up: a cell of 8 µs knows the first
-# bound that is not below it. At most two bounds lie within a cell, so the loop in `Durations.add`
-# ends after two steps. Without the table all stays right, and each duration costs twice as much.
+# The trick is a table for times up to 8.4 ms. `bisect` needs 0.4 µs for these bounds. On the same
+# machine a cycle costs 5 µs, and a cycle has three durations. The table has cells of 8 µs, and each
+# cell has the index of the first bound that is not below the cell. At most two bounds lie within a
+# cell, so the loop in `Durations.add` ends after two steps. Without the table the results are the
+# same, but each duration costs twice as much.
 _CELL_BITS: Final = 13
 _CELLS: Final = 1024
 _FIRST: Final[list[int]] = [bisect_left(BOUNDS_NS, cell << _CELL_BITS) for cell in range(_CELLS)]
 
 
 class Sink(Protocol):
-    """Takes samples, and operations that went wrong. `name` is the class of the resource."""
+    """Takes samples and failed operations. `name` is the class of the resource."""
 
     def acquire(
         self, name: str, result: Lease | Denied, started_ns: int, *, sampled: bool, odd: bool
     ) -> None:
-        """Take an acquire that is a sample, or is `odd`: slow, or failed."""
+        """Take an acquire that is a sample, or `odd` (slow or failed)."""
 
     def release(self, name: str, lease: Lease, outcome: Outcome, started_ns: int) -> None:
-        """Take a release that is a sample, or failed."""
+        """Take a release that is a sample, or that failed."""
 
     def extend(self, name: str, result: Lease | Denied) -> None:
         """Take an extension."""
 
 
 class Durations:
-    """How long all operations of one kind took: so many in each of the `buckets`, and their sum.
+    """The durations of all operations of one kind, as counts in `buckets` and a sum.
 
-    The numbers only ever grow, so that whoever adds need not wait for whoever reads.
+    The numbers only grow, so a writer need not wait for a reader.
     """
 
     __slots__ = ("_read_buckets", "_read_ns", "buckets", "total_ns")
@@ -103,7 +105,7 @@ class Durations:
     def add(self, took_ns: int) -> None:
         """Add one duration.
 
-        The bucket is found before anything is counted, because a thread may be held up until there.
+        The bucket is computed before any number changes, because a thread may be delayed there.
         """
         cell = took_ns >> _CELL_BITS
         if 0 <= cell < _CELLS:
@@ -116,13 +118,13 @@ class Durations:
         self.total_ns += took_ns
 
     def news(self) -> tuple[list[int], int]:
-        """How many were added to each bucket since this was asked last, and their sum (ns)."""
+        """The counts added to each bucket since the last call, and their sum (ns)."""
         buckets = self.buckets.copy()
         total_ns = self.total_ns
         added = [now - before for now, before in zip(buckets, self._read_buckets, strict=True)]
         if not any(added):
-            # A thread may have added the time and not yet been read with its count. The time is
-            # handed out together with a count.
+            # A thread may have added its time but not yet its count. The time is returned together
+            # with a count, in a later call.
             return added, 0
         added_ns = total_ns - self._read_ns
         self._read_buckets = buckets
@@ -133,10 +135,10 @@ class Durations:
 class Counts:
     """The numbers of one class of resources.
 
-    `held` has the leases that are not given back, by the round that won them. `first_tries` is the
-    number of leases of a first attempt. `tries` has the leases that took more attempts, which are
-    counted like seconds. `took`, `gave` and `kept` have the usual acquires, releases and holds.
-    `durations` has these and all others.
+    `held` has the unreleased leases, by the round that won them. `first_tries` is the number of
+    leases from a first attempt. `tries` counts the attempts of all other leases, with attempts in
+    place of seconds. `took`, `gave` and `kept` have the durations of usual acquires, releases and
+    holds. `durations` has these three and all other durations.
     """
 
     __slots__ = (
@@ -168,7 +170,7 @@ class Counts:
         return self.durations.setdefault((name, outcome), Durations())
 
     def news(self) -> Iterator[tuple[Row, list[int], int]]:
-        """What was added to each instrument and outcome since this was asked last."""
+        """The counts added to each instrument and outcome since the last call."""
         first_tries = self.first_tries
         for row, durations in self.durations.copy().items():
             added, added_ns = durations.news()
@@ -179,7 +181,7 @@ class Counts:
         self._read_tries = first_tries
 
     def standing(self, now_ns: int) -> tuple[int, int]:
-        """How many leases are held, and how many have run out without being given back."""
+        """The number of held leases, and the number of expired leases without a release."""
         until = [
             (round_, newest_of(lease).valid_until_ns) for round_, lease in list(self.held.items())
         ]
@@ -190,16 +192,16 @@ class Counts:
         return held, sum(now_ns - FORGOTTEN_NS <= until_ns <= now_ns for _, until_ns in until)
 
 
-# One thread at a time counts (the listener sees to that). Another one reads without a lock. Two
-# facts make that right. A dictionary's entry is not set or removed in parts. And numbers only grow,
-# so that a reader in another thread may see an old number but no wrong one.
+# Only one thread at a time counts, because the listener has a lock. Another thread reads without a
+# lock. This is correct for two reasons. A dictionary's entry is set or removed as a whole. Numbers
+# only grow, so a reader in another thread may see an old number but not a wrong one.
 class Tallied:
     """An `Observer` that counts.
 
     An operation that takes longer than `slow_ns` is slow. `class_of` gives a resource's class.
-    `pace_listener` is called when the share of samples changes: one cycle in so many is a sample.
-    `contended_is_odd`: the sink hears of every contended acquire. Otherwise it hears of those that
-    are samples, because a held lock is an answer.
+    `pace_listener` is called with n when the share of samples changes to one cycle in n. With
+    `contended_is_odd` the sink gets every contended acquire. Otherwise it gets only the samples of
+    them, because a held lock is a normal answer.
     """
 
     def __init__(
@@ -262,7 +264,7 @@ class Tallied:
             try:  # noqa: SIM105 - `suppress`, like `pop`, is looked up by name
                 del counts.held[lease.round]
             except KeyError:
-                # The lease was found gone before, or was acquired before anybody counted.
+                # The lease was gone before, or it was acquired before the counting began.
                 pass
             counts.released = number = counts.released + 1
             if number % self.every:
@@ -320,9 +322,9 @@ class Tallied:
     # -- classes and samples -----------------------------------------------------------------------
 
     def pace(self, now_ns: int) -> int:
-        """Adapt the share of samples to the rate since this was asked last.
+        """Adapt the share of samples to the rate since the last call.
 
-        Returns the number of cycles of which one is a sample from now on.
+        Returns n. From now on, one cycle in n is a sample.
         """
         since_ns, before = self._paced
         done = sum(

@@ -1,9 +1,9 @@
-"""What OpenTelemetry's SDK has no call for: *many values at once, or a fork → its own books*.
+"""Changes OpenTelemetry's SDK inside: *many values at once, or a fork → the SDK's own numbers*.
 
-Rules: this is the only file that knows private names of the SDK. Where the names are missing
-(another SDK, or a later one) a histogram gets its values one by one, and a forked child goes on
-from its parent's numbers. Both functions are called where the SDK collects, or where a process has
-one thread.
+Rules: the SDK has no calls for these two tasks. Only this file uses private names of the SDK. If
+the names are missing (another SDK, or a later one), a histogram gets its values one by one, and a
+forked child goes on from its parent's numbers. Both functions are called while the SDK collects, or
+while a process has one thread.
 """
 
 from bisect import bisect_left
@@ -14,17 +14,17 @@ from typing import Any
 
 from opentelemetry.metrics import Histogram, Instrument
 
-# So many values of one call are recorded one by one. They take some 70 ms.
+# At most this number of values of one call is recorded one by one. They take some 70 ms.
 MOST_ONE_BY_ONE = 10_000
 
-# The series that takes everything beyond the SDK's limit of series.
+# The series for all values beyond the SDK's limit of series.
 _OVERFLOW = {"otel.metric.overflow": True}
 
 
 def drop_remembered(instrument: Instrument) -> None:
-    """Have the SDK begin anew with this instrument.
+    """Make the SDK forget all values of this instrument.
 
-    A forked child has none of its parent's numbers.
+    A forked child calls this, because the values belong to its parent.
     """
     real = _real(instrument)
     consumer = getattr(real, "_measurement_consumer", None)
@@ -32,16 +32,17 @@ def drop_remembered(instrument: Instrument) -> None:
         getattr(storage, "_instrument_view_instrument_matches", {}).pop(real, None)
 
 
-# `Histogram.record` costs 7 µs, and a process makes millions of values between two collections. So
-# only the first value is recorded, which makes the series in every reader. The rest is added to the
-# numbers of these series, which are private parts of the SDK. Where they are missing, values are
-# recorded one by one, and beyond a bound each gets its share.
+# `Histogram.record` costs 7 µs, and a process has millions of values between two collections. So
+# only the first value is recorded with it, and this makes the series in every reader. The other
+# values are added to the numbers of these series, which are private parts of the SDK. If these
+# parts are missing, values are recorded one by one. Beyond a bound each value gets its share of the
+# bound.
 def record_all(
     histogram: Histogram, counts: Mapping[float, int], total: float, attributes: dict[str, str]
 ) -> None:
-    """Record each value of `counts` so many times (≥ 1).
+    """Record each value of `counts` as often as its count (≥ 1).
 
-    Their sum is `total`, whatever the values add up to.
+    The recorded sum is `total`, even if the values add up to another number.
     """
     if not counts:
         return
@@ -56,7 +57,7 @@ def record_all(
         return
     for one in series:
         _add(one, rest)
-        # A view that makes no histogram of it has no sum.
+        # If a view makes something else than a histogram of it, there is no sum.
         with suppress(AttributeError), one._lock:
             one._sum += total - sum(value * number for value, number in counts.items())
 
@@ -66,8 +67,8 @@ def _record_one_by_one(
 ) -> None:
     """Record values one by one.
 
-    Beyond `MOST_ONE_BY_ONE` each value gets its share of that number. Then the form of the
-    histogram is right, and its count is too low.
+    Beyond `MOST_ONE_BY_ONE` each value gets its share of this number. Then the histogram has the
+    right form, but its count is too low.
     """
     share = min(1.0, MOST_ONE_BY_ONE / max(1, sum(counts.values())))
     for value, number in counts.items():
@@ -76,12 +77,12 @@ def _record_one_by_one(
 
 
 def _real(instrument: Any) -> Any:
-    """The SDK's own instrument. The one we have may have been there before its provider."""
+    """The SDK's own instrument. Ours may be a proxy from before the provider was set."""
     return getattr(instrument, "_real_instrument", None) or instrument
 
 
 def _series(histogram: Histogram, attributes: dict[str, str]) -> Iterator[Any]:
-    """The series that the SDK counts into under these attributes, for each reader and view."""
+    """The SDK's series for these attributes, for each reader and view."""
     real = _real(histogram)
     for storage in dict(real._measurement_consumer._reader_storages).values():
         for match in storage._instrument_view_instrument_matches.get(real, ()):
@@ -93,9 +94,9 @@ def _series(histogram: Histogram, attributes: dict[str, str]) -> Iterator[Any]:
 
 
 def _add(series: Any, counts: Mapping[float, int]) -> None:
-    """Count each value so many times, whatever kind of histogram the series belongs to.
+    """Count each value as often as its count, in a series of any kind of histogram.
 
-    A series of anything else gets the values one by one.
+    A series that is not a histogram gets the values one by one.
     """
     for value, number in counts.items():
         if not number:
