@@ -1,1 +1,1 @@
-"""The only I/O of lockcore: the handshake, a connected socket, a driver for each way of waiting."""
+"""All I/O of lockcore: the handshake, a connected socket, and a driver for each way of waiting."""

@@ -1,1 +1,1 @@
-"""What all ways of waiting share: handshake, connected socket, the common half of a driver."""
+"""The common code of all shells: handshake, connected socket, and the common half of a driver."""

@@ -1,9 +1,10 @@
-"""The connections of one Redlock: *handshakes, broken sockets, forks → who votes and who does not*.
+"""The connections of one Redlock: *handshakes, broken sockets, forks → the voting instances*.
 
-It covers everything from the first contact until nothing keeps the Redlock from being closed.
+This file covers a Redlock from its first contact to the end of its closing.
 
-Rules: everything here runs in the loop's own thread. A child process refuses to be used: it would
-share sockets with its parent and repeat owner tokens. To mark it costs nothing per operation.
+Rules: all code here runs in the loop's own thread. A Redlock refuses to work in a forked child,
+because the child would share sockets with its parent and repeat owner tokens. The mark for a forked
+child costs nothing per operation.
 """
 
 import os
@@ -23,13 +24,14 @@ from lockcore.shells.common.fast import Wire
 from lockcore.shells.common.handshake import Connected, Shaken
 from lockcore.shells.common.target import InstanceTarget
 
-# The pause between two looks whether a close is over.
+# The pause between two checks for the end of a close.
 LOOK_S = 0.001
 
-# If nobody gives a lease back for so long, the leases are held or forgotten.
+# If no lease is released for this time, a close stops waiting for the other leases.
 GRACE_NS = 100 * NS_PER_MS
 
-# More time between two looks does not count: this process stood still, and its holders with it.
+# Time between two checks beyond this does not count, because this process stood still, and its
+# holders stood still, too.
 STILL_NS = 10 * NS_PER_MS
 CANNOT_HEAR = (
     "retry policy push polls: no quorum of these servers lets this user GETRANGE, PUBLISH and "
@@ -40,12 +42,12 @@ CANNOT_HEAR = (
 class Connections:
     """One engine and its sockets.
 
-    `calls` are the operations whose callers have yet to take the result.
+    `calls` has the operations whose callers have not taken the result yet.
 
-    A subclass gives the rest. `_want_flush`: a batch begins. `_wake_later`: call `wake` from the
-    loop itself, soon. `_watch`, `_watch_writes` and `_unwatch` are for a socket. `_connect_later`:
-    run `shake` where it may block, then `connected` in the loop's thread. `flush`: send what is
-    batched. `arm`: set the timer to the next tick.
+    A subclass defines the other methods. `_want_flush` is called when a batch begins. `_wake_later`
+    has the loop call `wake` soon. `_watch`, `_watch_writes` and `_unwatch` are for a socket.
+    `_connect_later` runs `shake` where it may block, then `connected` in the loop's thread. `flush`
+    sends the batch. `arm` sets the timer to the next tick.
     """
 
     _want_flush: Callable[[], None]
@@ -69,16 +71,16 @@ class Connections:
         _KNOWN.add(self)
 
     def make_foreign(self) -> None:
-        """This process is a child of the one that connected.
+        """Stop this copy of the Redlock, because it is in a forked child.
 
-        The sockets stay as they are: what watches them (an epoll set) may still be shared with the
-        parent. Nothing is sent on them: the attempts that our copies of its callers clean up may be
-        those that the parent is just being granted.
+        The sockets stay as they are, because the parent may share the epoll set that watches them.
+        Nothing is sent on them. Otherwise copies of the parent's callers in this child would
+        release attempts that the parent is about to win.
         """
         self.engine.foreign = self.engine.retired = self.closed = True
         self.engine.voters = ()
         for pipe in self.engine.pipes:
-            # This drops whatever is sent.
+            # This drops all bytes.
             pipe.transmit = (lambda _data: 0) if pipe.is_open else None
         self._inherited = self.wires
         self.wires = [None] * len(self.wires)
@@ -106,14 +108,13 @@ class Connections:
             if self.engine.handoff is not None and not self.engine.handoff.mail.arrives:
                 warnings.warn(CANNOT_HEAR, RuntimeWarning, stacklevel=4)
         except BaseException:
-            # A warning, too, may be an exception (python -W error).
+            # A warning may also be an exception (python -W error).
             for index, result in enumerate(shaken):
                 if isinstance(result, Connected) and self.wires[index] is None:
                     result.sock.close()
             self.shut()
             raise
-        # A closer look costs two connections, and nobody reads the cause of a later failure in a
-        # hurry.
+        # A closer look costs two connections, and the cause of a later failure is less urgent.
         self.targets = [replace(target, look_closer=False) for target in self.targets]
         self.arm(monotonic_ns())
 
@@ -168,12 +169,12 @@ class Connections:
         wire.close(hard=True)
         now_ns = monotonic_ns()
         self.engine.members.detach(index, str(error) or type(error).__name__, now_ns)
-        # It is tried again, even if nobody asks for anything.
+        # The instance is tried again, even without new operations.
         self.arm(now_ns)
         self._wake_later()
 
     def shut(self) -> None:
-        """Close every socket and settle what still waits. What was written is still executed."""
+        """Close every socket and settle all waits. Servers still execute commands already sent."""
         self.closed = True
         self.engine.retire()
         for index, wire in enumerate(self.wires):
@@ -185,11 +186,12 @@ class Connections:
 
 
 class Drain:
-    """How a Redlock is closed.
+    """The close of a Redlock.
 
-    First no attempt is begun any more, and callers that wait for one are told. Then it waits for
-    what is in flight, and for every lease as long as holders give theirs back. What nobody has
-    taken by the deadline is released. What is owed goes out where a connection can be had at once.
+    First, no more attempts begin, and waiting callers get an error. Then the close waits for
+    operations in flight. It also waits for leases, as long as holders release theirs. At the
+    deadline, results that no caller has taken are released. Owed releases (owed.py) are sent if a
+    connection is possible at once.
     """
 
     def __init__(self, driver: Connections, drain_s: float) -> None:
@@ -203,7 +205,7 @@ class Drain:
         self._engine.retire()
 
     def is_over(self, now_ns: int) -> bool:
-        """True when nothing is left to wait for, or no time."""
+        """True when nothing is left to wait for, or when the time is over."""
         engine = self._engine
         if now_ns >= self.deadline_ns:
             return True
@@ -218,7 +220,7 @@ class Drain:
         return held <= 0 or self._idle_ns >= GRACE_NS
 
     def _owes(self, now_ns: int) -> bool:
-        """True if what is owed may still go out. Each instance is tried once."""
+        """True if owed releases may still be sent. Each instance is tried once."""
         owed = [index for index, debts in enumerate(self._engine.members.debts) if debts]
         members = self._engine.members.states
         for index in owed:
@@ -229,9 +231,9 @@ class Drain:
         return any(members[index].connecting for index in owed)
 
     def give_up(self) -> None:
-        """Release what is still undecided, and what is settled and nobody has taken.
+        """Release undecided attempts, and settled attempts that no caller has taken.
 
-        The driver then sends it.
+        The driver then sends the releases.
         """
         self._engine.deadlines.expire(FAR_FUTURE_NS)
         for settled in self._engine.ready:

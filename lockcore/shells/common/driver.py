@@ -1,7 +1,7 @@
-"""What every way of waiting shares: *sockets, time and one engine → rounds to wake*.
+"""The common driver of all shells: *sockets, time and one engine → callers to wake*.
 
-Rules: a driver adds how to watch a socket, how to wait and how to run something that blocks. It
-decides nothing. Everything here runs in the loop's own thread.
+Rules: a shell's driver adds how to watch a socket, how to wait, and how to run blocking code. It
+makes no decisions about locks. All code here runs in the loop's own thread.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -34,9 +34,10 @@ SLACK_NS = NS_PER_MS // 2
 class LoopDriver(Connections):
     """The common half of a shell.
 
-    A subclass gives the rest. `_tick_later` calls `tick` after so many ns. `_soon` has the loop
-    call a function in its next pass. `_stay_awake` has the loop not sleep, but call `look_again` in
-    every pass until that says no. `_hand_out` wakes whoever waits for what is settled (awaited.py).
+    A subclass defines the other methods. `_tick_later` calls `tick` after a time in ns. `_soon` has
+    the loop call a function in its next pass. `_stay_awake` keeps the loop from sleeping. The loop
+    then calls `look_again` in every pass until it returns False. `_hand_out` wakes the callers of
+    settled rounds (awaited.py).
     """
 
     # True: callers live in other threads and may call at any time.
@@ -57,7 +58,7 @@ class LoopDriver(Connections):
         self._vigil = Vigil() if len(targets) == 1 and not self.for_threads else None
 
     def make_foreign(self) -> None:
-        """See Connections.make_foreign. Keepers end, too: only the parent extends their leases."""
+        """See Connections.make_foreign. Keepers end, too, because the parent extends the leases."""
         super().make_foreign()
         for keeper in list(self.keepers.values()):
             cancel = keeper.cancel
@@ -72,41 +73,42 @@ class LoopDriver(Connections):
     ) -> Callable[[], object]:
         """Run steps beside all callers, then call `done` with their value.
 
-        Returns a function that stops them; then `done` is not called.
+        Returns a function that stops the steps. After it, `done` is not called.
         """
         raise NotImplementedError
 
     def beside(self, job: Callable[[], object]) -> None:
-        """Run code of the user, which may wait, where it holds up nobody.
+        """Run code of the user where it does not delay other callers, because it may wait.
 
-        In a loop it cannot wait, so it runs at once.
+        In an event loop the code cannot wait, so it runs at once.
         """
         job()
 
     def listen(self, observer: Observer) -> Listener:
-        """From now on tell `observer` of attempts. The listener tells it of operations, too."""
-        # A signal's handler may take this lock, too. A greenlet that waits in its observer must
-        # keep no other one out.
+        """From now on report attempts to `observer`. The returned listener reports operations."""
+        # This is an RLock, because a signal's handler may take it again in the same thread. There
+        # is no lock for greenlets, because a greenlet that waits in its observer must not block
+        # other greenlets.
         alone = RLock() if self.for_threads else nullcontext()
         listener = Listener(observer, self.can_be_interrupted, alone)
         self.engine.attempt_listener = listener.observe
         return listener
 
     def can_be_interrupted(self) -> bool:
-        """Whether an interrupt may come to the code that runs now (observed.py)."""
+        """True if an interrupt may reach the running code (observed.py)."""
         return True
 
     def check_home(self) -> None:
-        """Check as `check_usable` does, and whether it may be used from where the caller is.
+        """Check as `check_usable` does, and also the caller's thread or loop.
 
-        Raises CannotWaitError if not.
+        Raises CannotWaitError if the Redlock cannot be used there.
         """
         self.check_usable()
 
     # -- bytes and time ----------------------------------------------------------------------------
 
     def readable(self, index: int) -> None:
-        """A socket has bytes: count the votes in them, wake who is settled."""
+        """A socket has bytes. Count the votes in them, and wake the settled callers."""
         wire = self.wires[index]
         if wire is None:
             return
@@ -121,7 +123,7 @@ class LoopDriver(Connections):
             self.interrupted()
             raise
         if engine.voters is not voters:
-            # The end of an abstention needs a tick, even if nobody asks for anything.
+            # The end of an abstention needs a tick, even without new operations.
             self.arm(monotonic_ns())
         if engine.ready:
             self.wake()
@@ -132,20 +134,20 @@ class LoopDriver(Connections):
         if wire is not None:
             wire.writable()
 
-    # The trick of `_waking`. One reply settles the rounds of many callers, and each of them goes on
-    # at once and asks for something new. A batch costs some 110 µs of the client's CPU however few
-    # commands are in it: five sends, five reads, and the watching (N = 5;
-    # docs/lab/lockcore.md). So while callers are woken nothing is flushed, and nobody else is
-    # woken. All that was asked for meanwhile leaves afterwards, in one write per connection.
-    # `_waking` must end in any case: otherwise nothing leaves any more, and nobody is woken.
+    # The trick of `_waking`. One reply settles the rounds of many callers. Each of them goes on at
+    # once and starts a new operation. A batch costs some 110 µs of the client's CPU, however few
+    # commands it has. The costs are five sends, five reads, and the watching (N = 5;
+    # docs/lab/lockcore.md). So nothing is flushed while callers are woken, and no nested wake
+    # happens. All new commands leave afterwards, in one write per connection. `_waking` must always
+    # be reset. Otherwise no command leaves any more, and no caller is woken.
     def wake(self) -> None:
-        """Wake whoever waits for a settled round. Only the loop itself calls this."""
+        """Wake the callers of settled rounds. Only the loop itself calls this."""
         self._waking = True
         try:
             self._hand_out()
         finally:
-            # Also if it is interrupted: what callers have asked for leaves, and the others are
-            # woken later.
+            # This also runs after an interrupt, so the queued commands leave, and the other callers
+            # are woken later.
             self._waking = False
             if self.engine.ready:
                 self._wake_later()
@@ -164,7 +166,7 @@ class LoopDriver(Connections):
         elif self._flush_due or self._waking:
             return
         elif queued <= FEW and await_few(engine.voters, FEW) and not engine.followed:
-            # Little is in flight, so it leaves at once and not at the end of the pass.
+            # Little is in flight, so the batch leaves at once and not at the end of the pass.
             self.flush()
         else:
             self._flush_due = True
@@ -175,7 +177,7 @@ class LoopDriver(Connections):
         self.flush()
 
     def flush(self) -> None:
-        """Send what is batched, and set the timer for the next tick if that is needed."""
+        """Send the batch, and set the timer for the next tick if that is needed."""
         now_ns = monotonic_ns()
         try:
             self.engine.flush(now_ns)
@@ -210,14 +212,14 @@ class LoopDriver(Connections):
     def _slack_ns(self) -> int:
         """How much later than its time a parked turn needs a tick (`Engine.next_tick_ns`).
 
-        While many replies are awaited, one of them takes the turn along before. A tick of its own
-        would send its command alone.
+        While many replies are awaited, one of them settles the turn early enough. A separate tick
+        would send the turn's command alone.
         """
         return 0 if await_few(self.engine.voters, FEW) else SLACK_NS
 
     def _tick_by(self, next_ns: int, now_ns: int) -> None:
         if next_ns != FAR_FUTURE_NS and not self.closed:
-            # This is so until the timer is really set.
+            # This value holds until the timer is really set.
             self._tick_at = FAR_FUTURE_NS
             self._tick_later(max(0, next_ns - now_ns))
         self._tick_at = next_ns
@@ -225,7 +227,7 @@ class LoopDriver(Connections):
     def tick(self) -> None:
         """The timer has fired.
 
-        Replies that wait in the sockets count first: it may be this process that was held up.
+        Replies that wait in the sockets count first, because this process itself may be late.
         """
         if self.closed:
             return
@@ -234,13 +236,14 @@ class LoopDriver(Connections):
         try:
             self._look()
         finally:
-            # Also if it is interrupted: somebody waits for a time to come, or for a connection.
+            # This also runs after an interrupt, because a caller may wait for a time or a
+            # connection.
             self.arm(monotonic_ns())
         if self.engine.ready:
             self.wake()
 
     def _look(self) -> None:
-        # The time is read before it looks: it may be held up between looking and judging, too.
+        # The time is read before the sockets, because a delay may also come between the two.
         now_ns = monotonic_ns()
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:
@@ -258,19 +261,19 @@ class LoopDriver(Connections):
     def interrupted(self) -> None:
         """An interrupt has come in the middle of the engine.
 
-        Nobody knows what was sent or counted, so every connection is broken off. Votes that are
-        still out are SILENT, and releases that are still out are owed.
+        It is unknown which commands were sent or counted, so every connection is broken off. Open
+        votes become SILENT, and open releases are sent again later (owed.py).
         """
         if self._vigil is not None:
             self._vigil.is_kept = False
         self.engine.interrupted()
         for index in range(len(self.wires)):
             self.broken(index, InterruptedError("interrupted in the middle of an operation"))
-        # Callers may be ready by now, even if there was no connection left to break.
+        # Callers may be ready now, even if there was no connection to break.
         self._wake_later()
 
     def release_interrupted(self, lease: object) -> None:
-        """An interrupt has come before a release was certainly sent: it is owed everywhere."""
+        """An interrupt came when a release may not have left, so every instance gets it later."""
         self.interrupted()
         if isinstance(lease, Lease) and isinstance(lease.round, SetRound):
             self.engine.clean_up(lease.round)
@@ -278,7 +281,7 @@ class LoopDriver(Connections):
     # -- rounds ------------------------------------------------------------------------------------
 
     def submit(self, round_: Round | Turn) -> None:
-        """Queue a round of any kind. Of a turn nothing is sent, but the timer minds its time."""
+        """Queue a round of any kind. For a turn nothing is sent, but the timer covers its time."""
         self.check_usable()
         if isinstance(round_, Turn):
             due_ns = round_.due_ns + self._slack_ns()
@@ -305,7 +308,7 @@ class LoopDriver(Connections):
             raise InstanceClosedError("all instances", "this Redlock is closed")
 
     def check_open(self) -> None:
-        """Check as `check_usable` does, and raise also once closing has begun."""
+        """Check as `check_usable` does, and also raise once closing has begun."""
         self.check_usable()
         if self.engine.retired:
             raise InstanceClosedError("all instances", "this Redlock is closed")
@@ -343,35 +346,35 @@ class LoopDriver(Connections):
             self.engine.listener.gone(lease)
 
     def stop_keeping(self, lease: object) -> None:
-        """A lease that is being released is not extended any more."""
+        """Stop the extensions of a lease that is being released."""
         keeper = self.keepers.pop(check_lease(lease).owner_token, None)
         if keeper is not None:
             keeper.stop()
 
     def close_soon(self) -> None:
-        """Have the loop close it at once.
+        """Have the loop close the Redlock at once.
 
-        It may be called from anywhere: nobody is left who could wait for it.
+        Any thread may call this. It does not wait for the end of the close.
         """
         raise NotImplementedError
 
     def close_now(self) -> None:
-        """Close it within the loop, without waiting for anything."""
+        """Close the Redlock within the loop, without waiting."""
         if not self.closed:
             self.end_close(self.begin_close(0))
         self.wake()
 
     def begin_close(self, drain_s: float) -> Drain:
-        """Take and keep no lock any more.
+        """Begin the close. From now on no lock is acquired or kept alive.
 
-        A shell goes on until the drain is over, then it calls `end_close`.
+        The shell goes on until the drain is over. Then it calls `end_close`.
         """
         for keeper in list(self.keepers.values()):
             keeper.stop()
         return Drain(self, drain_s)
 
     def end_close(self, closing: Drain) -> None:
-        """Release what nobody took, then close every socket."""
+        """Release the results that no caller took, then close every socket."""
         try:
             if not self.closed:
                 closing.give_up()

@@ -1,12 +1,12 @@
-"""Why an instance cannot be used: *an exception, the first bytes heard, what listens there → cause
-and cure*.
+"""Explains a failure to connect: *exception, peer's first bytes, its protocol → cause and cure*.
 
-Rules: this is the only place that explains a failure to connect, for the lock and for the bench.
-What is observed (a server's reply, an errno, an alert, bytes) becomes symptoms, the most telling
-one first. The first symptom with a row in `FAILURES` is explained by that row. Nothing is guessed;
-TLS is advised only where the peer spoke it. A text of others is quoted only where no row knows it,
-in one short line, and never if it holds a secret. A row takes nothing over from a text but what its
-pattern spells out. So no password can be in an explanation, and nothing in it needs a mask.
+Rules: this is the only place that explains such a failure, for the lock and for the bench. Its
+observations are a server's reply, an errno, an alert, or bytes. They become symptoms, and the most
+specific symptom comes first. The first symptom with a row in `FAILURES` gets this row's
+explanation. Nothing is guessed. For example, the cure is TLS only if the peer spoke TLS. A foreign
+text is quoted only if no row matches it, in one short line, and never with a secret. A row copies
+only the parts of a text that its pattern names. So an explanation cannot contain a password, and it
+needs no mask.
 """
 
 import errno
@@ -41,9 +41,10 @@ LONGEST_QUOTE = 120
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an instance cannot be used.
+    """The explanation of a failure to connect.
 
-    `cause` is what is wrong, `cure` what to do next, `kind` the exception that lockcore raises.
+    `cause` is the fault, `cure` is the next step for the user, and `kind` is the exception that
+    lockcore raises.
     """
 
     cause: str
@@ -77,9 +78,9 @@ _PORT = "mend its port"
 _UNKNOWN = r"reply .*(?:unknown (?:sub)?|unsupported )command\W*"
 _TLS = "the TLS handshake failed: "
 
-# A pattern that begins a symptom → its explanation. The first pattern that matches is taken, so the
-# order counts. `{0}` stands for what the pattern has in parentheses, `{prefix}` and `{begin}` for
-# the key prefix, `{line}` for the first line that the peer sent.
+# A pattern for the beginning of a symptom → the explanation. The first pattern that matches counts,
+# so the order matters. `{0}` is the part in the pattern's parentheses. `{prefix}` and `{begin}` are
+# the key prefix. `{line}` is the first line that the peer sent.
 FAILURES: dict[str, Failure] = {
     r"reply (?:\w+ )?DENIED": Failure(
         "it is in protected mode and takes connections of its own host only",
@@ -119,7 +120,7 @@ FAILURES: dict[str, Failure] = {
         "mend them in the URL of this instance",
         InstanceRefusedError,
     ),
-    # A server quotes the arguments of a command that it does not know, those of AUTH, too.
+    # A server quotes the arguments of an unknown command, and these may be the arguments of AUTH.
     rf"{_UNKNOWN}AUTH\b": Failure(
         "it does not know the command AUTH",
         "take user name and password out of its URL, or give the address of the server itself",
@@ -147,7 +148,7 @@ FAILURES: dict[str, Failure] = {
         "it has as many clients as it allows", "raise its maxclients, or close some of them"
     ),
     r"reply \w*MasterDownError": Failure("it is a replica whose primary is down", _INDEPENDENT),
-    # By the numbers that OpenSSL gives to X509_V_ERR_….
+    # These are the numbers of OpenSSL's X509_V_ERR_….
     "certificate 9 ": Failure(
         f"{_TLS}its certificate is not valid yet",
         "mend the clock of this machine, or the certificate",
@@ -167,7 +168,7 @@ FAILURES: dict[str, Failure] = {
         "name the file of that CA with ?ssl_ca_certs=FILE",
         InstanceRefusedError,
     ),
-    # OpenSSL's strict mode, which Python asks for from 3.13 on.
+    # These come from OpenSSL's strict mode, which Python uses from 3.13 on.
     "certificate (?:8[0-9]|9[0-4]) (.*)": Failure(
         f"{_TLS}its certificate or that of its CA breaks RFC 5280 ({{0}})",
         "make that certificate anew; Python demands this from 3.13 on",
@@ -259,8 +260,10 @@ FAILURES: dict[str, Failure] = {
 def failure_of(
     target: InstanceTarget, error: BaseException, heard: bytes = b"", peer: Peer | None = None
 ) -> Failure:
-    """Explain `error`. `heard`: the first bytes of the failed connection; `peer`: the result of a
-    closer look."""
+    """Explain `error`.
+
+    `heard` has the first bytes of the failed connection. `peer` is the result of a closer look.
+    """
     failure = _of_files(target) or _known(target, error, heard, peer)
     if failure is None:
         replies = [one for one in _chain(error) if _is_reply(one)]
@@ -273,8 +276,10 @@ def failure_of(
 
 
 def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = b"") -> bool:
-    """Whether a closer look at the peer may find the cause: nothing was heard, or nothing that is
-    Redis's."""
+    """True if a closer look at the peer may find the cause.
+
+    This is so if the peer sent no bytes, or bytes of another protocol than Redis.
+    """
     first = next(_symptoms(target, error, heard, None), "")
     return not (
         heard.startswith(b"-") or first.startswith(("reply", "cert", "name", "net", "path"))
@@ -284,7 +289,7 @@ def is_unexplained(target: InstanceTarget, error: BaseException, heard: bytes = 
 def _known(
     target: InstanceTarget, error: BaseException, heard: bytes, peer: Peer | None
 ) -> Failure | None:
-    """The row of the first symptom that has one."""
+    """The row of the first symptom with a row, or None."""
     prefix = target.key_prefix
     facts = {
         "prefix": prefix,
@@ -302,7 +307,7 @@ def _known(
 def _symptoms(
     target: InstanceTarget, error: BaseException, heard: bytes, peer: Peer | None
 ) -> Iterator[str]:
-    """What was observed, the most telling first."""
+    """The observed symptoms, the most specific symptom first."""
     chain = _chain(error)
     speech = speech_of(heard) or (peer.speech if peer is not None else None)
     spoken = "" if speech is None or (speech is Speech.TLS and target.is_tls) else speech.name
@@ -364,7 +369,7 @@ def _first(heard: bytes, peer: Peer | None) -> bytes:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error and what it came from, the last one first. redis-py wraps what the system says."""
+    """The error and its causes, the original cause first. redis-py wraps the system's errors."""
     chain: list[BaseException] = []
     one: BaseException | None = error
     while one is not None and one not in chain:
@@ -380,7 +385,7 @@ def _is_reply(error: BaseException) -> bool:
 
 
 def _of_files(target: InstanceTarget) -> Failure | None:
-    """The first of the URL's TLS options that cannot be used."""
+    """The failure of the first TLS option in the URL that cannot be used, or None."""
     options = target.options
     for option in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         try:
@@ -412,14 +417,16 @@ def _of_files(target: InstanceTarget) -> Failure | None:
 
 
 def _line(heard: bytes) -> str:
-    """The first line of what a stranger said, as text that can be shown."""
+    """The first line of the peer's bytes, as printable text."""
     line = heard.split(b"\n", 1)[0].strip()[:40]
     return repr(line.decode("ascii", "replace").replace("\ufffd", "?")) if line else "an empty line"
 
 
 def _quoted(target: InstanceTarget, error: Any, what: str) -> str:
-    """A text that no row knows, in one line; of one that holds a secret only its first word, which
-    is the code."""
+    """A text without a row, in one line.
+
+    If the text has a secret, only its first word is quoted, which is the error code.
+    """
     text = " ".join(str(error).split())
     code = getattr(error, "status_code", None) or text.partition(" ")[0]
     code = code if re.fullmatch("[A-Z]{2,20}", code) else type(error).__name__

@@ -3,10 +3,10 @@
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md: `Wire` has slots, and
 the socket's methods are attributes.
 
-Rules: what the kernel does not take at once is kept in order and sent when the socket is writable
-again (`want_write` tells the driver). A broken socket is an OSError of `receive`; of a send it is
-reported through `broken`, because a send may happen in the middle of anything. One call of
-`receive` reads a bounded number of bytes, however fast the instance sends.
+Rules: bytes that the kernel does not take at once are kept in order. They are sent when the socket
+is writable again (`want_write` tells the driver). If a socket is broken, `receive` raises OSError.
+A send reports it through `broken` instead, because a send may happen in the middle of other code.
+One call of `receive` reads a bounded number of bytes, however fast the instance sends.
 """
 
 import _socket
@@ -18,17 +18,17 @@ from socket import SO_ERROR, SO_LINGER, SOL_SOCKET
 
 READ_BYTES = 65536
 
-# So often a TLS socket is read in one pass, because a record may hold a single byte.
+# A TLS socket is read at most this many times in one pass, because a record may hold a single byte.
 MOST_READS = 64
 
 
 def nothing() -> int:
-    """A plain socket holds no bytes back."""
+    """The number of held-back bytes of a plain socket, which is 0."""
     return 0
 
 
 class Wire:
-    """A socket taken over from the handshake. `fileno` stays the same until `close`."""
+    """A connected socket from the handshake. `fileno` stays the same until `close`."""
 
     __slots__ = (
         "backlog",
@@ -61,7 +61,7 @@ class Wire:
         self.broken = broken
 
     def transmit(self, data: bytes) -> int:
-        """Send `data` after everything sent before; returns how many bytes are kept for later."""
+        """Send `data` after all earlier data. Returns the number of bytes kept for later."""
         if self.backlog:
             self.backlog += data
             return len(self.backlog)
@@ -78,7 +78,7 @@ class Wire:
         return len(self.backlog)
 
     def writable(self) -> None:
-        """Send more of what was kept."""
+        """Send more of the kept bytes."""
         backlog = self.backlog
         if not backlog:
             return
@@ -93,15 +93,15 @@ class Wire:
             self.want_write(False)
 
     def receive(self) -> list[bytes]:
-        """What has come in, READ_BYTES or a little more; an empty list when nothing has. Raises
-        OSError when the connection has ended.
+        """Read the received bytes, READ_BYTES or a little more. The list may be empty.
 
-        A plain socket is read once. A TLS socket gives one record (16 KiB at most) per call, so it
-        is read several times. It is not read until it would block: an instance that sends faster
-        than this process decrypts would hold the loop for seconds, and take hundreds of megabytes.
-        What is left in the kernel wakes the loop again, so the rest is read in the next pass, after
-        the other instances. But no poll tells of bytes that the TLS layer has decrypted and not
-        handed out (`pending`): they are read now, and they are the rest of one record.
+        Raises OSError when the connection has ended. A plain socket is read once. A TLS socket
+        gives one record (16 KiB at most) per call, so it is read several times. It is not read
+        until it would block. Otherwise an instance that sends faster than this process decrypts
+        would hold the loop for seconds, and take hundreds of megabytes. Bytes that are left in the
+        kernel wake the loop again. So they are read in the next pass, after the other instances.
+        But a poll does not report decrypted bytes in the TLS layer (`pending`). So they are read
+        now, and they are the rest of one record.
         """
         chunks: list[bytes] = []
         room = READ_BYTES
@@ -123,14 +123,14 @@ class Wire:
                 return chunks
 
     def error(self) -> int:
-        """The errno by which the kernel says what is wrong with the connection; 0 for nothing.
+        """The kernel's errno for a fault of the connection, or 0.
 
-        The kernel says it once.
+        The kernel reports each fault only once.
         """
         return self.sock.getsockopt(SOL_SOCKET, SO_ERROR)
 
     def close(self, *, hard: bool = False) -> None:
-        """Close; `hard` resets, so that what the kernel still holds is dropped."""
+        """Close the socket. With `hard` it is reset, so the kernel drops unsent bytes."""
         if hard:
             with suppress(OSError):
                 self.sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,13 +1,13 @@
-"""From a target to a connection ready for pipelining: *host, port, credentials → a socket and what
-the server said*.
+"""Opens a connection for pipelining: *host, port, credentials → a socket and the server's facts*.
 
-Rules: TLS, AUTH, ACL users, SELECT and unix sockets are redis-py's work, without its retries (a
-retried SET NX reads its own success as a refusal). Then the instance is asked to tell when keys are
-flushed (RESP3, CLIENT TRACKING: in one order with its replies, so no vote slips through), and what
-it is. `failure.py` explains what goes wrong; no message holds a password. All of it takes
-`connect_timeout_s` at most (but for the resolver, which nobody can interrupt), and a second more
-where a first contact failed without a reason (`peer.py`). Blocking: a shell runs it where it may
-block (a thread, an executor, a greenlet of a patched process).
+Rules: redis-py does TLS, AUTH, ACL users, SELECT and unix sockets. Its retries are off, because a
+repeated SET NX would read its own success as a refusal. Then the handshake asks the instance to
+report flushes of keys (RESP3, CLIENT TRACKING). These reports come in one order with the replies,
+so no vote slips through. The handshake also reads the facts about the instance. `failure.py`
+explains failures, and no message has a password. The whole handshake takes at most
+`connect_timeout_s`, except for the resolver, which cannot be interrupted. If a first contact fails
+without a reason, `peer.py` takes a second more. The handshake blocks, so a shell runs it where it
+may block (a thread, an executor, a greenlet of a patched process).
 """
 
 import _socket
@@ -68,8 +68,10 @@ Shaken = Connected | InstanceError
 
 
 def shake(target: InstanceTarget) -> Connected:
-    """Connect and inspect one instance. Raises InstanceError: InstanceRefusedError when it must not
-    take part."""
+    """Connect and inspect one instance.
+
+    Raises InstanceError, or its subclass InstanceRefusedError if the instance must not take part.
+    """
     connection = target.connection()
     try:
         connection.connect()
@@ -98,8 +100,10 @@ def shake(target: InstanceTarget) -> Connected:
 
 
 def shaken(target: InstanceTarget) -> Shaken:
-    """`shake` with its failure as a value, whatever it is: an instance that is being connected must
-    not stay so."""
+    """Call `shake`, and return any failure as a value.
+
+    Otherwise an unexpected exception would leave the instance in the state of connecting for ever.
+    """
     try:
         return shake(target)
     except InstanceError as error:
@@ -111,14 +115,16 @@ def shaken(target: InstanceTarget) -> Shaken:
 
 
 def discard(job: asyncio.Future[Shaken] | Future[Shaken]) -> None:
-    """Nobody waits for this handshake, which is done, any more: close what it opened."""
+    """Close the socket of a finished handshake that no code waits for any more."""
     if not job.cancelled() and isinstance(result := job.result(), Connected):
         result.sock.close()
 
 
 def _explained(target: InstanceTarget, error: Exception, heard: bytes) -> InstanceError:
-    """What lockcore raises for `error`. At the first contact the peer is looked at where it gave no
-    reason itself."""
+    """The exception that lockcore raises for `error`.
+
+    At the first contact, if the peer gave no reason, `peer.py` examines the peer.
+    """
     peer = look(target) if target.look_closer and is_unexplained(target, error, heard) else None
     failure = failure_of(target, error, heard, peer)
     return failure.kind(target.address, str(failure))
@@ -130,8 +136,10 @@ def _ask(connection: Any, *arguments: str | bytes) -> Any:
 
 
 def _tells(connection: Any) -> bool:
-    """True when the server now says on this connection when keys are flushed, and no more than that
-    (OPTIN)."""
+    """True if the server from now on reports flushes of keys on this connection.
+
+    With OPTIN it reports nothing else.
+    """
     try:
         if not isinstance(_ask(connection, "HELLO", "3"), dict):
             return False
@@ -142,8 +150,10 @@ def _tells(connection: Any) -> bool:
 
 
 def _hears(connection: Any, target: InstanceTarget) -> bool:
-    """True when this user may look whose a key is (GETRANGE), and words go to inboxes and come from
-    its own here."""
+    """True if this connection can carry messages of other processes.
+
+    For this, the user may publish, subscribe to its own inbox, and read a key's holder (GETRANGE).
+    """
     inbox = target.inbox
     try:
         _ask(connection, "PUBLISH", inbox, b"")
@@ -152,7 +162,8 @@ def _hears(connection: Any, target: InstanceTarget) -> bool:
     if not _works(connection, "GETRANGE", _probe(target), "0", "0"):
         return False
     connection.send_command("SUBSCRIBE", inbox, check_health=False)
-    # A subscription is no reply, and its refusal is one. So something else is asked behind it.
+    # A successful SUBSCRIBE brings a push message and no reply, but a refused SUBSCRIBE brings a
+    # reply. So another command follows it.
     connection.send_command("INFO", "server", check_health=False)
     try:
         connection.read_response()
@@ -166,7 +177,7 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
     fields = fields_of(_ask(connection, "INFO", "server"))
     if fields.get("redis_mode") == "sentinel":
         raise InstanceRefusedError(target.address, SENTINEL)
-    # This comes before its replication id is read: from here on the server tells of a change.
+    # This comes before the replication id is read, so no later change is missed.
     tells = _tells(connection)
     for section in ("replication", "cluster"):
         fields |= fields_of(_ask(connection, "INFO", section))
@@ -183,7 +194,7 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
     try:
         client_id = int(_ask(connection, "CLIENT", "ID"))
     except ResponseError:
-        # Not allowed or not known: then an old connection cannot be killed by its id.
+        # The command is forbidden or unknown, so an old connection cannot be killed by its id.
         client_id = 0
     return Hello(
         run_id,
@@ -200,8 +211,7 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
 
 
 def _swaps(connection: Any) -> int:
-    """How often this server has swapped databases; NOT_COUNTED where INFO does not know the
-    section."""
+    """The number of database swaps, or NOT_COUNTED if INFO does not have the section."""
     try:
         return swaps_of(_ask(connection, "INFO", "commandstats"))
     except ResponseError:
@@ -209,8 +219,10 @@ def _swaps(connection: Any) -> int:
 
 
 def _works(connection: Any, *arguments: str | bytes) -> bool:
-    """True when this user may run the command here. It concerns a key that does not exist, or may
-    not be touched."""
+    """True if this user may run the command here.
+
+    The command uses a key that does not exist, or a key that this user may not touch.
+    """
     try:
         _ask(connection, *arguments)
     except ResponseError as error:
@@ -220,8 +232,10 @@ def _works(connection: Any, *arguments: str | bytes) -> bool:
 
 
 def _is_forbidden(error: ResponseError) -> bool:
-    """True when the user may not run the command at all; a key pattern that excludes the probe's
-    key says nothing."""
+    """True if the user may not run the command at all.
+
+    If only the user's key pattern excludes the probe's key, this is False.
+    """
     return isinstance(error, NoPermissionError) and " run " in str(error)
 
 
@@ -231,8 +245,10 @@ def _probe(target: InstanceTarget) -> bytes:
 
 
 def dialect_of(target: InstanceTarget) -> Dialect | None:
-    """How this instance releases and extends, as a lock would find out; None where it cannot be
-    used or reached."""
+    """The commands for release and extension on this instance, found as a lock finds them.
+
+    None if the instance cannot be used or reached.
+    """
     connection = target.connection()
     try:
         connection.connect()
@@ -258,8 +274,10 @@ def _dialect(target: InstanceTarget, connection: Any) -> Dialect:
 
 
 def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
-    """Whether SET … IFEQ exists. A full or read-only instance says no before it reads the option:
-    then `default`."""
+    """True if SET … IFEQ exists.
+
+    A full or read-only instance refuses before it reads the option. Then the value is `default`.
+    """
     try:
         _ask(connection, "SET", key, b"x", "IFEQ", b"x", "PX", "1")
     except ResponseError as error:
@@ -271,7 +289,7 @@ def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
 
 def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
     for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND):
-        # If this does not work, the first EVALSHA falls back to EVAL.
+        # If this fails, the first EVALSHA falls back to EVAL.
         _works(connection, "SCRIPT", "LOAD", script.source)
     forms = (("EVAL", COMPARE_AND_DELETE.source), ("EVALSHA", COMPARE_AND_DELETE.sha))
     if not all(_works(connection, command, script, "1", key, b"x") for command, script in forms):
@@ -282,15 +300,17 @@ def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
 
 
 def _take_over(connection: Any) -> _socket.socket:
-    """The connected socket of a redis-py connection, which forgets it. `_sock` is private there:
-    used only here."""
+    """Take the connected socket from a redis-py connection.
+
+    redis-py's `_sock` is private, and only this function uses it.
+    """
     deadline_socket = getattr(connection, "_sock", None)
     if deadline_socket is None:
         raise RuntimeError(
             "this version of redis-py has no Connection._sock; install one that lockbench asks for"
         )
     sock = deadline_socket.inner
-    # A unix socket has no such options.
+    # A unix socket does not have these options.
     with suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
@@ -298,7 +318,7 @@ def _take_over(connection: Any) -> _socket.socket:
         connection._sock = None
         sock.settimeout(0.0)
         return sock  # type: ignore[no-any-return]
-    # A bare socket has no methods on the hot path that a framework has patched.
+    # Frameworks patch the methods of `socket.socket`, so the hot path uses a bare socket.
     bare = _socket.socket(fileno=os.dup(sock.fileno()))
     bare.setblocking(False)
     connection._sock = None
