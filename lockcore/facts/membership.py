@@ -82,11 +82,11 @@ class Hello:
     `uptime_s` ≥ 0 is in s. `server` is a text such as `valkey 9.1.2`. `run_id` identifies the run
     of the server, and `identity` is the kind of this value. `replid` is the replication id, or ""
     if there is none. `started_s` is the start on some clock, in s. It is compared only if the
-    identity is the process. `was_replica` is True if it was a replica since its start. `tells` is True if it
-    reports a flush on the connection. Otherwise the client asks it every second. `hears` is True if
-    messages of other processes come on the connection (handoff.py). `swaps` is the number of
-    database swaps since its start, or since a reset of its statistics. It is NOT_COUNTED if the
-    server does not count.
+    identity is the process. `was_replica` is True if it was a replica since its start. `tells` is
+    True if it reports a flush on the connection. Otherwise the client asks it every second. `hears`
+    is True if messages of other processes come on the connection (handoff.py). `swaps` is the
+    number of database swaps since its start, or since a reset of its statistics. It is NOT_COUNTED
+    if the server does not count.
     """
 
     run_id: str
