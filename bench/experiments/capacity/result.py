@@ -34,7 +34,7 @@ class Seen(Enum):
 
 
 class Attainment(Section, frozen=True, kw_only=True):
-    """Acquires that got their lease within the SLO's limit, of all; the share with its 95 % Wilson
+    """Acquires that got their lease within the SLO's limit, as a share with its 95 % Wilson
     interval."""
 
     within: Annotated[Count, says("acquires that did")]
@@ -57,7 +57,7 @@ class ResourceUse(Section, frozen=True):
 
 
 class ProbedInstance(Section, frozen=True, kw_only=True):
-    """One instance while it was loaded."""
+    """One instance under the load of a probe."""
 
     address: Annotated[str, says("host and port", label="instance", shown="table")]
     index: Annotated[Count, says("position among the instances", label="#", shown="table")]
@@ -78,7 +78,7 @@ class ProbedInstance(Section, frozen=True, kw_only=True):
 
 
 class ProbeGenerator(Section, frozen=True, kw_only=True):
-    """Of the section `generator` of the probe's run."""
+    """Figures from the section `generator` of the probe's run."""
 
     cpu_ratio: Annotated[
         Amount | None, says("CPU of the busiest load process ÷ one core", label="CPU")
@@ -131,7 +131,7 @@ class Probe(Section, frozen=True, kw_only=True):
 
 
 class Capacity(Section, frozen=True, kw_only=True):
-    """Between which rates the capacity lies, by all probes together."""
+    """The range of rates in which the capacity lies, from all probes together."""
 
     low: Annotated[Amount | None, says("lower end; null: too few probes held for one")]
     high: Annotated[Amount | None, says("upper end; null: too few probes missed for one")]
@@ -149,7 +149,7 @@ class Capacity(Section, frozen=True, kw_only=True):
 
 
 class Knee(Section, frozen=True, kw_only=True):
-    """The rate with most throughput per latency among those that held."""
+    """The held rate with the most throughput per latency."""
 
     rate_per_s: Annotated[Amount, says("offered")]
     acquire_s: Annotated[Latency, says("at that rate")]
@@ -164,7 +164,7 @@ class Estimate(Section, frozen=True):
 
 
 class Headroom(Section, frozen=True, kw_only=True):
-    """What is left beyond a target."""
+    """The room left above a target."""
 
     ratio: Annotated[
         float | None,

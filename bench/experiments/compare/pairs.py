@@ -147,8 +147,9 @@ class Rounds:
 
 def take_turns(plan: Comparison) -> bool:
     """Return whether all sides can run at once and alternate in time slices. This needs own
-    servers, no schedule or fault that continues while a side waits, and operations that end well
-    within a time slice."""
+    servers, one load process per side, no other hosts and no telemetry. It also needs a closed loop
+    without faults, because a schedule or a fault would continue while a side waits. Operations must
+    end well within a time slice."""
     loads = [side.scenario for side in plan.sides]
     go_on = any(one.targets or one.faults or one.rate_per_s or one.processes > 1 for one in loads)
     short = all(max(one.hold.ms, one.think.ms) <= SHORT_MS for one in loads)

@@ -27,7 +27,7 @@ Word = Literal["pass", "fail", "inconclusive", "different", "same"]
 
 
 class ComparedSide(Section, frozen=True, kw_only=True):
-    """One of the things compared."""
+    """One side of the comparison."""
 
     label: Annotated[str, says("how it was named")]
     scenario: Annotated[Scenario | None, says("as in a run's result; null: never run")]
@@ -46,7 +46,7 @@ class ComparedSide(Section, frozen=True, kw_only=True):
 
 
 class TwoSides(Section, frozen=True, kw_only=True):
-    """One figure of the first side and of another, before anybody judges it."""
+    """One figure of the first side and of another side, before judgement."""
 
     metric: Annotated[str, says("name of the figure")]
     unit: Annotated[Unit, says("of first and second")]
@@ -60,7 +60,7 @@ class TwoSides(Section, frozen=True, kw_only=True):
 
 
 class Judged(TwoSides, frozen=True, kw_only=True):
-    """One figure of one side against the first, with its word."""
+    """One figure of one side against the first side, with its verdict."""
 
     side: Annotated[Count, says("index into sides")] = 1
     label: Annotated[str, says("of the side")] = ""
@@ -89,7 +89,7 @@ class Judged(TwoSides, frozen=True, kw_only=True):
 
 
 class ExactRow(Section, frozen=True, kw_only=True):
-    """One cost of both sides, counted."""
+    """One counted cost of both sides."""
 
     name: Annotated[str, says("what was counted")]
     first: Annotated[Amount, says("of the first side")]
@@ -105,7 +105,7 @@ class Exact(Section, frozen=True, kw_only=True):
 
 
 class RunSafety(Section, frozen=True, kw_only=True):
-    """Of the section `safety` of a run."""
+    """Figures from the section `safety` of a run."""
 
     verdict: Annotated[SafetyWord, says("of the run")]
     service_faults: Annotated[
@@ -162,7 +162,7 @@ class SideThreshold(JudgedThreshold, frozen=True, kw_only=True):
 
 
 class ComparedVerdict(Verdict, frozen=True, kw_only=True):
-    """One word over all, and what it rests on."""
+    """One word over all, and its evidence."""
 
     only_noise: Annotated[
         bool, says("inconclusive, and only because figures vary: more pairs may decide it")
@@ -170,7 +170,7 @@ class ComparedVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class ComparisonResult(Document, frozen=True, kw_only=True):
-    """Runs made in turn, or stored ones, one side against another."""
+    """Runs made in turn, or stored runs. Each side is compared with the first."""
 
     kind: Annotated[Kind, says("the command")]
     verdict: Annotated[ComparedVerdict, says("what came out of it, in one word")]

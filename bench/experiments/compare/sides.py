@@ -145,8 +145,9 @@ def opened(
 
 
 def shortened(scenario: Scenario, options: Mapping[str, object]) -> Scenario:
-    """Return the scenario with a short window. The window keeps its length if `options` give a
-    duration or if a fault comes later than the short window."""
+    """Return the scenario with a short window and a short warm-up. A duration or warm-up from
+    `options` stays. The window also keeps its length if a fault comes later than the short
+    window."""
     latest_ms = max((fault.at_ms for fault in scenario.faults), default=0.0)
     if "duration" not in options and latest_ms < WINDOW_MS:
         scenario = replace(scenario, duration_ms=min(scenario.duration_ms, WINDOW_MS))

@@ -1,2 +1,2 @@
-"""What does an AOF fsync policy cost? *matrix of cells → visits → judged prices; the planner beside
-it*."""
+"""What does an AOF fsync policy cost, and what does it lose in a crash? *matrix of cells → visits →
+judged prices*. The crashes and the planner are in this folder, too."""

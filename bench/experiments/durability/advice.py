@@ -1,9 +1,9 @@
-"""What to choose: *the options of a planner's page → the answer, its key figures, its alternatives,
-in words*. Pure.
+"""The advice: *the options of a planner's page → the answer, its key figures, its alternatives, in
+words*. Pure.
 
-A way is safe if it was crashed at every N tried and no lock was granted twice. Of the safe ways the
-page names first the cheapest durable one that needs nothing from clients. Every number in a
-sentence stands in the page.
+A way is safe if it was crashed at every tested N and no lock was granted twice. Among the safe
+ways, the page first names the cheapest durable way that needs nothing from clients. Every number in
+a sentence also stands in the page.
 """
 
 import math
@@ -24,7 +24,7 @@ Ways = dict[Way, Losses]
 
 
 def tried_ways(page: PlannerPage) -> Ways:
-    """Return every way that was crashed, with what that came to at every N."""
+    """Return every crashed way with its losses, combined over every N."""
     losses: dict[Way, list[Losses]] = {}
     for option in page.options:
         if option.crash and option.way:
@@ -33,8 +33,8 @@ def tried_ways(page: PlannerPage) -> Ways:
 
 
 def recommended(ways: Ways) -> Way | None:
-    """Return the way to name first: delayed if that is safe, else clients that abstain, else one
-    that never waits."""
+    """Return the way to recommend. A delayed restart comes first. Then come clients that abstain,
+    and last a way without any wait. Ways that are not safe are left out."""
 
     def rank(way: Way) -> tuple[bool, bool, bool, int]:
         durable = "everysec" if way.waits else "always"
@@ -45,7 +45,7 @@ def recommended(ways: Ways) -> Way | None:
 
 
 def answer(page: PlannerPage) -> str:
-    """Return what to set, in one sentence."""
+    """Return, in one sentence, which settings to use."""
     ways = tried_ways(page)
     best = recommended(ways)
     if best is None:
@@ -60,8 +60,8 @@ def answer(page: PlannerPage) -> str:
 
 
 def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
-    """Return how long (s) a crash may leave everybody without new locks: with the user's longest
-    TTL if it is named."""
+    """Return the longest time (s) without new locks after a crash. If the user named a longest TTL,
+    the time is adjusted to it."""
     longest_s = losses.unavailable_s.max
     if not way.waits or page.ttl_ms is None or page.longest_ttl_ms is None:
         return longest_s
@@ -71,7 +71,8 @@ def wait_s(page: PlannerPage, way: Way, losses: Losses) -> float:
 def wait_text(
     page: PlannerPage, way: Way, losses: Losses, ttl_name: str = "your longest TTL plus "
 ) -> str:
-    """Return the same in words. A way that waits out the TTL grows with it."""
+    """Return the result of `wait_s` in words. If a way waits for the end of the TTL, the text
+    refers to the TTL."""
     if way.waits and page.ttl_ms is not None and page.longest_ttl_ms is None:
         return f"{ttl_name}{max(0.0, losses.unavailable_s.max - page.ttl_ms / 1000):.1f} s"
     return f"{wait_s(page, way, losses):.1f} s"
@@ -83,7 +84,7 @@ def seconds_text(milliseconds: float) -> str:
 
 
 def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
-    """Return the three figures of the answer: name, value, bound."""
+    """Return the three figures of the answer, each with name, value and bound."""
     figures = []
     ways = tried_ways(page)
     if best := recommended(ways):
@@ -100,7 +101,7 @@ def key_figures(page: PlannerPage) -> list[tuple[str, str, str]]:
 
 
 def _price_of_always(page: PlannerPage) -> tuple[str, str]:
-    """What `always` costs at the reference load, and over all loads."""
+    """Return the price of `always` at the reference load, and over all loads."""
     if page.always_costs is None:
         return "not known", "no pair of loads to compare"
     if page.always_here is None:
@@ -112,8 +113,8 @@ def _price_of_always(page: PlannerPage) -> tuple[str, str]:
 
 
 def choices(page: PlannerPage) -> list[tuple[str, str]]:
-    """Return the ways that are safe, each with its bound, its price and who has work with it; then
-    "why not none?"."""
+    """Return the safe ways. Each has its bound, its price, and the people whose work it needs. The
+    last line answers "why not none?"."""
     ways = tried_ways(page)
     best = recommended(ways)
     if best is None:
@@ -151,7 +152,7 @@ def _choice(page: PlannerPage, way: Way, losses: Losses) -> str:
 
 
 def _delay(page: PlannerPage) -> str:
-    """How operations delay a restart."""
+    """Say how operations can delay a restart."""
     sleep = "<longest TTL plus 1 %, plus 1 s>"
     if page.longest_ttl_ms is not None:
         delay_s = math.ceil(page.longest_ttl_ms / 1000 * DRIFT_FACTOR + DRIFT_S)
@@ -161,7 +162,8 @@ def _delay(page: PlannerPage) -> str:
 
 
 def _why_not_none(ways: Ways) -> str:
-    """A delayed restart is safe without a file, too, as long as every restart is delayed."""
+    """Explain the policy `none`. It is safe without a file if, and only if, every restart is
+    delayed."""
     delayed = ways.get(Way("none", "delayed", abstention=False))
     at_once = ways.get(Way("none", "at-once", abstention=False))
     if delayed is None or not delayed.is_safe:

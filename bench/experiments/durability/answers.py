@@ -1,4 +1,4 @@
-"""How results of `lockbench crash` and `lockbench fsync` are read and told."""
+"""How `lockbench` reads the results of `lockbench crash` and `lockbench fsync`, and shows them."""
 
 from functools import partial
 
@@ -24,6 +24,6 @@ PRICES = Answer(
     price_words.sheet,
     price_words.suite,
     figures=price_words.figures,
-    # The prices of a policy stand beside the losses of the newest crash result.
+    # The prices of a policy are shown next to the losses of the newest crash result.
     beside=partial(price_words.beside, LOSSES),
 )

@@ -1,8 +1,8 @@
-"""`lockbench fsync`, `lockbench crash` and `lockbench planner`: *options → what each fsync policy
-costs; what each loses in a crash; both on one page, and what to choose*.
+"""`lockbench fsync`, `lockbench crash` and `lockbench planner`: *options → the price of each fsync
+policy; the losses of each in a crash; both on one page, with a recommendation*.
 
-Rules: what is wrong in the options is refused before anything starts; how long it will take is said
-first; progress goes to stderr, stdout holds the tables, or with --json the result and nothing else.
+Rules: the command refuses wrong options before anything starts. It first says how long it will
+take. It writes progress to stderr. stdout holds the tables, or only the result with --json.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 Stored = TypeVar("Stored", bound="Document")
 
-# Fewer pairs give no interval of 95 % (Wilcoxon).
+# With fewer pairs there is no 95 % interval (Wilcoxon).
 REPEATS = 6
 QUICK_REPEATS = 8
 SECONDS = 0.5
@@ -66,7 +66,8 @@ LOCKS_PER_S = 240
 
 
 def _duration(least: str, most: str) -> Read:
-    """A duration (ms) between these; raw: nothing is added to a disk."""
+    """Return a reader for a duration (ms) between these limits. The word raw means that the disk
+    gets no extra delay."""
     least_ms = parse_duration(least)
     most_ms = parse_duration(most)
 
@@ -88,8 +89,9 @@ _HELD = "a short matrix: 1 caller, and 16 callers that hold a lock for 5 ms"
 
 @dataclass(frozen=True, slots=True)
 class FsyncOptions(Options):
-    """None: the usual values. `latency`: added to each fsync, ms; `load_ms`: of each load;
-    `targets`: the user's servers; `disk`: where started servers have their files."""
+    """The options of `lockbench fsync`. None means the default. `latency` is added to each fsync
+    (ms); `load_ms` is the length of each load; `targets` are the user's servers; `disk` is the
+    folder for the files of started servers."""
 
     scenario: Path | None
     policies: Sequence[Policy] | None
@@ -108,7 +110,7 @@ class FsyncOptions(Options):
 
     @property
     def has_shape(self) -> bool:
-        """Whether somebody named servers, callers or disks."""
+        """Whether the user named servers, callers or disks."""
         return any((self.targets, self.instances, self.clients, self.pipeline, self.latency))
 
 
@@ -205,7 +207,7 @@ def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
 
 
 def fsync_plan_of(asked: FsyncOptions) -> FsyncPlan:
-    """Return the matrix the options ask for. Raises UsageError."""
+    """Return the matrix that the options describe. Raises UsageError."""
     from bench.experiments.durability.price_plan import FsyncPlan, driven, full_cells, quick_cells
 
     quick = asked.quick
@@ -300,7 +302,8 @@ def _product(
 
 @dataclass(frozen=True, slots=True)
 class CrashOptions(Options):
-    """None: the usual values. `cuts`: of each group; `rate`: locks/s of each fleet."""
+    """The options of `lockbench crash`. None means the default. `cuts` is the number per group;
+    `rate` is the locks/s of each fleet."""
 
     instances: Sequence[int] | None = None
     policies: Sequence[AofPolicy] | None = None
@@ -352,7 +355,7 @@ class CrashOptions(Options):
     "--latency",
     "latency_ms",
     metavar="TIME",
-    # With more an acquire under `always` takes longer than its instance time-out allows.
+    # With a longer delay, an acquire under `always` would take longer than its instance time-out.
     type=_duration("0", "200ms"),
     default="raw",
     help="time added to every fsync; raw adds none  [raw]",
@@ -380,7 +383,7 @@ def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:
 
 
 def crash_plan_of(asked: CrashOptions) -> CrashPlan:
-    """Return what the options ask for. Raises UsageError."""
+    """Return the plan that the options describe. Raises UsageError."""
     from bench.experiments.durability.loss_plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
     policies = asked.policies or POLICIES
@@ -484,6 +487,6 @@ def planner(
 
 
 def _named_or_newest(named: Path | None, answer: Answer[Stored]) -> Stored | None:
-    """The result that the user named, else the newest of its kind in results/; None: there is
-    none."""
+    """Return the result that the user named, or the newest of its kind in results/. None: there is
+    no result."""
     return answer.read_file(named) if named else answer.newest(Path("results"))

@@ -1,17 +1,19 @@
-"""One cut: *N, AOF policy → a fleet under the shim; a crash, rng → who knew which lock, and who got
-it a second time*.
+"""One cut: *N, AOF policy → a fleet under the shim; a crash, rng → which locks were lost, and which
+were granted twice*.
 
-    load        first clients take locks and never give them back, one client per vote margin
-    cut         the victims end while the load runs; their ledgers are read, their files cut
-    back        at once, or when every lease has ended; which locks does each of them still know?
-    contention  second clients, one that trusts and one that lets restarted instances abstain, ask
-                for the same locks
+    load        first clients take locks and never release them; there is one client per vote margin
+    cut         the victims end under load; then their ledgers are read and their files are cut
+    back        the victims start again, at once or when every lease has ended; each is asked which
+                locks it still knows
+    contention  second clients ask for the same locks; one trusts restarted instances, and one lets
+                them abstain
 
-Rules: a first client of margin m reaches q + m instances, all victims first: the worst case. Locks
-count by what its clients were told. A second client knew the servers before they ended, and the two
-ask for different locks. What an instance still knows is asked of the server itself, or read from
-its append-only file as a server would: whole commands only. That a power cut keeps what the ledger
-calls durable is shown by tests/integration/test_shim_on_ext4.py.
+Rules: a first client of margin m reaches q + m instances, including all victims. This is the worst
+case. A lock counts if its client received a lease. The second clients connected before the crash,
+and each asks for different locks. A running server is asked directly which locks it knows. For a
+dead server the append-only file is read the way a server reads it, whole commands only. After a
+power cut, the data that the ledger calls durable is kept; tests/integration/test_shim_on_ext4.py
+shows that this is true.
 """
 
 import asyncio
@@ -42,9 +44,9 @@ from lockcore.bench import Rejoin, quorum_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
 TICK_S = 0.01
-# The most acquires of one fleet under way at once. A slow disk must not pile them up.
+# The most concurrent acquires of one fleet. Without this limit they would pile up on a slow disk.
 MOST_OUTSTANDING = 200
-# Each second client asks for so many of a margin's locks, the youngest ones.
+# Each second client asks for this number of a margin's locks. It chooses the youngest locks.
 ASKED = 20
 ASK_EVERY_S = 0.2
 AT_ONCE_ROUNDS = 3
@@ -56,9 +58,9 @@ Found = TypeVar("Found")
 
 
 class CrashPlace:
-    """Where one fleet at a time stands, for whoever holds it alone.
+    """The place of one fleet at a time. It belongs to one lane.
 
-    All of it blocks, for one thread at a time.
+    All methods block and serve one thread at a time.
     """
 
     def __init__(self, server: ServerBinary) -> None:
@@ -69,9 +71,9 @@ class CrashPlace:
         self._dead: list[KeptPort] = []
 
     def open(self, instances: int, policy: AofPolicy) -> None:
-        """Have `instances` servers with this AOF policy.
+        """Ensure that `instances` servers run with this AOF policy.
 
-        Raises BenchError: they do not start, or take the shim.
+        Raises BenchError if they do not start or do not load the shim.
         """
         if self._fleet is not None and (len(self._fleet.instances), self._fleet.fsync) == (
             instances,
@@ -89,7 +91,7 @@ class CrashPlace:
             control.words.note_writes = 1
 
     def close(self) -> None:
-        """End it; more than once is fine."""
+        """End the fleet. More than one call does no harm."""
         self._fleet = None
         self._started.close()
 
@@ -100,19 +102,21 @@ class CrashPlace:
         return self._fleet
 
     def urls(self, voters: Sequence[int]) -> list[str]:
-        """One URL per instance; where one is no voter, of a port on which nobody listens."""
+        """Return one URL per instance. An instance that is not a voter gets a port on which no
+        server listens."""
         return [
             url if index in voters else f"redis://{HOST}:{self._dead[index].number}"
             for index, url in enumerate(self.fleet.urls)
         ]
 
     def slow_syncs(self, delay_s: float) -> None:
-        """Let every sync of every instance take so much longer from now on."""
+        """From now on, delay every sync of every instance by this time."""
         for control in self._controls:
             control.words.sync_delay_ns = round(delay_s * NS_PER_S)
 
     def end(self, victims: Sequence[int], kind: str) -> dict[int, int]:
-        """End the victims, one right after the other; when (ns) each was told to."""
+        """End the victims, one immediately after the other. Return when each got its signal
+        (ns)."""
         ended_ns = {}
         for index in victims:
             ended_ns[index] = monotonic_ns()
@@ -120,7 +124,7 @@ class CrashPlace:
         return ended_ns
 
     def examine(self, index: int, ended_ns: int, crash: Crash, torn: Random) -> LossLedger:
-        """Read the ledger of a dead instance, cutting its files if the power went."""
+        """Read the ledger of a dead instance. For a power cut, also cut its files."""
         control = self._controls[index]
         instance = self.fleet.instances[index]
         files = [control.synced(path) for path in append_only_files(instance.folder)]
@@ -135,25 +139,25 @@ class CrashPlace:
         )
 
     def known_to(self, index: int, keys: Sequence[str]) -> set[str]:
-        """Which of `keys` this living instance knows. Raises RedisError."""
+        """Return which of `keys` this running instance knows. Raises RedisError."""
         with Redis.from_url(self.fleet.urls[index], socket_timeout=_ANSWER_S) as server:
             values = server.mget(keys) if keys else []
         return {key for key, value in zip(keys, values, strict=True) if value is not None}
 
     def kept_by(self, index: int, keys: Sequence[str]) -> set[str]:
-        """Which of `keys` stand in the append-only file of this dead instance."""
+        """Return which of `keys` are in the append-only file of this dead instance."""
         files = append_only_files(self.fleet.instances[index].folder)
         return keys_in(path.read_bytes() for path in files).intersection(keys)
 
 
 def append_only_files(folder: Path) -> list[Path]:
-    """The increments of an instance's append-only file, in order of name."""
+    """Return the increments of an instance's append-only file, sorted by name."""
     return sorted(path for path in folder.rglob("*.aof") if ".base." not in path.name)
 
 
 def keys_in(contents: Iterable[bytes]) -> set[str]:
-    """The keys that are set when these append-only files are read like a server does: a command cut
-    short is none."""
+    """Return the keys that a server would have after it read these append-only files. An incomplete
+    command does not count."""
     keys: set[str] = set()
     for content in contents:
         reader = hiredis.Reader()
@@ -169,46 +173,46 @@ def keys_in(contents: Iterable[bytes]) -> set[str]:
 
 
 async def finish(work: Callable[..., Found], *arguments: object) -> Found:
-    """Run what blocks in a thread; when cancelled, first let it end: nothing must be half
-    started."""
+    """Run blocking work in a thread. If cancelled, wait for the end of the work first, so that
+    nothing is left half started."""
     job = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
         return await asyncio.shield(job)
     except asyncio.CancelledError:
         await asyncio.wait([job])
         if not job.cancelled():
-            # The exception is fetched, so that asyncio does not log it as never retrieved.
+            # The exception is read here so that asyncio does not log it as never retrieved.
             job.exception()
         raise
 
 
 @dataclass(eq=False, slots=True)
 class _First(Observer):
-    """A first client and what it was told: every attempt that gave a lease of exactly its
-    margin."""
+    """A first client's record: the attempts that gave a lease with exactly its margin."""
 
     margin: int
     quorum: int
     leases: list[AttemptRecord] = field(default_factory=list)
 
     def observe(self, record: AttemptRecord) -> None:
-        """Keep what counts: a lock that got the wrong number of votes is of another margin."""
+        """Keep an attempt that counts. A lock with another number of votes belongs to another
+        margin."""
         if record.outcome is Outcome.ACQUIRED and record.tally.granted == self.quorum + self.margin:
             self.leases.append(record)
 
     def granted_by(self, index: int) -> list[AttemptRecord]:
-        """What this instance had acknowledged."""
+        """Return the leases that this instance acknowledged."""
         return [lease for lease in self.leases if lease.votes[index] is Vote.GRANTED]
 
 
 def valid_until_ns(record: AttemptRecord) -> int:
-    """When the lease of this attempt ends."""
+    """Return the time at which the lease of this attempt ends."""
     return record.decided_ns + record.validity_ns
 
 
 class OneCut:
-    """One cut to come. `prefix`: of its keys. Every random choice of it depends on the plan's seed,
-    the crash and its number alone."""
+    """One planned cut. `prefix` is the prefix of its keys. Its random choices depend only on the
+    plan's seed, the crash and the cut's number."""
 
     def __init__(
         self, place: CrashPlace, plan: CrashPlan, crash: Crash, number: int, prefix: str
@@ -224,14 +228,13 @@ class OneCut:
         self._dead_ns = 0
         self._ended_ns = dict[int, int]()
         self._firsts: dict[_First, AsyncRedlock] = {}
-        # The first of them trusts restarted instances, the second lets them abstain.
+        # The first of these clients trusts restarted instances, the second lets them abstain.
         self._seconds: list[AsyncRedlock] = []
 
     async def run(self) -> CutFacts:
-        """Do it.
+        """Make the cut.
 
-        Raises BenchError, LockcoreError or RedisError when a server or a client does not do its
-        part.
+        Raises BenchError, LockcoreError or RedisError if a server or a client fails.
         """
         async with AsyncExitStack() as stack:
             await self._connect(stack)
@@ -286,7 +289,7 @@ class OneCut:
         )
 
     async def _end_under_load(self) -> None:
-        """Take locks, end the victims meanwhile, and wait for the last answers."""
+        """Take locks, end the victims meanwhile, and wait for the last replies."""
         self._place.slow_syncs(sync_delay_s(self._crash, self._plan.latency_ms))
         stop = asyncio.Event()
         load = asyncio.ensure_future(self._load(stop))
@@ -300,7 +303,8 @@ class OneCut:
             await load
 
     async def _load(self, stop: asyncio.Event) -> None:
-        """Open loop: each tick so many locks, by turns of every margin."""
+        """Start locks in open loop. At each tick it starts the due locks, and the margins take
+        turns."""
         locks = [*self._firsts.values()]
         asking = set[asyncio.Task[object]]()
         started = 0
@@ -321,9 +325,11 @@ class OneCut:
                 await asyncio.wait(asking)
 
     async def _back(self, stack: AsyncExitStack) -> tuple[list[Loss], list[AskedAgain]]:
-        """Start the victims again.
+        """Start the victims again and let the second clients contend. Return the losses and the
+        contests.
 
-        Delayed, every lease has ended by then, and the second client asks all the time.
+        A delayed restart happens after every lease has ended. The second client contends during the
+        whole wait.
         """
         pairs = [(first, way) for way in range(len(self._seconds)) for first in self._firsts]
         if self._crash.restart == "at-once":
@@ -335,8 +341,8 @@ class OneCut:
                 for first, way in pairs
             ]
         else:
-            # The losses are read from the files now, because a key may expire before the instance
-            # is back.
+            # The losses are read from the files now. Later a key may expire before the instance is
+            # back.
             losses = self._losses(await self._known(self._place.kept_by), self._dead_ns)
             asking = [_task(stack, self._contend(first, way, None)) for first, way in pairs]
             safe_ns = max(self._ended_ns.values()) + TTL_MS * NS_PER_MS + drift_ns(TTL_MS, 0.01)
@@ -345,7 +351,7 @@ class OneCut:
         return losses, await asyncio.gather(*asking)
 
     async def _known(self, ask: Callable[[int, Sequence[str]], set[str]]) -> dict[int, set[str]]:
-        """Which of the locks that it had acknowledged each victim still knows, as `ask` finds
+        """Return, for each victim, which of its acknowledged locks it still knows. `ask` finds this
         out."""
         remembered = {}
         for index in self._victims:
@@ -356,8 +362,8 @@ class OneCut:
         return remembered
 
     def _losses(self, remembered: Mapping[int, set[str]], looked_ns: int) -> list[Loss]:
-        """What is gone of each margin's locks that are valid at `looked_ns`: by instance, then each
-        lock once."""
+        """Return the losses of each margin among the locks valid at `looked_ns`. There is one entry
+        per victim, then one entry in which each lock counts once."""
         losses = []
         for first in self._firsts:
             grants = [
@@ -384,7 +390,7 @@ class OneCut:
         return losses
 
     async def _until_seen(self, second: AsyncRedlock) -> None:
-        """Return when the client is connected to every victim again, or after a while."""
+        """Return when the client is connected to every victim again, or after a time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(RECONNECTED_S):
                 while not {second.instances[index].state for index in self._victims} <= {
@@ -394,8 +400,8 @@ class OneCut:
                     await asyncio.sleep(TICK_S)
 
     async def _contend(self, first: _First, way: int, rounds: int | None) -> AskedAgain:
-        """Ask for the youngest of the first's locks again and again, as long as one of them is
-        valid."""
+        """Ask for the youngest locks of the first client again and again. End when none of these
+        locks is valid any more."""
         second = self._seconds[way]
         ends_ns = {lease.resource: valid_until_ns(lease) for lease in first.leases[way::2][-ASKED:]}
         requested: set[str] = set()
@@ -415,7 +421,7 @@ class OneCut:
         return AskedAgain(first.margin, bool(way), len(requested), doubled)
 
     async def _until_available(self, second: AsyncRedlock) -> float:
-        """Seconds from the end of the victims to the first grant of a lock that nobody has."""
+        """Return the time (s) from the end of the victims to the first grant of a free lock."""
         while not isinstance(
             result := await second.try_acquire(f"free-{monotonic_ns()}", TTL_MS), Lease
         ):
@@ -424,7 +430,7 @@ class OneCut:
 
 
 def _task(stack: AsyncExitStack, work: Coroutine[object, object, Found]) -> asyncio.Task[Found]:
-    """It goes on meanwhile, to the end of `stack` at most."""
+    """Start a task that runs until it is done, but at most until the end of `stack`."""
     task = asyncio.create_task(work)
     stack.callback(task.cancel)
     return task

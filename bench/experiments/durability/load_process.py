@@ -1,15 +1,15 @@
-"""The load process of `lockbench fsync`: *an order and phases on stdin → figures on stdout*, a line
-of JSON each.
+"""The load process of `lockbench fsync`: *an order and phases on stdin → figures on stdout*. Each
+message is a line of JSON.
 
-In closed loop every caller acquires and releases a resource of its own as fast as it is answered;
-in open loop a Poisson process hands arrivals to free callers, and latency counts from the intended
-start. The instance time-out is the longest there is, so that a slow fsync is measured and not given
-up on. Every caller ends its cycle before a phase ends, so nothing is left on the servers.
+In closed loop every caller acquires and releases its own resource as fast as it gets replies. In
+open loop a Poisson process hands arrivals to free callers, and latency counts from the intended
+start. The instance time-out is the longest possible one, so a slow fsync is measured instead of
+timed out. Every caller ends its cycle before a phase ends, so no lock is left on the servers.
 
-WAITAOF: a vote needs both, the key was set and WAITAOF's reply counts the local fsync. It answers
-at its time-out, too, with what it has, so the count is checked. It causes no fsync, it waits for
-the server's next one, and blocks its connection meanwhile, so every caller has connections of its
-own. Source: the reference page of WAITAOF (Redis 7.2).
+WAITAOF: a vote needs two things, the key was set, and WAITAOF's reply counts the local fsync.
+WAITAOF also replies at its time-out, so the count in its reply is checked. WAITAOF causes no fsync.
+It waits for the server's next fsync and blocks its connection meanwhile. So every caller has its
+own connections. Source: the reference page of WAITAOF (Redis 7.2).
 """
 
 from array import array
@@ -38,17 +38,17 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, drift_ns, monotonic_ns
 
 CONNECT_S = 5.0
 NO_DELAY = parse_delay("0")
-# A caller rests so long after a denied acquire.
+# A caller rests this long after a denied acquire.
 REST_S = 0.005
 MOST_AWAITED = 1 << 20
 
-# Acquires a resource: how to give the lease back (True when a quorum had it), or the name of the
-# outcome without one.
+# A function that acquires a resource. It returns a release function, or the name of the outcome if
+# there is no lease. The release function returns True if a quorum released the lock.
 Acquire = Callable[[str], Callable[[], bool] | str]
 
 
 def plain_lock(order: LoadOrder) -> Acquire:
-    """lockcore's Redlock on gevent, connected."""
+    """Return the acquire function of lockcore's Redlock on gevent, connected."""
     lock = Redlock.connect(  # noqa: S604 - a shell is a way of waiting here
         order.urls,
         shell="gevent",
@@ -71,10 +71,10 @@ def plain_lock(order: LoadOrder) -> Acquire:
 
 
 class WaitAofLock:
-    """One caller's quorum, a connection to each instance."""
+    """A lock of one caller, with its own connection to each instance."""
 
     def __init__(self, order: LoadOrder) -> None:
-        """Connect. Raises RedisError when an instance cannot take part."""
+        """Connect. Raises RedisError if an instance cannot take part."""
         self._servers = [client_of(target, CONNECT_S) for target in parse_targets(order.urls)]
         for server in self._servers:
             server.script_load(COMPARE_AND_DELETE.source)
@@ -83,7 +83,7 @@ class WaitAofLock:
         self._prefix = order.key_prefix
 
     def acquire(self, resource: str) -> Callable[[], bool] | str:
-        """See Acquire. What got no lease is cleaned up."""
+        """Acquire a resource (see Acquire). If there is no lease, clean up."""
         valid_until_ns = monotonic_ns() + int(TTL_MS * NS_PER_MS) - drift_ns(TTL_MS, 0.01)
         key = f"{self._prefix}{resource}"
         token = token_urlsafe()
@@ -106,9 +106,10 @@ class WaitAofLock:
         return bool(was_set) and bool(synced[0] >= 1)
 
     def _has_quorum(self, ask: Callable[[Redis], bool]) -> bool:
-        """Whether a quorum said yes, once it did or all have answered.
+        """Return whether a quorum answered yes. This is known at the latest when all instances have
+        answered.
 
-        Each is asked when it has answered before.
+        An instance gets the question only after it has answered the previous one.
         """
 
         def asked(server: Redis, before: gevent.Greenlet | None) -> bool:
@@ -128,8 +129,8 @@ class WaitAofLock:
 
 
 class PhaseTally:
-    """What the callers of one phase did in its `window` (ns); `pacer` None: as fast as they were
-    answered."""
+    """The counts of one phase for all callers, in its `window` (ns). Without a `pacer`, each caller
+    starts again as soon as it has its reply."""
 
     def __init__(self, window: tuple[int, int], pacer: Pacer | None = None) -> None:
         self.window = window
@@ -141,7 +142,7 @@ class PhaseTally:
         self.release_failures = 0
 
     def call(self, resource: str, acquire: Acquire, holds_ns: Iterator[int] | None = None) -> None:
-        """One caller, to the end of the window: acquire, work as long as `holds_ns` says,
+        """Run one caller until the end of the window: acquire, hold for the time from `holds_ns`,
         release."""
         start_ns, stop_ns = self.window
         while (due_ns := monotonic_ns()) < stop_ns and (
@@ -161,8 +162,8 @@ class PhaseTally:
             self.busy_ns += max(0, min(monotonic_ns(), stop_ns) - max(due_ns, start_ns))
 
     def histogram(self) -> tuple[Histogram, int]:
-        """The latencies of acquires due in the window, and how many were granted in the window,
-        whenever due."""
+        """Return the latencies of acquires due in the window, and the number of acquires granted in
+        the window. The second number includes acquires that were due earlier."""
         start_ns, stop_ns = self.window
         intended = np.frombuffer(self.intended, np.int64)
         ended = np.frombuffer(self.ended, np.int64)
@@ -171,8 +172,8 @@ class PhaseTally:
 
 
 class Callers:
-    """All callers, connected: as many as `clients` × `pipeline`, each with a resource of its
-    own."""
+    """All callers, connected. There are `clients` × `pipeline` callers, and each has its own
+    resource."""
 
     def __init__(self, order: LoadOrder) -> None:
         cell = order.cell
@@ -189,9 +190,9 @@ class Callers:
         self._callers = list(zip(resources, locks, map(work.holds_ns, count()), strict=False))
 
     def run(self, phase: Phase) -> PhaseFigures:
-        """Load for one phase; returns when every caller has ended its cycle."""
+        """Run one phase of load. Return when every caller has ended its cycle."""
         self._seed += 1
-        # The origin lies in the future by the time it takes to start all callers, 20 µs each.
+        # The origin lies in the future, because it takes 20 µs to start each caller.
         origin_ns = monotonic_ns() + len(self._callers) * 20_000
         start_ns, stop_ns = (
             int(edge_s * NS_PER_S) for edge_s in (phase.warmup_s, phase.warmup_s + phase.seconds)
@@ -235,10 +236,10 @@ class Callers:
 
 
 def main() -> None:
-    """Connect by the order, say so, then answer every phase with its figures."""
+    """Connect as the order says and report that. Then answer every phase with its figures."""
     for order in islice(orders(LoadOrder), 1):
-        # WAITAOF goes through redis-py, which needs the patch. lockcore's own shell waits by gevent
-        # as it is.
+        # The WAITAOF lock uses redis-py, which needs gevent's patch. lockcore's own gevent shell
+        # needs no patch.
         if order.cell.policy == "waitaof":
             monkey.patch_socket()
             monkey.patch_select()

@@ -1,11 +1,12 @@
-"""What each AOF policy loses at a crash: *a plan of crashes → cut after cut on many small fleets →
-a judged result*.
+"""The losses of each AOF policy at a crash: *a plan of crashes → cut after cut on many small fleets
+→ a judged result*.
 
-Rules: own servers on loopback, under the fault shim. A cut is in the journal as soon as it is over.
-A lane works off cut after cut and keeps its fleet while the next one is of the same N and policy;
-large fleets get fewer lanes. What each cut throws its rng with depends on seed, crash and number
-alone, never on the lane. A cut that fails is tried again on a new fleet, its group once more at the
-end, when fewer fleets run at once; then it is given up, with the reason.
+Rules: the experiment starts its own servers on loopback, under the fault shim. Each finished cut
+goes to the journal at once. A lane is a worker that makes one cut after another. It keeps its fleet
+if the next cut has the same N and policy. Large fleets get fewer lanes. The random choices of a cut
+depend only on seed, crash and number, never on the lane. A cut that fails is tried again on a new
+fleet. If it keeps failing, its group gets one more try at the end, when fewer fleets run at once.
+After that the group is given up, and the result names the reason.
 """
 
 import asyncio
@@ -47,30 +48,31 @@ from bench.topology.server import find_server
 from lockcore.bench import LockcoreError
 from lockcore.clock import NS_PER_S
 
-# So many fleets of DEPTH instances per core are at work at once.
+# The number of fleets of DEPTH instances per core that work at once.
 FLEETS_PER_CORE = 7
 MOST_FLEETS = 16
 TRIES = 3
-# What was given up is tried again with so many times fewer fleets at once.
+# At the end, failed groups are tried once more, with this many times fewer fleets at once.
 _FEWER = 4
 _LOOK_S = 0.05
-# Fleets start and end in threads, and every client shakes hands in threads.
+# Threads start and end fleets, and also run the handshake of every client.
 _THREADS_PER_LANE = 8
-# The connections to one instance: one client per margin, two second clients, and our own questions.
+# The connections to one instance: one client per margin, two second clients, and the experiment's
+# own questions.
 _CLIENTS = 6
-# A cut that takes so long hangs.
+# A cut that takes this long has hung.
 _CUT_S = 90.0
 
 
 def run_crash(order: ExperimentOrder[CrashPlan], show: Show) -> Done[CrashResult]:
-    """Do what is missing of `order`; the result is written when all of it is there. Raises
-    BenchError when nothing can be done here, KeyboardInterrupt when it was ended before its first
-    cut was over."""
+    """Make the missing cuts of `order`, and write the result when all cuts are there. Raises
+    BenchError if this machine cannot make cuts, and KeyboardInterrupt if Ctrl-C came before the
+    first finished cut."""
     server = find_server(order.server)
     with Experiment(order) as experiment:
         experiment.raising = False
         with closing(CrashPlace(server)) as place:
-            # A fleet is opened once to see whether this server takes the shim.
+            # A fleet is opened once to check whether this server loads the shim.
             place.open(1, "none")
         same = {**order.plan.to_json(), "server": server.sha256}
         cuts = partial(_Cuts, order, server, show)
@@ -84,7 +86,7 @@ def concluded(
     cuts: Sequence[CutFacts],
     failures: Sequence[str] = (),
 ) -> CrashResult:
-    """The result: everything that follows from the cuts, of the groups that have all of them."""
+    """Return the result that follows from the cuts. Only groups with all their cuts count."""
     of_groups = ([cut for cut in cuts if cut.crash == crash] for crash in plan.crashes)
     finished = [group_cuts for group_cuts in of_groups if len(group_cuts) >= plan.cuts]
     rows = [row for of_group in finished for row in cells(of_group)]
@@ -136,7 +138,8 @@ class _Cuts:
         return [one for one in self._plan.orders if one not in done]
 
     def result(self, header: Header) -> CrashResult:
-        """What all cuts came to, and what was given up. Telemetry has it, too."""
+        """Return the result of all cuts, and name the groups that were given up. Telemetry gets the
+        same figures."""
         cuts = self._journal.pieces
         disk = fdatasync_latency(Path(tempfile.gettempdir()))
         fleet = OwnFleet(server=self._server, fdatasync_s=disk)
@@ -146,9 +149,9 @@ class _Cuts:
         return structs.replace(result, warnings=(*result.warnings, *exported))
 
     def measure(self, is_over: Callable[[], bool]) -> None:
-        """Do every cut that is missing, until `is_over`.
+        """Make every missing cut, until `is_over`.
 
-        Raises BenchError when the journal cannot go on.
+        Raises BenchError if the journal cannot be written.
         """
         require_descriptors(DEPTH * self._lanes, _CLIENTS)
         total = len(self._plan.orders)
@@ -165,8 +168,8 @@ class _Cuts:
     async def _work(self, is_over: Callable[[], bool]) -> None:
         threads = ThreadPoolExecutor(_THREADS_PER_LANE * self._lanes, thread_name_prefix="crash")
         asyncio.get_running_loop().set_default_executor(threads)
-        # What failed the first time may have failed for want of time. So it gets more room the
-        # second time.
+        # A cut may have failed because the machine was too busy. So the second try has fewer fleets
+        # at once.
         for lanes in (self._lanes, max(1, self._lanes // _FEWER)):
             if is_over():
                 break
@@ -193,7 +196,7 @@ class _Cuts:
                     self._show(f"{crash.key}: {done}, {self._pace.left}")
 
     async def _tried(self, place: CrashPlace, crash: Crash, number: int) -> CutFacts | None:
-        """The cut, tried a few times; None when it was given up."""
+        """Make the cut, with a few tries. Return None if it was given up."""
         for _ in range(TRIES):
             prefix = f"lockbench:{self._run_id}:{next(self._tries)}:"
             try:
@@ -208,9 +211,9 @@ class _Cuts:
 
 
 def export_crashes(run_id: str, cuts: Sequence[CutFacts], environ: Mapping[str, str]) -> list[str]:
-    """Export what `cuts` came to, if `environ` asks for telemetry.
+    """Export the results of `cuts` if `environ` asks for telemetry.
 
-    Returns warnings; never costs the result.
+    Returns warnings. A failed export never costs the result.
     """
     if not is_wanted(environ):
         return []

@@ -1,16 +1,15 @@
-"""What crashes cost: *cuts of one kind → locks lost, double grants, what had to be and what must
-not*. Pure.
+"""The cost of crashes: *cuts of one kind → locks lost, double grants, and whether both are as
+expected*. Pure.
 
-- A lock is *lost* when an instance had acknowledged it and, back again, does not know it though its
-  lease is valid.
-- A lease granted to a second client while the first is valid is a *double grant*. Holding q +
-  margin votes, the first is in danger only when at least 2q − N + margin of its voters have
-  forgotten it: N − q − margin never knew it.
-- everysec postpones writes while a sync runs, so `kill -9` may lose acknowledged locks then: such
-  cuts stand apart, by the ledger alone. Every other loss there is a violation.
-
-- A row is judged by its own figures alone, so that a later reader comes to the same word
-  (`earned`).
+- A lock is *lost* if an instance had acknowledged it and no longer knows it after the restart,
+  while the lease is still valid.
+- A *double grant* is a lease that a second client gets while the first lease is valid. A first
+  lease with q + margin votes is unknown to N − q − margin instances from the start. So a double
+  grant needs at least 2q − N + margin of its voters to forget it.
+- everysec postpones writes while a sync runs, so `kill -9` may then lose acknowledged locks. Such
+  cuts are counted apart. Only the ledger decides which cuts these are. Every other loss is a
+  violation there.
+- A row is judged only by its own figures, so a later reader gets the same word (`earned`).
 
 Source: Redis aof.c (flushAppendOnlyFile); the Redlock text, "Performance, crash recovery and
 fsync"; the rule of three.
@@ -41,21 +40,21 @@ from bench.measure.expectation import (
 )
 from bench.measure.verdict import Verdict
 
-# The word of a row, and the reason unless it is as expected.
+# The word of a row, and the reason. There is no reason if the row is as expected.
 Judged = tuple[RowWord, str | None]
-# These words stand in the warning of a group that could not be finished.
+# The warning about a group that was given up contains these words.
 GIVEN_UP = ": given up: "
-# So large a share of the locks at stake counts as nearly all.
+# From this share of the locks at stake on, the loss counts as nearly all.
 NEARLY_ALL = 0.9
-# A sync may wait so long for its thread. It is asked for then, and not yet in the ledger.
+# A requested sync may wait this long for its thread. During this time it is not yet in the ledger.
 ASKED_FOR_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class LossLedger:
-    """What the shim's ledger said of a dead instance. `in_flight`: syncs that ran;
-    `synced_after_write`: one had ended and nothing been written since; `since_write_s`: from the
-    last append to the end, None = not known."""
+    """The data of the shim's ledger about a dead instance. `in_flight` is the number of running
+    syncs. `synced_after_write`: a sync had ended, and nothing was written after it. `since_write_s`
+    is the time from the last append to the end; None means not known."""
 
     instance: int
     in_flight: int
@@ -63,8 +62,8 @@ class LossLedger:
     since_write_s: float | None
 
     def explains(self, window_s: float | None) -> bool:
-        """Whether writes may have been postponed for a sync: one that ran, had just ended, or
-        waited for its thread."""
+        """Whether a sync may have postponed writes. The sync was running, had just ended, or was
+        waiting for its thread."""
         since_s = self.since_write_s
         asked_for = (
             since_s is not None and window_s is not None and window_s <= since_s <= ASKED_FOR_S
@@ -74,8 +73,8 @@ class LossLedger:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What became of the locks of one margin: on one instance, or (`instance` None) each counted
-    once for all."""
+    """The losses among the locks of one margin on one instance. If `instance` is None, they are the
+    losses on all instances, and each lock counts once."""
 
     margin: int
     instance: int | None
@@ -86,7 +85,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class AskedAgain:
-    """What a second client got of the locks of one margin, while they were valid."""
+    """The grants that a second client got for locks of one margin while these locks were valid."""
 
     margin: int
     abstention: bool
@@ -96,9 +95,9 @@ class AskedAgain:
 
 @dataclass(frozen=True, slots=True)
 class CutFacts:
-    """One cut. `load_s`: how long locks were taken before it, its random phase; `unavailable_s`:
-    from the end of the instances to the first grant of a free resource, of the second client that
-    trusts, then of the one that abstains."""
+    """The facts of one cut. `load_s` is the random length of the load before it. `unavailable_s` is
+    the time from the end of the instances to the first grant of a free resource. Its first value is
+    for the second client that trusts, the next for the one that abstains."""
 
     crash: Crash
     number: int
@@ -110,15 +109,15 @@ class CutFacts:
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether a ledger showed a sync at the end of its instance; for everysec, one that
-        explains a loss."""
+        """Whether a ledger showed a running sync at the end of its instance. For everysec, whether
+        a ledger explains a loss."""
         if self.crash.policy != "everysec":
             return any(ledger.in_flight > 0 for ledger in self.ledgers)
         return any(ledger.explains(self._window_of(ledger.instance)) for ledger in self.ledgers)
 
     @property
     def unexplained(self) -> int:
-        """Locks lost by instances whose ledger shows nothing that could have postponed their
+        """The number of locks lost by instances whose ledger shows no reason for postponed
         writes."""
         calm = {
             one.instance for one in self.ledgers if not one.explains(self._window_of(one.instance))
@@ -126,7 +125,8 @@ class CutFacts:
         return sum(loss.lost for loss in self.losses if loss.instance in calm)
 
     def of(self, margin: int | None = None) -> Loss:
-        """What became of one margin's locks, or of all (told as margin 0), each counted once."""
+        """Return the losses of one margin's locks, or of all locks (as margin 0). Each lock counts
+        once."""
         losses = [
             loss for loss in self.losses if loss.instance is None and margin in (None, loss.margin)
         ]
@@ -143,7 +143,7 @@ def _longest(losses: Iterable[Loss]) -> float | None:
 
 
 def spread(values: Iterable[float]) -> MedianAndMax:
-    """Median and maximum; both None of nothing."""
+    """Return median and maximum. Both are None if there are no values."""
     numbers = list(values)
     return MedianAndMax(
         median=statistics.median(numbers) if numbers else None, max=max(numbers, default=None)
@@ -151,8 +151,8 @@ def spread(values: Iterable[float]) -> MedianAndMax:
 
 
 def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
-    """The loss of a group of cuts (at least one), of one margin's locks or all; in flight apart
-    where that excuses."""
+    """Return the losses of a group of cuts (at least one), for one margin or for all locks. If a
+    sync in flight excuses losses, cuts with such a sync are counted apart."""
     crash = cuts[0].crash
     apart = crash.promised_loss == "none-unless-in-flight"
     in_flight = [cut.of(margin) for cut in cuts if cut.is_in_flight]
@@ -183,7 +183,7 @@ def group(cuts: Sequence[CutFacts], margin: int | None = None) -> CrashGroup:
 
 
 def judge_loss(losses: CrashGroup) -> Judged:
-    """Return the word on what a group lost, by its own figures."""
+    """Return the word on the losses of a group, from the group's own figures."""
     unexplained = losses.unexplained
     if losses.policy == "everysec" and losses.kind in ("kill", "kill-slow-fsync") and unexplained:
         return VIOLATED, f"{unexplained} acknowledged locks were lost without a sync in flight"
@@ -208,7 +208,7 @@ def judge_loss(losses: CrashGroup) -> Judged:
 
 
 def cells(cuts: Sequence[CutFacts]) -> list[CrashRow]:
-    """One row per margin and abstention of one finished group of cuts."""
+    """Return one row per margin and abstention of one finished group of cuts."""
     pairs = sorted({(contest.margin, contest.abstention) for cut in cuts for contest in cut.asked})
     return [_cell(cuts, margin, abstention=abstention) for margin, abstention in pairs]
 
@@ -249,7 +249,7 @@ def _asked(cuts: Sequence[CutFacts], margin: int, *, abstention: bool) -> list[A
 
 
 def judge_double_grants(row: CrashRow) -> Judged:
-    """Return the word on what the second client got, by the row's own figures."""
+    """Return the word on the second client's grants, from the row's own figures."""
     expected = row.promised_double_grants(row.margin, abstention=row.abstention)
     if not row.asked:
         return NOT_KNOWN, "no lock was asked for while it was valid"
@@ -265,8 +265,8 @@ def judge_double_grants(row: CrashRow) -> Judged:
 
 
 def earned(result: CrashResult) -> CrashResult:
-    """Return `result` with the words and the verdict that the figures of its groups and rows
-    earn."""
+    """Return `result` with words and verdict computed again from the figures of its groups and
+    rows."""
     groups = []
     for one in result.groups:
         verdict, reason = judge_loss(_promised(one))
@@ -281,7 +281,8 @@ Group = TypeVar("Group", bound=CrashGroup)
 
 
 def _promised(one: Group) -> Group:
-    """Return a stored group with what follows from its policy, its kind of end and its counts."""
+    """Return a stored group with the fields that follow from its policy, its kind of end and its
+    counts."""
     share = one.lost_total / one.at_stake if one.at_stake else None
     return replace(one, expected_loss=one.promised_loss, lost_share=share)
 
@@ -293,7 +294,8 @@ def judge_crash(
     *,
     interrupted: bool = False,
 ) -> Verdict:
-    """The verdict over all groups and rows, and what could not be done."""
+    """Return the verdict over all groups and rows. `failures` are the groups that could not be
+    finished."""
     judged: list[tuple[str, str]] = [(one.verdict, f"{one.key}: {one.reason}") for one in groups]
     judged += [(row.verdict, f"{row.name}: {row.reason}") for row in rows]
     judged += [(NOT_KNOWN, failure) for failure in failures]

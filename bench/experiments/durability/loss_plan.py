@@ -1,6 +1,6 @@
-"""Which crashes are tried: *instances, quick or full → groups of cuts, what each takes, what cannot
-be*. A group serves every vote margin and both kinds of second client: a cell is a group × margin ×
-abstention."""
+"""The plan of crashes: *instances, quick or full → groups of cuts, their durations, impossible
+crashes*. A group serves every vote margin and both kinds of second client. So a cell is a group ×
+margin × abstention."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,17 +19,20 @@ from bench.measure.section import Amount, Section, builtins_of
 from lockcore.bench import quorum_of
 
 TTL_MS = 2000
-# So many cuts per group. What none of them shows happens in fewer than one of seven (95 % sure).
+# The number of cuts per group. A fault that none of them shows happens in fewer than one of seven
+# cuts (95 % sure).
 CUTS = 20
-# `--quick` looks at this N in depth.
+# `--quick` tests all policies and kinds at this N.
 DEPTH = 3
-# `everysec` syncs once in this time. A load lasts `SETTLE_S` and a random share of this time.
+# `everysec` syncs once in this time. A load lasts `SETTLE_S` plus a random share of this time.
 CYCLE_S = 1.0
 SETTLE_S = 1.1
-# `always` waits for it in every acquire, which may take a quarter of the TTL
+# The delay of a slow fsync. `always` gets a shorter delay, because every acquire waits for an
+# fsync, for at most a quarter of the TTL.
 SLOW_SYNC_S = 1.5
 SLOW_ALWAYS_S = 0.2
-# The time from the end of the instances to the end of the last lease, with restarts and questions.
+# The time from the end of the instances to the end of the last lease, including restarts and
+# questions.
 AFTER_S = 2.4
 _MAIN = {
     ("none", "kill"),
@@ -39,9 +42,9 @@ _MAIN = {
 
 
 class CrashPlan(Section, frozen=True):
-    """What is done: every crash `cuts` times.
+    """The planned crashes. Each is made `cuts` times.
 
-    `locks_per_s`: offered to each fleet; `latency_ms`: added to fsyncs.
+    `locks_per_s`: the load offered to each fleet; `latency_ms`: the delay added to fsyncs.
     """
 
     crashes: Annotated[tuple[Crash, ...], Meta(min_length=1)]
@@ -52,49 +55,51 @@ class CrashPlan(Section, frozen=True):
     latency_ms: Amount = 0.0
 
     def to_json(self) -> dict[str, object]:
-        """What a journal must agree in to be gone on from."""
+        """Return the values that must be equal for a journal to be continued."""
         return {"experiment": "crash", **builtins_of(self), "ttl_ms": TTL_MS}
 
     @property
     def orders(self) -> list[tuple[Crash, int]]:
-        """Every cut: the crash, its own number; group after group."""
+        """Every cut as its crash and its number, group after group."""
         return [(crash, number) for crash in self.crashes for number in range(self.cuts)]
 
 
 def load_range_s(crash: Crash) -> tuple[float, float]:
-    """Between which times (s) the load before a cut lasts, so that the cut falls anywhere between
-    two syncs."""
+    """Return the shortest and the longest load (s) before a cut. The range makes the cut fall
+    anywhere between two syncs."""
     return SETTLE_S, SETTLE_S + (SLOW_SYNC_S if crash.kind == "kill-slow-fsync" else CYCLE_S)
 
 
 def sync_delay_s(crash: Crash, latency_ms: float) -> float:
-    """How much longer every sync takes before this kind of crash: `latency_ms`, unless it has a
-    delay of its own."""
+    """Return the delay (s) of every sync before this kind of crash. It is `latency_ms`, unless the
+    crash has its own delay."""
     slow_s = SLOW_ALWAYS_S if crash.policy == "always" else SLOW_SYNC_S
     return slow_s if crash.kind == "kill-slow-fsync" else latency_ms / 1000
 
 
 def lanes_of(crash: Crash) -> float:
-    """How many fleets of `DEPTH` instances it is worth: a large one takes the place of several."""
+    """Return how many fleets of `DEPTH` instances this fleet replaces. A large fleet replaces
+    several."""
     return max(1.0, crash.instances / DEPTH)
 
 
 def seconds_of(crash: Crash) -> float:
-    """About how long one cut takes one lane."""
+    """Return about how long (s) one cut keeps one lane busy."""
     return (sum(load_range_s(crash)) / 2 + AFTER_S) * lanes_of(crash)
 
 
 def is_possible(policy: AofPolicy, kind: CrashKind) -> bool:
-    """Whether there is such a crash: without a file every end is a kill; where the kernel syncs no
-    fsync is slow."""
+    """Return whether such a crash exists. Without a file there is only a shutdown or a kill. Under
+    `no` the kernel syncs, so there is no slow fsync."""
     if policy == "none":
         return kind in ("shutdown", "kill")
     return (policy, kind) != ("no", "kill-slow-fsync")
 
 
 def full_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Every possible crash: one, a quorum, or all instances at once, back at once, or delayed after
-    what loses most: without a file `kill -9`, with one a power cut."""
+    """Return every possible crash. One instance, a quorum, or all instances crash at once. All
+    crashes have a restart at once. The kind with the largest loss also has a delayed restart: `kill
+    -9` without a file, a power cut with a file."""
     return [
         Crash(count, policy, kind, crashed, restart)
         for count in instances
@@ -108,8 +113,9 @@ def full_crashes(instances: Sequence[int]) -> list[Crash]:
 
 
 def quick_crashes(instances: Sequence[int]) -> list[Crash]:
-    """Every policy and kind once at the N in depth, there also a quorum, and everywhere the main
-    ones."""
+    """Return a short selection of crashes. At one N (`DEPTH`, or the first N), one instance crashes
+    under every policy and kind, and the main crashes also hit a quorum. At every other N one
+    instance crashes in the main ways only. Only `none` and `everysec` get a delayed restart."""
     depth = DEPTH if DEPTH in instances else instances[0]
     crashes = []
     for crash in full_crashes(instances):

@@ -1,5 +1,5 @@
-"""What `lockbench crash` stores: *groups of cuts, cells by margin and abstention*. A lock counts
-once, whatever number of instances lost it."""
+"""The data that `lockbench crash` stores: *groups of cuts, cells by margin and abstention*. A lock
+counts once, even if several instances lost it."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -14,13 +14,13 @@ from bench.measure.section import Amount, Count, Section, Share, says
 from lockcore.bench import quorum_of
 
 Expected = Literal["none", "some", "nearly-all", "none-unless-in-flight"]
-# Fewer crashes give no bound that is worth a sentence.
+# With fewer crashes, the bound is too weak to be worth a sentence.
 LEAST_CUTS = 6
 AtLeastOne = Annotated[int, Meta(ge=1)]
 
 
 class MedianAndMax(Section, frozen=True, kw_only=True):
-    """Over cuts; null without any."""
+    """Median and maximum over cuts; null without cuts."""
 
     median: Annotated[Amount | None, says("half of the cuts have no more")]
     max: Annotated[Amount | None, says("most seen")]
@@ -66,7 +66,7 @@ class Crash(Section, frozen=True):
 
     @property
     def promised_loss(self) -> Expected:
-        """What the policy promises under this kind of end."""
+        """The loss that the policy allows for this kind of end."""
         if self.policy == "none":
             return "nearly-all"
         if self.kind == "shutdown" or self.policy == "always":
@@ -78,7 +78,7 @@ class Crash(Section, frozen=True):
         return "none-unless-in-flight" if self.kind == "kill" else "some"
 
     def promised_double_grants(self, margin: int, *, abstention: bool) -> Expected:
-        """What a second client may get while a first lease of `margin` is valid."""
+        """Return the double grants to expect while a first lease of `margin` is valid."""
         quorum = quorum_of(self.instances)
         forgetting = min(self.crashed, quorum + margin)
         if (
@@ -116,7 +116,7 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
 
 
 class CrashRow(CrashGroup, frozen=True, kw_only=True):
-    """One group, its locks of one vote margin, and what one of the second clients got of them."""
+    """The locks of one vote margin in one group, and the grants of one of the second clients."""
 
     margin: Annotated[Count, says("vote margin of the first leases")]
     abstention: Annotated[
@@ -134,18 +134,18 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What sentences call it."""
+        """Its name in sentences."""
         return f"{self.key}, margin {self.margin}{', abstaining' if self.abstention else ''}"
 
 
 class Most(Section, frozen=True, kw_only=True):
-    """Of some crashes."""
+    """The largest value over some crashes."""
 
     max: Annotated[Amount, says("the most")]
 
 
 class Losses(Section, frozen=True, kw_only=True):
-    """Worst of the groups of cuts; power cuts where there were any."""
+    """The worst losses of the groups of cuts. If there were power cuts, only these count."""
 
     cuts: Annotated[Count, says("crashes made")]
     lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash")]
@@ -157,8 +157,8 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
-        """What some rows came to. The rows of one group share its cuts, which count once; `groups`
-        know what was lost of all margins together."""
+        """Return the losses of these rows. The rows of one group share its cuts, so the cuts count
+        once. `groups` hold the losses of all margins together."""
         cuts = {row.key: row.cuts for row in rows}
         whole = [group for group in groups if group.key in cuts] or rows
         return cls(
@@ -171,7 +171,7 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of_all(cls, parts: Sequence["Losses"]) -> Self:
-        """What several came to together."""
+        """Return several losses combined."""
         return cls(
             cuts=sum(one.cuts for one in parts),
             lost_per_cut=Most(max=max(one.lost_per_cut.max for one in parts)),
@@ -187,12 +187,12 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def twice(self) -> str:
-        """How many locks were granted twice, in words."""
+        """The number of locks that were granted twice, in words."""
         return f"{self.double_grants:,} of {self.asked:,} locks granted twice"
 
     @property
     def bound(self) -> str:
-        """What is 95 % sure when nothing was granted twice (rule of three); "" of too few
+        """The bound if no lock was granted twice, 95 % sure (rule of three); "" with too few
         crashes."""
         if self.double_grants or self.cuts < LEAST_CUTS:
             return ""
@@ -200,13 +200,13 @@ class Losses(Section, frozen=True, kw_only=True):
 
     @property
     def evidence(self) -> str:
-        """How many locks were granted twice, with the bound."""
+        """The number of locks that were granted twice, with the bound."""
         bound = f" ({self.bound})" if self.bound else ""
         return f"{self.twice} in {self.cuts:,} crashes{bound}"
 
 
 class CrashConditions(Section, frozen=True, kw_only=True):
-    """What was asked for."""
+    """The conditions of the crashes."""
 
     quick: Annotated[bool, says("a part of the matrix")]
     ttl_ms: Annotated[Count, says("of every lease")]
@@ -225,8 +225,8 @@ class CrashConditions(Section, frozen=True, kw_only=True):
 
 
 class CrashResult(Document, frozen=True, kw_only=True):
-    """What each AOF policy loses at a crash, and who then gets a lock twice. null: not known, or
-    not applicable."""
+    """The locks that each AOF policy loses at a crash, and the locks that are then granted twice.
+    null means not known, or not applicable."""
 
     kind: Annotated[Literal["crash"], says("the command that made it")] = "crash"
     fleet: Annotated[OwnFleet, says("servers and disk")]

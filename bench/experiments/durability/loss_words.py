@@ -1,5 +1,5 @@
-"""What `lockbench crash` says: *its result → what was lost and who got a lock twice, on a page*.
-What nobody may lose stands in one line, what is lost in tables that fit 80 columns."""
+"""The texts of `lockbench crash`: *its result → lost locks and locks granted twice, on a page*.
+Losses that must not happen stand in one line. Other losses stand in tables that fit 80 columns."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -76,7 +76,7 @@ Rows = Sequence[CrashRow]
 
 
 def sheet(result: CrashResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, stored at `place` ("" = nowhere)."""
+    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
     (*keys,) = _claims(result)
     return sheet_of(
         result,
@@ -90,7 +90,7 @@ def sheet(result: CrashResult, place: str = "") -> Sheet:
 
 
 def _headline(groups: Sequence[CrashGroup]) -> str:
-    """What was lost, in one sentence; the bounds are the key figures'."""
+    """Describe the losses in one sentence. The key figures hold the bounds."""
     phrases = []
     if always := [row for row in groups if row.policy == "always"]:
         phrases.append(f"always lost {_locks(always)}")
@@ -116,8 +116,8 @@ def _of_everysec(groups: Sequence[CrashGroup]) -> list[CrashGroup]:
 
 
 def _claims(result: CrashResult) -> Iterator[KeyFigure]:
-    """What must not happen, over all rows in which it must not, with its bound; and what the margin
-    is worth. The most important come first."""
+    """Yield each loss that must not happen, over all its rows and with its bound. Then yield the
+    effect of the margin. The most important claims come first."""
     at_once = [row for row in result.rows if row.restart == "at-once" and not row.abstention]
     one_of_odd = [row for row in at_once if row.crashed == 1 and row.instances % 2]
     if always := [row for row in result.rows if row.policy == "always"]:
@@ -183,7 +183,8 @@ def _parts(result: CrashResult) -> Iterator[Part]:
 
 
 def _twice(margins: int) -> Columns[Rows]:
-    """The columns of a crash that has so many vote margins: who got locks twice, who waited."""
+    """Return the columns for a crash with this number of vote margins: double grants, then
+    waits."""
     of_crash = ((name, partial(_of_first, shown)) for name, shown in _CRASH)
     trusted = ((f"margin\n{margin}", partial(_doubled, margin)) for margin in range(margins))
     return (
@@ -200,7 +201,8 @@ def _of_first(shown: Callable[[CrashGroup], str], rows: Rows) -> str:
 
 
 def _doubled(margin: int | None, rows: Rows) -> str:
-    """What a client got twice that trusts, of locks of this margin; None: one that abstains."""
+    """Return the double grants to a client that trusts, for locks of this margin. None means the
+    client that abstains."""
     chosen = [
         row for row in rows if row.abstention == (margin is None) and margin in (None, row.margin)
     ]
@@ -215,7 +217,7 @@ def _waited(abstention: bool, rows: Rows) -> str:
 
 
 def _tells(row: CrashRow) -> bool:
-    """Whether there is more to say of a row than that nothing may be lost, and was not."""
+    """Return whether a row says more than that no lock may be lost and none was lost."""
     may_lose = row.expected_loss not in ("none", "none-unless-in-flight")
     return may_lose or row.double_grants > 0 or bool(_mark(row))
 
@@ -264,7 +266,7 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 
 def suite(result: CrashResult) -> Suite:
-    """Every cell as a JUnit case."""
+    """Return every cell as a JUnit case."""
     cases = [
         Case(
             row.name,
@@ -278,7 +280,8 @@ def suite(result: CrashResult) -> Suite:
 
 
 def figures(result: CrashResult) -> list[Figure]:
-    """What the worst crash of every policy and kind lost, grouped by policy."""
+    """Return a figure of the losses in the worst crash of every policy and kind, grouped by
+    policy."""
     groups = []
     for policy in AOF_POLICIES:
         of_policy = [
@@ -312,8 +315,8 @@ def _is_drawn(group: CrashGroup, policy: str, kind: str) -> bool:
 
 
 def _worst(same: Sequence[CrashGroup], rows: Rows) -> list[Measure]:
-    """Of groups of one policy and kind: most locks lost, seconds they reached back, share granted
-    twice at once."""
+    """Return the largest values over groups of one policy and kind: locks lost, their age in
+    seconds, and the share granted twice after a restart at once."""
     most = max(
         max(group.lost_per_cut.max or 0.0, group.fsync_in_flight.lost_per_cut_max) for group in same
     )

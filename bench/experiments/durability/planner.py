@@ -1,11 +1,12 @@
 """Speed beside losses: *rows of `lockbench fsync`, a result of `lockbench crash` → the planner's
 page*. Pure.
 
-One option = N × policy × how a crashed instance comes back, and whether clients let it abstain.
-Speed: the maximum, and p99 at 80 % of it, of one reference load measured for most options. Losses:
-the worst of that option's power cuts, whole or torn. Nothing is interpolated: a figure that was not
-measured is null. What a policy costs is the whole range over everything measured; only ratios with
-an interval are quoted, never a bound. What the page advises is in `advice.py`.
+One option is N × policy × restart of a crashed instance × whether clients let it abstain. Its speed
+is the maximum, and p99 at 80 % of the maximum. The load for this is the one reference load that was
+measured for most options. Its losses are the worst of its power cuts, whole or torn. Nothing is
+interpolated, so a figure that was not measured is null. The price of a policy is the whole range
+over all measurements. Only ratios with an interval are quoted, never a bound. The page's advice is
+in `advice.py`.
 """
 
 from collections import Counter
@@ -41,14 +42,14 @@ from bench.measure import verdict as words
 from bench.measure.environment import Environment
 from bench.measure.verdict import Evidence, Verdict, conclude
 
-# So many cuts are needed of each way. In fewer, a fault that shows in one of seven may stay unseen
-# (rule of three).
+# Each way needs this number of cuts. With fewer, a fault that occurs in one of seven cuts may stay
+# hidden (rule of three).
 CUTS = 20
-# Two results that are read together may be so many days apart.
+# Two results that are shown together may be at most this many days apart.
 MOST_DAYS = 31
 MACHINE = ("cpu_model", "cores", "memory_bytes", "kernel")
-# A disk that is so many times as slow is another disk. Below half a millisecond all disks are
-# quick.
+# A disk that is slower by this factor is another disk. Below half a millisecond all disks count as
+# fast.
 UNLIKE = 3.0
 LEAST_MS = 0.5
 POWER_CUTS = ("power-cut", "power-cut-torn")
@@ -59,9 +60,9 @@ Rows = Sequence[FsyncRow]
 def plan_page(
     rows: Rows, crash: CrashResult | None, longest_ttl_ms: float | None = None
 ) -> PlannerPage:
-    """The section `planner`, its advice made from its figures.
+    """Return the section `planner`, with advice that follows from its figures.
 
-    `longest_ttl_ms`: the user's, if named.
+    `longest_ttl_ms`: the user's longest TTL, if the user named it.
     """
     reference = _reference(rows)
     costs = always_costs(rows)
@@ -92,15 +93,15 @@ def plan_page(
 
 
 def _most_complete(options: Sequence[PlannerOption]) -> int | None:
-    """The N with the most options whose speed and losses are both known; of equals the largest."""
+    """Return the N with the most options whose speed and losses are both known. If several are
+    equal, return the largest N."""
     counts = Counter(one.instances for one in options)
     whole = Counter(one.instances for one in options if one.crash and one.acquired_per_s)
     return max(counts, key=lambda count: (whole[count], count), default=None)
 
 
 def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dict[str, Any]:
-    """Return the sections of a result that follow from its rows: costs, findings, page,
-    verdict."""
+    """Return the sections that follow from the rows of a result: costs, findings, page, verdict."""
     findings = findings_of(rows)
     verdict = judge_fsync(
         findings,
@@ -118,15 +119,15 @@ def judged(rows: Rows, conditions: FsyncConditions, *, interrupted: bool) -> dic
 
 
 def earned(result: FsyncResult) -> FsyncResult:
-    """Return a stored `result` with what its rows earn. What its page says of crashes is left out:
-    it came from another result, which has to be there to be believed (`price_words.beside`)."""
+    """Return a stored `result`, judged again by its rows. Its page loses the figures about crashes.
+    They came from another result, and that result must be read again (`price_words.beside`)."""
     return replace(result, **judged(result.rows, result.conditions, interrupted=result.interrupted))
 
 
 def apart(speed: FsyncResult, losses: CrashResult) -> str:
-    """Return why the two may not be read together, "" = they may: each must say what it was to
-    show, of one machine and one server, within a month. What a machine is called nobody stored; its
-    processor, memory and kernel tell."""
+    """Return why the two results may not be shown together; "" if they may. Both must be as
+    expected, from one machine and one server, within a month. No result stores a machine name, so
+    processor, memory and kernel identify the machine."""
     for name, result in (("speed", speed), ("losses", losses)):
         verdict = result.verdict
         if verdict.word != words.AS_EXPECTED.text:
@@ -153,7 +154,7 @@ def apart(speed: FsyncResult, losses: CrashResult) -> str:
 
 
 def machine_text(measured: Environment, here: Environment) -> str:
-    """Return which machine the figures are of, and whether that is another one than `here`."""
+    """Return the machine of the figures, and whether it differs from `here`."""
     other = any(getattr(measured, name) != getattr(here, name) for name in MACHINE)
     where = f"{measured.cpu_model}, {measured.cores} cores, kernel {measured.kernel}"
     return f"measured on {where}" + (
@@ -162,8 +163,8 @@ def machine_text(measured: Environment, here: Environment) -> str:
 
 
 def judge_page(page: PlannerPage) -> Verdict:
-    """Return the word of a page: it recommends a way that was crashed often enough and never led to
-    a double grant."""
+    """Return the verdict of a page. A page is good if it recommends a way with enough crashes and
+    without a double grant."""
     safe = [option.crash.cuts for option in page.options if option.crash and option.crash.is_safe]
     evidence = [Evidence("crashes of ways that were safe", sum(safe), CUTS)]
     return conclude(words.RECOMMENDED, evidence, {words.NOT_KNOWN: page.warnings})
@@ -176,7 +177,7 @@ def _servers_of(speed: FsyncResult) -> set[str]:
 
 
 def _date(text: str) -> datetime:
-    """Return the moment. Raises UsageError for what is none."""
+    """Parse a time. Raises UsageError if the text is not a time."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -192,9 +193,9 @@ def _text(value: object) -> str:
 
 
 def _doubts(counts: set[int], crash: CrashResult) -> Iterator[str]:
-    """What must be known of losses that stand beside the speed.
+    """Yield the limits of losses that are shown beside the speed.
 
-    `counts`: the Ns whose speed is known.
+    `counts`: each N with a known speed.
     """
     if (cuts := crash.conditions.cuts_per_cell) < CUTS:
         yield (
@@ -232,8 +233,8 @@ def _unmeasured(
 
 
 def _of_slow_disks(page: PlannerPage, crash: CrashResult) -> Iterator[str]:
-    """The losses belong to the disk under the crashes; a slower one changes them as it changes the
-    price."""
+    """Yield what is not known about slower disks. The losses belong to the disk of the crashes. A
+    slower disk changes them, as it changes the price."""
     crashed_on = crash.conditions.disk
     reference = page.reference
     crash_disk = crash.fleet.fdatasync_s
@@ -284,8 +285,8 @@ def _disk_text(disk: str, fdatasync_ms: float | None) -> str:
 
 
 def _reference(rows: Rows) -> Setup | None:
-    """The load that most N and policies share; of equals the one with the slowest disk, then the
-    most callers."""
+    """Return the load that most N and policies share. If several are equal, an added delay of 2 ms
+    comes first, then the slowest disk, then the most callers up to 256."""
     of_policies = [row for row in find_rows(rows) if row.policy != "none"] or find_rows(rows)
     counts = Counter(row.setup for row in of_policies)
 
@@ -304,7 +305,7 @@ def _reference(rows: Rows) -> Setup | None:
 def _options(
     rows: Rows, crash: CrashResult | None, reference: Setup | None
 ) -> Iterator[PlannerOption]:
-    """By N, policy and way of coming back; that is None where no crash was made."""
+    """Yield the options by N, policy and way of restart. The way is None if no crash was made."""
     cells = crash.rows if crash else ()
     pairs = {(row.instances, row.policy) for row in rows}
     pairs |= {(cell.instances, cell.policy) for cell in cells}
@@ -318,7 +319,7 @@ def _options(
             yield option
             continue
         for (restart, abstention), ends in sorted(crashed.items()):
-            # The worst end is a power cut. Only `none` has none.
+            # The worst end is a power cut. Only `none` has no power cuts.
             power_cuts = [cell for cell in ends if cell.kind in POWER_CUTS]
             yield replace(
                 option,
@@ -329,7 +330,8 @@ def _options(
 
 
 def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) -> PlannerOption:
-    """An option with its speed under the reference load: the maximum, and p99 at 80 % of it."""
+    """Return an option with its speed under the reference load: the maximum, and p99 at 80 % of
+    it."""
     load: dict[str, object] = {"instances": instances, "policy": policy}
     if reference is not None:
         load |= asdict(reference)

@@ -1,6 +1,6 @@
-"""What `lockbench planner` says: *the planner's page of a result → its answer, its tables, its
-picture*. `lockbench fsync` shows a part of it. Tables fit 80 columns; what was not measured, or has
-no interval, is an en dash."""
+"""The texts of `lockbench planner`: *the planner's page of a result → its answer, its tables, its
+picture*. `lockbench fsync` shows a part of it. Tables fit 80 columns. An en dash stands for a
+figure that was not measured or has no interval."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -50,7 +50,7 @@ _WAYS: dict[tuple[Restart, bool], tuple[str, str]] = {
 def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
     """Return the planner's page alone, its advice first.
 
-    `sources`: which results it was made of.
+    `sources`: the results that the page uses.
     """
     page = result.planner
     verdict = judge_page(page)
@@ -74,7 +74,7 @@ def planner_sheet(result: FsyncResult, sources: Sequence[str] = ()) -> Sheet:
 
 
 def planner_page(result: FsyncResult, sources: Sequence[str] = (), repeat: str = "") -> Page:
-    """Return the page of the planner: the answer, price against loss, what to do, the tables."""
+    """Return the page of the planner: the answer, price against loss, advice, tables."""
     sheet = planner_sheet(result, sources)
     drawn = choice_figure(result.planner)
     pictures = (Chapter("Price against loss", (drawn,)),) if drawn else ()
@@ -84,7 +84,7 @@ def planner_page(result: FsyncResult, sources: Sequence[str] = (), repeat: str =
 
 
 def servers_of(result: FsyncResult) -> str:
-    """Which servers were measured."""
+    """Name the measured servers."""
     if server := result.fleet.server:
         return f"{server.name} {server.version}"
     instances = result.fleet.instances or ()
@@ -93,7 +93,7 @@ def servers_of(result: FsyncResult) -> str:
 
 
 def disk_text(disk: DiskFigures | None) -> str:
-    """What the disk is like, and what that means."""
+    """Describe the speed of the disk, and what that means."""
     if disk is None:
         return "not known: fdatasync can only be measured where the files of the servers lie"
     like = "this is memory, no disk; " if disk.p50 < MEMORY_S else ""
@@ -102,7 +102,7 @@ def disk_text(disk: DiskFigures | None) -> str:
 
 
 def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
-    """What to do, and what nothing is known of, doubts before them; then how to read the
+    """Yield the advice and the gaps in the data, with doubts before both. Then say how to read the
     figures."""
     yield from (Sentence("warning", text) for text in page.warnings)
     advice = choices(page) or [("next", page.advice[0])]
@@ -120,24 +120,24 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
 
 
 def rate_text(rate: Spread | None, *, bound: bool | None) -> str:
-    """A rate; with ≥ where the load process was the limit."""
+    """Return a rate, with ≥ if the load process was the limit."""
     if rate is None:
         return MISSING
     return ("≥" if bound else "") + count(round(rate.median))
 
 
 def hold_text(setup: Setup) -> str:
-    """How long each caller holds a lock."""
+    """Say how long each caller holds a lock."""
     return "–" if setup.hold == "0" else setup.hold.removeprefix("fixed:").replace("exp:", "≈")
 
 
 def _of_crash(shown: Callable[[Losses], str]) -> Callable[[PlannerOption], str]:
-    """A column that shows an option's losses, where it was crashed."""
+    """Return a column that shows the losses of an option that was crashed."""
     return lambda option: shown(option.crash) if option.crash else MISSING
 
 
 def _if_known(shown: Callable[[AlwaysCost], str]) -> Callable[[AlwaysCost], str]:
-    """A column that shows a price that may be quoted."""
+    """Return a column that shows a price if it may be quoted."""
     return lambda cost: shown(cost) if cost.is_known else MISSING
 
 
@@ -167,7 +167,7 @@ _OPTIONS: Columns[PlannerOption] = (
 
 
 def prices(result: FsyncResult) -> Part:
-    """What always costs, of every load."""
+    """Return the table of the price of always, for every load."""
     about = "everysec's locks/s ÷ always's, in turns on the same servers; pairs: turns compared"
     if not all(cost.is_known for cost in result.costs):
         about += "; – : no interval, or the load process was the limit"
@@ -176,7 +176,7 @@ def prices(result: FsyncResult) -> Part:
 
 
 def options(page: PlannerPage) -> Part:
-    """Price and loss of each N, policy and way of coming back."""
+    """Return the table of price and loss for each N, policy and way of restart."""
     load = page.reference
     at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
     about = f"{at}losses: the worst power cut (none: any end)"
@@ -187,8 +187,8 @@ def options(page: PlannerPage) -> Part:
 
 
 def choice_figure(page: PlannerPage) -> Figure | None:
-    """Price against loss: of each way the share of locks granted twice, the wait after a crash, the
-    speed."""
+    """Return the figure of price against loss. For each way it shows the share of locks granted
+    twice, the wait after a crash, and the speed."""
     shown = [
         (one, one.crash)
         for one in page.options
@@ -223,7 +223,8 @@ def choice_figure(page: PlannerPage) -> Figure | None:
 
 
 def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> list[Measure]:
-    """Of one way at one N: the share of locks granted twice, the wait after a crash, the speed."""
+    """Return, for one way at one N, the share of locks granted twice, the wait after a crash, and
+    the speed."""
     assert one.way is not None
     twice = losses.double_grants / losses.asked if losses.asked else 0.0
     text = percent(twice, 0) if twice else "none"

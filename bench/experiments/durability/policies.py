@@ -1,7 +1,7 @@
-"""What prices, losses and the planner's page have in common: *policies, crashes, ways to come back,
-disks → their names and what they mean*. Pure.
+"""The terms that prices, losses and the planner's page share: *policies, crashes, ways of restart,
+disks → their names and meanings*. Pure.
 
-A way is a policy, how a crashed server comes back, and what clients do then.
+A way is a policy, how a crashed server restarts, and how clients treat it then.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -28,22 +28,22 @@ TERMS = {
 
 
 def terms(*names: str) -> dict[str, str]:
-    """What these words of a table mean."""
+    """Return the meanings of these table words."""
     return {name: TERMS[name] for name in names}
 
 
 def disk_name(added_ms: float) -> str:
-    """The disk as it is, or what is added to each of its fsyncs."""
+    """Name the disk by the delay that is added to each fsync, or as raw."""
     return f"+{added_ms:g} ms" if added_ms else "raw disk"
 
 
 def server_policy(policy: Policy) -> AofPolicy:
-    """The policy that servers run with."""
+    """Return the policy that the servers use for this policy."""
     return "everysec" if policy == "waitaof" else policy
 
 
 class Way(NamedTuple):
-    """A policy, how a crashed server comes back, and whether clients let it abstain."""
+    """A policy, how a crashed server restarts, and whether clients let it abstain."""
 
     policy: Policy
     restart: Restart
@@ -51,5 +51,5 @@ class Way(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether nobody trusts a restarted server before the longest TTL is over."""
+        """Whether no vote of a restarted server counts before the longest TTL is over."""
         return self.abstention or self.restart == "delayed"

@@ -1,11 +1,11 @@
-"""What an fsync policy costs: *a matrix of cells → visited in random order, turn by turn → a
-judged, written result*.
+"""The price of an fsync policy: *a matrix of cells → visits in random order, in turns → a judged,
+written result*.
 
-Rules: a block that was finished is in the journal before the next begins, so a cut matrix goes on
-where it stopped, on the same server only. In a block the policies take turns there and back, so
-each turn makes pairs; then the open loop asks of each for 80 % of what it reached *here*, and
-stands with its first visit. The servers' counters around a load cover its warm-up and drain, too,
-as do the leases they are divided by.
+Rules: a finished block goes to the journal before the next block begins. So an interrupted matrix
+can be continued, but only on the same server. In a block the policies are measured alternately,
+forward and backward, so each pass makes pairs. After that, an open loop offers each policy 80 % of
+its maximum *in this block*. The open loop is stored with the first visit. The servers' counters
+include the warm-up and the drain of a load. So do the leases by which the counters are divided.
 """
 
 from collections import Counter
@@ -51,18 +51,19 @@ from bench.topology.child import Child
 from bench.topology.fleet import require_descriptors
 from bench.topology.probe import InfoSnapshot, delta, info_snapshot
 
-# The load process answers within this time, beyond what a phase itself takes.
+# The load process must answer within this time, plus the time of the phase itself.
 PATIENCE_S = 60.0
-# If so many more blocks granted nothing than granted something, something else is wrong.
+# If blocks without a grant outnumber the measured visits by more than this, something else is
+# wrong.
 MOST_BARREN = 3
 
 
 def run_fsync(
     order: ExperimentOrder[FsyncPlan], show: Show, open_servers: Callable[[], FsyncServers]
 ) -> Done[FsyncResult]:
-    """Measure what is missing of `order`; the result is written when all is there. Raises
-    BenchError when it cannot be measured here, KeyboardInterrupt when it was cut before its first
-    block was finished."""
+    """Measure the missing visits of `order`, and write the result when all are there. Raises
+    BenchError if this machine cannot measure it, and KeyboardInterrupt if Ctrl-C came before the
+    first finished block."""
     with Experiment(order) as experiment, lent(open_servers()) as servers:
         machine = describe_environment()
         place = f"{machine.cpu_model}, {machine.cores_text} of {machine.cores}"
@@ -108,7 +109,7 @@ class _Visits:
         self._barren: list[str] = []
 
     def measure(self, _is_over: Callable[[], bool]) -> None:
-        """Visit what is missing, in the plan's order. Ctrl-C raises KeyboardInterrupt in it."""
+        """Make the missing visits, in the plan's order. Ctrl-C raises KeyboardInterrupt here."""
         plan = self._plan
         measured = {(piece.repeat, piece.cell) for piece in self._journal.pieces}
         missing = [
@@ -127,7 +128,8 @@ class _Visits:
             pace.did(plan.block_s(block))
 
     def _visited(self, block: Block) -> Sequence[VisitSeen]:
-        """What is seen of a block; nothing where no lock is granted, as long as that is rare."""
+        """Return the visits of a block. Return nothing if no lock was granted, as long as that is
+        rare."""
         prefix = f"lockbench:{self._run_id}:"
         cell = block[0]
         keys = [f"{prefix}r{caller}" for caller in range(cell.callers)]
@@ -147,7 +149,8 @@ class _Visits:
                 return ()
 
     def result(self, header: Header) -> FsyncResult:
-        """Everything measured so far, beside the newest losses. Borrowed servers are given back."""
+        """Return everything measured so far, beside the newest losses. Give borrowed servers
+        back."""
         rows = rows_of(self._journal.pieces)
         plan = self._plan
         conditions = FsyncConditions(
@@ -165,7 +168,7 @@ class _Visits:
             warnings=(*self._limits(), *warnings_of(rows, judgement["findings"])),
         )
         result = PRICES.beside(result, self._results)
-        # The trouble must be reported, and no measured block may be lost for it.
+        # The user must learn of the trouble, but no measured block may be lost because of it.
         if trouble := self._servers.close():
             result = structs.replace(result, warnings=(*result.warnings, trouble))
         return result
@@ -185,15 +188,15 @@ class _Visits:
 
 
 class NothingGrantedError(EnvironmentNotReadyError):
-    """The machine, or a server, did not get one lock done: nothing is known of the cell."""
+    """The machine or a server did not complete a single lock, so the cell has no figures."""
 
 
 def measure_block(
     plan: FsyncPlan, block: Block, servers: CellServers, key_prefix: str
 ) -> list[VisitSeen]:
-    """All loads of the block.
+    """Measure all loads of the block.
 
-    Raises NothingGrantedError, RedisError, EnvironmentNotReadyError: something ended.
+    Raises NothingGrantedError. Raises RedisError or EnvironmentNotReadyError if a process ended.
     """
     cell = block[0]
     maxima_of: dict[FsyncCell, list[LoadSeen]] = {cell: [] for cell in block}
@@ -258,7 +261,7 @@ def _loaded(
 
 @contextmanager
 def load_process(order: LoadOrder) -> Iterator[Child]:
-    """A connected load process, to be told a Phase and heard PhaseFigures from.
+    """Start a connected load process. It takes a Phase and answers with PhaseFigures.
 
     Raises EnvironmentNotReadyError.
     """
@@ -269,13 +272,14 @@ def load_process(order: LoadOrder) -> Iterator[Child]:
 
 
 def servers_did(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[InfoDelta]:
-    """What each did meanwhile.
+    """Return the work that each server did between the two snapshots.
 
-    Raises EnvironmentNotReadyError when one did not live through the load.
+    Raises EnvironmentNotReadyError if a server did not survive the load.
     """
     deltas = [delta(old, new) for old, new in zip(before, after, strict=True)]
     for old, change in zip(before, deltas, strict=True):
-        # It did answer before. So it is gone, or another server has its place.
+        # The server answered before the load. So it has ended, or another server has taken its
+        # place.
         if change.warning and old.values is not None:
             raise EnvironmentNotReadyError(
                 f"{change.address} did not live through the load ({change.warning}); see "

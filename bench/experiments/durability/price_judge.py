@@ -1,15 +1,16 @@
-"""What the visits show: *visits → a row per cell and load → what always costs, in pairs → findings,
-each judged*. Pure.
+"""The results of the visits: *visits → a row per cell and load → the price of always, in pairs →
+findings, each judged*. Pure.
 
-- Histograms of repeats are merged, percentiles never averaged. What a server did is divided by the
-  leases of that time.
-- What two policies differ by is the Hodges-Lehmann estimate of their visits' pairs, with its exact
-  interval, so six pairs at least. Two rates are never compared without it, so `none`, which takes
-  no turns, is compared with none.
-- Only what the matrix holds is judged, and nothing is known where most figures are bounds (≥), of a
-  queue or of a late load, or a quarter of the visits was left out. On a disk that syncs for nearly
-  nothing `always` cannot be slower, so that is not judged there.
-- Nobody contends, so nothing may be refused, unless a release failed before it.
+- Histograms of repeats are merged. Percentiles are never averaged. The work of a server is divided
+  by the leases of the same time.
+- The difference of two policies is the Hodges-Lehmann estimate over pairs of visits, with its exact
+  interval. The interval needs at least six pairs. Rates are never compared without it. `none` takes
+  no turns and has no pairs, so it is not compared.
+- Only the contents of the matrix are judged. The answer is "not known" if most figures only bound
+  the truth (≥), come from a queue or from a late load. The same holds if more than a quarter of the
+  visits is missing.
+- On a disk that syncs for nearly nothing, `always` cannot be slower, so this is not judged there.
+- No callers contend, so no acquire may be refused, unless a release failed before.
 """
 
 import math
@@ -45,17 +46,18 @@ from bench.measure.verdict import Evidence, Verdict
 from bench.measure.workers import BUSY_CORE, LATENESS_SHARE, LITTLE_TOLERANCE, LITTLE_USERS
 from bench.scenario.quantity import parse_delay
 
-# Twice the deviation of interleaved pairs of the same code, which is 7.5 %.
+# Twice the standard deviation of interleaved pairs of the same code, which is 7.5 %.
 NOISE = 0.15
-# At least this share of the visits must be made. With fewer, half of all pairs of policies lack one
-# visit (0.75² = 0.56).
+# At least this share of the visits must be made. With fewer visits, about half of all pairs of
+# policies would lack a visit (0.75² = 0.56).
 MADE_SHARE = 0.75
 CONFIDENCE = 0.95
-# The time of two fsyncs ÷ a whole cycle of the fastest policy. Below this, noise may hide what
-# `always` costs.
+# The least value of two fsyncs' time ÷ one cycle of the fastest policy. Below it, noise may hide
+# the price of `always`.
 CHEAP_SYNC = 1.0
 BEHIND_SHARE = 0.01
-# So many standard deviations of the number of arrivals, which is a Poisson count.
+# The allowed lag of grants behind arrivals, in standard deviations of the number of arrivals. That
+# number is a Poisson count.
 BEHIND_SIGMAS = 2.0
 
 Rows = Sequence[FsyncRow]
@@ -63,7 +65,7 @@ Loads = Sequence[LoadSeen]
 
 
 def rows_of(visits: Iterable[VisitSeen]) -> list[FsyncRow]:
-    """One row per cell and load, in a fixed order."""
+    """Return one row per cell and load, in a fixed order."""
     cells: dict[FsyncCell, list[VisitSeen]] = {}
     for visit in visits:
         cells.setdefault(visit.cell, []).append(visit)
@@ -88,7 +90,7 @@ def _rank(cell: FsyncCell) -> tuple[float, ...]:
 def find_rows(
     rows: Iterable[FsyncRow], load: LoadName = "max", /, **values: object
 ) -> list[FsyncRow]:
-    """The rows of one load whose cells have these values."""
+    """Return the rows of one load whose cells have these values."""
     values = {"load": load, **values}
     return [
         row for row in rows if all(getattr(row, name) == value for name, value in values.items())
@@ -96,13 +98,14 @@ def find_rows(
 
 
 def like(row: FsyncRow) -> dict[str, object]:
-    """What rows that are compared with it have in common with it (N, callers, hold, added latency),
-    for `find_rows`."""
+    """Return the values that a row shares with the rows it is compared with (N, callers, hold,
+    added latency), for `find_rows`."""
     return {"instances": row.instances, **asdict(row.setup)}
 
 
 def sustained(loads: Loads) -> bool | None:
-    """Whether as many were granted as were due, but for 1 % or chance; None in closed loop."""
+    """Return whether the grants kept up with the arrivals. A gap of 1 % or within chance is
+    allowed. None in closed loop."""
     dues = [load.due for load in loads if load.due is not None]
     if not dues:
         return None
@@ -151,7 +154,7 @@ def _histogram(load: LoadSeen) -> Histogram:
 
 
 def _per(loads: Loads, figure: Callable[[LoadSeen], float | None]) -> Spread | None:
-    """The figure over the repeats; None unless it is known of all."""
+    """Return the figure over the repeats, or None unless it is known for all of them."""
     values = [value for value in map(figure, loads) if value is not None]
     return Spread.of(values) if values and len(values) == len(loads) else None
 
@@ -161,8 +164,8 @@ def _over(part: float | None, whole: float | None) -> float | None:
 
 
 def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
-    """Medians, and the largest; None where no disk is known. One too slow for a p99 (100 writes)
-    counts with its largest, else the slowest would be left out."""
+    """Return the medians and the largest value, or None if no disk is known. A disk too slow for a
+    p99 (100 writes) counts with its largest value. Otherwise the slowest disk would be left out."""
     disks = [disk for disk in figures if disk]
     if not disks:
         return None
@@ -174,8 +177,8 @@ def disk_of(figures: Iterable[DiskFigures | None]) -> DiskFigures | None:
 
 
 def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProcessFigures:
-    """Whether the load process was the limit (it ran or waited for a core 0.9 of the time), or not
-    what it claims."""
+    """Return whether the load process was the limit, or was not the load it claims to be. It was
+    the limit if it ran or waited for a core for 0.9 of the time."""
     wanted_ratio = statistics.median(load.wanted_ratio for load in loads)
     little = _per(loads, lambda load: load.littles_law_ratio)
     late_ns = [load.lateness_p99_ns for load in loads if load.lateness_p99_ns is not None]
@@ -193,8 +196,8 @@ def _generator(cell: FsyncCell, loads: Loads, p99_ns: float | None) -> LoadProce
 
 
 def always_costs(rows: Rows) -> list[AlwaysCost]:
-    """What always costs: the maximum under everysec ÷ that under it, per N, shape and added
-    latency."""
+    """Return the price of always, which is the maximum under everysec ÷ the maximum under always.
+    There is one price per N, shape and added latency."""
     costs = []
     for slow in find_rows(rows, policy="always"):
         for fast in find_rows(rows, policy="everysec", **like(slow)) if slow.rate else ():
@@ -215,8 +218,8 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
 
 
 def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
-    """The logarithm of one rate ÷ the other: of the visits both made in a row, else of the medians,
-    ± inf."""
+    """Return the logarithm of the fast rate ÷ the slow rate. It uses pairs of consecutive visits.
+    Without pairs it uses the medians, and the interval is ± inf."""
     slow_per_s = {visit.repeat: visit.acquired_per_s for visit in slow.visits}
     pairs = [(visit.acquired_per_s, slow_per_s.get(visit.repeat)) for visit in fast.visits]
     if logs := [math.log(one / other) for one, other in pairs if one and other]:
@@ -226,7 +229,8 @@ def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
 
 
 def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
-    """The 95 % interval of its acquires/s over the visits; None with too few of them."""
+    """Return the 95 % interval of the row's acquires/s over the visits, or None if there are too
+    few visits."""
     logs = [math.log(visit.acquired_per_s) for visit in row.visits if visit.acquired_per_s]
     return _ends(paired_shift(logs, CONFIDENCE)) if logs else None
 
@@ -236,10 +240,10 @@ def _ends(shift: Shift) -> tuple[float, float] | None:
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:
-    """Every finding that the rows can say something about."""
+    """Return every finding for which the rows have data."""
     orders = list(_orders(rows))
     costs = list(_always_slowest(rows))
-    # If the noise hides the order of the policies, it hides what a policy costs, too.
+    # If noise hides the order of the policies, it also hides the price of a policy.
     if orders:
         costs = [
             replace(one, verdict="not known") if one.verdict == "not shown" else one
@@ -256,7 +260,8 @@ def judge_fsync(
     done: int,
     interrupted: bool = False,
 ) -> Verdict:
-    """The section `verdict`. `planned`, `done`: visits; `rows`: what the findings are of."""
+    """Return the section `verdict`. `planned` and `done` count visits. `rows` are the rows behind
+    the findings."""
     evidence = [
         _evidence(
             "maxima that the load process did not limit", [row for row in rows if row.load == "max"]
@@ -273,8 +278,8 @@ def judge_fsync(
 
 
 def _evidence(tested: str, rows: Rows) -> Evidence:
-    """How many rows say what the servers did, and not what limited or delayed the load; half of
-    them must."""
+    """Count the rows that show the servers' work rather than a limited or late load. At least half
+    of the rows must do so."""
     limited = [row.generator.bound if row.load == "max" else row.sustained is False for row in rows]
     spoilt = sum(
         bool(row.generator.reason or limit) for row, limit in zip(rows, limited, strict=True)
@@ -283,8 +288,8 @@ def _evidence(tested: str, rows: Rows) -> Evidence:
 
 
 def _orders(rows: Rows) -> Iterator[FsyncFinding]:
-    """Policies that do more must not be faster than those that do less, by more than noise: else
-    noise was measured."""
+    """Yield a finding if a policy that does more is faster, beyond noise, than a policy that does
+    less. Such an order is impossible, so noise was measured."""
     for less, more in combinations(TAKING_TURNS, 2):
         for dear in find_rows(rows, policy=more):
             for cheap in find_rows(rows, policy=less, **like(dear)):
@@ -309,7 +314,8 @@ def _always_slowest(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def _slowest(slow: FsyncRow, least: FsyncRow, fastest_per_s: float) -> tuple[Word, str]:
-    """Whether `slow` is slower than the next slowest policy, and why that is not judged."""
+    """Return the word on whether `slow` is slower than the next slowest policy, and why that is not
+    judged."""
     times = times_as_fast(least, slow)
     disk = slow.disk_fdatasync_s
     if times.low > 0:
@@ -329,7 +335,7 @@ def _refusals(rows: Rows) -> Iterator[FsyncFinding]:
 
 
 def warnings_of(rows: Rows, findings: Sequence[FsyncFinding]) -> Iterator[str]:
-    """What qualifies these figures; bounds, queues and late loads are marked in their rows."""
+    """Yield the limits of these figures. Bounds, queues and late loads are marked in their rows."""
     if denied := sum(sum(row.denied.values()) for row in rows):
         failed = sum(row.release_failures for row in rows)
         yield f"{denied:,} acquires were denied and {failed:,} releases failed"

@@ -1,10 +1,10 @@
-"""Which cells `lockbench fsync` measures, and in which order: *lists of values → cells → blocks
+"""The cells that `lockbench fsync` measures, and their order: *lists of values → cells → blocks
 that take turns*.
 
-Rules: pure. The seed decides the order; what is compared (one N and callers) comes in a row. no,
-everysec and always of one cell take turns on the same servers, there and back (A B C, C B A, …):
-what else the machine does hits all alike, and each turn is a pair. As WAITAOF answers once a
-second, its loads are longer.
+Rules: pure. The seed decides the order. Cells that are compared (one N and callers) follow each
+other. no, everysec and always of one cell are measured alternately on the same servers, forward and
+backward (A B C, C B A, …). So other work on the machine disturbs all of them equally, and each pass
+makes a pair. WAITAOF answers once a second, so its loads are longer.
 """
 
 import itertools
@@ -15,20 +15,20 @@ from random import Random
 from bench.experiments.durability.policies import AOF_POLICIES, POLICIES, Policy
 from bench.experiments.durability.price_result import FsyncCell, FsyncTimes
 
-# The open loop offers this share of the maximum that was measured.
+# The open loop offers this share of the measured maximum.
 OPEN_SHARE = 0.8
-# The open loop lasts so many times as long as a closed loop, because a p99 needs a thousand
+# The open loop lasts this many times as long as a closed loop, because a p99 needs a thousand
 # samples.
 OPEN_TIMES = 5
-# Servers, connections and questions take so long per block.
+# The time (s) per block for servers, connections and questions.
 OVERHEAD_S = 0.9
-# A connection takes so long, per client and instance.
+# The time (s) of a connection, per client and instance.
 CONNECT_S = 0.0006
 
 # Clients, pipeline and hold.
 CallerShape = tuple[int, int, str]
 TTL_MS = 10_000
-# This is the longest time-out there is. A slow fsync is measured, not given up on.
+# This is the longest possible time-out. A slow fsync is then measured instead of timed out.
 TIMEOUT_MS = TTL_MS / 4
 WAITAOF_MS = 2000
 # WAITAOF answers once a second, and then it answers all callers at once.
@@ -37,14 +37,14 @@ WAITAOF_LEAST_S = 2.2
 TAKING_TURNS = AOF_POLICIES[1:]
 ONE: CallerShape = (1, 1, "0")
 SOME: CallerShape = (16, 1, "fixed:5ms")
-# The hold is drawn, because otherwise all callers come back together.
+# The hold is random, because otherwise all callers would come back at the same time.
 MANY: CallerShape = (16, 4, "exp:50ms")
 SLOW_MS = [2.0]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What the load process is told first."""
+    """The first message to the load process."""
 
     urls: Sequence[str]
     key_prefix: str
@@ -56,7 +56,7 @@ class LoadOrder:
 class Phase:
     """Load for `warmup_s` + `seconds`.
 
-    `rate_per_s`: of acquires, as a Poisson process; None = closed loop.
+    `rate_per_s` is the rate of acquires, as a Poisson process; None means a closed loop.
     """
 
     warmup_s: float
@@ -75,7 +75,7 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
     seed: int
 
     def blocks(self) -> list[Block]:
-        """In the order of measuring."""
+        """Return the blocks in the order of measurement."""
         places: dict[object, dict[object, list[FsyncCell]]] = {}
         for cell in Random(f"{self.seed} fsync").sample(self.cells, len(self.cells)):
             alone = "" if cell.policy in TAKING_TURNS else cell.policy
@@ -84,11 +84,11 @@ class FsyncPlan(FsyncTimes, frozen=True, kw_only=True):
         return [tuple(block) for place in places.values() for block in place.values()]
 
     def seconds_of(self, cell: FsyncCell) -> float:
-        """How long each load of it is measured."""
+        """Return how long (s) each load of the cell is measured."""
         return max(self.seconds, WAITAOF_LEAST_S) if cell.policy == "waitaof" else self.seconds
 
     def block_s(self, block: Block) -> float:
-        """About how long it takes."""
+        """Return about how long (s) the block takes."""
         cell = block[0]
         loads_s = self.repeats * (self.warmup_s + self.seconds_of(cell))
         loads_s += self.warmup_s + OPEN_TIMES * self.seconds_of(cell)
@@ -101,7 +101,7 @@ def product_cells(
     shapes: Sequence[CallerShape],
     injected_ms: Sequence[float],
 ) -> list[FsyncCell]:
-    """All combinations that make sense: without an append-only file there is no fsync to delay."""
+    """Return all useful combinations. Without an append-only file there is no fsync to delay."""
     return [
         FsyncCell(
             policy=policy,
@@ -119,9 +119,10 @@ def product_cells(
 
 
 def full_cells(cores: int) -> list[FsyncCell]:
-    """All that so many cores can drive: one caller, 16 that hold their locks for 5 ms and 64 that
-    hold them for 50, on four disks; five servers on two cores under the last of these only.
-    WAITAOF on one slow disk."""
+    """Return all cells that this number of cores can drive, on four disks. The shapes are one
+    caller, 16 callers that hold locks for 5 ms, and 64 callers that hold them for 50 ms. With at
+    most two cores, five servers get only the last shape. WAITAOF is measured on one slow disk,
+    without the first shape."""
     counts = driven(cores)
     delays_ms = (0.0, 0.5, 2.0, 10.0)
     cells = product_cells(AOF_POLICIES, counts, [ONE], delays_ms)
@@ -133,8 +134,9 @@ def full_cells(cores: int) -> list[FsyncCell]:
 
 
 def quick_cells(cores: int) -> list[FsyncCell]:
-    """A glance that so many cores can drive: one caller without and with a slow disk, callers that
-    hold their locks (else the load process is the limit)."""
+    """Return a short list of cells that this number of cores can drive. It has one caller without
+    and with a slow disk. It also has callers that hold their locks, because without a hold the load
+    process is the limit."""
     return [
         *product_cells(AOF_POLICIES, (1,), [ONE], (0.0, 2.0)),
         *product_cells(POLICIES, driven(cores), [SOME], SLOW_MS),
@@ -142,5 +144,6 @@ def quick_cells(cores: int) -> list[FsyncCell]:
 
 
 def driven(cores: int) -> tuple[int, ...]:
-    """Every N that so many cores drive with callers that come back within milliseconds."""
+    """Return every N that this number of cores can drive if callers come back within
+    milliseconds."""
     return (1, 3, 5) if cores > 2 else (1, 3)

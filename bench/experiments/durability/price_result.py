@@ -1,6 +1,6 @@
-"""What `lockbench fsync` stores: *visits in the journal, rows of cells, what always costs,
-findings, the planner's page*. A figure of repeats is a `Spread`; null = not known, or not
-applicable."""
+"""The data that `lockbench fsync` stores: *visits in the journal, rows of cells, the price of
+always, findings, the planner's page*. A figure over repeats is a `Spread`. null means not known, or
+not applicable."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeVar
@@ -19,7 +19,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Setup(Section, frozen=True, kw_only=True):
-    """Who loads which disk."""
+    """The load and the disk."""
 
     clients: Annotated[Count, says("connections per instance")]
     pipeline: Annotated[Count, says("callers that share one connection")]
@@ -28,17 +28,17 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def setup(self) -> "Setup":
-        """Its callers and its disk alone."""
+        """Only its callers and its disk."""
         return Setup(**{name: getattr(self, name) for name in Setup.__struct_fields__})
 
     @property
     def callers(self) -> int:
-        """All of them."""
+        """The number of callers of all clients."""
         return self.clients * self.pipeline
 
     @property
     def load_text(self) -> str:
-        """In words: `64 callers on 16 connections, hold 5ms`."""
+        """The load in words: `64 callers on 16 connections, hold 5ms`."""
         count = "1 caller" if self.callers == 1 else f"{self.callers:,} callers"
         shared = ""
         if self.pipeline > 1:
@@ -48,7 +48,7 @@ class Setup(Section, frozen=True, kw_only=True):
 
     @property
     def disk(self) -> str:
-        """The disk as it is, or what is added to it."""
+        """The raw disk, or the delay that is added to it."""
         return disk_name(self.injected_ms)
 
 
@@ -63,12 +63,13 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
 
     @property
     def connections(self) -> int:
-        """To each instance: WAITAOF blocks one, so there each caller has its own."""
+        """The number of connections to each instance. WAITAOF blocks a connection, so each caller
+        has its own."""
         return self.callers if self.policy == "waitaof" else self.clients
 
     @property
     def place(self) -> str:
-        """Where it is, without its policy."""
+        """The N, load and disk of the cell, without its policy."""
         return f"N={self.instances}, {self.load_text}, {self.disk}"
 
     def __str__(self) -> str:
@@ -76,14 +77,14 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
-    """The sum; None unless all of them are known."""
+    """Return the sum, or None if a value is not known."""
     items = list(values)
     numbers = [value for value in items if value is not None]
     return sum(numbers[1:], numbers[0]) if numbers and len(numbers) == len(items) else None
 
 
 class PhaseFigures(Section, frozen=True, kw_only=True):
-    """What came of a load, as its process counted it."""
+    """The results of a load, as its process counted them."""
 
     seconds: Annotated[Amount, says("of the window")]
     granted: Annotated[Count, says("in the window, whenever due")]
@@ -104,8 +105,8 @@ class PhaseFigures(Section, frozen=True, kw_only=True):
 
 
 class LoadSeen(PhaseFigures, frozen=True, kw_only=True):
-    """What came of a load, with what the servers and the shim counted meanwhile, warm-up and drain
-    included."""
+    """The results of a load, with the counts of the servers and the shim. These counts include
+    warm-up and drain."""
 
     rate_per_s: Annotated[Amount | None, says("asked for; null in closed loop")]
     fsyncs: Annotated[Count | None, says("of all instances")]
@@ -126,7 +127,7 @@ class VisitSeen(Section, frozen=True, kw_only=True):
 
 
 class DiskFigures(Section, frozen=True, kw_only=True):
-    """fdatasync before each visit, nothing added (s)."""
+    """fdatasync times (s) before each visit, without added delay."""
 
     p50: Annotated[Amount, says("s, median of the visits' medians")]
     p99: Annotated[
@@ -137,7 +138,7 @@ class DiskFigures(Section, frozen=True, kw_only=True):
 
 
 class LoadProcessFigures(Section, frozen=True, kw_only=True):
-    """Whether the load was what it claims."""
+    """Whether the load process delivered the load that it claims."""
 
     wanted_ratio: Annotated[Amount, says("of a core that it used or waited for, median")]
     bound: Annotated[bool, says("wanted_ratio ≥ 0.9: the rate is a lower bound")]
@@ -145,7 +146,8 @@ class LoadProcessFigures(Section, frozen=True, kw_only=True):
 
 
 class VisitRate(Section, frozen=True, kw_only=True):
-    """What one visit came to. Those of one number, under other policies, make pairs with it."""
+    """The rate of one visit. Visits with the same number, under other policies, make pairs with
+    it."""
 
     repeat: Annotated[Count, says("its number")]
     acquired_per_s: Annotated[Amount, says("granted in the window")]
@@ -180,17 +182,17 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
 
     @property
     def rate(self) -> float:
-        """Leases per second, the median."""
+        """The median of leases per second."""
         return self.acquired_per_s.median
 
     @property
     def refusals(self) -> int:
-        """Acquires that somebody else is said to have stood in the way of."""
+        """The number of acquires that were denied because of another caller."""
         return self.denied.get("contended", 0) + self.denied.get("split_vote", 0)
 
 
 class AlwaysCost(Setup, frozen=True, kw_only=True):
-    """What always costs against everysec, of pairs of visits made in a row."""
+    """The price of always against everysec, from pairs of consecutive visits."""
 
     instances: Annotated[Count, says("N")]
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
@@ -203,17 +205,18 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where it was measured."""
+        """The N, load and disk of the measurement."""
         return f"N={self.instances}, {self.load_text}, {self.disk}"
 
     @property
     def is_known(self) -> bool:
-        """Whether it may be quoted: it has an interval, and is not that of the load process."""
+        """Whether the ratio may be quoted. It needs an interval, and the load process must not be
+        the limit."""
         return self.low is not None and not self.generator_bound
 
     @property
     def interval(self) -> str:
-        """In words, a dash where there is none."""
+        """The interval in words, or a dash if there is none."""
         return (
             f"{_digits(self.low)}–{_digits(self.high)}"
             if self.low is not None and self.high is not None
@@ -241,7 +244,7 @@ def _digits(ratio: float) -> str:
 
 
 class FsyncFinding(Section, frozen=True):
-    """Did the policies behave as they must."""
+    """A finding about the expected behaviour of the policies."""
 
     name: Annotated[str, says("of the expectation")]
     cell: Annotated[str, says("where")]
@@ -250,7 +253,7 @@ class FsyncFinding(Section, frozen=True):
 
 
 class PlannerOption(Section, frozen=True, kw_only=True):
-    """N × policy × how a crashed instance comes back, and what clients do then."""
+    """N × policy × restart of a crashed instance × whether clients let it abstain."""
 
     instances: Annotated[Count, says("N")]
     policy: Annotated[Policy, says("of the servers")]
@@ -273,7 +276,7 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
     @property
     def way(self) -> Way | None:
-        """Its policy with the way of coming back; None where no crash was made."""
+        """Its policy with the way of restart; None if no crash was made."""
         return Way(self.policy, self.restart, self.abstention) if self.restart else None
 
 
@@ -285,7 +288,7 @@ class CostRange(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, costs: Iterable[AlwaysCost]) -> Self:
-        """The least and the most of these, at least one."""
+        """Return the range of these costs (at least one)."""
         ordered = sorted(costs, key=lambda cost: cost.ratio)
         return cls(least=ordered[0], most=ordered[-1])
 
@@ -322,7 +325,7 @@ class PlannerPage(Section, frozen=True, kw_only=True):
 
 
 class FsyncFleet(Section, frozen=True, kw_only=True):
-    """Who served."""
+    """The servers of the measurement."""
 
     started: Annotated[bool, says("by us")]
     server: Annotated[ServerBinary | None, says("the program; null on the user's servers")]
@@ -344,14 +347,14 @@ class FsyncTimes(Section, frozen=True, kw_only=True):
 
 
 class FsyncConditions(FsyncTimes, frozen=True, kw_only=True):
-    """Under which it was measured."""
+    """The conditions of the measurement."""
 
     visits_planned: Annotated[Count, says("of the cells that can be measured")]
     visits_done: Annotated[Count, says("so far")]
 
 
 class FsyncResult(Document, frozen=True, kw_only=True):
-    """What an AOF fsync policy costs."""
+    """The price of an AOF fsync policy."""
 
     kind: Annotated[Literal["fsync"], says("of the result")] = "fsync"
     fleet: Annotated[FsyncFleet, says("who served")]

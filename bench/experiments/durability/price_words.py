@@ -1,5 +1,5 @@
-"""What `lockbench fsync` says: *its result → what always costs, the planner's choices, what was
-measured*. A latency of a load that was not sustained is not shown. Tables fit 80 columns."""
+"""The texts of `lockbench fsync`: *its result → the price of always, the planner's choices, the
+measurements*. The latency of a load that did not keep up is not shown. Tables fit 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,8 +30,9 @@ from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, 
 
 
 def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
-    """Return it with the losses of the newest crash result right below `folder`, if it has none of
-    its own. Where those are refused or are of another machine, a warning says so."""
+    """Return the result with the losses of the newest crash result directly below `folder`, unless
+    it has losses already. If that crash result is refused or from another machine, a warning says
+    so."""
     if result.planner.ttl_ms:
         return result
     try:
@@ -49,8 +50,8 @@ def _warned(result: FsyncResult, warning: str) -> FsyncResult:
 
 
 def sheet(result: FsyncResult, place: str = "") -> Sheet:
-    """Return what a policy costs, then the planner's choices; `result` is stored at `place` ("" =
-    nowhere)."""
+    """Return the summary: the price of a policy, then the planner's choices. `result` is stored at
+    `place` ("" = not stored)."""
     page = result.planner
     expected = (
         ("as expected", finding.text)
@@ -80,7 +81,7 @@ def _conditions(result: FsyncResult) -> Sequence[str]:
 
 
 def _keys(page: PlannerPage) -> Iterator[KeyFigure]:
-    """The least and the most that always costs, and the disk."""
+    """Yield the lowest and the highest price of always, and the disk."""
     if costs := page.always_costs:
         yield KeyFigure("lowest price", costs.least.price, costs.least.place)
         yield KeyFigure("highest price", costs.most.price, costs.most.place)
@@ -90,7 +91,7 @@ def _keys(page: PlannerPage) -> Iterator[KeyFigure]:
 
 
 def suite(result: FsyncResult) -> Suite:
-    """The findings as test cases."""
+    """Return the findings as test cases."""
     cases = [
         Case(f"{finding.name}: {finding.cell}", ROW_WORDS[finding.verdict].status, finding.text)
         for finding in result.findings
@@ -100,7 +101,7 @@ def suite(result: FsyncResult) -> Suite:
     return suite_of(result, cases)
 
 
-# a cell's row at its maximum, and its row in the open loop at 80 % of that
+# A cell's row at its maximum, and its row in the open loop at 80 % of the maximum.
 Measured = tuple[FsyncRow, FsyncRow | None]
 _ROWS: Columns[Measured] = (
     ("N", lambda pair: str(pair[0].instances)),
@@ -117,7 +118,8 @@ _ROWS: Columns[Measured] = (
 
 
 def _interval(row: FsyncRow) -> str:
-    """Of what the servers do: a load process at its limit says nothing about that."""
+    """Return the interval of the servers' rate. If the load process was the limit, it is not shown,
+    because it says nothing about the servers."""
     interval = rate_interval(row)
     if interval is None or row.generator.bound:
         return MISSING
@@ -152,7 +154,7 @@ def _measured(result: FsyncResult) -> Part:
 
 
 def figures(result: FsyncResult) -> list[Figure]:
-    """What always costs, cell by cell, as far as it is known."""
+    """Return a figure of the price of always, cell by cell, for the known prices."""
     costs = [cost for cost in result.costs if cost.is_known]
     if not costs:
         return []

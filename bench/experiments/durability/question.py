@@ -1,4 +1,4 @@
-"""Durability as values: *what does each fsync policy cost, and what does a crash lose?*"""
+"""Durability as values: *what does each fsync policy cost, and what does each lose in a crash?*"""
 
 from __future__ import annotations
 

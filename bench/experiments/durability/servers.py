@@ -1,14 +1,14 @@
-"""Whose servers are measured and crashed: *policy, N, disk → servers under the fault shim; a cell
+"""The servers for measurements and crashes: *policy, N, disk → servers under the fault shim; a cell
 of `lockbench fsync` → servers with its policy*.
 
-    our own     a fresh fleet per block, the shim in every server: it counts fsyncs, and adds
-                latency to them
-    the user's  the servers named by --target: CONFIG SET appendfsync, nothing else, put back
-                whatever happens
+    our own     a fresh fleet per block, with the shim in every server; the shim counts fsyncs and
+                delays them
+    the user's  the servers named by --target; only CONFIG SET appendfsync changes them, and the old
+                value is always put back
 
-What the user's servers had is handed to a process of its own (this module), which puts it back when
-its standard input ends: by our leaving, by Ctrl-C, by any death of ours. URLs travel through a
-pipe, never on a command line.
+A child process (this module) gets the old settings of the user's servers. It puts them back when
+its standard input ends. That happens if the parent closes it, after Ctrl-C, or if the parent dies
+in any way. URLs travel through a pipe, never on a command line.
 """
 
 import json
@@ -37,7 +37,7 @@ from lockcore.bench.sockets import InstanceTarget
 from lockcore.clock import NS_PER_MS
 
 NO_REWRITE = ("--auto-aof-rewrite-percentage", "0")
-# So many connections are allowed beyond those of the load.
+# The number of connections allowed in addition to those of the load.
 _MAXCLIENTS = 100
 _POLICY = "appendfsync"
 _ASK_S = 2.0
@@ -48,8 +48,8 @@ _READY = "holding"
 
 @dataclass(frozen=True, slots=True)
 class CellServers:
-    """Servers that stand. `controls`: the shim of each, none on the user's; `become` gives them
-    another policy."""
+    """Running servers. `controls` are their shims, and the user's servers have none. `become`
+    changes the policy."""
 
     urls: tuple[str, ...]
     disk: SyncLatency | None
@@ -58,11 +58,12 @@ class CellServers:
 
     @property
     def syncs(self) -> int | None:
-        """fsyncs and fdatasyncs of all servers so far; None where they cannot be counted."""
+        """The number of fsyncs and fdatasyncs of all servers so far; None if they cannot be
+        counted."""
         return sum(control.syncs for control in self.controls) if self.controls else None
 
     def syncs_since(self, before: int | None) -> int | None:
-        """How many more there are than `before`."""
+        """Return how many syncs were made since the count was `before`."""
         return None if before is None or self.syncs is None else self.syncs - before
 
 
@@ -74,9 +75,10 @@ def shimmed_fleet(
     disk: Path | None = None,
     config: Sequence[str] = (),
 ) -> Iterator[tuple[Fleet, list[Control]]]:
-    """A fleet under the fault shim that never rewrites its files, and the shim of each instance.
+    """Start a fleet under the fault shim that never rewrites its files. Yield it with the shim of
+    each instance.
 
-    Raises EnvironmentNotReadyError: they do not start, or do not take the shim.
+    Raises EnvironmentNotReadyError if the servers do not start or do not load the shim.
     """
     shim = Preload()
     with start_fleet(
@@ -95,8 +97,8 @@ def shimmed_fleet(
 
 
 class OwnServers:
-    """Fleets of our own, one per block, with their files in `disk` (None: the system's temporary
-    folder)."""
+    """Fleets started by lockbench, one per block. Their files are in `disk` (None: the system's
+    temporary folder)."""
 
     def __init__(self, server: ServerBinary, disk: Path | None) -> None:
         self.server = server
@@ -104,18 +106,18 @@ class OwnServers:
         self.fleet = FsyncFleet(started=True, server=server, instances=None)
         self.identity = f"{server.name} {server.version} {server.sha256} {disk or ''}"
         self.warnings: tuple[str, ...] = ()
-        # what went wrong when they were closed
+        # The problem at the close of the servers, in words.
         self.trouble = ""
 
     def why_not(self, policy: Policy) -> str | None:
-        """Why this policy cannot be measured here, or None."""
+        """Return why this policy cannot be measured here, or None if it can."""
         return (
             without_waitaof(self.server.name, self.server.version) if policy == "waitaof" else None
         )
 
     @contextmanager
     def serving(self, cell: FsyncCell, _keys: Sequence[str] = ()) -> Iterator[CellServers]:
-        """Servers for the block of `cell`, gone with all that it leaves.
+        """Yield servers for the block of `cell`. They end with the context and leave no files.
 
         Raises EnvironmentNotReadyError.
         """
@@ -129,19 +131,19 @@ class OwnServers:
             yield CellServers(fleet.urls, disk, partial(set_policy, fleet.urls), controls)
 
     def close(self) -> str:
-        """Nothing to do: nothing is borrowed."""
+        """Do nothing, because nothing is borrowed."""
         return ""
 
 
 class UserServers:
-    """The user's own servers; once closed their `appendfsync` is what it was."""
+    """The user's own servers. After `close` their `appendfsync` has its old value again."""
 
     def __init__(
         self, urls: Sequence[str], policies: Iterable[Policy], *, allow_config: bool
     ) -> None:
-        """Ask them.
+        """Read the settings of the servers.
 
-        Raises UsageError unless their policy may be changed, or need not be;
+        Raises UsageError if their policy has to change and the user did not allow it. Raises
         EnvironmentNotReadyError.
         """
         self.urls = tuple(urls)
@@ -152,7 +154,7 @@ class UserServers:
             f"{fact.address} {fact.server} {fact.version}" for fact in self.facts
         )
         self.warnings: tuple[str, ...] = ()
-        # what went wrong when they were closed
+        # The problem at the close of the servers, in words.
         self.trouble = ""
         if unsynced := ", ".join(fact.address for fact in self.facts if fact.no_fsync_on_rewrite):
             warning = (
@@ -177,7 +179,8 @@ class UserServers:
 
     @contextmanager
     def serving(self, cell: FsyncCell, keys: Sequence[str]) -> Iterator[CellServers]:
-        """The first of the servers. Of `keys` is unlinked what a cut load has left."""
+        """Yield the first servers, as many as the cell needs. At the end, unlink the `keys` that an
+        interrupted load has left."""
         become = partial(set_policy, self.urls if self._before else ())
         try:
             yield CellServers(self.urls[: cell.instances], None, become)
@@ -187,7 +190,8 @@ class UserServers:
     def close(self) -> str:
         """Put the setting back.
 
-        Returns which servers are not as they were, with what to do; "" = all are.
+        Returns which servers still have a wrong value, and what the user must do; "" if there are
+        none.
         """
         before = self._before
         self._before = []
@@ -207,7 +211,7 @@ class UserServers:
         return self.trouble
 
     def why_not(self, policy: Policy) -> str | None:
-        """Why this policy cannot be measured on these servers, or None."""
+        """Return why this policy cannot be measured on these servers, or None if it can."""
         without = [fact.address for fact in self.facts if fact.fsync == "none"]
         if policy == "none" and len(without) < len(self.facts):
             return "an append-only file is not switched off on servers that are not ours"
@@ -222,15 +226,16 @@ class UserServers:
         return next(filter(None, reasons), None)
 
 
-# `identity`: what must be the same when a cut matrix goes on
+# `identity` names the servers. An interrupted matrix is only continued on servers with the same
+# identity.
 FsyncServers = OwnServers | UserServers
 
 
 @contextmanager
 def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
-    """Servers that are closed however this ends.
+    """Yield the servers, and close them whatever happens.
 
-    What was wrong with that is raised behind what was wrong before.
+    If closing them fails, its message follows the message of the earlier error.
     """
     try:
         yield servers
@@ -242,16 +247,16 @@ def lent(servers: FsyncServers) -> Iterator[FsyncServers]:
 
 
 def set_policy(urls: Sequence[str], policy: Policy) -> None:
-    """Set it on all servers, unless it is none.
+    """Set the policy on all servers. Do nothing for `none`.
 
-    Raises EnvironmentNotReadyError naming the one that refuses.
+    Raises EnvironmentNotReadyError, which names the server that refuses.
     """
     for target in parse_targets(urls) if policy != "none" else ():
         _policy_of(target, server_policy(policy))
 
 
 def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
-    """The policy it has, once `new_policy` is set, if there is one.
+    """Set `new_policy` if there is one, then return the policy of the server.
 
     Raises EnvironmentNotReadyError.
     """
@@ -269,7 +274,7 @@ def _policy_of(target: InstanceTarget, new_policy: str | None = None) -> str:
 
 
 def without_waitaof(name: str | None, version: str | None) -> str | None:
-    """Why a server of this name and version has no WAITAOF, or None when it has."""
+    """Return why a server of this name and version has no WAITAOF, or None if it has WAITAOF."""
     since = tuple(int(part) for part in (version or "").split(".")[:2] if part.isdecimal())
     has_waitaof = name in ("redis", "valkey") and since >= (7, 2)
     return None if has_waitaof else f"{name} {version} has no WAITAOF (7.2 and later have)"
@@ -280,8 +285,8 @@ def _listed(policies: Iterable[str | None]) -> str:
 
 
 def main() -> None:
-    """Wait for the end of standard input, put everything back: at once, so that nobody waits for a
-    silent server."""
+    """Wait for the end of standard input, then put everything back. All servers are done at the
+    same time, so a silent server delays no other."""
     order = json.loads(sys.stdin.readline())
     print(_READY, flush=True)  # noqa: T201 - the leash reads it
     while sys.stdin.read(4096):

@@ -1,8 +1,8 @@
-"""One sitting over a matrix of prices or losses: *an order → what the journal lacks, measured → a
-result, stored or to go on with*.
+"""One sitting over a matrix of prices or losses: *an order → measurements missing in the journal →
+a result, stored or to be continued*.
 
-A matrix takes many minutes. Each finished piece goes to the journal at once, so a matrix that was
-cut goes on where it stopped. The journal is removed once its result is stored.
+A matrix takes many minutes. Each finished piece goes to the journal at once, so an interrupted
+matrix continues where it stopped. The journal is removed once its result is stored.
 """
 
 import time
@@ -17,23 +17,23 @@ from bench.run.journal import Journal, Plan, open_journal
 Piece = TypeVar("Piece")
 Stored_co = TypeVar("Stored_co", bound=Document, covariant=True)
 Stored = TypeVar("Stored", bound=Document)
-# When this share of all work is done, the pace on this machine is known.
+# When this share of all work is done, the speed of this machine is known.
 KNOWN = 0.1
 
 
 class Matrix(Protocol[Stored_co]):
-    """What is measured piece by piece."""
+    """Measurements that are made piece by piece."""
 
     def measure(self, is_over: Callable[[], bool]) -> None:
-        """Measure what the journal lacks, until `is_over`. Raises BenchError."""
+        """Measure the pieces missing in the journal, until `is_over`. Raises BenchError."""
 
     def result(self, header: Header) -> Stored_co:
-        """Return all that the journal holds, judged."""
+        """Return the judged result of all pieces in the journal."""
 
 
 class Pace:
-    """How long the rest of a matrix takes. `planned_s`: all of it, by the plan; `lanes`: how many
-    pieces are measured at once."""
+    """An estimate of the time left. `planned_s` is the planned time of all pieces. `lanes` is the
+    number of pieces measured at once."""
 
     def __init__(self, planned_s: float, lanes: int = 1) -> None:
         self._began_s = time.monotonic()
@@ -42,12 +42,13 @@ class Pace:
         self._lanes = lanes
 
     def did(self, planned_s: float) -> None:
-        """A piece for which the plan has this time is finished."""
+        """Note a finished piece that was planned to take this time (s)."""
         self._left_s -= planned_s
 
     @property
     def left(self) -> str:
-        """The time left, in words: by the plan at first, then as fast as this machine was."""
+        """The time left, in words. At first it follows the plan, later the speed of this
+        machine."""
         done_s = self._planned_s - self._left_s
         pace = 1 / self._lanes
         if done_s > KNOWN * self._planned_s:
@@ -64,11 +65,12 @@ def sit(
     *,
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Done[Stored]:
-    """Measure what the journal of `order` lacks of a matrix. `plan`: what must be the same when it
-    goes on; `check` raises for a piece that nothing can be made of.
+    """Measure the pieces of a matrix that the journal of `order` lacks. `plan` holds the values
+    that must be equal for a matrix to be continued. `check` raises an error for a piece that cannot
+    be used.
 
-    Raises BenchError where nothing can be measured, KeyboardInterrupt where it was cut before its
-    first piece.
+    Raises BenchError if nothing can be measured, and KeyboardInterrupt if Ctrl-C came before the
+    first finished piece.
     """
     with open_journal(order.folder, plan, piece, check) as journal:
         matrix = matrix_of(journal)

@@ -11,7 +11,7 @@ from bench.measure.statistics import Interval
 
 
 class Endings(Section, frozen=True, kw_only=True):
-    """How many rounds ended how."""
+    """The number of rounds for each ending."""
 
     won: Annotated[Count, says("somebody was granted a lease")] = 0
     nobody: Annotated[Count, says("nobody won, though a quorum answered")] = 0
@@ -19,7 +19,7 @@ class Endings(Section, frozen=True, kw_only=True):
 
 
 class CalibrationRow(Section, frozen=True, kw_only=True):
-    """One K whose votes were shared out by pure chance."""
+    """One K with votes distributed by pure chance."""
 
     contenders: Annotated[Count, says("K", label="K", shown="table")]
     rounds: Annotated[Count, says("made", shown="table")]
@@ -40,12 +40,12 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 
     @property
     def came_out(self) -> Annotated[str, says("whether that is as expected", shown="table")]:
-        """Its word."""
+        """The word of the row."""
         return "NOT AS EXPECTED" if self.misses else "as expected"
 
 
 class ContestRow(Section, frozen=True, kw_only=True):
-    """Contenders in processes of their own that were released together, again and again."""
+    """Contenders in their own processes that start together, again and again."""
 
     contenders: Annotated[Count, says("K, each a process", label="K", shown="table data")]
     order: Annotated[
@@ -59,7 +59,7 @@ class ContestRow(Section, frozen=True, kw_only=True):
 
 
 class ContentionRow(ContestRow, frozen=True, kw_only=True):
-    """One attempt each: how often nobody wins."""
+    """One attempt per contender: how often no contender wins."""
 
     spread_s: Annotated[
         Amount, says("each starts U(0, spread) after the trial's start", shown="table")
@@ -89,7 +89,7 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
 
 
 class RetryRow(ContestRow, frozen=True, kw_only=True):
-    """Attempt after attempt, until somebody wins."""
+    """Attempt after attempt, until a contender wins."""
 
     retry: Annotated[
         RetrySettings, says("when the next attempt starts", shown="table:policy,window_ms")
@@ -118,7 +118,7 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
 
     @property
     def all_lost(self) -> Annotated[str, says("first attempts lost, of the trials", shown="table")]:
-        """How often nobody's first attempt won."""
+        """How often no first attempt won."""
         return f"{self.first_attempts_lost}/{self.trials}"
 
 
