@@ -401,5 +401,7 @@ def _search_picture(point: CapacityPoint, result: CapacityResult, number: int) -
         "Acquire p99 of each probe by the rate offered; p90 or slowest where p99 has too few "
         "samples"
     )
+    if any(probe.left_out for probe in point.probes):
+        about += ". The verdict leaves out the acquires that a pause of this machine touched"
     columns, rows = data_of(Probe, point.probes)
     return plot(f"search-{number}", title, about, x=x, y=y, marks=marks, columns=columns, rows=rows)
