@@ -73,7 +73,7 @@ def run_capacity(order: ExperimentOrder[CapacityPlan], show: Show) -> Done[Capac
     with Experiment(order) as experiment:
         seeker = _Seeker(order, experiment, show)
         points = seeker.points()
-        # From here on Ctrl-C raises nothing: the measured probes are stored first.
+        # From here on Ctrl-C raises no exception, because the measured probes must be stored first.
         experiment.raising = False
         result = CapacityResult(
             **experiment.header(seed=plan.points[0].scenario.seed, interrupted=experiment.cut),
@@ -211,8 +211,8 @@ class _Seeker:
             ) as self._servers,
             contextlib.ExitStack() as stack,
         ):
-            # Workers of other hosts join anew for each run. Without them one load process serves
-            # all runs.
+            # Workers of other hosts join again for each run. Without such workers, one load process
+            # serves all runs.
             if plan.bind is None:
                 self._series = stack.enter_context(contextlib.closing(LocustSeries()))
             self._experiment.raising = False

@@ -5,8 +5,9 @@ has an answer, the word is FOUND.
 
 A closed loop that kept the SLO must agree with the interval, or a sentence explains why not. Its
 callers wait for each other, so they never queue. Random arrivals do queue. So a closed loop may be
-faster. But a closed loop that kept the SLO at twice the rate contradicts the interval: if the limit
-is ten service times or more, an M/M/1 server keeps the SLO at half of its maximum rate.
+faster, but less than twice as fast. At twice the rate it contradicts the interval. The reason is an
+M/M/1 server: it keeps the SLO at half of its maximum rate if the limit is at least ten service
+times.
 
 Source: p99 of M/M/1 is ln 100 ÷ (μ − λ). Student's t is used for the latency at the target.
 """
@@ -53,9 +54,9 @@ from bench.scenario import Scenario
 LEAST_TARGET = 4
 # A closed loop may be faster than random arrivals by this factor.
 MORE_BY = 2.0
-# Student's t (97.5 %) by the number of values
+# Student's t (97.5 %), by the number of values.
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}
-# the same quantile of the normal distribution
+# The same quantile of the normal distribution.
 NORMAL = 1.96
 # A word and the sentences that explain it.
 Answer = tuple[Word, list[str]]
@@ -167,8 +168,8 @@ def _nothing_held(facts: Facts) -> Answer | None:
 
 
 def _target_missed(facts: Facts) -> Answer | None:
-    """A target at which most probes missed is NOT KEPT in two cases: the target lies above the
-    interval, or the misses make it 95 % certain."""
+    """A target at which most probes missed is NOT KEPT in two cases. Either the target lies above
+    the interval, or the probes alone show with 95 % certainty that it does not hold."""
     target = facts.target
     high = facts.capacity.high
     outcomes = _at(facts.findings, target)

@@ -41,7 +41,8 @@ MOST_OVER = 4.0
 _STEP = 0.03
 # The search starts at this share of the closed loop's rate, because an open loop reaches less.
 _AROUND = 0.7
-# The prior belief: its standard deviation in log rate, and the weight of far rates.
+# The belief before the first probe: its standard deviation in log rate, and the weight of far
+# rates.
 _WITHIN = 0.5
 _ANYWHERE = 0.02
 _WIDTHS = np.geomspace(0.02, 0.3, 5)

@@ -4,9 +4,9 @@ and how far it used each resource*.
 A probe is HELD if every expression of the SLO is true and at least 0.99 of the offered operations
 were completed in time. It is HELD even if the generator or the machine had trouble. A probe that
 missed is the servers' fault, with two exceptions:
-- SATURATED: the generator used 0.9 of a core, or its timer was the cause of the miss. The timer is
-  the cause if it began some operations too late for even a median acquire to be in time, and
-  without these operations the probe would not have missed.
+- SATURATED: the generator used 0.9 of a core, or its timer caused the miss. A late timer begins
+  some operations too late for even a median acquire to be in time. It caused the miss if the other
+  operations alone would not have missed.
 - PAUSED: the machine kept the load process from running. Acquires that touch a pause of at least a
   quarter of the SLO's limit are left out, hits and misses alike. If the remaining acquires are too
   few to judge, the probe is PAUSED. If more than half are left out, the probe only counts as missed
@@ -77,7 +77,7 @@ FULL = 0.9
 ELSEWHERE = "more load takes other hosts (--expect-workers), or cores that other work leaves free"
 # An address with one of these beginnings is on this machine, without a network in between.
 HERE = ("127.", "localhost", "[::1]", "/")
-# On average a reply waits for half an fsync that is under way, and for one of its own.
+# On average a reply waits for half of a running fsync, and then for its own fsync.
 FSYNC_REPLY = 1.5
 
 
@@ -459,7 +459,7 @@ def _fsync(result: RunResult) -> ResourceUse | None:
         )
     if delayed:
         return ResourceUse(FSYNC, f"{delayed} AOF writes waited for a slow one", 1.0)
-    # Redis counts delayed fsyncs for everysec alone.
+    # Redis counts delayed fsyncs only under everysec.
     if policy in (None, "always"):
         return None
     return ResourceUse(FSYNC, "no write waited for it", 0.0)

@@ -23,7 +23,7 @@ NEAR_BY = 2.0
 
 
 class Seen(Enum):
-    """What a probe at one rate showed."""
+    """The outcome of a probe at one rate."""
 
     HELD = "held"
     MISSED = "missed"

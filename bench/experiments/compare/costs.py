@@ -3,14 +3,14 @@ connections, exactly*.
 
 Rules
 - One caller acquires a free resource through a relay that counts. The result is the median of some
-  cycles. For round trips it is the minimum, because a stall can only add some. If the candidate
-  costs more, the gate fails, without a tolerance.
+  cycles. For round trips it is the minimum, because a stall can only add round trips. If the
+  candidate costs more, the gate fails, without a tolerance.
 - The relay holds replies back until all sides have been silent for `QUIET_S`, then hands over all
-  of them at once. Everything that a client sends between two such moments is one round trip. The
-  number of instances and the machine's speed make no difference.
+  of them at once. All commands that a client sends between two such moments form one round trip.
+  The number of instances and the machine's speed make no difference.
 - INFO and its reply are not counted. A client sends INFO by the clock (lockcore asks at most four
-  times a second whether databases were swapped). So a slow machine would see more of them in a
-  cycle. The length of the reply also changes from call to call.
+  times a second whether databases were swapped). So on a slow machine a cycle would contain more of
+  them. The length of the reply also changes from call to call.
 - A child process with the side's own packages takes the cycles. It runs this file, started by name
   (`serve`). The child must import something from these packages. Otherwise both sides would run the
   same code, and every gate would pass. Its protocol is:

@@ -129,11 +129,11 @@ class Sides:
 
 
 def gate_confidence(metrics: int, looks: int = 1) -> float:
-    """Return the confidence of the two-sided interval by whose better end a gate may FAIL. The gate
-    judges `metrics` figures at each of `looks` looks. FALSE_ALARM is divided equally between all
-    these judgements. The union bound holds however the figures depend on each other. Source:
-    repeated confidence intervals, Jennison and Turnbull, J. R. Stat. Soc. B 51 (1989); spending,
-    Lan and DeMets, Biometrika 70 (1983)."""
+    """Return the confidence of a gate's two-sided interval. A gate FAILs only if the better end of
+    this interval is worse than no change. It judges `metrics` figures at each of `looks` looks.
+    FALSE_ALARM is divided equally between all these judgements. The union bound holds even if the
+    figures depend on each other. Source: repeated confidence intervals, Jennison and Turnbull, J.
+    R. Stat. Soc. B 51 (1989); spending, Lan and DeMets, Biometrika 70 (1983)."""
     return 1 - 2 * FALSE_ALARM / (metrics * looks)
 
 

@@ -38,7 +38,7 @@ CARRY_OVER = (
     "policies does, and the row whose latency is nearest to that of your own disk (lockbench "
     "doctor measures it)"
 )
-# An fdatasync of a file in memory takes less than this.
+# An fdatasync of a file in memory takes less than this (s).
 MEMORY_S = 5e-6
 _WAYS: dict[tuple[Restart, bool], tuple[str, str]] = {
     ("delayed", False): ("delayed", "Restart delayed past the longest TTL"),

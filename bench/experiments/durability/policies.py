@@ -6,7 +6,7 @@ A way is a policy, how a crashed server restarts, and how clients treat it then.
 
 from typing import Literal, NamedTuple, get_args
 
-# Each policy does more for durability than the one before.
+# Each policy does more for durability than the previous one.
 AofPolicy = Literal["none", "no", "everysec", "always"]
 Policy = Literal[AofPolicy, "waitaof"]
 Restart = Literal["at-once", "delayed"]

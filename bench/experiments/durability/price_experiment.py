@@ -203,7 +203,7 @@ def measure_block(
     with load_process(LoadOrder(servers.urls, key_prefix, cell, plan.seed)) as child:
         for number in range(plan.repeats):
             # The policies are measured alternately, and every second pass goes backwards (A B C, C
-            # B A). A machine that slowly becomes faster or slower then favours no policy. With the
+            # B A). So a machine that slowly becomes faster or slower favours no policy. With the
             # same order every time, the first policy of the block would always have the earlier
             # half of the drift.
             for cell in block if number % 2 == 0 else block[::-1]:

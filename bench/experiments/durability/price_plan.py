@@ -33,7 +33,7 @@ TIMEOUT_MS = TTL_MS / 4
 WAITAOF_MS = 2000
 # WAITAOF answers once a second, and then it answers all callers at once.
 WAITAOF_LEAST_S = 2.2
-# CONFIG SET appendfsync
+# These policies can be changed with CONFIG SET appendfsync, so they take turns.
 TAKING_TURNS = AOF_POLICIES[1:]
 ONE: CallerShape = (1, 1, "0")
 SOME: CallerShape = (16, 1, "fixed:5ms")

@@ -236,7 +236,7 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
 
 
 def _digits(ratio: float) -> str:
-    """Three digits: 1.25, 2.5, 12."""
+    """Show a ratio with about three digits: 1.25, 2.5, 12."""
     digits = 1 if ratio < 9.95 else 0
     if ratio < 1.995:
         digits = 2
@@ -281,7 +281,7 @@ class PlannerOption(Section, frozen=True, kw_only=True):
 
 
 class CostRange(Section, frozen=True, kw_only=True):
-    """The range over everything measured, because no single ratio is true."""
+    """The range over all measurements, because no single ratio is true everywhere."""
 
     least: Annotated[AlwaysCost, says("where always costs least")]
     most: Annotated[AlwaysCost, says("where it costs most")]

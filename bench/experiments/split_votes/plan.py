@@ -42,7 +42,7 @@ class Contest(Struct, frozen=True):
 
 
 class SplitVotesPlan(Section, frozen=True, kw_only=True):
-    """What is swept."""
+    """The values that a sweep combines."""
 
     instances: Annotated[Count, says("N")]
     contenders: Annotated[tuple[int, ...], says("the Ks of calibration and contention")]
