@@ -207,8 +207,8 @@ def sheet_of(
 
 
 def made(result: Document, shared: str = "") -> tuple[str, ...]:
-    """Conditions of every experiment: its cores, the programs with which the cores are `shared`,
-    its seed, and its duration."""
+    """Conditions of every experiment: its cores, its seed and its duration. `shared`: a text
+    that names the programs on the same cores."""
     return (
         f"{result.environment.cores_text}{shared}",
         *([] if result.seed is None else [f"seed {result.seed}"]),

@@ -129,8 +129,8 @@ def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
 
 
 def in_one_line(result: RunResult) -> str:
-    """Return the headline with the reasons of the verdict, or else with the safety result. The line
-    fits a log or Locust's page."""
+    """Return one line for a log or Locust's page: the headline, and the reasons of the verdict or
+    else the safety result."""
     reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
     return "; ".join((_headline(result).replace("   ", ", "), *reasons))
 

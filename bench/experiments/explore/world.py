@@ -42,7 +42,7 @@ def nothing() -> None:
 
 class World:
     """The clock, the events that are due, and the observations. `is_begun`: before it is set, the
-    course is the usual one and no observation is kept. `is_over`: set by a referee that has seen
+    course is the usual one and no passed place is kept. `is_over`: set by a referee that has seen
     enough."""
 
     def __init__(self, choose: Choose) -> None:

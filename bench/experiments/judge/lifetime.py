@@ -17,7 +17,7 @@ from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
 # the time between two looks at the time to live of a key
 LOOK_S = 0.01
-# the next client may take this much longer than a takeover needs
+# the judge waits this much longer for an answer than the takeover may take
 GRANT_S = 10.0
 
 

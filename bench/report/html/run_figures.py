@@ -128,8 +128,8 @@ def curves_figure(
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:
-    """The percentile curve of an encoded histogram. It ends where the number of samples no longer
-    supports it. The last point is the largest sample, `most_s`."""
+    """The percentile curve of an encoded histogram. It goes as far as the number of samples allows.
+    Its last point is the largest sample, `most_s`."""
     histogram = Histogram.decode(encoded)
     if not histogram.count:
         return []

@@ -79,8 +79,8 @@ def latencies(values: Iterable[float]) -> Scale:
 
 
 def percentiles(count: float) -> Scale:
-    """The scale of a percentile curve. It is logarithmic in 1 ÷ (1 − share), and ends where `count`
-    samples end."""
+    """The scale of a percentile curve. It is logarithmic in 1 ÷ (1 − share), and ends at the first
+    power of ten that is not below `count`, the number of samples."""
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
     return Scale(1.0, 10.0**nines, ticks, "percentile", percentile_text, log=True)
