@@ -1,8 +1,8 @@
-"""Every way `lockbench` ends badly on purpose: *a fault → one sentence and an exit code*.
+"""The errors with which `lockbench` ends on purpose: *a fault → one sentence and an exit code*.
 
-Rules: the message says what is wrong, where, and what to do next; it passes through the one mask of
-secrets (lockcore/mask.py). Exit codes are those of the README's table (0 pass, 1 gate, 2 usage, 3
-environment, 4 inconclusive, 5 violated, 130 interrupted).
+Rules: the message says what is wrong, where, and what to do next. The mask of secrets
+(lockcore/mask.py) filters every message. The README's table lists the exit codes: 0 pass, 1 gate,
+2 usage, 3 environment, 4 inconclusive, 5 violated, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from lockcore.bench import Mask
 
 
-# Of files that we write in UTF-8: a file's name may hold bytes that are none. Python keeps them as
-# halves of surrogate pairs, which UTF-8 does not have. Their escape is what JSON has for them, and
-# can be read in every other file.
+# How we write text that UTF-8 cannot encode. The name of a file may hold bytes that are not UTF-8.
+# Python keeps these bytes as halves of surrogate pairs, and UTF-8 cannot encode such halves. This
+# handler writes an escape instead. JSON uses the same escape, and other files stay readable.
 UNPAIRED = "backslashreplace"
 # The code of a command that only Ctrl-C ends.
 EXIT_INTERRUPTED = 130
@@ -29,8 +29,8 @@ EXIT_INTERRUPTED = 130
 
 @cache
 def secrets() -> Mask:
-    """What is secret in this process: it learns every URL that is read, and is asked before
-    anything is said."""
+    """The mask of this process. It learns the secrets of every URL that the process reads, and
+    every output passes through it."""
     # Imported here, because the command line must start without loading the lock.
     from lockcore.bench import Mask
 
@@ -52,24 +52,24 @@ class BenchError(Exception):
 
 
 class UsageError(BenchError):
-    """The command line or the scenario is wrong: nothing was started."""
+    """The command line or the scenario is wrong. Nothing was started."""
 
     exit_code = 2
 
 
 class EnvironmentNotReadyError(BenchError):
-    """The machine, a server or a folder is not ready for what was asked."""
+    """The machine, a server or a folder is not ready for the command."""
 
     exit_code = 3
 
 
 class InconclusiveError(BenchError):
-    """There is no valid measurement to answer from."""
+    """No valid measurement can answer the question."""
 
     exit_code = 4
 
 
-# Limits of this process. Neither another file nor an emptier disk helps.
+# Errors from limits of this process. Another file or an emptier disk does not help.
 _LIMITS = {
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.ENOMEM: "give it more memory (ulimit -v, or the container's limit)",
@@ -79,8 +79,11 @@ _LIMITS = {
 
 @contextmanager
 def writing(path: Path, cure: str) -> Iterator[None]:
-    """Write into `path`; where that cannot be done, EnvironmentNotReadyError says why, and the
-    `cure`. A limit of this process has a cure of its own."""
+    """Guard code that writes into `path`.
+
+    If the writing fails, raise EnvironmentNotReadyError with the reason and the `cure`. If a limit
+    of this process is the reason, the message has the cure for that limit instead.
+    """
     try:
         yield
     except OSError as error:

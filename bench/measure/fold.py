@@ -1,11 +1,11 @@
 """A run's history and its workers' reports: *records → the value sections of result.json*.
 
-- Outcomes, latencies, votes and attempts count operations whose intended start lies in the window;
-  `totals` and `releases` all of the run. Rates count what was granted and what returned in the
-  window, whenever it began.
-- All but hand-offs is known of every operation alone: so workers of other hosts `count` what they
-  did themselves, and who leads merges their states, exactly, and adds hand-offs of the records that
-  are there.
+- Outcomes, latencies, votes and attempts count operations whose intended start lies in the window.
+  `totals` and `releases` count the whole run. Rates count grants and returns in the window,
+  whenever the operation began.
+- Only a hand-off takes two operations. So workers of other hosts `count` everything else of their
+  own operations. The leader merges their counts exactly, and adds the hand-offs of the records
+  that it has.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,16 +66,16 @@ NOT_JUDGED = SafetyReport(verdict="UNKNOWN", reason="nobody judged this history"
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """What was measured, and the sentences that belong into a result's `warnings`."""
+    """The measured sections of a result, and the sentences for its `warnings`."""
 
     values: Measured
     warnings: tuple[str, ...]
 
 
 class Fold:
-    """Adds up a run. `window`: the measured time; `due`: of an open loop; `cut`: the run ended
-    before its time. The `sums` of folds of other operations in as long a window may be merged into
-    its own."""
+    """Adds up a run. `window`: the measured time; `due`: the schedule of an open loop; `cut`: the
+    run ended before its time. Another fold's `sums` may be merged into its own if the operations
+    are different and the window has the same length."""
 
     def __init__(
         self, scenario: Scenario, window: Window, due: Due = NO_DUE, *, cut: bool = False
@@ -104,12 +104,12 @@ class Fold:
         """Add only the hand-offs of all operations of some resources."""
         self.sums.histograms["handoff"].add(latency.handoffs(records, self._window))
 
-    # Workers of other hosts call this on their own records, and the leader adds up what they
-    # counted. So nothing here may look at two records together. A hand-off does: its two leases may
-    # be those of two hosts. Therefore hand-offs stand apart, and the leader adds them of the
-    # records that came. It must not call `add` for these: their hosts have counted them already.
+    # Workers of other hosts call this on their own records, and the leader adds up their counts. So
+    # nothing here may look at two records together. A hand-off takes two leases, which may belong
+    # to two hosts. Therefore the leader adds hand-offs separately, from the records that it got. It
+    # must not call `add` for these records, because their hosts have counted them already.
     def count(self, records: Records) -> None:
-        """Add all but the hand-offs of any operations."""
+        """Add any operations without their hand-offs."""
         window = self._window
         sums = self.sums
         inside = records[self._window.holds(records.intended_ns)]
@@ -149,7 +149,7 @@ class Fold:
     ) -> Sections:
         """The sections so far.
 
-        `reports`: of the workers; `server_cpu_s`: CPU of all servers over the run.
+        `reports`: the reports of the workers; `server_cpu_s`: CPU time of all servers in the run.
         """
         sums = self.sums.numbers
         counts = self._counts
@@ -202,7 +202,7 @@ class Fold:
         return Sections(values, tuple(self._warnings(values, reports)))
 
     def _inside(self, *names: str) -> Counts:
-        """What was counted slice by slice, in the window."""
+        """The sum of these counts over all time slices of the window."""
         rows = {name: tuple(self.sums.numbers[f"slices {name}"].values()) for name in names}
         return {name: sum(row[self._slices.lead :]) for name, row in rows.items()}
 
@@ -211,7 +211,7 @@ class Fold:
         offered = self._scenario.rate_per_s
         begun = sum(self._inside(*ACQUIRE_OUTCOMES).values())
         granted = self._inside("granted")["granted"]
-        # By the schedule: the starts of a lost worker stay due.
+        # The schedule counts the due starts, so the starts of a lost worker stay due.
         due = max(begun, self._due.window)
         sustained = None
         if offered is not None and not self._cut:
@@ -258,7 +258,7 @@ class Fold:
             for note in reports
             if note.phase != "stopped"
         ]
-        # What a killed worker did not report is missing in Locust's table, too.
+        # A killed worker does not report, so its operations are also missing in Locust's table.
         whole = reports and not warnings
         if (values.generator.cpu_ratio or 0) >= workers.BUSY_CORE:
             warnings.append(workers.GENERATOR_BOUND)
@@ -288,8 +288,8 @@ class Fold:
 
 
 def _failures(outcomes: Counts) -> list[str]:
-    """A warning when so many acquires failed that percentiles over all of them are infinite from
-    p99 on."""
+    """A warning if more than `FAILED_SHARE` of the acquires failed. Then the percentiles over all
+    acquires are infinite from p99 on."""
     acquires = sum(outcomes.values())
     lost = {name: number for name, number in outcomes.items() if name != "acquired"}
     if sum(lost.values()) <= FAILED_SHARE * acquires:
@@ -332,5 +332,5 @@ def _encoded(histograms: Mapping[str, Histogram], reports: Sequence[WorkerNote])
 
 
 def _attempts(histogram: Histogram, rounds: int) -> Attempts:
-    """How many attempts an acquire took, and the sum of them."""
+    """How many attempts an acquire took, and the sum over all acquires."""
     return Attempts(**fields_of(Latency.of(histogram, unit_ns=1)), total=rounds)

@@ -1,13 +1,13 @@
-"""What adds up: *int64 nanoseconds → counts in HDR buckets → percentiles*; *sums of parts of a run
-→ sums of all*.
+"""Histograms and sums: *int64 nanoseconds → counts in HDR buckets → percentiles*; *sums of parts of
+a run → sums of the run*.
 
-- 1 ns to one hour at three significant digits; buckets, merging and the V2 encoding are those of
-  Gil Tene's HdrHistogram, its `getCountsArrayIndex` computed for whole arrays. Count, sum and
-  maximum are kept beside, exactly.
-- A percentile that fewer than ten samples lie beyond is None: it would be an anecdote. One that ten
-  samples or more never came to, as their operations failed, is infinite.
-- Names of a section of sums that begins empty are whole numbers (a margin, a caller); all others
-  are known beforehand.
+- A histogram covers 1 ns to one hour at three significant digits. Buckets, merging and the V2
+  encoding follow Gil Tene's HdrHistogram. Its `getCountsArrayIndex` is computed for whole arrays.
+  Count, sum and maximum are kept separately and are exact.
+- A percentile is None if fewer than ten samples lie beyond it, because it would be an anecdote. It
+  is infinite if it falls among ten or more failed operations.
+- If a section of sums begins empty, its names are whole numbers (a margin, a caller). All other
+  names are fixed beforehand.
 """
 
 import base64
@@ -21,10 +21,10 @@ from hdrh.histogram import HdrHistogram
 
 from bench.measure.clocks import Integers
 
-# One hour. Longer values are counted as this, but their maximum stays exact.
+# One hour. A longer value counts as one hour, but the maximum stays exact.
 HIGHEST_NS = 3_600_000_000_000
 DIGITS = 3
-# With fewer samples beyond it a percentile is None.
+# If fewer samples lie beyond a percentile, it is None.
 SAMPLES_BEYOND = 10
 
 # 2^11 sub-buckets resolve three digits. The upper half of a bucket is new, and its lower half is
@@ -54,7 +54,7 @@ class Histogram:
 
     @classmethod
     def merged(cls, histograms: Iterable["Histogram"]) -> Self:
-        """A new histogram with the samples of all."""
+        """A new histogram with the samples of all `histograms`."""
         total = cls()
         for histogram in histograms:
             total.merge(histogram)
@@ -63,7 +63,7 @@ class Histogram:
     def add(self, values: Integers) -> None:
         """Count an array of values (ns).
 
-        Raises ValueError when one is negative: an interval cannot be.
+        Raises ValueError if a value is negative, because a duration cannot be negative.
         """
         if not len(values):
             return
@@ -84,13 +84,16 @@ class Histogram:
         self.max_ns = max(self.max_ns, other.max_ns)
 
     # The rank is rounded as HdrHistogram rounds it, so a percentile here equals the package's.
-    # Whether ten samples lie beyond is a question of its own. It is answered in whole numbers,
-    # because a float such as 99.9 / 100 is not exact. Exactly at ten samples such a float could
+    # Whether ten samples lie beyond is a separate question. The code answers it in whole numbers,
+    # because a float such as 99.9 / 100 is not exact. At exactly ten samples, such a float could
     # decide between a number and None.
     def percentile(self, percent: float, endless: int = 0) -> float | None:
-        """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed, to three
-        digits; None when fewer than ten samples lie beyond it. With `endless` more samples that are
-        infinitely long: inf when it is one of theirs, and they are at least ten."""
+        """The value in ns that `percent` (0 < percent ≤ 100) of the samples do not exceed.
+
+        The value has three significant digits. It is None if fewer than ten samples lie beyond it.
+        `endless`: the number of further samples that are infinitely long. If there are at least ten
+        of them and the percentile falls among them, it is inf.
+        """
         count = self.count + endless
         # Rounded up.
         not_beyond = -(-count * round(percent * 1000) // 100_000)
@@ -103,7 +106,7 @@ class Histogram:
         return min(highest_of_bucket(bucket), self.max_ns)
 
     def beyond(self, value_ns: float) -> int:
-        """How many samples are certainly longer, to three digits."""
+        """How many samples are certainly longer than `value_ns`, at three significant digits."""
         if value_ns < 0:
             return self.count
         bucket = int(bucket_indices(np.array([int(min(value_ns, HIGHEST_NS))]))[0])
@@ -119,8 +122,11 @@ class Histogram:
 
     @classmethod
     def decode(cls, text: str, sum_ns: int | None = None, max_ns: int | None = None) -> Self:
-        """Read `encode`'s text. Counts are exact; sum and maximum are known to three digits only,
-        if not given. Raises ValueError when the text is no such histogram or has other bounds."""
+        """Read the text that `encode` wrote.
+
+        Counts are exact. Without `sum_ns` and `max_ns`, sum and maximum have only three digits.
+        Raises ValueError if the text is not such a histogram or has other bounds.
+        """
         try:
             base64.b64decode(text, validate=True)
             hdr = HdrHistogram.decode(text)
@@ -155,8 +161,8 @@ class Histogram:
 # resolve is shifted right until it fits, and the size of the shift selects its bucket.
 # `lowest_of_bucket` and `highest_of_bucket` are the way back, so all three change together.
 def bucket_indices(values: Integers) -> Integers:
-    """HdrHistogram's index into its counts for every value (ns, ≥ 0); values above one hour get its
-    bucket."""
+    """HdrHistogram's index into its counts, for every value (ns, ≥ 0). Values above one hour get
+    the bucket of one hour."""
     clipped = np.minimum(values, HIGHEST_NS)
     # This is exact: one hour needs 42 bits, and a double has 53.
     _, bits = np.frexp(clipped.astype(np.float64))
@@ -177,9 +183,9 @@ def highest_of_bucket(index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SumsState:
-    """All of a `Sums`, to be added to another.
+    """The whole state of a `Sums`, which another `Sums` can add.
 
-    `histograms`: each encoded, with its exact sum and maximum (ns).
+    `histograms`: the text of each histogram, with its exact sum and maximum (ns).
     """
 
     numbers: dict[str, dict[str, int]]
@@ -188,7 +194,7 @@ class SumsState:
 
 
 class Sums:
-    """Numbers by section and name, histograms by name, the longest wait."""
+    """Numbers by section and name, histograms by name, and the longest wait."""
 
     def __init__(
         self, sections: Mapping[str, Iterable[object]], histograms: Iterable[str] = ()
@@ -201,23 +207,23 @@ class Sums:
         self._free = [name for name, numbers in self.numbers.items() if not numbers]
 
     def add(self, section: str, counts: Mapping[str, int] | Mapping[int, int]) -> None:
-        """Add numbers by name."""
+        """Add numbers to a section, by name."""
         numbers = self.numbers[section]
         for name, number in counts.items():
             numbers[str(name)] = numbers.get(str(name), 0) + number
 
     @property
     def state(self) -> SumsState:
-        """What `merge` adds."""
+        """The state that `merge` of another `Sums` takes."""
         histograms = {
             name: (one.encode(), one.sum_ns, one.max_ns) for name, one in self.histograms.items()
         }
         return SumsState(self.numbers, histograms, self.longest_ns)
 
     def merge(self, state: SumsState) -> None:
-        """Add what another one has added up.
+        """Add the state of another `Sums`.
 
-        Raises ValueError when it is not one of the same form.
+        Raises ValueError if the state has another form.
         """
         if (
             state.numbers.keys() != self.numbers.keys()

@@ -1,9 +1,9 @@
-"""The records of a run, read: *the files of all workers → a numpy array, and what it lacks*.
+"""The reader of a run's records: *the files of all workers → a numpy array, and its missing parts*.
 
-- `sequence` (slot + 1) is packed last (recorder.py), so a record cut short by a kill is noticed: it
-  alone is missing.
-- The pages belong to the kernel: what was written before a `kill -9` of the worker is read back in
-  full. Readers read, they never map: a segment may be shortened by its writer when the run ends.
+- The recorder writes `sequence` (slot + 1) last (recorder.py). So the reader notices a record that
+  a kill cut short, and only this record is missing.
+- The pages belong to the kernel, so a `kill -9` of the worker loses no complete record.
+- Readers never map a file, because its writer may shorten it at the end of the run.
 """
 
 import os
@@ -34,8 +34,7 @@ from bench.measure.record import (
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All complete records of a run, with times of our clock, and what is known to be missing from
-    them."""
+    """All complete records of a run, with times on our clock, and counts of missing parts."""
 
     records: Records
     # Records that were cut short, or whose checksum does not match.
@@ -48,15 +47,15 @@ class History:
     counts: Mapping[Who, int] = field(default_factory=dict)
     # The `records` at their earliest possible times, if other clocks timed some of them.
     early: Records | None = None
-    # The same at their latest possible times.
+    # The `records` at their latest possible times, in the same case.
     late: Records | None = None
     # The records of this host that no checksum covers.
     unsealed: Mapping[Who, int] = field(default_factory=dict)
 
     def believed(self, until_ns: int = NEVER_NS) -> "History":
-        """The same without the records that cannot be true, which are torn.
+        """The history without the records that cannot be true. They count as torn.
 
-        Nothing can be later than `until_ns`.
+        A record with a time later than `until_ns` cannot be true.
         """
         records = self.records
         late = records if self.late is None else self.late
@@ -80,9 +79,9 @@ class History:
 def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1) -> History:
     """The complete records of all workers in `workdir`, by worker and slot, once they have ended.
 
-    Needs 128 bytes of memory per operation: a long run is read in `parts`, each (0 ≤ `part` <
-    `parts`) with all operations of the resources whose index modulo `parts` is `part`. What is torn
-    or missing is counted in part 0 only.
+    It needs 128 bytes of memory per operation, so a long run is read in `parts`. A `part` (0 ≤
+    `part` < `parts`) has all operations of the resources whose index modulo `parts` is `part`. Only
+    part 0 counts torn records and missing files.
     """
     pieces: list[tuple[Records, Records, Records]] = []
     counts: Counter[Who] = Counter()
@@ -111,18 +110,19 @@ def read_history(workdir: str | os.PathLike[str], part: int = 0, parts: int = 1)
 
 
 def read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int]]:
-    """Each file's worker and pid, complete records, number of torn ones and of files that should
-    stand before it."""
+    """For each file, its worker and pid, its complete records, the number of its torn records, and
+    the number of files that are missing before it."""
     for worker, records, torn, missing, _ in _read_pieces(workdir):
         yield worker, records, torn, missing
 
 
 # A record is complete if its sequence is its slot + 1, and the slot follows from the files before.
-# Where a file is missing, nobody knows how many records it had. From there on `base` is −1, and the
-# first record of each file says its own slot. A killed writer leaves its last file at full length.
-# The rest of it are rows of zeros, which are neither records nor torn: `begun` leaves them out.
+# If a file is missing, nobody knows how many records it had. From there on `base` is −1, and the
+# first record of each file tells its own slot. A killed writer leaves its last file at full length.
+# The rest of that file is rows of zeros, which are neither records nor torn. `begun` leaves them
+# out.
 def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records, int, int, int]]:
-    """As `read_pieces`, and how many of the records have no checksum."""
+    """The tuples of `read_pieces`, with the number of records without a checksum at the end."""
     for worker, segments in _by_worker(workdir).items():
         base = 0
         expected = 0
@@ -152,19 +152,18 @@ def _read_pieces(workdir: str | os.PathLike[str]) -> Iterator[tuple[Who, Records
 
 
 def _first_slot(raw: Records) -> int:
-    """The slot of the first record of a file before which another is missing, as that record says
-    it."""
+    """The slot of the first record of a file, from that record. For a file after a missing file."""
     return int(raw.sequence[0]) - 1 if len(raw) else 0
 
 
 def _whole(raw: Records, first: int) -> NDArray[np.bool_]:
-    """Which records were written to their end: `sequence` comes last."""
+    """Which records are complete. `sequence` proves it, because it is written last."""
     return np.asarray(raw.sequence == first + 1 + np.arange(len(raw)))
 
 
 def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Records]:
-    """The records on our clock: most likely, at the earliest, at the latest; `clock`: that told
-    them, None = ours."""
+    """The records on our clock, at their most likely, earliest and latest times. `clock`: the clock
+    that timed the records; None means our clock."""
     if clock is None or not len(records):
         return records, records, records
     whole = words_of(records)
@@ -176,16 +175,16 @@ def placed(records: Records, clock: Clock | None) -> tuple[Records, Records, Rec
 
 
 def history_parts(workdir: str | os.PathLike[str], operations_per_part: int = 4_000_000) -> int:
-    """Into how many parts to read the history so that each holds about that many operations (≥
-    1)."""
+    """The number of parts (≥ 1) in which to read the history, with about `operations_per_part`
+    operations in each."""
     size = sum(path.stat().st_size for path in Path(workdir).glob("history-*.bin"))
     return max(-(-size // (RECORD_BYTES * operations_per_part)), 1)
 
 
 # The reader keeps one number per file, which is how many records it has handed out. So it cannot
-# leave out a record and come back for it. Where a record has ended too recently, all records after
-# it wait, too. That includes the later files of the same worker, hence the `break`. A record handed
-# out too early would keep votes that are patched afterwards, because nobody reads it again.
+# leave out a record and come back for it. If a record has ended too recently, all records after it
+# wait, too. That includes the later files of the same worker, hence the `break`. A record that was
+# handed out too early would miss later votes, because nobody reads it again.
 class HistoryTail:
     """Follows the history of a run from another process while it grows."""
 
@@ -195,9 +194,11 @@ class HistoryTail:
         self._read: dict[Path, int] = {}
 
     def new_records(self, settled_before_ns: int = NEVER_NS) -> Records:
-        """What was recorded since the last call, of all workers: of each up to its first operation
-        that returned at or after `settled_before_ns`, so that the votes of what is handed out can
-        no longer be patched."""
+        """The new records of all workers since the last call.
+
+        Each worker's records end before its first operation that returned at or after
+        `settled_before_ns`. So the votes of the returned records can no longer change.
+        """
         parts = []
         for segments in _by_worker(self._workdir).values():
             for _, path in segments:
@@ -219,9 +220,11 @@ class HistoryTail:
 # of writing: a writer that completed records out of order would have some of them handed out half
 # written.
 def _read_from(path: Path, record: int) -> Records:
-    """The records from index `record` on that were complete when this was called: one after the
-    other is written, each with its sequence last, so what stands before a sequence that is there is
-    whole."""
+    """The records from index `record` on that were complete at the call.
+
+    The writer completes one record after the other and stores each sequence last. So every record
+    before an existing sequence is complete.
+    """
     with path.open("rb", buffering=0) as file:
 
         def sequence(index: int) -> int:
@@ -238,8 +241,8 @@ def _read_from(path: Path, record: int) -> Records:
 def _by_worker(
     workdir: str | os.PathLike[str], kind: str = ""
 ) -> dict[Who, list[tuple[int, Path]]]:
-    """The numbered files of each worker; of kind "share": of some resources, from another host
-    (bench/hosts/share.py)."""
+    """The numbered files of each worker. Files of the kind "share" hold some resources' records
+    from another host (bench/hosts/share.py)."""
     workers: dict[Who, list[tuple[int, Path]]] = {}
     for worker, path in worker_files(workdir, "history"):
         *kind_parts, number = path.name.split(".")[1:-1]

@@ -1,10 +1,10 @@
 """Durations of operations: *records → histograms by name → the sections `latency_s`, `waiting` and
 `over_time`*.
 
-The fields of `Latencies` say what each is. `over_time` cuts the measured window into equal slices
-of 0.1 s or more, at most 60; slices of the same width reach back over the warm-up. An operation
-belongs to a slice by its intended start, so those of the window add up to `outcomes`; `granted`
-counts leases by the moment when their acquire returned.
+The fields of `Latencies` explain each duration. `over_time` cuts the measured window into at most
+60 equal slices of 0.1 s or more. Slices of the same width cover the warm-up. An operation belongs
+to the slice of its intended start, so the window's slices add up to `outcomes`. `granted` counts a
+lease in the slice in which its acquire returned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from bench.measure.section import Amount, Count, Section, Share, says
 LATENCIES = ("acquire", "acquire_service", "acquire_failed", "release", "handoff", "hold", "wait")
 # A recipe counts these events of its own.
 COUNTED = ("wakeups", "polls")
-# The sections of sums about waiting. Leases are counted by caller.
+# The sections of sums about waiting. "leases" counts leases by caller.
 WAITS: Mapping[str, tuple[str, ...]] = {"leases": (), "waits": ("retries",)}
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "p9999": 99.99}
 
@@ -35,8 +35,7 @@ Figure = Literal["p50", "p90", "p99", "p999", "p9999", "max"]
 
 
 class Percentiles(Section, frozen=True, kw_only=True):
-    """What shares of the samples do not exceed, in seconds; null: fewer than ten samples lie beyond
-    it."""
+    """Percentiles in seconds. null: fewer than ten samples lie beyond the percentile."""
 
     p50: Annotated[Amount | None, says("50 % of the samples do not exceed it")]
     p90: Annotated[Amount | None, says("90 % of the samples do not exceed it")] = None
@@ -50,7 +49,7 @@ class Percentiles(Section, frozen=True, kw_only=True):
     max: Annotated[Amount | None, says("largest sample; null without samples")] = None
 
     def contradictions(self) -> Iterator[str]:
-        """Yield where a percentile lies above a higher one."""
+        """Yield a sentence if a percentile has a larger value than a higher percentile."""
         percentiles = [
             (name, value) for name in get_args(Figure) if (value := getattr(self, name)) is not None
         ]
@@ -60,9 +59,10 @@ class Percentiles(Section, frozen=True, kw_only=True):
 
 
 class Latency(Percentiles, frozen=True, kw_only=True):
-    """Samples by percentile.
+    """Percentiles, count, mean and maximum of samples.
 
-    They come from HDR histograms of three significant digits; count, mean, max are exact.
+    The percentiles come from HDR histograms of three significant digits. Count, mean and maximum
+    are exact.
     """
 
     count: Annotated[Count, says("number of samples")]
@@ -70,7 +70,7 @@ class Latency(Percentiles, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, histogram: Histogram, unit_ns: float = 1e9) -> Self:
-        """Return those of a histogram, in seconds unless `unit_ns` says otherwise."""
+        """Return the figures of a histogram, in units of `unit_ns` (default: seconds)."""
         mean = histogram.sum_ns / histogram.count / unit_ns if histogram.count else None
         longest = histogram.max_ns / unit_ns if histogram.count else None
         return cls(
@@ -84,7 +84,7 @@ class Latency(Percentiles, frozen=True, kw_only=True):
         )
 
     def contradictions(self) -> Iterator[str]:
-        """Yield also figures without samples, and a mean above the largest sample."""
+        """Yield also sentences for figures without samples, and for a mean above the maximum."""
         yield from super().contradictions()
         if not self.count and any(value is not None for value in (self.mean, self.p50, self.max)):
             yield "it has figures, and no samples"
@@ -93,9 +93,9 @@ class Latency(Percentiles, frozen=True, kw_only=True):
 
 
 class AllAcquires(Percentiles, frozen=True, kw_only=True):
-    """Percentiles over all acquires; one that failed took for ever.
+    """Percentiles over all acquires. The duration of a failed acquire counts as infinite.
 
-    JSON has no infinity: it is null then.
+    An infinite percentile is null, because JSON has no infinity.
     """
 
     count: Annotated[Count, says("all acquires")]
@@ -105,11 +105,12 @@ class AllAcquires(Percentiles, frozen=True, kw_only=True):
     ]
 
     def value_of(self, name: str) -> object:
-        """Return what its tables show of a field: infinity where so many acquires failed."""
+        """Return the value that tables show: infinity if too many acquires failed for a number."""
         return inf if name in self.infinite else getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield also more failures than acquires, and a figure that is infinite and has a value."""
+        """Yield also sentences for more failures than acquires, and for an infinite figure that has
+        a value."""
         yield from super().contradictions()
         if self.failed > self.count:
             yield f"{self.failed} of {self.count} acquires failed"
@@ -182,7 +183,7 @@ class Latencies(Section, frozen=True, kw_only=True):
 
 
 class Waiting(Section, frozen=True, kw_only=True):
-    """Who waited how long, and what for."""
+    """How long callers waited, how evenly leases were spread, and what the waiting cost."""
 
     jain: Annotated[
         Share | None,
@@ -219,7 +220,7 @@ class Waiting(Section, frozen=True, kw_only=True):
 
 
 def durations(records: Records) -> dict[str, Integers]:
-    """Every duration in ns that an operation alone shows (all but `handoff`)."""
+    """The durations in ns of each operation: all except `handoff`, which takes two operations."""
     won = acquired(records)
     intended, start, ended = (
         np.ascontiguousarray(records[name]) for name in ("intended_ns", "start_ns", "ended_ns")
@@ -237,11 +238,12 @@ def durations(records: Records) -> dict[str, Integers]:
 
 
 def handoffs(records: Records, window: Window) -> Integers:
-    """Hand-off times in ns whose release was sent in the window. `records` must hold all operations
-    of its resources.
+    """Times in ns of the hand-offs whose release was sent in the window. `records` must hold all
+    operations of its resources.
 
-    Neighbouring grants of a resource are a hand-off when the earlier holder sent its release before
-    the later grant, and somebody was waiting then: more acquires begun than returned."""
+    Two neighbouring grants of a resource are a hand-off on two conditions. The earlier holder sent
+    its release before the later grant. A caller was waiting then, which means that more acquires
+    had begun than returned."""
     times_ns = [np.empty(0, np.int64)]
     for timeline, rows in timelines(records.resource, extent_ns(records)):
         part = records[rows]
@@ -284,9 +286,9 @@ def blocks(histograms: Mapping[str, Histogram]) -> Latencies:
 
 
 def add_waits(sums: Sums, records: Records, inside: Records) -> None:
-    """Add a part of the history, and of it what lies in the window, to sums that have the sections
-    `WAITS`."""
-    # Callers that got no lease are counted, too.
+    """Add a part of the history to sums that have the sections `WAITS`. `inside`: the records of
+    this part that lie in the window."""
+    # Callers without a lease count, too.
     callers, which = np.unique(inside.caller, return_inverse=True)
     leases = np.bincount(which, acquired(inside), len(callers)).astype(int)
     sums.add("leases", dict(zip(callers.tolist(), leases.tolist(), strict=True)))
@@ -298,9 +300,11 @@ def add_waits(sums: Sums, records: Records, inside: Records) -> None:
 def waiting_of(
     sums: Sums, users: int, recipe_figures: Sequence[Mapping[str, int]], *, closed: bool = False
 ) -> Waiting:
-    """What it comes to, of at least so many callers. `recipe_figures`: what the recipe counted of
-    itself, by process; `closed`: a closed loop, in which every caller asks, also one whose first
-    acquire never ended."""
+    """The section `waiting`.
+
+    `users`: the least number of callers. `recipe_figures`: the recipe's own counts of each process.
+    `closed`: a closed loop. There every caller asks, even a caller whose first acquire never ended.
+    """
     leases = sums.numbers["leases"].values()
     callers = max(users, len(leases)) if closed else len(leases)
     squares = sum(number**2 for number in leases)
@@ -327,8 +331,8 @@ WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """`count` equal slices of the window that starts at `start_ns`, and `lead` of the same width
-    before it."""
+    """`count` equal slices of the window that starts at `start_ns`, and before the window `lead`
+    slices of the same width."""
 
     start_ns: int
     duration_ns: int
@@ -337,7 +341,7 @@ class Slices:
 
     @classmethod
     def of(cls, window: Window, warmup_s: float = 0.0) -> Self:
-        """The slices of `window`, and as many before it as cover `warmup_s`."""
+        """The slices of `window`, and before it enough slices to cover `warmup_s`."""
         seconds = window.duration_s
         width_s = next(
             (width for width in WIDTHS_S if seconds / width <= MOST_SLICES), seconds / MOST_SLICES
@@ -348,21 +352,23 @@ class Slices:
 
     @property
     def total(self) -> int:
-        """How many there are in all."""
+        """The number of all slices."""
         return self.lead + self.count
 
     def indices(self, times_ns: Integers) -> Integers:
-        """The slice of each time, from 0; below 0 or from `total` on: in none."""
+        """The slice of each time. The first slice is 0. An index below 0 or from `total` on means
+        that the time is in no slice."""
         return (times_ns - self.start_ns) * self.count // max(self.duration_ns, 1) + self.lead
 
     def starts_s(self) -> list[float]:
-        """Where each begins, in seconds from the start of the window."""
+        """The start of each slice, in seconds from the start of the window."""
         first = range(-self.lead, self.count)
         return [round(number * self.duration_ns // self.count / 1e9, 6) for number in first]
 
 
 class AcquireOverTime(Section, frozen=True, kw_only=True):
-    """Latency of acquired ones from the intended start; null: fewer than ten samples beyond it."""
+    """Latency of successful acquires, from the intended start. null: fewer than ten samples lie
+    beyond the percentile."""
 
     p50_s: Annotated[tuple[Amount | None, ...], says("half took no longer")]
     p90_s: Annotated[tuple[Amount | None, ...], says("90 % took no longer")]
@@ -371,8 +377,8 @@ class AcquireOverTime(Section, frozen=True, kw_only=True):
 
 
 class OverTime(Section, frozen=True, kw_only=True):
-    """The run slice by slice, warm-up included; by intended start: what begins at 0 or later adds
-    up to outcomes."""
+    """The run slice by slice, with the warm-up. An operation belongs to the slice of its intended
+    start. The slices from 0 s on add up to `outcomes`."""
 
     origin_ns: Annotated[int, says("start of the measured window, ns of CLOCK_MONOTONIC")]
     slice_s: Annotated[Amount, says("width of a slice")]
@@ -391,12 +397,12 @@ class OverTime(Section, frozen=True, kw_only=True):
 
 
 def margin_names(instances: int) -> list[str]:
-    """What vote margins are counted as, by how many instances granted."""
+    """The names under which vote margins are counted, by the number of instances that granted."""
     return [f"margin {granted - instances // 2 - 1}" for granted in range(instances + 1)]
 
 
 def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object]]:
-    """The sections of sums that `add_slices` adds to, by slice."""
+    """The sections of sums that `add_slices` fills, one entry per slice."""
     names = (*ACQUIRE_OUTCOMES, "granted", "split_votes", *margin_names(instances))
     return {f"slices {name}": range(slices.total) for name in names}
 
@@ -404,7 +410,7 @@ def sliced_sections(slices: Slices, instances: int) -> dict[str, Iterable[object
 def add_slices(sums: Sums, slices: Slices, instances: int, records: Records) -> None:
     """Add a part of the history.
 
-    Works on columns: a copy of whole records would cost more than all the rest.
+    The code works on columns, because a copy of whole records would cost more than everything else.
     """
 
     def add(name: str, places: Integers, weights: Integers | None = None) -> None:

@@ -1,7 +1,7 @@
-"""How operations ended, and how their votes fell: *records → counts by kind, margins, split votes*.
+"""Outcomes and votes of operations: *records → counts by kind, margins, split votes*.
 
-A record has the votes of its last round, as they stood when that closed; margin = granted − quorum,
-of leases only.
+A record has the votes of its last round, as they stood when the round closed. Only leases have a
+vote margin, which is granted − quorum.
 """
 
 from typing import Annotated
@@ -17,7 +17,7 @@ from bench.measure.section import Count, Section, Share, says
 ACQUIRE_OUTCOMES = ("acquired", "contended", "split_vote", "unreachable", "too_late")
 RELEASE_OUTCOMES = ("released", "gone", "unreachable")
 
-# The kinds of votes. Each has a byte of the word, the lowest byte first.
+# The kinds of votes. The field `votes` has one byte for each kind, in this order from the lowest.
 KINDS = ("granted", "refused", "errored", "silent", "absent", "undecided")
 
 Counts = dict[str, int]
@@ -34,12 +34,12 @@ class Outcomes(Section, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all acquires."""
         return sum(astuple(self))
 
 
 class OutcomeShares(Section, frozen=True, kw_only=True):
-    """Each outcome ÷ all acquires; null when there were none."""
+    """Each outcome ÷ all acquires; null if there were no acquires."""
 
     acquired: Annotated[
         Share | None,
@@ -79,7 +79,7 @@ class Votes(Section, frozen=True, kw_only=True):
 
 
 class SplitVotes(Section, frozen=True, kw_only=True):
-    """Rounds in which nobody could win: probable, as seen from one attempt."""
+    """Rounds in which probably nobody could win. One attempt alone cannot tell this for certain."""
 
     count: Annotated[Count, says("rounds")]
     ratio: Annotated[Share | None, says("rounds ÷ all rounds")]
@@ -96,7 +96,7 @@ def count_acquires(records: Records) -> Counts:
 
 
 def count_releases(records: Records) -> Counts:
-    """Releases by outcome; an operation without release is in none of them."""
+    """Releases by outcome. Operations without a release do not count."""
     return _count(records.outcome >> 8, RELEASE_OUTCOMES)
 
 
@@ -116,10 +116,10 @@ def votes_of(records: Records, kind: str) -> Integers:
 
 
 def attempts_of(records: Records) -> Integers:
-    """Rounds each operation took."""
+    """How many rounds each operation took."""
     return np.asarray(records.attempts & 0xFFFF_FFFF)
 
 
 def split_votes_of(records: Records) -> Integers:
-    """How many of those rounds ended as split votes."""
+    """How many rounds of each operation ended as split votes."""
     return np.asarray(records.attempts >> 32)

@@ -1,10 +1,10 @@
-"""A record: *one finished operation → 128 bytes → a row of a numpy array*, and whether it can be
-true.
+"""The record of an operation: *one finished operation → 128 bytes → a row of a numpy array*.
 
-- A record is 16 little-endian int64 (`RECORD_FIELDS`); times are nanoseconds of CLOCK_MONOTONIC, 0
-  = did not happen.
-- A record is written when its operation has ended. Before that, its start stands in a page of its
-  own (begun.py).
+- A record is 16 little-endian int64 (`RECORD_FIELDS`). Times are nanoseconds of CLOCK_MONOTONIC. A
+  time of 0 means that the event did not happen.
+- The worker writes a record when its operation has ended. Before that, a separate page holds the
+  start of the operation (begun.py).
+- `sound` tells which records can be true.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Self, overload
@@ -19,7 +19,8 @@ from bench.measure.section import Section, says
 class OperationFacts(Section, frozen=True, kw_only=True):
     """One recorded operation.
 
-    Times: ns of CLOCK_MONOTONIC, 0 = did not happen. The first 16 fields are a record's.
+    Times are ns of CLOCK_MONOTONIC; 0 means that the event did not happen. The first 16 fields are
+    the fields of a record.
     """
 
     intended_ns: Annotated[
@@ -53,14 +54,14 @@ class OperationFacts(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: np.void) -> Self:
-        """A record, its outcomes in words."""
+        """The facts of a record, with the outcomes as words."""
         fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
         released, outcome = divmod(fields["outcome"], 256)
         return cls(**fields | {"outcome": OUTCOMES[outcome], "release_outcome": OUTCOMES[released]})
 
 
-# The fields as they are packed. `outcome` is the code of the acquire | that of the release << 8.
-# `sequence` is slot + 1 and is written last.
+# The fields in the order of the record. `outcome` is acquire code | release code << 8. `sequence`
+# is slot + 1, and the recorder writes it last.
 RECORD_FIELDS = OperationFacts.__struct_fields__[:16]
 RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
 RECORD_BYTES = RECORD_DTYPE.itemsize
@@ -79,9 +80,9 @@ OUTCOMES = (
 # Outcome.value -> code
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
 
-# A `caller` is the index of its worker times this, plus its own number there.
+# `caller` = index of the worker × CALLERS_PER_WORKER + number of the caller in that worker.
 CALLERS_PER_WORKER = 100_000
-# So many fields at the beginning are times.
+# The first TIMES fields of a record are times.
 TIMES = 9
 
 
@@ -96,7 +97,7 @@ class RecordColumn:
 
 
 class Records(NDArray[np.void]):
-    """Records in a row: a one-dimensional array of RECORD_DTYPE. Each field is an attribute."""
+    """A one-dimensional array of records (RECORD_DTYPE). Each field is an attribute."""
 
     intended_ns = RecordColumn()
     start_ns = RecordColumn()
@@ -155,13 +156,17 @@ _DENIED = [OUTCOME_CODES[name] for name in ("contended", "split_vote", "unreacha
 _GIVEN_BACK = [OUTCOME_CODES[name] for name in ("none", "released", "gone", "unreachable")]
 
 
-# A bit of `votes`: some votes came after the record was written.
+# This bit of `votes` says that some votes came after the record was written.
 LATE_VOTES = 1 << 48
 
 
 def sound(records: Records) -> NDArray[np.bool_]:
-    """Which records can be true: intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤
-    replied, as far as these happened, with outcomes that there are."""
+    """Which records can be true.
+
+    The times of a true record are in this order, without the events that did not happen:
+    intended ≤ start ≤ attempt ≤ granted ≤ ended ≤ release sent ≤ replied. Its outcomes are valid
+    codes.
+    """
     start, attempt, granted, ended = (
         records[f"{name}_ns"] for name in ("start", "attempt", "granted", "ended")
     )
@@ -196,7 +201,7 @@ def sound(records: Records) -> NDArray[np.bool_]:
 
 
 def ends_ns(records: Records) -> Integers:
-    """When each operation was over: its release returned, or its acquire if it released nothing."""
+    """When each operation was over: when its release returned, or its acquire if none followed."""
     return np.asarray(np.maximum(records.ended_ns, records.release_replied_ns))
 
 
@@ -206,6 +211,6 @@ def words_of(records: Records) -> Integers:
 
 
 def extent_ns(records: Records) -> tuple[int, int]:
-    """The first and the last time of these operations, of what happened."""
+    """The earliest and the latest time in these records. Times of 0 do not count."""
     times = words_of(records)[:, :TIMES]
     return int(times.min(where=times != 0, initial=NEVER_NS)), int(times.max(initial=0))

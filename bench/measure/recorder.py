@@ -1,9 +1,10 @@
-"""The writer of a history: *one finished operation → a record in a memory-mapped file* (record.py
-says its form).
+"""The writer of a history: *one finished operation → a record in a memory-mapped file*.
 
-Rules: `sequence` is written last. One thread writes. Each full block is sealed (seals.py). Compiled
-with the core (lockcore/compiled.py), where a wheel is built: there a field is a machine's int64
-from its caller to the file, and no Python object is made of it.
+A wheel has this file compiled, together with the core (lockcore/compiled.py). In compiled code
+each field is a machine's int64 from the caller to the file, and never becomes a Python object.
+
+record.py defines the form of a record. Rules: the recorder writes `sequence` last. Only one thread
+writes. Each full block gets a checksum (seals.py).
 """
 
 import mmap
@@ -28,7 +29,7 @@ SEQUENCE: Final = RECORD_FIELDS.index("sequence")
 class Segment:
     """One file of a history while it is mapped.
 
-    `base`: slot of its first record; `fields`: all of its int64.
+    `base`: the slot of its first record; `fields`: the file as an array of int64.
     """
 
     def __init__(self, base: int, file: mmap.mmap) -> None:
@@ -37,15 +38,17 @@ class Segment:
         self.fields = memoryview(file).cast("q")
 
     def close(self) -> None:
-        """Unmap it."""
+        """Unmap the file."""
         self.fields.release()
         self.file.close()
 
 
 class Recorder:
-    """Appends one worker's operations to its history files, of so many records each. One thread
-    writes; its greenlets need no lock. Raises EnvironmentNotReadyError when a file cannot be
-    made."""
+    """Appends one worker's operations to its history files.
+
+    Only one thread may write. The greenlets of this thread need no lock. Raises
+    EnvironmentNotReadyError if it cannot create a file.
+    """
 
     def __init__(
         self, workdir: str | os.PathLike[str], worker_index: int, segment_records: int = 1 << 17
@@ -65,10 +68,10 @@ class Recorder:
 
     # One argument per field, by position: building a tuple would cost time in every operation.
     # The fields are gathered outside the file, with a sequence of 0, and copied at once. Only then
-    # is the sequence stored by itself. A copy gives no promise which of its bytes arrive first.
-    # With the sequence in it, a reader in another process could find a whole sequence beside fields
-    # that are half written. In machine code an `i64` goes from the caller to the file, and no
-    # Python object is made of it.
+    # is the sequence stored by itself. A copy does not promise which of its bytes arrive first. If
+    # the copy held the sequence, a reader in another process could see a whole sequence beside
+    # half-written fields. In compiled code an `i64` goes from the caller to the file and never
+    # becomes a Python object.
     def write(  # noqa: PLR0917
         self,
         intended_ns: i64,
@@ -87,9 +90,12 @@ class Recorder:
         attempts: i64,
         owner: i64,
     ) -> int:
-        """Append one operation (`RECORD_FIELDS` but the last) and return its slot: 0, 1, 2, …
-        Raises ValueError when a value is no int64 and after `close`, EnvironmentNotReadyError when
-        the disk has no room for the next segment."""
+        """Append one operation and return its slot: 0, 1, 2, …
+
+        The arguments are `RECORD_FIELDS` without the last. Raises ValueError if a value is not an
+        int64, and after `close`. Raises EnvironmentNotReadyError if the disk has no room for the
+        next segment.
+        """
         slot = self.written
         if slot == self._limit:
             self._next_segment()
@@ -121,9 +127,9 @@ class Recorder:
         return slot
 
     def _seal(self) -> None:
-        """Keep the checksum of what was written since the last one, which is all of one file."""
+        """Store the checksum of the records since the last checksum. They are all in one file."""
         base = self._segment.base
-        # Records that a full disk kept from being sealed stay unsealed.
+        # If a full disk prevented a checksum, its records stay without one.
         first = max(self._sealed, base)
         if self.written > first:
             block = self._segment.file[
@@ -133,13 +139,13 @@ class Recorder:
         self._sealed = self.written
         self._seal_at = min(self._sealed + BLOCK, base + self._segment_records)
 
-    # Only the newest two files are mapped, so a round that stays open for longer keeps its votes
-    # undecided. The newer file is tried first because its slots are above the base of both. In the
-    # other order a new slot would be looked for in the older file, beyond its end. A patch never
-    # breaks a seal, because the votes are no part of the sum (seals.py).
+    # Only the newest two files are mapped. The votes of a round that stays open for longer remain
+    # undecided. The search starts with the newer file, because its slots are above the bases of
+    # both files. In the other order the search would look for a new slot in the older file, beyond
+    # its end. A patch never breaks a checksum, because checksums leave out the votes (seals.py).
     def patch_votes(self, slot: int, votes: int) -> bool:
-        """Replace the votes of a written record, once its round has closed; False when it is too
-        old for that."""
+        """Replace the votes of a written record once its round has closed. Return False if the
+        record's file is no longer mapped."""
         for segment in (self._segment, self._older):
             if segment is not None and slot >= segment.base:
                 segment.fields[(slot - segment.base) * FIELDS + VOTES] = votes
@@ -147,8 +153,8 @@ class Recorder:
         return False
 
     def read(self, slot: int, limit: int) -> Records:
-        """Up to `limit` (≥ 0) records from `slot` (≥ 0) on, as written so far; fewer where a
-        segment ends."""
+        """Up to `limit` (≥ 0) records from `slot` (≥ 0) on, as written so far. The result never
+        goes beyond the end of a segment."""
         base = slot - slot % self._segment_records
         stop = min(slot + limit, base + self._segment_records, self.written)
         if stop <= slot:
@@ -158,8 +164,8 @@ class Recorder:
         ).view(Records)
 
     def close(self) -> None:
-        """Unmap, and shorten the last file to what was written."""
-        # Without room on the disk the records stay unsealed, and the result says so.
+        """Unmap the files, and shorten the last file to its written records."""
+        # If the disk is full, the records stay without a checksum, and the result says so.
         with suppress(EnvironmentNotReadyError):
             self._seal()
         self._seals.close()

@@ -1,9 +1,9 @@
 """The result of a run as one JSON document: *sections → result.json, and back*.
 
-Writing is atomic (temporary file, fsync, rename) and never replaces a result that exists. What is
-written holds no secret (`masked_command` is what becomes of a command line); what is read is masked
-again. A stored result is data from outside: `bench.report.answer` reads it as its type and refuses
-it where its word is not what its sections earn.
+Writing is atomic (temporary file, fsync, rename) and never replaces an existing result. A written
+result holds no secret: `masked_command` masks the command line. Reading masks a result again,
+because a stored result is data from outside. `bench.report.answer` reads the result as its type. It
+refuses a result whose word contradicts the sections.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from bench.measure.verdict import Verdict
 
 SCHEMA_VERSION: Final = 1
 RESULT_NAME = "result.json"
-# The largest result that is read. The result of an hour with pictures has a few MiB.
+# lockbench reads no larger result. The result of an hour with pictures has a few MiB.
 MOST_BYTES = 256 << 20
 
 
 class Document(Section, frozen=True, kw_only=True):
-    """What every result begins with. null means: not known, or not applicable."""
+    """The first fields of every result. null means not known, or not applicable."""
 
     schema_version: Annotated[
         Literal[1], says("version of this document's form; readers refuse others")
@@ -45,8 +45,10 @@ class Document(Section, frozen=True, kw_only=True):
 
 
 def write_result(result: Document, folder: Path) -> Path:
-    """Write `folder`/result.json, making the folder if there is none, and return its path. Raises
-    EnvironmentNotReadyError when there is one already or it cannot be written."""
+    """Write `folder`/result.json and return its path. Create the folder if necessary.
+
+    Raises EnvironmentNotReadyError if the file already exists or cannot be written.
+    """
     path = folder / RESULT_NAME
     if path.exists():
         raise EnvironmentNotReadyError(f"{path} exists and is kept; choose another --out")
@@ -58,8 +60,10 @@ def write_result(result: Document, folder: Path) -> Path:
 
 
 def write_whole(path: Path, text: str, cure: str) -> None:
-    """Write `text` into the file `path`, whole or not at all; a device or a pipe keeps its place.
-    Raises EnvironmentNotReadyError with the `cure`."""
+    """Write `text` into the file `path`, whole or not at all. A device or a pipe is not replaced.
+
+    Raises EnvironmentNotReadyError with the `cure`.
+    """
     whole = path.is_file() or not path.exists()
     partial = path.with_name(f".{path.name}.{os.getpid()}") if whole else path
     try:
@@ -70,15 +74,18 @@ def write_whole(path: Path, text: str, cure: str) -> None:
                 os.fsync(file.fileno())
                 partial.replace(path)
     finally:
-        # The draft also goes when the writing is interrupted.
+        # Remove the draft, also after an interrupt.
         if whole:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 
 
 def read_result(place: Path) -> dict[str, object]:
-    """The JSON value of the result stored in a folder or file, unchecked. Raises UsageError when it
-    is none, or of another schema version, or holds a number that is none."""
+    """The JSON value of the result in a folder or file, not yet checked against its type.
+
+    Raises UsageError if the file is not a result, has another schema version, or holds NaN or an
+    infinite number.
+    """
     path = place / RESULT_NAME if place.is_dir() else place
     try:
         with path.open("rb") as file:
@@ -111,12 +118,12 @@ def read_result(place: Path) -> dict[str, object]:
 
 
 def _no_number(text: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python's reader takes and JSON does not have."""
+    """Refuse NaN and Infinity. Python's reader accepts them, but JSON does not have them."""
     raise ValueError(f"{text} is not a number")
 
 
 def _finite(text: str) -> float:
-    """Return the number; 1e999 is none. Raises ValueError."""
+    """Return the number. Raises ValueError if it is too large for a float, like 1e999."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{text} is too large for a number")
@@ -124,7 +131,7 @@ def _finite(text: str) -> float:
 
 
 def _masked(value: object) -> object:
-    """The same without the secrets that somebody else may have left in it."""
+    """The value without secrets, which another writer of the file may have left in it."""
     if isinstance(value, dict):
         return {key: _masked(one) for key, one in value.items()}
     if isinstance(value, list):

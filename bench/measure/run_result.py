@@ -1,9 +1,8 @@
-"""The result of one run as a type: *what was done, where, what came out, whether it can be
-trusted*.
+"""The types of one run's result: *load, place, figures, checks of trust → sections*.
 
-Rules: units stand in the names (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us microseconds,
-_ratio 1 = 100 %); null means not known, or not applicable. `Measured` is what limits can be set on;
-it comes first, the rest is about it.
+Rules: names end in their units (_s seconds, _ns nanoseconds of CLOCK_MONOTONIC, _us microseconds,
+_ratio 1 = 100 %). null means not known, or not applicable. Limits can be set on the fields of
+`Measured`. These fields come first, and the other fields describe them.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +44,7 @@ SafetyWord = Literal["SAFE", "VIOLATED", "UNKNOWN", "NOT TESTED"]
 
 
 class Rate(Section, frozen=True, kw_only=True):
-    """How much was asked for and how much was done."""
+    """The requested rate and the achieved rate."""
 
     offered_per_s: Annotated[
         Amount | None,
@@ -75,7 +74,7 @@ class Rate(Section, frozen=True, kw_only=True):
 
 
 class Attempts(Latency, frozen=True, kw_only=True):
-    """Rounds per lease: figures are rounds, not seconds, and the samples leases."""
+    """Rounds per lease. The figures are rounds instead of seconds, and each sample is a lease."""
 
     total: Annotated[
         Count, says("rounds of all operations in the window, also of those that failed")
@@ -83,8 +82,8 @@ class Attempts(Latency, frozen=True, kw_only=True):
 
 
 class Cost(Section, frozen=True, kw_only=True):
-    """What a lease costs over the whole run: amounts ÷ leases; lost rounds, clean-up and releases
-    are part of it."""
+    """The cost of a lease over the whole run: amounts ÷ leases. The amounts include lost rounds,
+    clean-up and releases."""
 
     commands_per_acquire: Annotated[
         Amount | None,
@@ -126,7 +125,7 @@ class LoadGap(Section, frozen=True, kw_only=True):
 
 
 class GeneratorHealth(Section, frozen=True, kw_only=True):
-    """The load generator's own health: whether the load is what it claims to be."""
+    """The health of the load generator. It tells whether the load was as requested."""
 
     cpu_ratio: Annotated[
         Amount | None,
@@ -177,7 +176,7 @@ class GeneratorHealth(Section, frozen=True, kw_only=True):
     gaps: Annotated[tuple[LoadGap, ...], says("up to 50 of the longest, in their order")] = ()
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a word without its reason, or a reason without its word."""
+        """Yield a sentence for a word without its reason, or a reason without its word."""
         if (self.verdict == "VALID") != (self.reason is None):
             yield f"{self.verdict} beside the reason {self.reason!r}"
 
@@ -197,7 +196,7 @@ class Example(Section, frozen=True, kw_only=True):
 
 
 class Holder(Section, frozen=True, kw_only=True):
-    """Who held one resource, and when; times in µs from the start of the measured window."""
+    """The holders of one resource and their times, in µs from the start of the measured window."""
 
     resource: Annotated[Count, says("index of the resource")]
     leases: Annotated[Count, says("how many leases it saw, over the whole run")]
@@ -214,7 +213,7 @@ class Holder(Section, frozen=True, kw_only=True):
 
 
 class SafetyReport(Section, frozen=True):
-    """Did the lock hold, over the whole run. `reason` explains every verdict but SAFE."""
+    """Whether the lock held over the whole run. `reason` explains every verdict except SAFE."""
 
     verdict: Annotated[SafetyWord, says("one word, as the README of bench/safety explains it")]
     reason: Annotated[str | None, says("explains VIOLATED and UNKNOWN, or that nothing was tested")]
@@ -276,7 +275,7 @@ class SafetyReport(Section, frozen=True):
     ] = ()
 
     def contradictions(self) -> Iterator[str]:
-        """Yield where the word is not what the counts come to."""
+        """Yield a sentence for each place where the word contradicts the counts."""
         broken = self.service_faults + self.granted_invalid + self.foreign_deletes
         if self.violations != self.service_faults:
             yield f"violations is {self.violations}, and service_faults is {self.service_faults}"
@@ -301,7 +300,7 @@ class SafetyReport(Section, frozen=True):
 
 
 class Exceptions(Section, frozen=True, kw_only=True):
-    """What the recipe raised, over the whole run. It is to answer, whatever happens."""
+    """The exceptions of the recipe over the whole run. A recipe must never raise."""
 
     raised: Annotated[
         Count, says("exceptions of its acquires, its releases and of what it has started")
@@ -310,13 +309,13 @@ class Exceptions(Section, frozen=True, kw_only=True):
     first: Annotated[str, says('the first one with file and line; "" = none')] = ""
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a count without its sentence, or a sentence without its count."""
+        """Yield a sentence if the count and the first exception contradict each other."""
         if bool(self.raised) != bool(self.first):
             yield f"{self.raised} exceptions beside the first one {self.first!r}"
 
 
 class Measured(Section, frozen=True, kw_only=True):
-    """What was measured and what the oracle says of it: all that a limit can be set on."""
+    """The measured figures and the oracle's report. Limits can be set on all of these fields."""
 
     duration_s: Amount
     rate: Rate
@@ -338,7 +337,7 @@ class Measured(Section, frozen=True, kw_only=True):
 
 
 class FleetFacts(Section, frozen=True, kw_only=True):
-    """The servers: what was started or targeted, and how durable it is."""
+    """The servers that the run started or targeted, and how durable they are."""
 
     started: Annotated[bool, says("by us; false: named by the user")]
     server: Annotated[
@@ -352,19 +351,19 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def servers_text(self) -> str:
-        """Names and versions of the servers, as `redis 7.0.15`; empty where none is known."""
+        """Names and versions of the servers, such as `redis 7.0.15`; empty if none is known."""
         return servers_text(self.instances)
 
     @property
     def policy(self) -> str | None:
-        """The AOF policy that all instances have; None where they differ, or where one of them is
-        not known."""
+        """The AOF policy that all instances have; None if the policies differ, or if the policy of
+        an instance is unknown."""
         policies = {one.fsync for one in self.instances}
         return self.fsync or (policies.pop() if len(policies) == 1 else None)
 
     @property
     def policies(self) -> str:
-        """The AOF policies that the instances have, as `everysec`, or `everysec and always`; empty:
+        """The AOF policies of the instances, such as `everysec` or `everysec and always`; empty if
         none is known."""
         if self.fsync is not None:
             return self.fsync
@@ -375,14 +374,15 @@ class FleetFacts(Section, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Whose the servers are, and how they sync: `fsync everysec`, or `own targets, fsync
-        everysec`."""
+        """How the servers sync, and whether they are the user's own: `fsync everysec`, or `own
+        targets, fsync everysec`."""
         policies = f"fsync {self.policies or 'not known'}"
         return policies if self.started else f"own targets, {policies}"
 
 
 class OwnFleet(Section, frozen=True, kw_only=True):
-    """The servers of an experiment that starts all of them. null: not one for all, or not asked."""
+    """The servers of an experiment that starts all of them. null: the servers differ, or the
+    experiment did not ask them."""
 
     started: Annotated[Literal[True], says("they were started for it")] = True
     server: Annotated[ServerBinary, says("the program")]
@@ -395,7 +395,7 @@ class OwnFleet(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class InfoDelta:
-    """What an instance did between two looks at its INFO."""
+    """The difference between two readings of an instance's INFO."""
 
     address: Annotated[str, says("host:port or socket path, without secrets")]
     warning: Annotated[str | None, says("why there are no counters, else null")]
@@ -414,7 +414,7 @@ class InfoDelta:
 
     @property
     def delayed_fsyncs(self) -> int | None:
-        """AOF writes that waited for an fsync; None where INFO does not say."""
+        """The number of AOF writes that waited for an fsync; None if INFO does not have it."""
         count = self.aof.get("aof_delayed_fsync")
         return count if isinstance(count, int) else None
 
@@ -449,12 +449,12 @@ class InstanceSeen(Section, frozen=True, kw_only=True):
 
     @property
     def is_well(self) -> bool:
-        """Whether it voted to the end without an error."""
+        """Whether the instance voted to the end without an error."""
         return self.state == "voting" and not self.errors
 
 
 class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
-    """One instance as all load processes together saw it, beside what it says itself."""
+    """One instance as all load processes together saw it, and figures from its own INFO."""
 
     reply_s: Annotated[
         Latency | None, says("reply times of sampled attempts", shown="line:p50,p99")
@@ -475,7 +475,7 @@ class InstanceReport(InstanceSeen, frozen=True, kw_only=True):
 
 
 class InjectedFault(Section, frozen=True, kw_only=True):
-    """What became of one fault on one target.
+    """The outcome of one fault on one target.
 
     Seconds count from the start of the measured window.
     """
@@ -499,7 +499,7 @@ class InjectedFault(Section, frozen=True, kw_only=True):
 
 
 class JudgedThreshold(Section, frozen=True, kw_only=True):
-    """One limit that was asked for, its value and its verdict."""
+    """One requested limit, its measured value and its verdict."""
 
     expression: Annotated[str, says("as written")]
     metric: Annotated[str, says("its usual name")]
@@ -523,7 +523,7 @@ class JudgedThreshold(Section, frozen=True, kw_only=True):
     ]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield where value and limit do not come to its word."""
+        """Yield a sentence if the value and the limit contradict the word."""
         value = inf if self.infinite else self.value
         if self.status == "inconclusive":
             return
@@ -561,7 +561,7 @@ class RunFigures(Document, frozen=True, kw_only=True):
 
 
 class RunResult(RunFigures, frozen=True, kw_only=True):
-    """One run: its figures, and what says whether they can be trusted."""
+    """One run with its figures, and with the facts that tell whether the figures can be trusted."""
 
     instances: Annotated[tuple[InstanceReport, ...], says("one entry per instance")]
     generator: Annotated[GeneratorHealth, says("whether the load was what it claims to be")]
@@ -581,7 +581,7 @@ class RunResult(RunFigures, frozen=True, kw_only=True):
     ]
 
 
-# The fields of a section by name, from which a section with more fields is made.
+# Returns the fields of a section by name. They can initialise a section with more fields.
 fields_of = msgspec.structs.asdict
 # Limits are judged on these figures.
 Figures = Measured | RunResult

@@ -1,8 +1,10 @@
-"""What a command says in one word, and what that rests on: *reasons by word, evidence → Verdict*.
+"""The one-word verdict of a command and its evidence: *reasons by word, evidence → Verdict*.
 
-Certain bad (one case is enough) wins over not known, and that over good, which takes evidence and
-nothing else to say: `conclude` decides, nobody else. Exit codes: 130 > 2 > 3 > 5 > 1 > 4 > 0 over
-everything that was found. `WORDS` holds every word; README's table is made of it.
+- A bad word wins over an unknown word, and one certain case is enough for it. An unknown word wins
+  over a good word. A good word takes evidence, and no reason for any other word.
+- Only `conclude` decides. If several words have reasons, their exit codes rank in this order:
+  130 > 2 > 3 > 5 > 1 > 4 > 0.
+- `WORDS` holds every word. The README's table is generated from it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +15,10 @@ from typing import Annotated, Literal, Self
 from bench.measure.section import Count, Section, says
 
 INTERRUPTED_CODE = 130
-# The order of exit codes. No word has 2 or 3, but a command that failed has.
+# The order of exit codes. No word has the code 2 or 3, but a failed command does.
 _PRECEDENCE = (INTERRUPTED_CODE, 2, 3, 5, 1, 4, 0)
 Status = Literal["pass", "fail", "inconclusive", "invalid", "violated"]
-# With fewer tested leases nothing is said about safety.
+# With fewer tested leases the verdict says nothing about safety.
 TESTED_LEAST = 100
 
 
@@ -30,8 +32,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`text`: as printed; `status`: in result.json; `needs`: evidence it takes; `means`: what to
-    make of it."""
+    """A verdict word. `text`: the printed word; `status`: its group in result.json; `needs`: when
+    a command says the word; `means`: what the reader learns from it."""
 
     text: str
     kind: Kind
@@ -42,12 +44,12 @@ class Word:
 
     @property
     def colour(self) -> str:
-        """Of the word wherever it is shown."""
+        """The colour in which every output shows the word."""
         return self.kind.value
 
 
 class Evidence(Section, frozen=True):
-    """What a word rests on."""
+    """What was counted to support a word."""
 
     tested: Annotated[str, says("what was counted")]
     count: Annotated[Count, says("how many of it")]
@@ -56,7 +58,8 @@ class Evidence(Section, frozen=True):
 
     @classmethod
     def none_in(cls, tested: str, count: int, least: int = 1) -> Self:
-        """Evidence of something that was never seen in `count` cases: the rule of three, 3 ÷ n."""
+        """Evidence that `count` cases showed no instance of something. The bound on its rate is
+        the rule of three, 3 ÷ n."""
         return cls(
             tested,
             count,
@@ -66,7 +69,7 @@ class Evidence(Section, frozen=True):
 
 
 class Verdict(Section, frozen=True, kw_only=True):
-    """One word, and what it rests on."""
+    """One word with its evidence and reasons."""
 
     status: Annotated[Status, says("the kind of word")]
     word: Annotated[str | None, says("as printed; null: not judged yet")] = None
@@ -254,9 +257,12 @@ def conclude(
     *,
     thin: Word = NOT_KNOWN,
 ) -> Verdict:
-    """Return the verdict: the worst word of `reasons_by_word` that has reasons (sentences that
-    speak for the word), else `good` where the evidence suffices, else `thin`. Each reason is said
-    once, those of the worst word first."""
+    """Return the verdict.
+
+    `reasons_by_word` holds the sentences that speak for each word. If any word has reasons, the
+    worst such word is the verdict. Otherwise the verdict is `good` if the evidence suffices, and
+    `thin` if it does not. The verdict lists each reason once, with the worst word's reasons first.
+    """
     effective = {word: reasons for word, reasons in reasons_by_word.items() if reasons}
     if not effective and (missing := _missing(evidence)):
         effective = {thin: missing}
@@ -271,7 +277,7 @@ def conclude(
 def word_of(command: str, verdict: Verdict) -> Word:
     """Return the word of a stored verdict.
 
-    One written before there was a `word` is never shown as good.
+    A verdict without a known `word`, such as that of an old result, never counts as good.
     """
     words = WORDS.get(command, ())
     text = verdict.word
@@ -296,6 +302,6 @@ def _missing(evidence: Sequence[Evidence]) -> list[str]:
 
 
 def _severity(word: Word) -> tuple[int, int]:
-    """Certain bad first; among those of one kind by exit code, INVALID before what it makes
-    inconclusive."""
+    """The sort key of a word: bad words come first, then words by exit code. INVALID comes before
+    INCONCLUSIVE, because an invalid run is often inconclusive as well."""
     return list(Kind).index(word.kind), 2 * _PRECEDENCE.index(word.exit_code) - (word is INVALID)

@@ -1,25 +1,27 @@
-"""A field says its words once: *`Annotated[type, says(…)]` → its name, label, unit and places*.
+"""The words of each result field, in one place: *`Annotated[type, says(…)]` → name, label, unit,
+places*.
 
     field of a struct -> says(sentence, label, shown, …) -> Field -> whatever shows it
 
-- result.schema.json has the sentence: msgspec reads it.
+- The sentence goes into result.schema.json, through msgspec.
 - Limits (`acquire.p99 < 10ms`), --metric, compare and gate know every number by its name:
   `bench.gates.threshold.metrics`.
-- Tables on a terminal, on a page and in Markdown show fields at "table": `table_of` and `facts_of`
-  in `bench.report.sheet`. "line" is a part of a sentence: `bench.report.figures.in_words`. "data"
-  is what a picture has below it: `bench.report.html.plot.data_of`. "curve" is a curve of its own.
-- --csv, runs side by side on a page and what compare keeps of a run are fields at "several".
-  "compare" is what it judges, "beside" what only the page shows.
+- "table" fields stand in tables on a terminal, on a page and in Markdown: `table_of` and
+  `facts_of` in `bench.report.sheet`. "line" fields are parts of a sentence:
+  `bench.report.figures.in_words`. "data" fields stand below a picture:
+  `bench.report.html.plot.data_of`. Each "curve" field has its own curve.
+- "several" fields stand in --csv and in a page with runs side by side. compare keeps them of each
+  run. compare judges the "compare" fields. Only the page shows the "beside" fields.
 
 Rules
-- A property is a field, too, where what it returns has words: `-> Annotated[str, says(…)]`.
+- A property is a field, too, if its return type has words: `-> Annotated[str, says(…)]`.
 - The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). A field without one
-  has the unit of the section that it stands in: `latency_s.acquire.p99` is in seconds. A share is a
-  ratio, and everything else is a count or a text.
-- Without a label the name is the label, without its unit.
-- `shown` names places. `table` shows the field itself. `table:p50,p99` shows these fields of the
-  section that stands there, with its label before theirs: one type of section can show another
-  part in each place.
+  has the unit of its section: `latency_s.acquire.p99` is in seconds. A share is a ratio, and
+  everything else is a count or a text.
+- If a field has no label, its name without the unit is the label.
+- `shown` names places. `table` shows the field itself. `table:p50,p99` is for a field that is a
+  section: it shows the section's fields p50 and p99, each after the section's label. So one type
+  of section can show different parts in different places.
 """
 
 import re
@@ -49,11 +51,11 @@ _UNIT = re.compile(r"(?:^|_)(per_s|us|ms|s|ratio)(?=$|_per_)")
 
 
 class Words(TypedDict, total=False):
-    """What a field says beside its sentence.
+    """The words of a field besides its sentence.
 
-    `label`: its name wherever it is shown; `unit`: only where its name does not tell; `shown`: the
-    places that show it, parted by spaces; `note`: what a roomy terminal adds; `metric`: its name in
-    a limit, where that is not its path."""
+    `label`: the name that every output shows; `unit`: only if the name does not end in the unit;
+    `shown`: the places that show the field, with spaces between; `note`: text that a wide terminal
+    adds; `metric`: the name in a limit, if it differs from the path."""
 
     label: str
     unit: Unit
@@ -64,7 +66,7 @@ class Words(TypedDict, total=False):
 
 
 def says(sentence: str, **words: Unpack[Words]) -> Meta:
-    """Return what a field of a result means, and its words."""
+    """Return the metadata of a result field: the sentence that explains it, and its words."""
     return Meta(description=sentence, extra={**words})
 
 
@@ -72,10 +74,10 @@ def says(sentence: str, **words: Unpack[Words]) -> Meta:
 class Field:
     """One field of a section, or of a section in it, with its words.
 
-    `path`: the names that lead to it. `shown`: all places that show it. A section may say for its
-    fields where they are shown, like `shown="table:p50,p99"`: `named` are those places, and
-    `outer_label` is the section's label there. `is_whole`: it is a count. `is_share`: it lies
-    between 0 and 1. `higher_is_better`: a comparison calls a larger value better.
+    `path`: the names that lead to the field. `shown`: all places that show the field. A section
+    may name places for its fields, like `shown="table:p50,p99"`. `named` holds these places, and
+    `outer_label` is the section's label there. `is_whole`: the field is a count. `is_share`: the
+    value lies between 0 and 1. `higher_is_better`: a comparison calls a larger value better.
     """
 
     path: tuple[str, ...]
@@ -93,26 +95,28 @@ class Field:
 
     @property
     def label(self) -> str:
-        """Its name wherever it is shown."""
+        """The name of the field in every output."""
         return f"{self.outer_label} {self.own_label}".strip()
 
     def of(self, section: object) -> Any:
-        """Return what `section` has there; None where a section on the way is not known."""
+        """Return the value of this field in `section`; None if a section on the path is unknown."""
         value: Any = section
         for name in self.path:
             value = None if value is None else value.value_of(name)
         return value
 
     def value(self, section: object) -> float | None:
-        """Return the number that `section` has there, inf included; None when it is unknown."""
+        """Return the number of this field in `section`, which may be inf; None if it is unknown."""
         number = self.of(section)
         return None if number is None else float(number)
 
 
 @cache
 def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
-    """Return every field of a type of section and of the sections in it, in their order; with a
-    `place` those that its sections show there: its own, and those that they name."""
+    """Return every field of a type of section and of its inner sections, in their order.
+
+    With a `place`, return only the fields that this place shows.
+    """
     return tuple(
         field
         for field in _fields(kind, None)
@@ -167,7 +171,7 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
 
 
 def _unit(name: str, types: set[object], inherited: Unit, *, is_share: bool) -> Unit:
-    """The unit of a field: that of its name, else that of its type or of its section."""
+    """The unit of a field, from its name, else from its type or its section."""
     if suffix := _UNIT.search(name):
         return cast("Unit", suffix[1])
     if is_share:
@@ -184,7 +188,7 @@ def _is_section(kind: object) -> bool:
 
 
 def _taken_apart(annotation: Any) -> tuple[set[Any], list[Meta]]:
-    """The types that an annotation allows, None left out, and what is said of them."""
+    """The types that an annotation allows, without None, and the metadata in the annotation."""
     types = set[object]()
     metas = list[Meta]()
     parts = [annotation]
