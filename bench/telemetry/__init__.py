@@ -1,4 +1,5 @@
-"""What a run tells while it runs: *history and notes → metrics and traces → OTLP, Prometheus*.
+"""Everything that a run reports while it runs: *history and notes → metrics and traces → OTLP,
+Prometheus*.
 
 See README.md.
 """

@@ -1,13 +1,13 @@
 """Telemetry of one run, beside the load: *the run's folder, look by look → metrics and traces,
-until the result*.
+until the result exists*.
 
 Rules
-- Runs in the process that follows the load, never in one that makes it, and with that process's
-  priority. A thread of lower priority gets no core where the load fills all of them, as in an
-  outage, when its word is needed most. While it waits for a core it may hold the interpreter's
-  lock, for which the thread that follows the load waits, too. Its work is bounded: it takes 0.01 of
-  a core.
-- A collector that is down, slow or refusing changes nothing but `redlock.telemetry.dropped` and one
+- It runs in the process that follows the load, never in a load process, and with the priority of
+  that process. If the load fills all cores, as in an outage, a thread of lower priority gets no
+  core, just when its data are needed most. While such a thread waits for a core it may hold the
+  interpreter's lock, and the thread that follows the load then waits for this lock. The work is
+  bounded: it takes 0.01 of a core.
+- If a collector is down, slow or refusing, the only effects are `redlock.telemetry.dropped` and one
   warning.
 """
 
@@ -36,35 +36,36 @@ from bench.telemetry.run import (
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 
-# at most between two looks: files do not stay for ever
+# The longest time (s) between two looks. It is short because files do not stay for ever.
 LOOK_S = 1.0
 HURRIED_S = 1.0
-# kind, target, in force
+# kind of fault, target, whether the fault is in force
 Fault = tuple[str, str, bool]
-# leases judged by now, violations by kind
+# number of leases judged so far, violations by kind
 Judged = tuple[int, Mapping[str, int]]
 
 
 class ServerWatch(Protocol):
-    """Asks the servers while the run lasts. `infos`: what each has said last."""
+    """Asks the servers while the run lasts. `infos`: the last answer of each server."""
 
     @property
     def infos(self) -> Sequence[Info | None]:
-        """By instance; None for one that does not answer; empty at first."""
+        """The last INFO by instance. None for an instance that does not answer; empty before the
+        first answers."""
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Start to ask."""
 
     def stop(self) -> None:
-        """Ask once more, and no more."""
+        """Ask once more, then stop."""
 
 
 class Exporter:
-    """Exports the run whose processes write into `folder`: `start` before the load, `finish` once
-    there is a result.
+    """Exports the run whose processes write into `folder`. Call `start` before the load, and
+    `finish` once there is a result.
 
-    `watch` asks the servers from the start to the end. `faults` and `judged` (what an oracle knows,
-    if one runs) are asked, too: neither may block for long, or raise.
+    `watch` asks the servers from the start to the end. The exporter also calls `faults` and
+    `judged` (the knowledge of an oracle, if one runs). Neither may block for long, or raise.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Exporter:
         faults: Callable[[], Sequence[Fault]] = tuple,
         judged: Callable[[], Judged | None] = lambda: None,
     ) -> None:
-        """Raises BenchError when it cannot be made."""
+        """Raises BenchError if the exporter cannot be set up."""
         self._settings = settings
         self._run = run
         self._folder = folder
@@ -100,16 +101,17 @@ class Exporter:
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
     def start(self) -> None:
-        """Look at the run every interval from now on."""
+        """Look at the run at every interval from now on."""
         if self._watch is not None:
             self._watch.start()
         self._thread.start()
 
     def finish(self, safety: SafetyReport | None = None, *, hurried: bool = False) -> list[str]:
-        """The load has ended: export everything once more, exactly, wait for the collector, end.
+        """Export everything once more, exactly, after the load has ended. Wait for the collector,
+        then end.
 
-        `safety`: that section of the result. `hurried`: somebody waits, so a collector gets little
-        time. Returns warnings, each one sentence. The folder must still be there.
+        `safety`: the safety section of the result. `hurried`: the user is waiting, so a collector
+        gets little time. Returns warnings, each one sentence. The folder must still exist.
         """
         self._stop_looking()
         failure = []
@@ -136,7 +138,7 @@ class Exporter:
         return warnings
 
     def close(self) -> None:
-        """End at once, if nothing has ended it: there is no result."""
+        """End at once, unless the exporter has ended already. There is no result."""
         if not self._stop.is_set():
             self._stop_looking()
             self._close(0.0)
@@ -146,7 +148,7 @@ class Exporter:
     def _follow(self) -> None:
         offered_s = time.monotonic()
         while not self._stop.wait(min(self._settings.interval_s, LOOK_S)):
-            # a file may go while it is read; telemetry never fails a run
+            # A file may vanish while it is read. Telemetry never fails a run.
             with suppress(Exception):
                 self._look(time.monotonic_ns())
             if time.monotonic() - offered_s >= self._settings.interval_s - LOOK_S / 2:
@@ -168,7 +170,7 @@ class Exporter:
         looks = self._looks
         notes = read_workers(self._folder)
         fresh = current(notes, now_ns)
-        # All workers have ended, also those that were killed.
+        # All workers have ended, even those that were killed.
         if ended:
             notes = _stopped(notes)
             fresh = _stopped(fresh)
@@ -182,7 +184,7 @@ class Exporter:
             *self._others(judged),
         ]
         looks.tracing.exemplars.clear()
-        # a step of the wall clock moves no point of the run
+        # All times use one offset to the wall clock, so a step of the wall clock moves no point.
         taken_ns = now_ns + self._wall_ns
         snapshot = Snapshot(self._began_ns, taken_ns, self._run.common, points)
         for sink in (self._otlp, self._page):
@@ -190,7 +192,8 @@ class Exporter:
                 sink.offer(snapshot)
 
     def _others(self, judged: Judged | None) -> Iterator[DataPoint]:
-        """Of an oracle nothing, not even a zero, where none runs."""
+        """The points about safety, faults and dropped items. Without an oracle there is no point
+        about safety, not even a zero."""
         if judged is not None:
             leases, violations = judged
             yield point("redlock.safety.judged_leases", leases)
@@ -236,7 +239,7 @@ def _stopped(notes: Sequence[WorkerNote]) -> list[WorkerNote]:
 
 
 def _violations(safety: SafetyReport) -> dict[str, int]:
-    """The section `safety` by kind of violation."""
+    """Count the violations of the section `safety` by kind."""
     counts = safety.service_faults, safety.granted_invalid, safety.foreign_deletes
     return dict(
         zip(VIOLATIONS, (*counts, safety.client_overstays, safety.spurious_refusals), strict=True)

@@ -1,17 +1,17 @@
-"""What load processes write for the exporter beside the history: *attempts, extensions → lines of a
-file → the same*.
+"""Data that load processes write for the exporter, beside the history: *attempts, extensions →
+lines of a file → the same attempts, extensions*.
 
 Rules
-- Lines wait in memory until about once a second; a file that cannot be written is given up: the run
-  is never stopped by it. The reader never hands out half a line. Files are
+- Lines wait in memory until they are flushed about once a second. If the file cannot be written,
+  the lines are dropped; they never stop the run. The reader never returns half a line. Files are
   `<kind>-<process>-<pid>.json` in the run's folder.
-- An observed cycle costs the load 1.6 times a plain one: about `PER_SECOND` acquires a second are,
-  all of them at low rates, at least one in `MOST`. Before the rate is known `AT_ONCE` are, then one
-  in `MOST`.
-- A line holds a resource's checksum: with the time when the round began enough to find the
-  operation in the history.
-- Of an acquire the first `FIRST` attempts are kept, and the one that won. What is too much is
-  counted.
+- An observed cycle costs the load 1.6 times as much as a plain cycle. So about `PER_SECOND`
+  acquires a second are observed: all of them at low rates, at least one in `MOST` at high rates.
+  Before the rate is known, the first `AT_ONCE` acquires are observed, then one in `MOST`.
+- A line holds a resource's checksum. Together with the start of the round, the checksum identifies
+  the operation in the history.
+- The log keeps the first `FIRST` attempts of an acquire, and the attempt that won. It counts the
+  attempts that it drops because there are too many.
 """
 
 import os
@@ -29,7 +29,7 @@ from lockcore import AttemptRecord, Lease, Outcome
 PER_SECOND = 250
 MOST = 64
 AT_ONCE = 400
-# attempts a second; what is more is dropped
+# The most attempts that one flush (about a second) writes. Further attempts are dropped.
 KEPT = 5000
 FIRST = 16
 
@@ -37,8 +37,8 @@ Line = TypeVar("Line")
 
 
 class Ask(Struct, frozen=True, array_like=True):
-    """One instance in one attempt: `vote` in lower case; `sent_ns`, `replied_ns` 0 = never.
-    `error`: the first word of its error reply."""
+    """The exchange with one instance in one attempt. `vote`: in lower case. `sent_ns`,
+    `replied_ns`: 0 = never. `error`: the first word of the instance's error reply."""
 
     vote: str
     sent_ns: int
@@ -47,8 +47,11 @@ class Ask(Struct, frozen=True, array_like=True):
 
 
 class ObservedAttempt(Struct, frozen=True, array_like=True):
-    """One observed attempt, by instance; fields as in AttemptRecord. `resource`: `checksum` of its
-    name; `dropped`: so many before it were not kept."""
+    """One observed attempt, with an `Ask` for each instance.
+
+    The fields are those of AttemptRecord. `resource`: the `checksum` of the resource's name.
+    `dropped`: how many attempts before this one were dropped.
+    """
 
     resource: int
     number: int
@@ -62,9 +65,10 @@ class ObservedAttempt(Struct, frozen=True, array_like=True):
 
 
 class Extension(Struct, frozen=True, array_like=True):
-    """One extension of the lease on `resource` (`checksum`) won by the round begun at `attempt_ns`.
+    """One extension of a lease.
 
-    `outcome`: one of table.EXTEND_OUTCOMES.
+    `resource`: the `checksum` of the resource's name. `attempt_ns`: the start of the round that won
+    the lease. `outcome`: one of table.EXTEND_OUTCOMES.
     """
 
     resource: int
@@ -75,7 +79,7 @@ class Extension(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> Self:
-        """An extension that came back: `ours` None = nobody said."""
+        """Record an extension that has returned. `ours`: None = no instance could tell."""
         if ours is None:
             outcome = "unreachable"
         else:
@@ -84,23 +88,23 @@ class Extension(Struct, frozen=True, array_like=True):
 
 
 def checksum(resource: str) -> int:
-    """What stands for a resource in a line."""
+    """The number that stands for a resource in a line."""
     return crc32(resource.encode())
 
 
 class LineLog:
-    """The writing side of the load process `process` (this one): lines of one kind."""
+    """The writing side: lines of one kind from the load process `process` (this process)."""
 
     def __init__(self, folder: Path, kind: str, process: int) -> None:
         self._path = folder / f"{kind}-{process}-{os.getpid()}.json"
         self._lines: list[bytes] = []
 
     def keep(self, line: Struct) -> None:
-        """Write it at the next flush."""
+        """Keep a line for the next flush."""
         self._lines.append(json.encode(line))
 
     def flush(self) -> None:
-        """Write what was kept."""
+        """Write the lines that were kept."""
         lines = self._lines
         self._lines = []
         if lines:
@@ -109,7 +113,8 @@ class LineLog:
 
 
 class AttemptLog(LineLog):
-    """The attempts of a process. `observe_every` is told of how many acquires to observe one."""
+    """The attempts of a process. It calls `observe_every` with n when one in n acquires is to be
+    observed."""
 
     def __init__(self, folder: Path, process: int, observe_every: Callable[[int], None]) -> None:
         super().__init__(folder, "attempts", process)
@@ -141,7 +146,8 @@ class AttemptLog(LineLog):
         self._dropped = 0  # told
 
     def flush(self) -> None:
-        """Once a second: write what was kept, and see how many to observe from now on."""
+        """Write the kept lines, and set how many acquires to observe from now on. Called once a
+        second."""
         super().flush()
         now_s = time.monotonic()
         lasted_s = max(now_s - self._flushed_s, 0.1)
@@ -155,13 +161,13 @@ class AttemptLog(LineLog):
         self._observe_every(every)
 
 
-# The load writes while this reads, so the end of a file may be half a line. Only what stands before
-# the last newline is taken, and the position advances by just that. The half line is read again,
-# whole, at the next look. A reader that remembered the file's size would split that line and could
-# decode neither part.
+# The load writes while this reader reads, so the end of a file may be half a line. The reader takes
+# only the text before the last newline, and moves its position by just that text. At the next look
+# it reads the half line again, now whole. A reader that used the file's size as its position would
+# split that line and could decode neither part.
 class LineTail(Generic[Line]):
-    """The reading side: follows the files of a `kind` in a run's folder, whose lines are of type
-    `line`."""
+    """The reading side. It follows the files of one `kind` in a run's folder; their lines have the
+    type `line`."""
 
     def __init__(self, folder: Path, kind: str, line: type[Line]) -> None:
         self._folder = folder
@@ -170,7 +176,7 @@ class LineTail(Generic[Line]):
         self._read: dict[Path, int] = {}
 
     def new(self) -> Iterator[Line]:
-        """What was written since the last call."""
+        """Yield the lines that were written since the last call."""
         for path in sorted(self._folder.glob(self._pattern)):
             start = self._read.get(path, 0)
             with path.open("rb") as file:

@@ -1,7 +1,8 @@
-"""What telemetry has read of a run: *its folder, look by look → counts, observed attempts, spans*.
+"""All data that telemetry has read of a run: *the run's folder, look by look → counts, observed
+attempts, spans*.
 
-Rules: looking only reads. At the end the whole history is read once more, votes patched late
-included, so that the counts equal `totals`.
+Rules: a look only reads. At the end the whole history is read once more, including the votes that
+were patched late. So the counts equal `totals`.
 """
 
 import random
@@ -21,7 +22,7 @@ ALL_TIME = Window(0, 1 << 62)
 
 
 class Looks:
-    """All that is known of the run whose processes write into `folder`. `one_in`, `wall_ns`: as in
+    """All data about the run whose processes write into `folder`. `one_in`, `wall_ns`: as in
     Tracing."""
 
     def __init__(self, run: Run, folder: Path, one_in: int, wall_ns: int) -> None:
@@ -36,18 +37,17 @@ class Looks:
         self.observed = Totals()
         self.servers = InfoTotals(run.addresses)
         self._written = 0
-        # observed attempts that a load process dropped
+        # The number of observed attempts that load processes dropped.
         self.not_kept = 0
 
-    # Two readers follow the same history. The first one hands records out at once, for counts and
-    # latencies. The second one stays `settle_ns` behind, because votes may be patched for so long.
-    # Votes and traces are made from it alone. One reader for both would either export votes that
-    # change afterwards, or show every rate late.
+    # Two readers follow the same history. The first reader returns records at once, for counts and
+    # latencies. The second reader stays `settle_ns` behind, because votes may be patched for so
+    # long. Only the second reader feeds votes and traces. A single reader would either export votes
+    # that change afterwards, or show every rate late.
     def look(
         self, now_ns: int, infos: Sequence[Info | None], *, traces: bool, last: bool
     ) -> list[TraceSpan]:
-        """Read what is new in the folder, and what the servers say; return spans, if `traces` are
-        asked for.
+        """Read the new data in the folder and the servers' last answers. Return spans, if `traces`.
 
         `last`: no vote is patched any more.
         """
@@ -70,11 +70,10 @@ class Looks:
         return list(self.tracing.look(settled))
 
     def count_all(self) -> None:
-        """The whole history once more, by resources: what late patches and far-apart hand-offs have
-        changed.
+        """Read the whole history once more, resource by resource. This adds late patches, and
+        hand-offs whose two records are far apart.
 
-        A worker that nobody follows forgets its oldest files; then what was counted while they were
-        there stays.
+        A worker that nobody follows deletes its oldest files. Then the earlier counts stay.
         """
         counts = OperationCounts(self._run.quorum)
         parts = history_parts(self._folder)
@@ -92,5 +91,5 @@ class Looks:
 
     @property
     def missed(self) -> int:
-        """Operations that nobody read before their file was gone."""
+        """The number of operations whose file vanished before anybody read it."""
         return max(self._written - self.counts.operations, 0) if self._run.processes == 1 else 0

@@ -1,13 +1,15 @@
-"""Over the wire: *snapshots and spans → OpenTelemetry's own exporters, in threads of their own*.
+"""The way to a collector: *snapshots and spans → OpenTelemetry's own exporters, in threads of their
+own*.
 
 Rules
-- The only file that imports OpenTelemetry, and only when telemetry is wanted. Endpoints, headers,
-  certificates, time-outs and retries are the exporters' business, by the standard variables; of
-  their log the last line is kept.
-- A status of 200 is not enough: what a receiver rejects in its answer has not arrived, and one
-  whose answer is no OTLP has taken nothing. Source: OTLP specification, "Partial Success".
-- A collector never slows the load: what it does not take in time is dropped, the oldest first, and
-  counted. Metrics are cumulative: of several snapshots only the newest waits.
+- This is the only file that imports OpenTelemetry, and it does so only if telemetry is requested.
+  The exporters themselves read the standard variables for endpoints, headers, certificates,
+  time-outs and retries. The last line of their log is kept.
+- Status 200 is not enough. An item that a receiver rejects in its answer has not arrived. A
+  receiver whose answer is not OTLP has taken nothing. Source: OTLP specification, "Partial
+  Success".
+- A collector never slows the load. Items that it does not take in time are dropped, the oldest
+  first, and counted. Metrics are cumulative, so only the newest snapshot waits.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-# how long the end of a run waits for a collector
+# How long (s) the end of a run waits for a collector.
 CLOSE_S = 5.0
 SPANS_KEPT = 8192
 SPANS_PER_BATCH = 512
@@ -47,18 +49,21 @@ _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 
 
 class Otlp:
-    """The way to a collector that may be slow, or gone: a thread for metrics and one for traces.
-    `dropped`: what was made and did not arrive, for want of room or time or by a failed export, of
-    `export`s (of metrics) and `span`s; and of `point`s in exports that arrived, those that were
-    rejected."""
+    """The way to a collector that may be slow or down, with one thread for metrics and one for
+    traces.
+
+    `dropped`: how many items did not arrive, by kind. An `export` (of metrics) or a `span` is lost
+    if room or time runs out, or if its export fails. A `point` is lost if the receiver rejects it
+    in an export that arrived.
+    """
 
     def __init__(
         self, settings: TelemetrySettings, resource: Mapping[str, str], wall_ns: int
     ) -> None:
-        """Make the exporters that `settings` ask for.
+        """Make the exporters that `settings` request.
 
-        Raises EnvironmentNotReadyError when a package is missing, UsageError when a variable cannot
-        be read.
+        Raises EnvironmentNotReadyError if a package is missing, UsageError if a variable cannot be
+        read.
         """
         self._settings = settings
         self._wall_ns = wall_ns
@@ -75,7 +80,7 @@ class Otlp:
                 "export": _exporter("metric", settings.metrics, self._answers["export"]),
                 "span": _exporter("trace", settings.traces, self._answers["span"]),
             }
-            # what variables add replaces none of it
+            # Variables can add attributes, but they cannot replace these.
             self._resource = Resource.create(dict(resource))
         except ImportError as error:
             extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
@@ -105,8 +110,8 @@ class Otlp:
             ).start()
 
     def complaints(self) -> list[str]:
-        """What is to be said of the settings, by the exporters too, and one sentence if anything
-        did not arrive."""
+        """Warnings about the settings, from us and from the exporters. If anything did not arrive,
+        one sentence says so."""
         sentences = [*self._settings.warnings, *self._before]
         messages = [answers.message for answers in self._answers.values()]
         reasons = "; ".join(filter(None, dict.fromkeys([*messages, self._log.text])))
@@ -128,7 +133,7 @@ class Otlp:
         return sentences
 
     def offer(self, snapshot: Snapshot) -> None:
-        """Queue what is so now; never waits, never raises."""
+        """Queue the present snapshot. Never waits, never raises."""
         self._put("export", [snapshot], 1)
 
     def offer_spans(self, spans: Sequence[TraceSpan]) -> None:
@@ -147,8 +152,10 @@ class Otlp:
             self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Send what is queued, for at most `within_s` (s), and give up the rest. A collector that
-        has ever taken anything is slow and not down: it has twice as long."""
+        """Send the queued items, for at most `within_s` (s), and give up the rest.
+
+        A collector that has ever taken an item is slow, not down. So it gets twice as long.
+        """
         within_s *= 2 if any(self._sent.values()) else 1
         with self._changed:
             self._closing = True
@@ -162,7 +169,7 @@ class Otlp:
                 queue.clear()
         complaint = self._log.text
         for exporter in self._exporters.values():
-            # whatever it is, the run is over
+            # Whatever the error is, the run is over.
             with contextlib.suppress(Exception):
                 exporter.shutdown()
         # The log must not end with the message that we shut the exporter down.
@@ -174,7 +181,7 @@ class Otlp:
             arrived = self._arrives(kind, items)
             rejected = self._answers[kind].rejected if arrived else 0
             with self._changed:
-                # 0 when `close` has given it up
+                # The number is 0 if `close` has given these items up.
                 number = self._under_way[kind]
                 self._under_way[kind] = 0
                 if kind == "export":
@@ -186,7 +193,7 @@ class Otlp:
                 self._changed.notify_all()
 
     def _next(self, kind: str) -> Sequence[Snapshot | TraceSpan]:
-        """The next batch; an empty one is the end."""
+        """Return the next batch. An empty batch means the end."""
         queue = self._queues[kind]
         with self._changed:
             self._changed.wait_for(lambda: queue or self._closing)
@@ -218,7 +225,8 @@ class Otlp:
 
 
 class _LastLine(logging.Handler):
-    """Keeps the last warning of OpenTelemetry's loggers, and keeps them off the screen."""
+    """Keeps the last warning of OpenTelemetry's loggers, and keeps these warnings off the
+    screen."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -228,12 +236,14 @@ class _LastLine(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one line; of headers, which may hold a token, only that they are wrong."""
+        """Keep one line. A line about headers is cut after its subject, because headers may hold a
+        token."""
         text = _shown(record.getMessage().partition("\n")[0])
         self.text = text.partition(":")[0] if "header" in text.lower() else text
 
 
-# it stays, as an exporter that was given up still logs why, in the middle of the summary
+# This handler is never removed. An exporter that was given up still logs its reason, and would log
+# it into the middle of the summary.
 _LOG = _LastLine()
 
 
@@ -247,10 +257,10 @@ def _shown(text: str) -> str:
 def export_once(
     run: Run, points: Sequence[DataPoint], environ: Environ, within_s: float = CLOSE_S
 ) -> list[str]:
-    """Export `points` of a run that has ended, if `environ` asks for it; wait `within_s` (s) at
-    most. Returns warnings.
+    """Export `points` of a run that has ended, if `environ` requests it. Returns warnings.
 
-    Raises BenchError when a variable cannot be read or a package is missing.
+    Waits at most `within_s` (s). Raises BenchError if a variable cannot be read or a package is
+    missing.
     """
     settings = settings_of(environ)
     if settings is None or settings.metrics is None:
@@ -267,9 +277,11 @@ def _points_in(items: Sequence[Snapshot | TraceSpan]) -> int:
 
 
 class CollectorAnswers:
-    """What a receiver answers to the exports of one signal. `rejected`: so many things of the
-    export under way; `message`: the last one that it gave. `field`: where an answer has the
-    number."""
+    """The receiver's answers to the exports of one signal.
+
+    `rejected`: how many items of the present export were rejected. `message`: the last message of
+    the receiver. `field`: the field of an answer that holds the number of rejected items.
+    """
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -277,25 +289,25 @@ class CollectorAnswers:
         self.message = ""
 
     def note(self, answer: Any) -> None:
-        """Take an answer of OTLP. It comes from outside: a number below zero is none."""
+        """Take an OTLP answer. It comes from outside, so a number below zero counts as 0."""
         partial = answer.partial_success
         self.rejected += max(getattr(partial, self._field), 0)
         if partial.error_message:
             self.message = _shown(partial.error_message.partition("\n")[0])
 
     def read(self, response: Any, **_: object) -> None:
-        """Take an answer of HTTP, before its exporter sees it.
+        """Take an HTTP answer before the exporter sees it.
 
-        Raises ConnectionError for one that took nothing.
+        Raises ConnectionError if the receiver took nothing.
         """
         _refuse_moved(response)
         if 200 <= response.status_code < 300 and response.content:
             self.note(self._parsed(response))
 
     def _parsed(self, response: Any) -> Any:
-        """The answer of OTLP in a response.
+        """Decode the OTLP answer in a response.
 
-        Some receivers write it in JSON whatever they were sent.
+        Some receivers answer in JSON, whatever the format of the request was.
         """
         from google.protobuf import json_format  # type: ignore[import-untyped]
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -315,8 +327,8 @@ class CollectorAnswers:
         )
 
     def listen(self, exporter: Any) -> None:
-        """Hear what an exporter of gRPC is answered: it throws the answer away, and makes its stub
-        anew as it likes."""
+        """Record the answers to a gRPC exporter. The exporter itself throws them away, and it makes
+        a new stub at any time."""
         make = exporter._stub
 
         def listening(channel: object) -> object:
@@ -336,7 +348,8 @@ class CollectorAnswers:
 
 
 def _answer_with(field: str) -> Any:
-    """An empty answer of the signal whose rejected things are counted in `field`."""
+    """An empty answer of one signal. `field` is the field that counts the rejected items of this
+    signal."""
     name = "metrics" if field == "rejected_data_points" else "trace"
     module = import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_pb2")
     return getattr(
@@ -364,7 +377,7 @@ def _exporter(signal: str, protocol: str | None, answers: CollectorAnswers) -> A
 
 
 def _refuse_moved(response: Any, **_: object) -> None:
-    """Exporters take an answer that sends them elsewhere for a success, and do not go there."""
+    """Refuse a redirect. Exporters would count it as a success, and would not follow it."""
     if 300 <= response.status_code < 400:
         raise ConnectionError(
             f"it answers {response.status_code}: go to "
@@ -421,7 +434,8 @@ def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint
 
     buckets = point.value
     assert isinstance(buckets, Buckets)
-    # of no values there is no least one; the SDK's type does not know that OTLP can leave it out
+    # An empty histogram has no least value. The SDK's type does not know that OTLP can leave it
+    # out.
     least: Any = None
     greatest: Any = None
     if buckets.count:

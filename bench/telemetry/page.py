@@ -1,12 +1,12 @@
-"""A page for those who scrape: *the newest snapshot → Prometheus's text at /metrics*.
+"""The metrics page for a scraper: *the newest snapshot → Prometheus's text at /metrics*.
 
 Rules
-- On loopback unless somebody asks for more. Names and buckets are those that OTLP leads to, with
-  the run id as a label of every series, the rest of the resource in `target_info`.
-- A gauge of a snapshot that is older than two intervals is left out: nobody knows whether it is
-  still so.
-- The last snapshot stays up whole until whoever has come again and again comes once more, but not
-  for longer than half as long again as it stayed away before, nor than `LINGER_S`.
+- The page is on loopback unless the user asks for more. Names and buckets are the same as through
+  OTLP. Every series has the run id as a label; `target_info` has the rest of the resource.
+- If a snapshot is older than two intervals, its gauges are left out, because they may no longer be
+  true.
+- The last snapshot stays up until a regular scraper has read it. The page waits at most 1.5 times
+  the scraper's longest pause, and at most `LINGER_S`.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """
@@ -32,13 +32,16 @@ _BOUNDS = (*(f"{bound:g}" if bound < 1e-4 else repr(bound) for bound in BOUNDS),
 
 
 class MetricsPage:
-    """The served page."""
+    """The metrics page and its server."""
 
     def __init__(
         self, place: tuple[str, int], resource: Mapping[str, str], fresh_s: float = math.inf
     ) -> None:
-        """Serve at `place` (host, port; 0 = any). `fresh_s`: for how long a snapshot's gauges are
-        shown, unless it is the last. Raises EnvironmentNotReadyError when it cannot be served."""
+        """Serve at `place` (host, port; port 0 = any free port).
+
+        `fresh_s`: how long (s) a snapshot's gauges are shown; the last snapshot's gauges stay.
+        Raises EnvironmentNotReadyError if the page cannot be served.
+        """
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
@@ -67,12 +70,12 @@ class MetricsPage:
         self.address = f"http://{host}:{self._server.server_port}/metrics"
 
     def offer(self, snapshot: Snapshot) -> None:
-        """Show what is so now; never waits, never raises."""
+        """Show this snapshot from now on. Never waits, never raises."""
         self._offered_s = time.monotonic()
         self._snapshot = snapshot
 
     def close(self, within_s: float = LINGER_S) -> None:
-        """Wait until the last snapshot has been scraped, if any was, and end."""
+        """End. If scrapers came regularly, wait first until the last snapshot has been scraped."""
         self._closing = True
         with self._scraped:
             if len(self._scrapes_s) > 1:
@@ -85,7 +88,7 @@ class MetricsPage:
         self._thread.join(1.0)
 
     def collect(self) -> Iterator[Metric]:
-        """What prometheus_client asks for at each scrape."""
+        """Yield the metrics. prometheus_client calls this at each scrape."""
         snapshot = self._snapshot
         if snapshot is not None:
             yield from self._families(snapshot)

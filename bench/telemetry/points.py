@@ -1,14 +1,14 @@
 """One value on its way out: *instrument, attributes, value → a data point that the table allows*.
 
 Rules
-- A name, an attribute or a value of a closed set that is not in the table is a bug and raises; so
-  nothing that names a resource, a key or an owner token can leave.
-- A value belongs to the first bound of a histogram that it does not exceed, as OpenTelemetry and
-  Prometheus have it.
-- One count by fine edges gives both kinds of histograms, exactly: that of the table's bounds, and
-  an exponential one.
-- Sums are kept in the integers that came in (nanoseconds, or things); `unit` turns them into what
-  is exported.
+- A name, an attribute or a value of a closed set that is not in the table is a bug and raises. So a
+  resource, a key or an owner token can never leave.
+- A value belongs to the first bucket whose upper bound it does not exceed, as in OpenTelemetry and
+  Prometheus.
+- One count by fine edges gives both kinds of histograms exactly: the histogram with the table's
+  bounds, and the exponential histogram.
+- Sums stay integers in the unit of the input (nanoseconds, or things). `unit` converts them for the
+  export.
 """
 
 import math
@@ -23,9 +23,9 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.telemetry.table import BOUNDS, BY_NAME, Instrument, InstrumentKind
 
 NS_PER_S = 1_000_000_000
-# of exponential histograms: eight buckets from each power of two to the next
+# Exponential histograms have eight buckets from each power of two to the next.
 SCALE = 3
-# their upper bounds, in eighths: 1 ns … 4.5 h
+# The upper bounds of these buckets: exponents of 2 in eighths, from 1 ns to 4.5 h.
 _POWERS = range(-240, 113)
 _EXPLICIT = {
     NS_PER_S: [round(bound * NS_PER_S) for bound in BOUNDS],
@@ -41,7 +41,7 @@ _EDGES = {
 class Buckets:
     """A histogram of integers.
 
-    `unit`: how many of them make one exported unit (1e9 for ns → s, 1 for things).
+    `unit`: how many integers make one exported unit (1e9 for ns → s, 1 for things).
     """
 
     unit: int = NS_PER_S
@@ -53,7 +53,7 @@ class Buckets:
     greatest: float = -math.inf
 
     def add(self, values: NDArray[np.int64], times: NDArray[np.int64] | int = 1) -> None:
-        """Count an array of integers, each as many `times` (≥ 1) as said."""
+        """Count an array of integers. Each integer counts `times` (≥ 1) times."""
         if not len(values):
             return
         np.add.at(self.counts, np.searchsorted(_EDGES[self.unit], values, side="left"), times)
@@ -63,8 +63,8 @@ class Buckets:
 
     @classmethod
     def of_histogram(cls, histogram: Histogram) -> Self:
-        """The same samples as an HDR histogram's, each at the middle of its bucket there (three
-        digits)."""
+        """The samples of an HDR histogram. Each sample has the middle value of its HDR bucket
+        (three digits)."""
         buckets = cls()
         filled = np.flatnonzero(histogram.counts)
         middles = [
@@ -75,13 +75,14 @@ class Buckets:
 
     @property
     def explicit(self) -> list[int]:
-        """How many values by the table's bounds, and how many beyond the last."""
+        """The number of values in each bucket of the table, then the number above the last
+        bound."""
         return self._within(_EXPLICIT[self.unit])
 
     @property
     def exponential(self) -> tuple[int, int, list[int]]:
-        """How many zeros; the number of the first bucket that has values; how many values from that
-        on."""
+        """The number of zeros, the index of the first filled bucket, and the counts from that
+        bucket on."""
         zeros, *counts = self._within(_EXPONENTIAL[self.unit])[:-1]
         filled = np.flatnonzero(counts)
         first, end = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)
@@ -95,12 +96,12 @@ class Buckets:
 
     @property
     def count(self) -> int:
-        """How many values."""
+        """The number of values."""
         return int(self.counts.sum())
 
     @property
     def sum(self) -> float:
-        """Their sum in exported units."""
+        """The sum of the values, in exported units."""
         return self.total / self.unit
 
 
@@ -114,7 +115,7 @@ Attributes = tuple[tuple[str, str | int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """One sample of a histogram that has a trace: `value` in exported units, `at_ns` on the wall
+    """One sample of a histogram that has a trace. `value`: in exported units. `at_ns`: on the wall
     clock."""
 
     value: float
@@ -125,7 +126,8 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class DataPoint:
-    """A value as of now: of a counter or histogram since the run began."""
+    """A present value. The value of a counter or a histogram covers the time since the run
+    began."""
 
     instrument: Instrument
     attributes: Attributes
@@ -135,7 +137,8 @@ class DataPoint:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All points of one moment. Times on the wall clock (ns); `common` goes to each point."""
+    """All points of one moment. Times are on the wall clock (ns). `common`: attributes of every
+    point."""
 
     began_ns: int
     taken_ns: int
@@ -144,10 +147,10 @@ class Snapshot:
 
 
 def point(name: str, value: float | Buckets, /, **attributes: str | int) -> DataPoint:
-    """A point of the instrument `name`; attributes are given with `_` for `.` in their names.
-    Buckets are copied.
+    """A point of the instrument `name`. Attribute names are written with `_` for `.`. Buckets are
+    copied.
 
-    Raises KeyError or ValueError for what is not in the table.
+    Raises KeyError or ValueError for a name or a value that is not in the table.
     """
     instrument = BY_NAME[name]
     attributes_by_label = {attribute.label: attribute for attribute in instrument.attributes}
@@ -168,7 +171,7 @@ def point(name: str, value: float | Buckets, /, **attributes: str | int) -> Data
 
 
 class Totals:
-    """What was counted since the run began: points of counters and histograms."""
+    """Counts since the run began, as points of counters and histograms."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, Attributes], float] = {}
@@ -177,9 +180,9 @@ class Totals:
     def count(
         self, name: str, values: NDArray[np.int64] | float, /, **attributes: str | int
     ) -> None:
-        """Add a number to a counter, or each of some integers to a histogram.
+        """Add a number to a counter, or each integer of an array to a histogram.
 
-        A 0, or none, makes a point, too.
+        A 0 or an empty array makes a point, too.
         """
         key = name, tuple(attributes.items())
         if isinstance(values, np.ndarray):
@@ -189,14 +192,14 @@ class Totals:
             self._numbers[key] = self._numbers.get(key, 0) + values
 
     def points(self) -> Iterator[DataPoint]:
-        """All of it."""
+        """Yield all points."""
         counted: dict[tuple[str, Attributes], float | Buckets] = {**self._buckets, **self._numbers}
         for (name, attributes), value in counted.items():
             yield point(name, value, **dict(attributes))
 
 
 def by_name(points: Sequence[DataPoint]) -> Mapping[Instrument, list[DataPoint]]:
-    """The points of each instrument, in the order of their first."""
+    """The points of each instrument. Instruments are in the order of their first point."""
     groups: dict[Instrument, list[DataPoint]] = {}
     for one in points:
         groups.setdefault(one.instrument, []).append(one)

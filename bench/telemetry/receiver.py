@@ -1,12 +1,16 @@
-"""Who answers at an OTLP address: *variables, a look of a second at most → nothing, or why nothing
-can arrive there*.
+"""A check of the server at an OTLP address: *variables, and a look of at most one second → nothing,
+or the reason why no telemetry can arrive there*.
 
-Rules: only what is certain is told. A receiver that is down, slow or behind a proxy is not judged
-here: what it does not take becomes a warning of the result. A gRPC server speaks HTTP/2 alone. It
-answers HTTP/2's preface with its SETTINGS, and a request of HTTP/1.1 with no line of HTTP/1. A
-server that answers both is left alone. A server of TLS answers the first message of TLS with a
-record of TLS, and anything else with an alert or in HTTP; so plain HTTP is certain only where it
-answers that first message. Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
+Rules: only certain faults are reported. A receiver that is down, slow or behind a proxy is not
+checked here; items that it does not take become a warning of the result.
+
+How the protocols are told apart: a gRPC server speaks only HTTP/2. It answers HTTP/2's preface with
+its SETTINGS, and it does not answer a request of HTTP/1.1 with a line of HTTP/1. A server that
+answers both is accepted. A TLS server answers the first message of TLS with a TLS record. It
+answers anything else with an alert or in HTTP. So plain HTTP is certain only if the server answers
+the first TLS message in plain HTTP.
+
+Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
 """
 
 import re
@@ -19,27 +23,27 @@ from bench.errors import UsageError
 from bench.telemetry.settings import GRPC, Endpoint, Environ, endpoints_of
 from lockcore.bench.sockets import TLS_RECORDS, client_hello
 
-# for all receivers together
+# The time (s) for all receivers together.
 LOOK_S = 1.0
-# for one of them
+# The time (s) for one receiver.
 _ANSWER_S = 0.4
-# the preface of HTTP/2 and an empty SETTINGS frame
+# The preface of HTTP/2 and an empty SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-# the fourth byte of a frame: its type
+# The type of a SETTINGS frame. The type is the fourth byte of a frame.
 _SETTINGS = 4
 _FRAME_BYTES = 9
 _TEXT_BYTES = 5
 _HTTP = b"HTTP/"
 _REDIS_ERROR = re.compile(rb"-[A-Z]{3,}")
 _SPEAKS_REDIS = "speaks the Redis protocol; write the address of a collector"
-# where exporters send to an address without a port: HTTP's own port, and gRPC's usual one
+# Exporters add a port to an address without one: HTTP's own port, or gRPC's usual port.
 _HTTP_PORT = 80
 _OTHER_PORT = 443
 
 
 def require_receivers(environ: Environ) -> None:
-    """Raise UsageError if an address of a collector can never work, or a wrong protocol is spoken
-    there."""
+    """Raise UsageError if a collector's address can never work, or the server there speaks a wrong
+    protocol."""
     endpoints = endpoints_of(environ)
     faults = list[str]()
     if not endpoints:
@@ -48,7 +52,7 @@ def require_receivers(environ: Environ) -> None:
     def look() -> None:
         faults.extend(filter(None, map(_fault, endpoints)))
 
-    # names are looked up without a limit
+    # The look-up of a name has no time limit of its own, so a thread does it.
     looking = threading.Thread(target=look, name="telemetry-look", daemon=True)
     looking.start()
     looking.join(LOOK_S)
@@ -57,7 +61,7 @@ def require_receivers(environ: Environ) -> None:
 
 
 def _fault(endpoint: Endpoint) -> str:
-    """What is wrong with who answers there; "" = nothing that is certain."""
+    """The fault of the server at this endpoint. "" if no fault is certain."""
     url = endpoint.url
     if url.scheme not in ("http", "https", "") or not url.hostname or _by_proxy(url):
         return ""
@@ -69,14 +73,14 @@ def _fault(endpoint: Endpoint) -> str:
 
 
 def _of_secure(place: tuple[str, int]) -> str:
-    """What is wrong with a port that TLS is begun with.
+    """The fault of a port that should speak TLS.
 
-    The line's end is for servers of text, which wait for one.
+    The message ends with empty lines, because a text server waits for the end of a line.
     """
     hello = client_hello() + b"\r\n\r\n"
     heard = _answer(place, hello, _FRAME_BYTES)
-    # Redis waits for more; no server of TLS answers the preface with an error of Redis, or with
-    # SETTINGS
+    # Redis waits for more. A TLS server never answers the preface with a Redis error or with
+    # SETTINGS.
     if not heard:
         heard = _answer(place, _PREFACE, _FRAME_BYTES) or b""
         if heard.startswith((_HTTP, b"<")):
@@ -89,7 +93,7 @@ def _of_secure(place: tuple[str, int]) -> str:
 
 
 def _of_plain(place: tuple[str, int], *, is_grpc: bool) -> str:
-    """What is wrong with a port that is spoken to in the clear."""
+    """The fault of a port that should speak without TLS."""
     frame = _answer(place, _PREFACE, _FRAME_BYTES)
     if frame is None:
         return ""
@@ -125,8 +129,10 @@ def _by_proxy(url: SplitResult) -> bool:
 
 
 def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
-    """The first bytes that come back; fewer where the connection ends, None where it is silent or
-    cannot be made."""
+    """The first `size` bytes of the answer.
+
+    There are fewer bytes if the connection ends. None if there is no connection, or no answer.
+    """
     received = b""
     try:
         with socket.create_connection(place, _ANSWER_S) as connection:
@@ -137,7 +143,7 @@ def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
                     break
                 received += data
     except ConnectionResetError:
-        # an end, too
+        # A reset is an end, too.
         return received
     except OSError:
         return received or None

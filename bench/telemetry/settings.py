@@ -1,12 +1,13 @@
-"""Is telemetry asked for, and how: *the standard `OTEL_*` variables → TelemetrySettings, or None*.
+"""Whether and how telemetry is requested: *the standard `OTEL_*` variables → TelemetrySettings, or
+None*.
 
 Rules
-- Without an endpoint (or an exporter named in so many words) there is none: nothing is imported,
-  written or sent.
-- Only what decides *whether* and *how often* is read here, the rest by OpenTelemetry's own
-  exporters.
-- What is set and cannot be honoured is said, never silently replaced. No value that may hold a
-  secret is ever shown.
+- Telemetry needs an endpoint or an explicit exporter. With neither, nothing is imported, written
+  or sent.
+- This module reads only the variables that decide *whether* and *how often* to export.
+  OpenTelemetry's own exporters read the rest.
+- A setting that cannot be followed gets a warning. It is never replaced silently. No value that may
+  hold a secret is ever shown.
 """
 
 import math
@@ -20,16 +21,16 @@ from lockcore.bench import shown
 HTTP = "http/protobuf"
 GRPC = "grpc"
 SIGNALS = ("METRICS", "TRACES")
-# the standard's 60 s is longer than most runs
+# The standard interval is 60 s. That is longer than most runs.
 INTERVAL_S = 1.0
 ONE_IN = 1000
 
 _SAMPLERS = ("always_on", "always_off", "traceidratio")
-# a protocol that exporters of other languages have
+# A protocol that exporters in other languages support.
 _JSON = "http/json"
 _AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _EXPONENTIAL = "base2_exponential_bucket_histogram"
-# all else is ignored, and that is said
+# Other values are ignored, with a warning.
 _KNOWN = {
     "OTEL_METRICS_EXPORTER": ("otlp", "prometheus", "none"),
     "OTEL_TRACES_EXPORTER": ("otlp", "none"),
@@ -48,11 +49,12 @@ Environ = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """What to export. `metrics`, `traces`: the OTLP protocol, None = not over OTLP. `page`: host
-    and port of /metrics.
+    """The settings of an export.
 
-    `one_in`: of how many ordinary operations one is traced, 0 = none. `exponential`: histograms
-    over OTLP, instead of the table's bounds. `endpoint`: for people, without secrets.
+    `metrics`, `traces`: the OTLP protocol; None = not over OTLP. `page`: host and port of /metrics.
+    `one_in`: one in so many ordinary operations is traced; 0 = none. `exponential`: OTLP gets
+    exponential histograms instead of histograms with the table's bounds. `endpoint`: a text for
+    people, without secrets.
     """
 
     metrics: str | None = None
@@ -68,21 +70,20 @@ class TelemetrySettings:
 
 
 def is_wanted(environ: Environ) -> bool:
-    """Whether anything shall be exported at all: the cheap question that comes before everything
-    else."""
+    """Whether any export is requested. This question is cheap and comes before everything else."""
     off = _word(environ, "OTEL_SDK_DISABLED") == "true"
     return not off and any(_exporters(environ, signal) for signal in SIGNALS)
 
 
 def settings_of(environ: Environ) -> TelemetrySettings | None:
-    """The settings, None when nothing is wanted.
+    """The settings, or None if no export is requested.
 
     Raises UsageError for a value that cannot be read.
     """
     if not is_wanted(environ):
         return None
     metrics, traces = (_protocol(environ, signal) for signal in SIGNALS)
-    # a wrong one is refused before anything starts
+    # A wrong value is refused before anything starts.
     endpoints_of(environ)
     one_in = _one_in(environ)
     page = _page(environ) if "prometheus" in _exporters(environ, "METRICS") else None
@@ -104,9 +105,10 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a signal goes.
+    """The address to which a signal is sent.
 
-    `variable`: which names it; `url`: without a scheme where gRPC's address has none.
+    `variable`: the variable that names the address. `url`: has no scheme if a gRPC address has
+    none.
     """
 
     variable: str
@@ -116,9 +118,9 @@ class Endpoint:
 
 
 def endpoints_of(environ: Environ) -> list[Endpoint]:
-    """The addresses that are named for OTLP, each once.
+    """The OTLP addresses in the variables, each address once.
 
-    Raises UsageError for one that can never work.
+    Raises UsageError for an address that can never work.
     """
     endpoints: dict[tuple[str, str], Endpoint] = {}
     if not is_wanted(environ):
@@ -141,7 +143,7 @@ def endpoints_of(environ: Environ) -> list[Endpoint]:
 def _url(variable: str, text: str, protocol: str) -> SplitResult:
     """The parts of an address.
 
-    Its text may hold a password, so a sentence shows its host and port at most.
+    The text may hold a password, so a message shows at most the host and port.
     """
     example = f"http://127.0.0.1:{4317 if protocol == GRPC else 4318}"
     has_scheme = "://" in text
@@ -160,7 +162,7 @@ def _url(variable: str, text: str, protocol: str) -> SplitResult:
     if not has_scheme:
         meant = example
         if host:
-            # an IPv6 address stands in brackets
+            # An IPv6 address stands in brackets.
             name = f"[{host}]" if ":" in host else host
             meant = f"http://{name}:{port or 4318}"
         raise UsageError(
@@ -193,7 +195,8 @@ def _ignored(environ: Environ) -> Iterator[str]:
 
 
 def _exporters(environ: Environ, signal: str) -> set[str]:
-    """What is named for a signal; `otlp` when nothing is and there is an endpoint."""
+    """The exporters that the variables name for a signal. The default is `otlp` if there is an
+    endpoint."""
     if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
         return named - {"none"}
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
@@ -225,7 +228,7 @@ def _endpoint(environ: Environ, protocol: str) -> str:
 
 
 def _one_in(environ: Environ) -> int:
-    """1 in how many ordinary operations; −1 = no traces at all."""
+    """One in how many ordinary operations is traced; 0 = none. −1 = no traces at all."""
     match _word(environ, "OTEL_TRACES_SAMPLER").removeprefix("parentbased_"):
         case "always_on":
             return 1
