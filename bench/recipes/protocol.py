@@ -2,14 +2,16 @@
 figures*.
 
 Rules
-- `acquire` and `release` are attributes, so that a recipe may hand out its library's own bound
-  methods and the hot path pays for no wrapper. All recipes answer in lockcore's values (`Lease`,
-  `Denied`, `Outcome`), so that the record, the oracle and the statistics never ask which lock it
-  was.
-- A recipe calls `pause("after-get")` at each of its points. Unless somebody asked for one, that is
-  a call of an empty function. A scenario's pause sleeps on its share of the passes, drawn from the
-  seed and the process: a run repeats. A gate is told of every pass and returns when the caller may
-  go on: how a test or a schedule makes a race certain.
+- `acquire` and `release` are attributes. A recipe may hand out its library's own bound methods, and
+  the hot path pays for no wrapper.
+- All recipes answer in lockcore's values (`Lease`, `Denied`, `Outcome`). Therefore the record, the
+  oracle and the statistics never ask which lock answered.
+- A recipe calls a function at each of its pause points, for example `pause("after-get")`. Without
+  pauses and without a gate this function is empty.
+- A pause of the scenario sleeps on a share of the calls. The seed and the process number decide
+  which calls sleep, so a run can be repeated.
+- A gate receives every call and returns when the caller may go on. A test or a schedule uses a gate
+  to make a race certain.
 """
 
 import time
@@ -28,13 +30,16 @@ COMMON_POINTS = ("after-grant", "before-release")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """`how` it locks; `flaw`: the one fault it is known for, or "none" and within what; `safe`:
-    never two valid leases.
+    """The facts about a recipe.
 
-    `least` … `most` instances (None: any number), `usual` when nothing is said. `points`: its own
-    pause points, in the order they are passed. `replicated`: the instances after the first must be
-    replicas of the first. `channels`: it publishes on channels that are named as its keys.
-    `counts`: it lets as many hold a resource as it is told.
+    `how`: how the recipe locks. `flaw`: its one known fault, or "none" and the limits within which
+    this holds. `safe`: two leases are never valid at once.
+
+    `least` … `most`: the number of instances it can lock on (None: any number). `usual`: the
+    number if the user gives none. `points`: its own pause points, in the order in which a caller
+    passes them. `replicated`: the other instances must be replicas of the first. `channels`: it
+    publishes on channels that have the names of its keys. `counts`: its settings decide how many
+    callers may hold a resource at once.
     """
 
     how: str
@@ -50,7 +55,7 @@ class About:
 
     @property
     def all_points(self) -> tuple[str, ...]:
-        """Its own pause points and those of every recipe."""
+        """The pause points of this recipe and the common pause points."""
         return (*self.points, *COMMON_POINTS)
 
     @property
@@ -67,8 +72,10 @@ Reach = Callable[[str], None]
 
 
 def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | None = None) -> Reach:
-    """What a recipe of the given process calls at its points; `pass_by` itself when nothing can
-    happen there."""
+    """Return the function that a recipe of process `process` calls at its pause points.
+
+    This is `pass_by` itself if there is neither a pause nor a gate.
+    """
     if not pauses:
         return gate or pass_by
     stretches: dict[str, list[tuple[float, float, Random]]] = {}
@@ -87,19 +94,21 @@ def reach_of(pauses: Sequence[Pause], seed: int, process: int, gate: Reach | Non
 
 
 def pass_by(_point: str) -> None:
-    """Nobody is held up anywhere."""
+    """Let the caller go on at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeSettings:
-    """What a lock is told at connect. `max_ttl_ms` ≥ every TTL; `instance_timeout_ms` None =
-    min(50, TTL ÷ 4).
+    """The settings that a recipe receives when it connects.
 
-    `pause` stretches pause points, drawn from `seed` and `process` (which worker this is); `gate`
-    is told of every pass of a point and lets the caller go on. `skew_ms`: how far this client's
-    wall clock is ahead. `folder`: one that all processes of the run share. `fencing`: leases carry
-    fencing tokens, if the recipe can. `capacity`: how many may hold a resource. `attempts`: the
-    folder that observed attempts go to, for telemetry.
+    `max_ttl_ms` is at least every TTL. `instance_timeout_ms` None means min(50, TTL ÷ 4).
+
+    `pause`: pauses at pause points. `seed` and `process` (the number of this worker) decide which
+    calls sleep. `gate`: receives every call at a pause point and returns when the caller may go on.
+    `skew_ms`: how far the wall clock of this client is ahead. `folder`: a folder that all processes
+    of the run share. `fencing`: leases carry fencing tokens, if the recipe can issue them.
+    `capacity`: how many callers may hold a resource at once. `attempts`: the folder for observed
+    attempts, which telemetry reads.
     """
 
     key_prefix: str = ""
@@ -128,8 +137,10 @@ class Recipe(Protocol):
 
     @property
     def acquire(self) -> Acquire:
-        """Lock a resource for `ttl_ms`, trying for up to `wait_ms`; a cancelled call leaves nothing
-        held."""
+        """Lock a resource for `ttl_ms`, trying for up to `wait_ms`.
+
+        A cancelled call leaves no lock behind.
+        """
 
     @property
     def release(self) -> Release:
@@ -141,17 +152,17 @@ class Recipe(Protocol):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """What the recipe counted of itself since `connect`, by name; most count nothing."""
+        """The counters of the recipe since `connect`, by name. Most recipes have none."""
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """Per instance: how long (ns) its sampled replies took since the last call."""
+        """For each instance, the reply times (ns) that were sampled since the last call."""
 
     def close(self) -> None:
         """Send what is queued and close the connections. Idempotent."""
 
 
 class RecipeClass(Recipe, Protocol):
-    """What a recipe's own class has besides."""
+    """The members that the class of a recipe has in addition."""
 
     about: ClassVar[About]
 
@@ -159,6 +170,6 @@ class RecipeClass(Recipe, Protocol):
     def connect(cls, targets: Sequence[str], settings: RecipeSettings) -> Self:
         """Connect to the instances of `targets` (URLs), in the process that uses them.
 
-        Raises UsageError for what the recipe cannot do with these targets or settings,
-        EnvironmentNotReadyError when too few instances can be used; neither names a password.
+        Raises UsageError if the recipe cannot work with these targets or settings. Raises
+        EnvironmentNotReadyError if too few instances can be used. Neither message shows a password.
         """

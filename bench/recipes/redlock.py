@@ -1,11 +1,12 @@
 """Redlock under test: *lockcore's own bound methods; SET NX PX on N instances, one after the other,
 through redis-py*.
 
-Nothing stands between the load and lockcore, unless a pause was asked for; one attempt in 64 is
-observed for its per-instance reply times, more of them at low rates while telemetry is wanted. One
-after the other, an acquire takes N round trips, and as long is the window in which contenders split
-the votes. Source: the Redlock text, "The Redlock algorithm"; lockcore/facts/quorum.py names the
-rounds.
+The load calls lockcore directly, unless the scenario has a pause. The recipe observes one attempt
+in 64 for the reply times of each instance. With telemetry and a low rate it observes more.
+
+The sequential recipe asks one instance after the other, so an acquire takes N round trips.
+Contenders can split the votes during all of that time. Source: the Redlock text, "The Redlock
+algorithm". lockcore/facts/quorum.py names the rounds.
 """
 
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ class RedlockRecipe(Observer):
                 instance_timeout_ms=settings.instance_timeout_ms,
                 retry=settings.retry,
                 rejoin=cast("Rejoin", settings.rejoin),
-                # The judge expects a command of each release (`Circumstances.releases_ask`).
+                # The judge expects a command from each release (`Circumstances.releases_ask`).
                 merge_releases=False,
                 connect_timeout_s=settings.connect_timeout_s,
                 observer=self,
@@ -87,7 +88,7 @@ class RedlockRecipe(Observer):
         return cls(targets, settings)
 
     def observe(self, record: AttemptRecord) -> None:
-        """Keep how long each instance took to answer a SET; with a log, all of it."""
+        """Keep the reply time of each instance. If there is a log, log the whole record."""
         if self._log is not None:
             self._log.observe(record)
         for times_ns, sent_ns, replied_ns in zip(
@@ -97,7 +98,7 @@ class RedlockRecipe(Observer):
                 times_ns.append(replied_ns - sent_ns)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """See Recipe; once a second, so the moment to write what was observed."""
+        """See Recipe. This call comes once a second, so it also writes the observed attempts."""
         if self._log is not None:
             self._log.flush()
         times_ns = self._times_ns
@@ -106,7 +107,7 @@ class RedlockRecipe(Observer):
 
     @property
     def figures(self) -> dict[str, int]:
-        """What hand-offs between processes came to; nothing where there are none."""
+        """The counters of hand-offs between processes. Empty if there are no hand-offs."""
         return self._lock.handoffs
 
     @property
@@ -115,8 +116,10 @@ class RedlockRecipe(Observer):
 
 
 def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
-    """Lockcore's methods with the pause points that every recipe has; a caller killed there gives
-    its lease back."""
+    """The methods of lockcore with the common pause points.
+
+    A caller that is killed at a pause point gives its lease back.
+    """
 
     def acquire(resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
         result = lock.try_acquire(resource, ttl_ms, wait_ms)
@@ -139,7 +142,7 @@ def _paused(lock: Redlock, reach: Reach) -> tuple[Acquire, Release]:
 
 
 class RedlockSequential(PlainRecipe):
-    """N instances, each asked when the one before has answered."""
+    """Asks N instances, each one after the reply of the one before."""
 
     about = About(
         how="Redlock through redis-py: N instances one after the other, always in the same order",
@@ -157,11 +160,11 @@ class RedlockSequential(PlainRecipe):
         return quorum_of(instances)
 
     def order(self) -> Sequence[PlainInstance]:
-        """In which order the instances are asked this time."""
+        """The order in which this round asks the instances."""
         return self.servers
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """One round: ask all, count; give back what was got unless it is a quorum in time."""
+        """Ask all instances and count the votes. Without a quorum in time, give the votes back."""
         token = self.new_token()
         started_ns = monotonic_ns()
         votes = []
@@ -183,8 +186,10 @@ class RedlockSequential(PlainRecipe):
         return Refusal(Outcome.TOO_LATE if outcome is Outcome.ACQUIRED else outcome, tally)
 
     def give_back(self, lease: Lease) -> Outcome:
-        """Compare-and-delete on all, whether or not their vote was got (or until a quorum has
-        confirmed it)."""
+        """Compare-and-delete on every instance, whether or not it granted its vote.
+
+        If `stops_at_quorum` is set, stop when a quorum has confirmed the release.
+        """
         instances = len(self.servers)
         answers = []
         for server in self.servers:
@@ -204,7 +209,7 @@ class RedlockSequential(PlainRecipe):
 
 
 class RedlockRandomOrder(RedlockSequential):
-    """The same, each round in an order of its own."""
+    """As redlock-sequential, but each round asks the instances in a new order."""
 
     about = replace(
         RedlockSequential.about,
@@ -234,7 +239,7 @@ def _vote(server: PlainInstance, key: str, token: bytes, ttl_ms: int) -> Vote:
 
 
 def deleted(server: PlainInstance, key: str, token: bytes) -> bool | None:
-    """Compare-and-delete on one instance; None when it did not say."""
+    """Compare-and-delete on one instance. Returns None without a definite reply."""
     with suppress(RedisError):
         return server.delete_own(key, token)
     return None

@@ -8,8 +8,8 @@ stored → Done*.
         header = experiment.header(seed=plan.seed, interrupted=experiment.cut)
         return experiment.store(CrashResult(**header, rows=rows, …))
 
-Rules: what was measured is judged and stored before a wish to end is granted. What can be gone on
-with (bench.run.journal) and was cut is not stored: `unfinished`.
+Rules: an experiment judges and stores its measurements before it obeys a signal to end. If a signal
+cuts an experiment that can be continued (bench.run.journal), it stores no result (`unfinished`).
 """
 
 import contextlib
@@ -36,8 +36,12 @@ Plan_co = TypeVar("Plan_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOrder(Generic[Plan_co]):
-    """What is to be measured. `command`: as typed, without secrets; `folder`: can be made, or holds
-    a journal; `server`: the program to start, None = look for one."""
+    """The order for one experiment.
+
+    `command`: the command line as the user typed it, without secrets. `folder`: a folder that can
+    be created, or one that holds a journal. `server`: the server program to start. None: look for
+    one.
+    """
 
     plan: Plan_co
     run_id: str
@@ -52,9 +56,9 @@ Stored_co = TypeVar("Stored_co", bound=Document, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Stored_co]):
-    """What came of it; `exit_code` as in README.
+    """The end of an experiment. The README explains `exit_code`.
 
-    `path` None = it could not be stored, `unstored` says why.
+    `path` None: the result could not be stored, and `unstored` gives the reason.
     """
 
     result: Stored_co
@@ -64,8 +68,10 @@ class Done(Generic[Stored_co]):
 
 
 def store(result: Stored, folder: Path, code: int) -> Done[Stored]:
-    """Write `result` into `folder`; one that cannot be written is told all the same, with 130 or
-    the fault's exit code."""
+    """Write `result` into `folder`.
+
+    A result that cannot be written is still returned, with exit code 130 or that of the fault.
+    """
     try:
         return Done(result, write_result(result, folder), code)
     except EnvironmentNotReadyError as error:
@@ -83,7 +89,7 @@ def now_text() -> str:
 
 
 class Experiment(Interrupts):
-    """An experiment while it is made; entered, it takes the signals.
+    """An experiment in progress. Inside its `with` block it handles the signals.
 
     `cut`: Ctrl-C has ended a `cuttable` part.
     """
@@ -97,14 +103,14 @@ class Experiment(Interrupts):
 
     @property
     def is_over(self) -> bool:
-        """Whether somebody has wished it to end."""
+        """Whether a signal has asked the experiment to end."""
         return self.cut or self.count > 0
 
     @contextlib.contextmanager
     def cuttable(self) -> Iterator[None]:
-        """A part that Ctrl-C ends: `cut` says so then.
+        """A part that Ctrl-C may end. `cut` is True after that.
 
-        Once it is left, signals are only counted.
+        After this part, the experiment only counts signals.
         """
         try:
             yield
@@ -114,12 +120,12 @@ class Experiment(Interrupts):
             self.raising = False
 
     def require(self, measured: Sized) -> None:
-        """Raise KeyboardInterrupt when a wish to end came before anything was measured."""
+        """Raise KeyboardInterrupt if a signal came before the experiment measured anything."""
         if self.is_over and not measured:
             raise KeyboardInterrupt
 
     def header(self, *, seed: int | None, interrupted: bool) -> Header:
-        """Return what the result begins with; its duration is that until now."""
+        """Return the first fields of the result. The duration ends now."""
         return {
             "id": self._order.run_id,
             "command": tuple(self._order.command),
@@ -131,8 +137,7 @@ class Experiment(Interrupts):
         }
 
     def store(self, result: Stored) -> Done[Stored]:
-        """Write `result` into the order's folder; one that cannot be written is told all the
-        same."""
+        """Write `result` into the order's folder. If that fails, return the result all the same."""
         result = structs.replace(result, warnings=(*result.warnings, *environment_warnings()))
         return store(
             result, self._order.folder, exit_code(result.verdict, interrupted=result.interrupted)
@@ -140,10 +145,10 @@ class Experiment(Interrupts):
 
     @staticmethod
     def unfinished(result: Stored) -> Done[Stored]:
-        """Return the end of what was cut and can be gone on with: told, not stored."""
+        """Return the end of a cut experiment that can be continued. The result is not stored."""
         return Done(result, None, EXIT_INTERRUPTED, "cut short")
 
 
 def left_text(seconds: float) -> str:
-    """Return how long something will take yet, for a line of progress."""
+    """Return the remaining time as text, for a line of progress."""
     return "{}:{:02} left".format(*divmod(round(seconds), 60))

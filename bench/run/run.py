@@ -1,11 +1,12 @@
 """One run, from order to result: *a scenario → servers, Locust, history → a judged, written
 result*.
 
-Rules: once Locust runs, signals are only counted, so that whatever happens the load is stopped,
-what was measured is judged and written, leaks are counted and unlinked, and nothing of the run
-stays behind. Without a wish for telemetry nothing of it is imported or asked; a collector's
-troubles become a warning of the result, and only what is wrong before the load starts stops the
-run.
+Rules
+- While Locust runs, the run only counts signals. Thus it always stops the load, judges and writes
+  the measurements, and counts and unlinks leaked keys. It leaves nothing of itself behind.
+- Without a request for telemetry the run imports no telemetry module and asks no collector.
+- A fault of the collector before the load starts stops the run. A later fault becomes a warning in
+  the result.
 """
 
 import os
@@ -52,11 +53,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run and where its result belongs. `command`: as typed, without secrets; `folder`: can
-    be made, None: the result is only returned; `ring`: who takes turns with it; `name`: what its
-    user calls it; `bind`: where workers of other hosts are awaited, as many as the scenario has
-    processes; `more`: for another run after this one, too; `keep_history`: the record stays beside
-    the result."""
+    """What to run, and where to put its result.
+
+    `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
+    result, which can be created. None: the run only returns the result. `ring`: the processes that
+    share time slices with this run. `name`: the user's name for the run. `bind`: the address at
+    which the run waits for workers of other hosts, one for each process of the scenario. `more`:
+    these workers also serve another run after this one. `keep_history`: the record stays beside
+    the result.
+    """
 
     scenario: Scenario
     run_id: str
@@ -73,11 +78,10 @@ class Order:
 
 
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
-    """Run `order`, showing its progress, and return its result, written if it can be; `interrupts`
-    only count by then.
+    """Run `order`, show its progress, write its result if possible, and return the result.
 
-    Raises BenchError when the run cannot begin, KeyboardInterrupt when it was cut before anything
-    was measured.
+    `interrupts` must only count signals by then. Raises BenchError if the run cannot begin. Raises
+    KeyboardInterrupt if a signal ends the run before it has measured anything.
     """
     faults = _faults(order.scenario)
     if order.bind and any(fault.target.startswith("worker") for fault in faults):
@@ -97,7 +101,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
         if interrupts.count:
             raise KeyboardInterrupt from None
         raise
-    # Ctrl-C counts as well while the result was put away.
+    # A Ctrl-C while the result was being stored counts, too.
     return replace(finished, exit_code=EXIT_INTERRUPTED) if interrupts.count else finished
 
 
@@ -110,9 +114,11 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Run `order` on servers that were opened for its faults: one run of several. Without `show`
-    nobody looks while it runs: all is judged at its end. `series`: the Locust that it shares with
-    the runs before and after it; None: it has one of its own. Raises as `run_scenario` does."""
+    """Run `order`, one run of several, on servers that were opened for its faults.
+
+    Without `show` the run judges everything at its end. `series`: the Locust that it shares with
+    other runs. None: it has its own. Raises the same errors as `run_scenario`.
+    """
     if order.bind:
         require_free(*order.bind)
     scenario = order.scenario
@@ -165,7 +171,7 @@ def _ended(
     result: RunResult, order: Order, troubles: Sequence[str], interrupts: Interrupts
 ) -> Done[RunResult]:
     """The result with its name, its warnings and its exit code, stored where `order` says."""
-    # interrupts: also while it was judged
+    # An interrupt during the judgement counts, too.
     code = exit_code(result.verdict, interrupted=interrupts.count > 0)
     result = structs.replace(
         result,
@@ -177,12 +183,12 @@ def _ended(
 
 
 def _begun(plan: Plan, environ: Mapping[str, str], series: LocustSeries | None) -> Load:
-    """The load of this run, begun: a test of the series, or a Locust of its own."""
+    """Start the load of this run, as a test of the series or in its own Locust."""
     return series.begin(plan, environ) if series else LocustProcess(plan, environ)
 
 
 def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
-    """What the load processes of this run are given."""
+    """The plan that the load processes of this run receive."""
     return Plan(
         order.run_id,
         servers.load_urls,
@@ -198,8 +204,10 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
 
 
 def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:
-    """Put the record beside a stored result; where that cannot be done the run ends with the
-    fault's sentence."""
+    """Put the record beside a stored result.
+
+    If that fails, the run ends with the message of the fault.
+    """
     if done.path is None:
         return done
     try:
@@ -215,7 +223,7 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
 
 
 def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTimeline:
-    """The faults of a run, aimed at its servers and at the workers that have said they run.
+    """The faults of a run, aimed at its servers and at the workers that run by now.
 
     Raises BenchError.
     """
@@ -234,8 +242,10 @@ def telemetry_of(
     timeline: FaultTimeline,
     environ: Mapping[str, str],
 ) -> "Exporter | None":
-    """What exports the run from now on, if `environ` asks for anything. Raises BenchError when that
-    cannot be had."""
+    """Start the export of the run's telemetry, if `environ` asks for telemetry.
+
+    Raises BenchError if the export cannot start.
+    """
     settings = settings_of(environ)
     if settings is None:
         return None
@@ -254,5 +264,5 @@ def telemetry_of(
 
 
 def _syncs(fleet: Fleet | None, index: int) -> Mapping[str, int]:
-    """What INFO does not say: how often an instance has synced, where the shim counts it."""
+    """How often instance `index` has synced, if the shim counts it. INFO does not show this."""
     return {FSYNCS: fleet.controls[index].syncs} if fleet and fleet.controls else {}
