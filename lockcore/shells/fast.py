@@ -1,13 +1,13 @@
-"""How acquire and release begin and end: *a resource → a round; a settled round → a lease*.
+"""The begin and end of acquire and release: *a resource → a round; a settled round → a lease*.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md: functions of other
 modules are attributes here.
 
-Rules: an operation goes past the step generator (attempt.py) as long as nothing unusual happens.
-Nothing here is an addition to the rules: a first attempt that is settled at once, refused, or too
-late goes on by the steps of attempt.py, and one conformance suite shows the same behaviour on both
-ways. How greenlets and tasks wait in between is theirs (greenlets/fast.py, tasks/fast.py). The TTL
-and the wait that were checked last are recognised by identity (`NO_WAIT` in arguments.py).
+Rules: a usual operation does not use the step generator (attempt.py). This file adds no rules for
+locks. If a first attempt is settled at once, refused, or too late, the operation goes on by the
+steps of attempt.py. One conformance suite tests the same behaviour on both paths. greenlets/fast.py
+and tasks/fast.py have the waits in between. The last checked TTL and wait are recognised by
+identity (`NO_WAIT` in arguments.py).
 """
 
 from collections.abc import Callable
@@ -25,15 +25,15 @@ from lockcore.shells.common.driver import LoopDriver
 
 
 class Shortcut:
-    """The operations of the callers of one driver, but for their waits.
+    """The operations of the callers of one driver, without their waits.
 
-    `inside` is True while somebody is in the middle of the engine, which nobody may enter then.
+    `inside` is True while a caller is within the engine. Then no other caller may enter the engine.
     """
 
     def __init__(self, driver: LoopDriver) -> None:
         engine: Engine = driver.engine
         self.inside = False
-        # This stands for no TTL yet: no caller passes it.
+        # This means "no TTL yet", because no caller passes this object.
         self._ttl_ms: object = self
         self._wait_ms: object = NO_WAIT
         self._terms: Terms = engine.terms(engine.settings.max_ttl_ms)
@@ -73,22 +73,22 @@ class Shortcut:
             raise
 
     def lease_of(self, round_: SetRound) -> Lease | None:
-        """The lease of a settled first attempt, by the clock as its caller runs again.
+        """The lease of a settled first attempt, at the time at which its caller runs again.
 
-        None: `steps_after` decides.
+        With None, the caller goes on by `steps_after`.
         """
         return first_lease(round_, self.now())
 
     def steps_after(self, round_: SetRound, wait_ms: object) -> Steps:
-        """The steps that are left of an acquire whose first attempt gave no lease."""
+        """The remaining steps of an acquire after a first attempt without a lease."""
         now_ns = self.now()
         first = self._acquisition(round_.resource, round_.terms, wait_ms, round_.started_ns)
         return first.after(round_, now_ns)
 
     def steps_in_line(self, resource: object, ttl_ms: object, wait_ms: object) -> Steps:
-        """The steps of an acquire of a resource that others wait for here.
+        """The steps of an acquire if other callers here wait for the resource.
 
-        `first_round` has just said that others wait.
+        The caller uses these steps after `first_round` returned None.
         """
         now_ns = self.now()
         terms = self._engine.terms(cast("int", ttl_ms))
@@ -102,7 +102,7 @@ class Shortcut:
         return Acquisition(self._engine, resource, terms, wait, begun_ns, self._driver.random)
 
     def send_release(self, lease: object) -> ReleaseRound:
-        """Send a release. A caller that this raises in calls `release_failed`."""
+        """Send a release. If this raises, the caller calls `release_failed`."""
         engine = self._engine
         round_ = engine.release_round(lease, self.now())
         if self._keepers:
@@ -115,15 +115,15 @@ class Shortcut:
         return round_
 
     def release_failed(self, lease: object, error: BaseException) -> None:
-        """A release was not certainly sent: one that was interrupted is owed."""
+        """A release may not have left. After an interrupt it is sent again later (owed.py)."""
         if not isinstance(error, Exception):
             self._driver.release_interrupted(lease)
         elif not isinstance(error, CannotWaitError):
-            # A CannotWaitError has found somebody else inside.
+            # A CannotWaitError means that another caller is inside.
             self.inside = False
 
     def released(self, lease: object, round_: ReleaseRound) -> Outcome:
-        """The outcome of a release, as its caller runs again. The listener hears of it."""
+        """The outcome of a release, when its caller runs again. It is reported to the listener."""
         outcome = round_.outcome or Outcome.UNREACHABLE
         listener = self._engine.listener
         if listener is not None:

@@ -2,10 +2,11 @@
 
 Pure. It is the application's handle and on no hot path, so it stays Python.
 
-Rules: whatever ends it, except `stop`, is told at once, and to its holder before anybody else: the
-lease's end, a closed Redlock, a cancelled task, a fault of our own. What a holder's callback raises
-ends there. In a forked child nothing is called: the lease is still the parent's, and a handle there
-says so (`forked`).
+Rules: the holder gets a call as soon as the keeper ends, before anybody else. A keeper ends with
+the lease's end, a closed Redlock, a cancelled task or a bug of lockcore. After `stop` there is no
+call. An exception of the holder's callback goes no further. In a forked child nothing is called,
+because the lease still belongs to the parent. The child's handle has an error that says so
+(`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -23,20 +24,21 @@ MOST_EXTENSIONS = 1 << 40
 
 
 def nothing(*_: object) -> None:
-    """Do nothing: nobody asked to hear of it."""
+    """Do nothing, because there is no listener."""
 
 
 class KeepAlive:
     """The handle of a lease that is kept alive.
 
-    `lease` is the newest one, by whomever it was extended. `gone` is None while the lease is kept,
-    else why it is not. `renewals` is the number of extensions so far.
+    `lease` is the newest lease, after extensions by the keeper or by others. `gone` is None while
+    the lease is kept. Then it is the `Denied` that ended the keeper. `renewals` is the number of
+    extensions so far.
 
-    `stopped` is True once it is over: `stop` was called, or the lease was released, or it is gone
-    (also because no extension was left). `error` is what ended it, when that was no answer of the
-    instances. Then `gone` is UNREACHABLE, and the lease lasts until `lease.valid_until_ns`. In a
-    forked child `error` is a ForeignProcessError: only the parent extends the lease.
-    `tell_extended` and `tell_gone` tell the observer of its Redlock.
+    `stopped` is True once the keeper has ended: after `stop`, after the release of the lease, or
+    when the lease is gone. It also ends after its last extension. `error` is the exception that
+    ended it, if no answer of the instances did. Then `gone` is UNREACHABLE, and the lease lasts
+    until `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because only
+    the parent extends the lease. `tell_extended` and `tell_gone` report to the Redlock's observer.
     """
 
     def __init__(
@@ -79,11 +81,11 @@ class KeepAlive:
         self.renewals += 1
 
     def ended(self, denied: Denied) -> None:
-        """It is over, as `denied` says. That is told once.
+        """End the keeper with `denied`, and report this once.
 
-        The lease is gone, or nobody can extend it from here any more.
+        The lease is gone, or this keeper cannot extend it any more.
         """
-        # A holder that releases in `on_gone` must not stop the steps that are telling it.
+        # If a holder releases the lease in `on_gone`, this must not stop the steps that call it.
         self.cancel = None
         if self.stopped:
             return
@@ -100,10 +102,7 @@ class KeepAlive:
             self.tell_gone(self.lease)
 
     def forked(self, denied: Denied) -> None:
-        """This is the copy of a forked child: nobody extends it here, and nobody is told.
-
-        The parent's keeper goes on.
-        """
+        """End this copy in a forked child, without a report. The parent's keeper goes on."""
         self.cancel = None
         if not self.stopped:
             self.stopped = True
@@ -131,7 +130,7 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, D
         try:
             return (yield from _extensions(keeper, engine))
         except GeneratorExit:
-            # `stop` was called, or nothing is left that could run the steps.
+            # `stop` was called, or no loop is left to run the steps.
             raise
         except BaseException as error:
             if not keeper.stopped:
@@ -139,7 +138,7 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, D
             denied = over(keeper.lease, Outcome.UNREACHABLE, engine, engine.now_ns)
             if isinstance(error, Exception):
                 return denied
-            # The steps were cancelled from outside. That is told, and they are cancelled.
+            # The steps were cancelled from outside. This is reported, and the steps end.
             keeper.ended(denied)
             raise
 
@@ -149,9 +148,9 @@ def keeper_steps(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, D
 def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, Denied]:
     """Extend the lease when it is due.
 
-    An extension that reached too few instances is tried again after a tenth of the period, while
-    the lease is still valid. After its end nothing is sent. An extension by somebody else only
-    moves the plan.
+    If an extension reaches too few instances, it is tried again after a tenth of the period, while
+    the lease is still valid. After the lease's end nothing is sent. If other code extends the
+    lease, this only moves the next extension.
     """
     lease = keeper.lease
     every_ns = int(keeper.every_ms * NS_PER_MS)
@@ -164,7 +163,7 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, De
         due_ns = max(again_ns or lease.started_ns + every_ns, asked_ns - usable_ns + 1)
         due_ns = min(due_ns, lease.valid_until_ns)
         now_ns = yield due_ns
-        # Timers come early, too.
+        # A timer may also fire early.
         if now_ns < due_ns:
             continue
         again_ns = 0
@@ -185,7 +184,7 @@ def _extensions(keeper: KeepAlive, engine: Engine) -> Generator[Request, int, De
 
 
 def over(lease: Lease, outcome: Outcome, engine: Engine, now_ns: int) -> Denied:
-    """The reason why a lease is not kept any more, where no answer of the instances says it."""
+    """A `Denied` for the end of a keeper, if no answer of the instances has ended it."""
     return Denied(
         lease.resource, outcome, Tally(absent=engine.instances), 1, 0, lease.started_ns, now_ns
     )

@@ -1,7 +1,7 @@
 """A driver on an event loop of asyncio: *sockets and timers of the loop → the hooks of LoopDriver*.
 
-Rules: the loop is asyncio's own or uvloop's. Tasks wait in it themselves (tasks/driver.py), threads
-have it run in a thread of its own (threads/io_thread.py).
+Rules: the loop is asyncio's own or uvloop's. Tasks wait in this loop themselves (tasks/driver.py).
+For threads the loop runs in a separate thread (threads/io_thread.py).
 """
 
 import asyncio
@@ -36,19 +36,19 @@ class LoopedDriver(LoopDriver):
 
     def _soon(self, callback: Callable[[], None]) -> None:
         if self._loop.is_closed():
-            # Tasks are being destroyed. What they give back is sent.
+            # Tasks are being destroyed. The releases that they make are still sent.
             callback()
         else:
             self._loop.call_soon(callback)
 
     def _wake_later(self) -> None:
-        # When the loop is closed, tasks are being destroyed, and nobody is left to wake.
+        # After the loop is closed, tasks are being destroyed, and no caller is left to wake.
         if not self._loop.is_closed():
             self._loop.call_soon(self.wake)
 
     def _tick_later(self, delay_ns: int) -> None:
         timer = self._loop.call_later(whole_ms_s(delay_ns), self.tick)
-        # The old timer is stopped last. If that is interrupted, there are two rather than none.
+        # The old timer is stopped last, so an interrupt leaves two timers rather than none.
         self._stop_timer()
         self._timer = timer
 
@@ -59,7 +59,7 @@ class LoopedDriver(LoopDriver):
 
     def _stay_awake(self) -> None:
         if not self._loop.is_closed():
-            # While it has something to call, the loop polls and does not sleep.
+            # While the loop has a callback to run, it polls and does not sleep.
             self._loop.call_soon(self._on_pass)
 
     def _on_pass(self) -> None:
@@ -73,7 +73,7 @@ class LoopedDriver(LoopDriver):
     def _readable_at_last(self, index: int) -> None:
         """Read a socket of uvloop, and look for a reset afterwards.
 
-        uvloop tells of a reset once, together with the bytes before it, and then it does not watch
+        uvloop reports a reset only once, together with the bytes before it. Then it does not watch
         the socket any more.
         """
         wire = self.wires[index]

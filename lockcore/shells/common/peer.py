@@ -24,7 +24,7 @@ TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 
 
 class Speech(Enum):
-    """What a peer was seen to speak."""
+    """The observed protocol of a peer."""
 
     REDIS = "the Redis protocol"
     TLS = "TLS"
@@ -38,7 +38,7 @@ class Speech(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What was seen. `heard`: its first bytes. `alert`: how it ended TLS, as OpenSSL calls it."""
+    """The observed peer. `heard` has its first bytes. `alert` is OpenSSL's name of a TLS alert."""
 
     speech: Speech
     heard: bytes = b""
@@ -46,7 +46,7 @@ class Peer:
 
 
 def speech_of(heard: bytes) -> Speech | None:
-    """The protocol that begins so; None for no bytes."""
+    """The protocol that begins with these bytes, or None without bytes."""
     if not heard:
         return None
     if heard.startswith(TLS_RECORDS):
@@ -63,8 +63,10 @@ def speech_of(heard: bytes) -> Speech | None:
 
 
 def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
-    """Find out what listens where `target` is. Takes `patience_s` (default: PATIENCE_S) at most,
-    but for the resolver. Raises nothing."""
+    """Find the protocol of the peer at the address of `target`.
+
+    It takes at most `patience_s` (default: PATIENCE_S), except for the resolver. Raises nothing.
+    """
     patience_s = PATIENCE_S if patience_s is None else patience_s
     end_s = time.monotonic() + patience_s
     plain = _answer(target, PING, time.monotonic() + patience_s / 2)
@@ -75,14 +77,14 @@ def look(target: InstanceTarget, patience_s: float | None = None) -> Peer:
 
 
 def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
-    """What comes back when `question` is the first thing that is sent."""
+    """The peer's answer if `question` is sent first."""
     try:
         peer = _connected(target, end_s)
     except ConnectionResetError:
-        # The connection was accepted, and reset before this side looked.
+        # The connection was accepted, but reset before this side read from it.
         return Peer(Speech.HANGS_UP)
     except (OSError, ValueError):
-        # This is a time-out, too: a firewall drops what is sent, and nothing accepted.
+        # This may also be a time-out. A firewall drops the packets, and nothing has accepted.
         return Peer(Speech.ABSENT)
     try:
         with closing(peer):
@@ -101,9 +103,11 @@ def _answer(target: InstanceTarget, question: bytes, end_s: float) -> Peer:
 
 
 def _first_words(peer: socket.socket, end_s: float) -> bytes:
-    """What a peer says unasked. A server in protected mode says why and closes. If it has bytes of
-    ours by then that it did not read, the kernel resets the connection, and may drop what we have
-    not read: so nothing is sent at first."""
+    """The bytes that a peer sends before it gets any.
+
+    A server in protected mode sends its reason and closes. If it closes with unread bytes from us,
+    its kernel resets the connection. Then we may lose the reason. So we send nothing at first.
+    """
     peer.settimeout(min(FIRST_WORD_S, max((end_s - time.monotonic()) / 2, 0.01)))
     with suppress(TimeoutError):
         return peer.recv(HEARD_BYTES)
@@ -128,9 +132,12 @@ def _connected(target: InstanceTarget, end_s: float) -> socket.socket:
 
 
 def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
-    """How a peer ends TLS that it does not want. A server that asks for a certificate says so after
-    the handshake, in its last record; a client that has written by then may lose that record to a
-    reset. This one writes nothing."""
+    """The way in which a peer ends a TLS connection that it refuses.
+
+    If a server requires a certificate, it reports this after the handshake, in its last record. A
+    client that has already written may lose this record to a reset. So this function writes
+    nothing.
+    """
     try:
         with closing(_connected(target, end_s)) as peer, _unverified().wrap_socket(peer) as secure:
             secure.settimeout(max(end_s - time.monotonic(), 0.01))
@@ -145,7 +152,7 @@ def _tls_end(target: InstanceTarget, end_s: float) -> Peer:
 
 
 def _unverified() -> ssl.SSLContext:
-    """A context that checks nothing, because nothing that matters is sent."""
+    """A context without checks, because no secret is sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

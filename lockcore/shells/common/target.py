@@ -1,10 +1,9 @@
-"""Which instance to connect to: *a URL → a target whose address may be shown, and connections to
-it*.
+"""An instance to connect to: *a URL → a target with an address to show, and connections to it*.
 
-Rules: `url.py` reads the URL; retries, protocol and time-outs are ours whatever it says. A text of
-others about the instance goes through its mask (lockcore/mask.py). A connection keeps the first
-bytes that it heard, and reads what is there before it reports that it cannot send: a server that
-refuses says why, and closes.
+Rules: `url.py` reads the URL. lockcore decides retries, protocol and time-outs, whatever the URL
+has. Foreign texts about the instance pass through its mask (lockcore/mask.py). A connection keeps
+the first bytes that it received. If a send fails, it first reads the bytes that are there, because
+a server that refuses sends its reason and closes.
 """
 
 import time
@@ -24,7 +23,7 @@ from lockcore.mask import Mask, Transport, shown
 from lockcore.rounds.framing import NOT_WHOLE, Framing
 from lockcore.shells.common.url import address_of
 
-# So many bytes of the beginning of a conversation are kept.
+# This number of first bytes of a connection is kept.
 HEARD_BYTES = 512
 _CLASSES = {
     Transport.TCP: Connection,
@@ -35,11 +34,13 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class InstanceTarget:
-    """One instance to connect: `address` (host:port or a path) is all that may be shown of it;
-    `mask` takes what is secret of it out of a text. `inbox`: the channel on which words of other
-    processes come; empty for none. `ignored`: a sentence per option of its URL that has no effect.
-    `look_closer`: if it cannot be used and does not say why, one or two more connections find out
-    what listens there."""
+    """One instance to connect.
+
+    Only its `address` (host:port or a path) may be shown. `mask` removes its secrets from a text.
+    `inbox` is the channel for messages of other processes, or empty. `ignored` has a sentence for
+    each option of its URL without effect. With `look_closer`, if the instance fails without a
+    reason, one or two more connections find the peer's protocol.
+    """
 
     address: str
     options: Mapping[str, Any] = field(repr=False)
@@ -51,26 +52,31 @@ class InstanceTarget:
 
     @property
     def is_tls(self) -> bool:
-        """True when its URL asks for TLS."""
+        """True if the URL requests TLS."""
         return issubclass(self.options["connection_class"], SSLConnection)
 
     def connection(self) -> Any:
-        """A redis-py connection, not yet connected, whose handshake as a whole ends in time. Of no
-        pool: those end. It does not select the database of the URL: a Sentinel or a proxy is to be
-        recognised first."""
+        """A redis-py connection, not yet connected, with one deadline for its whole handshake.
+
+        It belongs to no pool, because pools end. It does not select the URL's database, because a
+        Sentinel or a proxy must be recognised first.
+        """
         options = {**self.options, "db": 0}
         return _timed(options.pop("connection_class"))(**options)
 
 
 class _DeadlineSocket:
-    """A socket whose reads and writes all end at one deadline: a byte now and then does not keep it
-    open. `heard`: the first bytes of the peer. What a header announces is checked here
-    (framing.py), as redis-py's parser is hiredis: it would make room for a list of 10⁹, which stops
-    the whole process for seconds."""
+    """A socket with one deadline for all reads and writes.
+
+    A peer that sends single bytes cannot extend the deadline. `heard` has the first bytes of the
+    peer. The lengths in headers are checked here (framing.py), because redis-py's parser is
+    hiredis. hiredis would allocate memory for a list of 10⁹, and this stops the process for
+    seconds.
+    """
 
     def __init__(self, inner: Any, end_s: float, heard: bytearray) -> None:
         self._framing = Framing("the server")
-        # The beginning of a reply that is not whole.
+        # The beginning of an incomplete reply.
         self._begun = b""
         self.inner = inner
         self._end_s = end_s
@@ -92,8 +98,8 @@ class _DeadlineSocket:
             self.inner.sendall(data)
         except OSError:
             # A server in protected mode writes one line and closes, maybe before we have sent
-            # anything. Then sending fails, and redis-py would close without a look at that line,
-            # which is the only explanation there is.
+            # anything. Then our send fails, and redis-py would close without reading this line. But
+            # the line is the only explanation of the failure.
             with suppress(OSError, ValueError):
                 self.inner.settimeout(0.0)
                 self._hear(self.inner.recv(HEARD_BYTES))
@@ -121,11 +127,11 @@ def _left_s(end_s: float) -> float:
 
 @cache
 def _timed(kind: Any) -> Any:
-    """redis-py's connection of this kind, with one deadline over all steps from `connect` on."""
+    """redis-py's connection of this kind, with one deadline for all steps from `connect` on."""
 
     class TimedConnection(kind):  # type: ignore[misc]
         _end_s = 0.0
-        # A connection of its own replaces this.
+        # Each connection replaces this with its own bytes.
         heard = bytearray()
 
         def _connect(self) -> _DeadlineSocket:
@@ -147,8 +153,10 @@ def _timed(kind: Any) -> Any:
 
 
 def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
-    """Read one URL; all steps of a connection take `timeout_s` at most. Raises ValueError with one
-    sentence, without its password."""
+    """Read one URL. All steps of a connection together take at most `timeout_s`.
+
+    Raises ValueError with one sentence, without the URL's password.
+    """
     address = address_of(url)
     mask = Mask(url)
     options: dict[str, Any] = {
@@ -163,7 +171,7 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
         "decode_responses": False,
     }
     if "ssl_certfile" in options:
-        # Without it OpenSSL asks for the password on the terminal.
+        # Without this option OpenSSL asks for the password on the terminal.
         options.setdefault("ssl_password", "")
     target = InstanceTarget(address.place, options, key_prefix, mask, ignored=address.ignored)
     try:

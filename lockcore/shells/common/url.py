@@ -1,10 +1,10 @@
 """The address of one instance: *a URL → scheme, place, options; or one sentence that says what is
 wrong*.
 
-Rules: an option of a URL is read (`READ`), or it has no effect because lockcore decides it
-(`IGNORED`: the caller hears of that), or it is refused. No other option is passed on, so no
-library's own words reach the user. Schemes are read without regard to case. No sentence holds a
-password.
+Rules: lockcore reads an option of a URL (`READ`), or ignores it because lockcore decides this value
+itself (`IGNORED`), or refuses it. The caller gets a message about ignored options. No other option
+is passed on, so the user never sees another library's error texts. Upper and lower case are equal
+in schemes. No sentence has a password.
 """
 
 import difflib
@@ -52,7 +52,7 @@ def _verify_flags(text: str) -> list[ssl.VerifyFlags]:
 
 
 def _matching(pattern: str) -> Callable[[str], str]:
-    """A reader that takes a text as it is, if it matches."""
+    """A reader that returns a text unchanged if it matches."""
 
     def read(text: str) -> str:
         _require(pattern, text, pattern)
@@ -62,7 +62,7 @@ def _matching(pattern: str) -> Callable[[str], str]:
 
 
 def _chosen(values: Mapping[str, Any]) -> Callable[[str], Any]:
-    """A reader of one of a few words."""
+    """A reader that accepts only the words in `values`."""
     return lambda text: values[text.lower()]
 
 
@@ -132,10 +132,11 @@ REFUSED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a URL says.
+    """The parts of a URL.
 
-    `place` is host:port or the socket's path: all that may be shown. `options` are keyword
-    arguments of redis-py's connections. `ignored` has a sentence per option that has no effect.
+    `place` is host:port or the socket's path, and only this part may be shown. `options` are
+    keyword arguments of redis-py's connections. `ignored` has a sentence for each option without
+    effect.
     """
 
     transport: Transport
@@ -145,7 +146,7 @@ class Address:
 
 
 def address_of(url: object) -> Address:
-    """Read one URL. Raises ValueError with one sentence, without its password."""
+    """Read one URL. Raises ValueError with one sentence, without the URL's password."""
     scheme, mark, after = str(url).partition("://")
     transport = SCHEMES.get(scheme.lower())
     try:
@@ -218,7 +219,7 @@ def _tcp(after: str, netloc: str, path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _unix(after: str, netloc: str, path: str) -> tuple[str, dict[str, Any]]:
-    # A path may have an @ of its own.
+    # A path may also contain an @.
     if netloc and "@" not in netloc:
         _require("[^@]*", after, _ENCODE)
     path = unquote(path)
@@ -237,7 +238,7 @@ def _unix(after: str, netloc: str, path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _read_options(query: str, transport: Transport) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The values of the options that are read, and a sentence for each that has no effect."""
+    """The values of the options that are read, and a sentence for each option without effect."""
     values: dict[str, Any] = {}
     ignored: dict[str, None] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
@@ -268,8 +269,10 @@ def _read_options(query: str, transport: Transport) -> tuple[dict[str, Any], tup
 
 
 def _meant(name: str) -> str:
-    """The name of an unknown option, if it cannot be a part of a password, and the one that is
-    meant."""
+    """The name of an unknown option, and the similar option that the user may mean.
+
+    The name is left out if it may be a part of a password.
+    """
     readme = "; the README lists those that are understood"
     if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name, re.IGNORECASE) or len(name) > 40:
         return readme

@@ -1,49 +1,49 @@
-"""Whether a loop stays awake for a reply: *what was sent, the next pass → look again, or sleep*.
+"""Decides if a loop stays awake for a reply: *a send, the next pass → look again, or sleep*.
 
-Rules: a loop that sleeps runs again some 30 µs after the reply has come. A server nearby takes less
-than that for the reply, so the loop looks for a moment instead (docs/lockcore/protocol.md, "A
-lone caller's loop stays awake"). Each try in vain makes it rarer. Source: adaptive spinning, as
-mutexes do it (Karlin et al., SODA 1990).
+Rules: a sleeping loop runs again some 30 µs after the reply has come. A nearby server needs less
+time than this for the reply. So the loop stays awake for a moment and looks for the reply
+(docs/lockcore/protocol.md, "A lone caller's loop stays awake"). Each vain try makes tries rarer.
+Source: adaptive spinning of mutexes (Karlin et al., SODA 1990).
 """
 
 import os
 
-# About twice the time that being woken costs.
+# This is about twice the time of a wake-up.
 AWAKE_NS = 60_000
 
-# Whatever else becomes ready meanwhile waits for about so long.
+# Other ready work waits for about this time meanwhile.
 PASS_NS = 30_000
 
-# It looks only while at most so many replies are in flight.
+# The loop stays awake only while at most this number of replies is in flight.
 LONELY = 2
 
-# So many sends are skipped at most between two tries in vain.
+# At most this number of sends is skipped between two vain tries.
 MOST_SKIPPED = 1024
 
 
-# Where one caller is alone at a single instance, looking instead of sleeping took the acquire p50
-# from 57 to 22 µs and the rate from 8,400 to 20,600 cycles/s, for 48 µs of CPU per cycle instead of
-# 56 (gevent, compiled; docs/lab/lockcore.md). With two instances beside busy processes it was a
-# loss (8,000 → 4,900 cycles/s), because what looks keeps a server from its core. So it is for a
-# single instance and for more than one core. Without the doubling of the pauses a far server would
-# cost 60 µs of CPU per round; with it 0.06 µs.
+# With one caller and one instance, a vigil reduced the acquire p50 from 57 to 22 µs. The rate rose
+# from 8,400 to 20,600 cycles/s, and the CPU per cycle fell from 56 to 48 µs (gevent, compiled;
+# docs/lab/lockcore.md). With two instances and other busy processes it was a loss (8,000 → 4,900
+# cycles/s), because the awake loop takes the core that a server needs. So a vigil needs a single
+# instance and more than one core. A far server would cost 60 µs of CPU per round. The doubling of
+# the pauses reduces this to 0.06 µs.
 class Vigil:
-    """The vigil of one loop. `is_kept`: the loop is awake for a reply."""
+    """The vigil of one loop. `is_kept` is True while the loop stays awake for a reply."""
 
     def __init__(self, cores: int | None = None) -> None:
         self.is_kept = False
-        # With one core it would keep a server from its core.
+        # With one core, an awake loop would take the core that a server needs.
         self._is_of_use = (cores or _cores()) > 1
         self._until_ns = self._skip = self._misses = 0
 
     def begins(self, awaited: int, now_ns: int) -> bool:
         """Something was sent at `now_ns`, and `awaited` replies are awaited.
 
-        True if the loop is to stay awake from now on.
+        Returns True if the loop should stay awake from now on.
         """
         was_kept = self.is_kept
         if was_kept:
-            # The reply before has come in time.
+            # The previous reply came in time.
             self._misses = 0
         elif self._skip:
             self._skip -= 1
@@ -55,7 +55,7 @@ class Vigil:
         return not was_kept
 
     def goes_on(self, awaited: int, now_ns: int) -> bool:
-        """The loop makes its next pass: False lets it sleep."""
+        """The loop makes its next pass. False lets it sleep."""
         if awaited and now_ns < self._until_ns:
             return True
         if awaited:

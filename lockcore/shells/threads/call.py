@@ -1,10 +1,11 @@
-"""One operation of a thread, carried out by another: *steps → a value for the caller that waits*.
+"""One operation that the I/O thread runs for another thread: *steps → a value for its caller*.
 
-Rules: the I/O thread runs the steps, where the engine lives. The caller only sleeps, and takes.
-What is put into a call's `_hand` is the caller's from the moment it takes it out, and ours to take
-back until then: one of the two gets it, never both. A lease is offered where the caller judges it
-(`judged`): the caller reads the clock with the lease in its hand, keeps it or not, and says so
-(`taken`, `go_on`) without waiting again. All methods but `take` run in the I/O thread.
+Rules: the I/O thread runs the steps, because the engine lives there. The caller only sleeps, and
+takes the result. The result lies in the call's `_hand`. The caller owns it after taking it out.
+Until then the I/O thread may take it back. So one of the two gets it, never both. If the caller
+judges the lease (`judged`), the lease is offered. The caller takes it, reads the clock, and keeps
+the lease or not. Then the caller reports its decision (`taken`, `go_on`) without another wait. All
+methods except `take` run in the I/O thread.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from lockcore.rounds.rounds import Round
 
 
 def nothing() -> None:
-    """Do nothing: nobody waits for it."""
+    """Do nothing, because no caller waits."""
 
 
 class Carrier(Protocol):
-    """The I/O thread as a call sees it.
+    """The I/O thread, as a call sees it.
 
-    `calls` are those whose callers have yet to take the result.
+    `calls` has the calls whose callers have not taken the result yet.
     """
 
     calls: set[Call]
 
     def submit(self, round_: Round | Turn) -> None:
-        """Queue a round, whose waiter is then woken by `settled`."""
+        """Queue a round. When it is settled, the call's `settled` runs."""
 
     def call_at(self, due_ns: int, job: Callable[[], None]) -> None:
         """Run `job` at `due_ns`."""
@@ -41,8 +42,8 @@ class Carrier(Protocol):
 class Call:
     """An operation of a thread.
 
-    If it is `over`, `take` gives its value, else an `Offer`. `wake` is called when there is
-    something to take. `undo` takes a value back; an operation that has it is an acquire.
+    `take` returns the operation's value if it is `over`, else an `Offer`. `wake` is called when
+    there is something to take. `undo` takes a value back, and only an acquire has it.
     """
 
     __slots__ = (
@@ -78,7 +79,10 @@ class Call:
         self._error: BaseException | None = None
 
     def take(self) -> Any:
-        """What is in the hand. Raises what the steps raised, or that it has been taken back."""
+        """Take the content of the hand.
+
+        Raises the exception of the steps, or an error if the content has been taken back.
+        """
         try:
             return self._hand.pop()
         except IndexError:
@@ -91,7 +95,7 @@ class Call:
         self._advance(lambda: next(self._steps))
 
     def settled(self) -> None:
-        """The round it waits for has an outcome."""
+        """The call's round has an outcome."""
         self.go_on(monotonic_ns())
 
     def go_on(self, now_ns: int) -> None:
@@ -106,9 +110,9 @@ class Call:
         self.go_on(now_ns)
 
     def fail(self, error: Exception) -> None:
-        """The wait cannot end, or nobody may take its result any more.
+        """End the call with an error, because its wait cannot end or its result may not be taken.
 
-        A caller that has the result by now keeps it.
+        A caller that has already taken the result keeps it.
         """
         if self.over and self.undo is None:
             return
@@ -125,7 +129,7 @@ class Call:
             self.undo(self._value)
 
     def abandon(self) -> None:
-        """The caller is gone: nobody may hold what it would have got."""
+        """The caller is gone, so release anything that the call may still get."""
         self.carrier.calls.discard(self)
         if not self.over:
             self.over = True

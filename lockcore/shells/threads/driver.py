@@ -1,10 +1,11 @@
 """Waiting by threads: *one daemon I/O thread per Redlock carries the calls of all others*.
 
-Rules: a caller leaves a job in the I/O thread's inbox (io_thread.py) and sleeps on a lock of its
-own; one whose signal handler locks, too, has a second lock for that. One that is interrupted there
-leaves word that it is gone. The I/O thread itself (a `__del__` collected there, an observer) waits
-for nobody. A lease is its caller's by the caller's own reading of the clock, always the last thing
-done (call.py). At interpreter exit what is queued is still sent.
+Rules: a caller leaves a job in the I/O thread's inbox (io_thread.py) and sleeps on its own lock. If
+its signal handler uses the Redlock, too, the handler's call has a second lock. If an interrupt ends
+the sleep, the caller leaves a message that it is gone. The I/O thread itself never waits for a
+call, for example in a `__del__` or an observer. A lease belongs to a caller only after the caller's
+own reading of the clock, and this is always the last step (call.py). At interpreter exit, queued
+commands are still sent.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from lockcore.shells.threads.io_thread import IoDriver
 T = TypeVar("T")
 JOIN_S = 0.5
 
-# How often a sleeping caller looks whether the I/O thread still lives.
+# A sleeping caller checks after each such period that the I/O thread is alive.
 ALIVE_S = 1.0
 MOST_HANDSHAKES = 32
 _OPEN: weakref.WeakSet[ThreadDriver] = weakref.WeakSet()
@@ -64,7 +65,7 @@ class ThreadDriver(IoDriver):
             driver.admit(results)
             driver._thread.start()
         except BaseException:
-            # It is refused, or there are no more threads. Nobody else would close what is open.
+            # An instance is refused, or no thread can start. No other code would close the sockets.
             driver.discard()
             raise
         _OPEN.add(driver)
@@ -137,7 +138,7 @@ class ThreadDriver(IoDriver):
         except Exception:
             raise
         except BaseException:
-            # It is given back once more, in case it was sent.
+            # The lease is released once more, because the first release may not have left.
             self._post(partial(give_back, lease))
             raise
         if listener is not None:
@@ -214,14 +215,14 @@ class ThreadDriver(IoDriver):
         try:
             self._post(call.start)
             if is_nested:
-                # The outer call may have been about to ring.
+                # This interrupted an outer call, which may have been about to ring.
                 self._ring()
             value: T = self._taken(call, lock)
             self.calls.discard(call)
             spare.append(lock)
             return value
         except BaseException:
-            # The lock may still be released for this call, so nobody uses it again.
+            # The I/O thread may still release the lock for this call, so it is not used again.
             self._post(call.abandon)
             raise
 

@@ -1,9 +1,9 @@
 """The I/O thread of the threads shell: *jobs of other threads → an event loop that runs them*.
 
-Rules: the engine lives in the I/O thread and is touched nowhere else. A caller rings only if nobody
-has rung since the inbox was emptied. Ringing lets go of the GIL, so a caller that was offered a
-lease rings before it reads the clock. The message that it then leaves comes without a ring, and the
-thread looks out for it. The thread is a daemon and holds no exit up.
+Rules: only the I/O thread uses the engine. A caller rings the bell only if no caller has rung since
+the inbox was emptied. A ring releases the GIL, so a caller with an offered lease rings before it
+reads the clock. Then it leaves its message without a ring, and the I/O thread looks for this
+message. The thread is a daemon, so it does not delay an exit of the process.
 """
 
 import asyncio
@@ -46,7 +46,8 @@ class IoDriver(LoopedDriver):
         self._close_bell = weakref.finalize(self, os.close, self._bell)
         self._close_bell.atexit = False
         self._loop.add_reader(self._bell, self._answer)
-        # How many messages callers are about to leave, and how long to look out for them.
+        # The number of messages that callers are about to leave. The next value is the end of the
+        # search for them.
         self._messages = 0
         self._until_ns = 0
         self._thread = threading.Thread(target=self._run, name="lockcore", daemon=True)
@@ -54,7 +55,7 @@ class IoDriver(LoopedDriver):
         self._io = 0
 
     def discard(self) -> None:
-        """Close everything: nobody has it, and its thread has not been started."""
+        """Close everything. No caller has this driver, and its thread has not started."""
         self._end()
         self._close_bell()
 
@@ -71,7 +72,7 @@ class IoDriver(LoopedDriver):
             try:
                 self._ring()
             except BaseException:
-                # This ring was interrupted, so somebody else must ring.
+                # An interrupt ended this ring, so another caller must ring.
                 self._has_rung = False
                 raise
 
@@ -90,7 +91,7 @@ class IoDriver(LoopedDriver):
 
     def _expect(self) -> None:
         self._messages += 1
-        # A caller that is interrupted leaves no message, so later the thread looks seldom.
+        # After an interrupt a caller leaves no message, so later the thread looks rarely.
         self._until_ns = monotonic_ns() + NS_PER_S
         if self._messages == 1:
             self._loop.call_later(LOOK_S, self._look_out)
@@ -115,7 +116,7 @@ class IoDriver(LoopedDriver):
             raise self._bug
 
     def _failed(self, _loop: object, context: dict[str, Any]) -> None:
-        """A callback of ours has raised: the thread ends, and Python tells of it."""
+        """One of our callbacks has raised, so the thread ends, and Python prints the exception."""
         self._bug = context.get("exception")
         self._loop.stop()
 
@@ -145,7 +146,7 @@ class IoDriver(LoopedDriver):
         self.calls.difference_update(call for call in calls if call.over)
 
     def _end(self) -> None:
-        """It is closed, or broken by a bug: nobody may wait for this thread any more."""
+        """End all waits for this thread, because the driver is closed or broken by a bug."""
         self.shut()
         self.wake()
         self._refuse(list(self.calls))
