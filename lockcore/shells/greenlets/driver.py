@@ -1,8 +1,8 @@
 """Waiting by greenlets: *hub watchers wake the waiting greenlet straight from the I/O callback*.
 
-Rules: there is one engine per hub (thread). A greenlet that is killed while it waits abandons its
-round. A batch leaves at once when little is in flight, else once per pass of the loop. What a
-caller does is in fast.py, which is compiled.
+Rules: there is one engine per hub (thread). If a greenlet is killed while it waits, it abandons its
+round. A batch leaves at once if little is in flight, else once per pass of the loop. fast.py has
+the operations of a caller, and it is compiled.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -32,7 +32,7 @@ T = TypeVar("T")
 READ = 1
 WRITE = 2
 
-# A tick that was interrupted before it had begun comes again after this time.
+# If an interrupt comes before a tick has begun, the tick comes again after this time.
 AGAIN_S = 0.1
 
 
@@ -62,7 +62,7 @@ class GreenletDriver(LoopDriver):
     def make_foreign(self) -> None:
         """See Connections.make_foreign. A hub goes on in the child.
 
-        Callers that wait there for replies which only the parent will get are told so.
+        Callers in the child wait for replies that only the parent will get, so they get an error.
         """
         super().make_foreign()
         self._timer.stop()
@@ -72,7 +72,7 @@ class GreenletDriver(LoopDriver):
             self.engine.members.detach(index, "forked", monotonic_ns())
         self.engine.turns.end()
         for round_ in self.engine.ready:
-            # What the parent has been granted is not granted twice.
+            # The parent may win this round, so the child must not win it, too.
             round_.outcome = Outcome.UNREACHABLE
         self._wake_later()
 
@@ -85,7 +85,7 @@ class GreenletDriver(LoopDriver):
             raise CannotWaitError("in another thread than the one that connected it")
 
     def check_caller(self) -> None:
-        """Check as `check_home` does, and raise also where no greenlet can wait."""
+        """Check as `check_home` does, and also raise in a place where no greenlet can wait."""
         self.check_home()
         if getcurrent() is self._hub:
             raise CannotWaitError(
@@ -99,7 +99,7 @@ class GreenletDriver(LoopDriver):
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a greenlet of their own, then call `done` with their value.
+        """Run steps in a separate greenlet, then call `done` with their value.
 
         Returns a function that stops them.
         """
@@ -111,7 +111,7 @@ class GreenletDriver(LoopDriver):
         gevent.spawn(job)
 
     def close(self, drain_s: float) -> None:
-        """Send what is queued, wait up to `drain_s` for what is in flight, close."""
+        """Send queued commands, wait up to `drain_s` for open operations, and close."""
         if not self.closed:
             self.check_caller()
         closing = self.begin_close(drain_s)
@@ -128,7 +128,7 @@ class GreenletDriver(LoopDriver):
     def close_soon(self) -> None:
         """See LoopDriver.close_soon."""
         loop = getattr(self._hub, "loop", None)
-        # Without a loop the hub was destroyed with its thread.
+        # If there is no loop, the hub was destroyed with its thread.
         if loop is not None:
             loop.run_callback_threadsafe(self.close_now)
 
@@ -154,7 +154,7 @@ class GreenletDriver(LoopDriver):
     def tick(self) -> None:
         """See LoopDriver.tick."""
         for index, reader in enumerate(self._readers):
-            # gevent stops a watcher whose callback was interrupted.
+            # gevent stops a watcher after an interrupt in the watcher's callback.
             if reader is not None and not reader.active:
                 reader.start(partial(self.readable, index))
         super().tick()
@@ -162,7 +162,7 @@ class GreenletDriver(LoopDriver):
     def _tick_later(self, delay_ns: int) -> None:
         timer = self._hub.loop.timer(delay_ns / NS_PER_S, AGAIN_S)
         timer.start(self._fired, timer)
-        # The old timer is stopped last. If that is interrupted, there are two rather than none.
+        # The old timer is stopped last, so an interrupt leaves two timers rather than none.
         self._timer.stop()
         self._timer = timer
 

@@ -1,4 +1,4 @@
-"""How a greenlet acquires and releases: *a resource → a lease, a lease → an outcome*.
+"""Acquire and release in a greenlet: *a resource → a lease; a lease → an outcome*.
 
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md: functions of other
 modules are attributes here, and no `finally` touches a variable that its `try` assigns.
@@ -20,19 +20,20 @@ from lockcore.shells.common.driver import LoopDriver
 from lockcore.shells.fast import Shortcut
 
 
-# How a greenlet waits. A caller parks by switching straight to the next caller whose round is
-# settled, and to the hub only when there is none. The plain way is `hub.switch()`, which costs two
-# more switches per cycle. With this file compiled, and with callers that switch to each other, a
-# cycle on gevent fell from 37,700 to 22,400 instructions (N = 5, 200 callers, callgrind;
-# docs/lockcore/compiled.md). A round that is settled without waiting must still yield to the loop
-# once (`gevent.sleep(0)`): a caller that tries again at once would starve the loop.
+# How a greenlet waits. To park, a caller switches straight to the next caller with a settled round.
+# If there is no such caller, it switches to the hub. The plain way is `hub.switch()`, which costs
+# two more switches per cycle. Together with the compilation of this file, a cycle on gevent fell
+# from 37,700 to 22,400 instructions (N = 5, 200 callers, callgrind; docs/lockcore/compiled.md). If
+# a round is settled without a wait, its caller must still yield to the loop once
+# (`gevent.sleep(0)`). Otherwise a caller that tries again at once would starve the loop.
 #
 # Machine code looks up the names of a module each time, so functions are attributes (`_current`,
-# `now`, `_switch`). `greenlet.switch` is taken without gevent's own wrapper, which costs 0.2 µs.
+# `now`, `_switch`). `greenlet.switch` is used without gevent's wrapper, because the wrapper costs
+# 0.2 µs.
 class GreenletShortcut(Shortcut):
     """The operations of the greenlets of one hub.
 
-    `check_caller` raises for a caller that may be where nobody can wait.
+    `check_caller` raises if its caller is in a place where no greenlet can wait.
     """
 
     def __init__(self, driver: LoopDriver, hub: Any, check_caller: Callable[[], None]) -> None:
@@ -54,16 +55,16 @@ class GreenletShortcut(Shortcut):
         try:
             result = self._acquire(resource, ttl_ms, wait_ms, begun_ns)
         except BaseException:
-            # This is no `finally`: in a `finally`, machine code takes a variable that was not
-            # assigned for one that was.
+            # This is not a `finally`, because machine code there confuses an unassigned variable
+            # with an assigned one.
             listener.ended(resource, None, begun_ns)
             raise
-        # This `try` stands here and in no function of its own. An interrupt at the beginning of a
-        # function would lose the lease.
+        # This `try` must not move to another function, because an interrupt at the beginning of
+        # that function would lose the lease.
         try:
             listener.ended(resource, result, begun_ns)
         except BaseException:
-            # An interrupt has come while the observer ran.
+            # An interrupt came while the observer ran.
             give_back(result)
             raise
         return result
@@ -106,7 +107,7 @@ class GreenletShortcut(Shortcut):
             while True:
                 try:
                     self._wait(request)
-                    # The process was forked meanwhile: the votes that are missing say nothing.
+                    # The process was forked meanwhile, so the missing votes have no meaning.
                     if engine.foreign:
                         self._driver.check_usable()
                     now_ns = self.now()
@@ -124,7 +125,7 @@ class GreenletShortcut(Shortcut):
             self.inside = False
 
     def _wait(self, request: Request) -> None:
-        # An offer is the caller's as soon as it looks at the clock, and the caller runs here.
+        # The caller runs here, so it accepts an offer by reading the clock now.
         if isinstance(request, Offer):
             return
         if isinstance(request, int):

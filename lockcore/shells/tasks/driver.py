@@ -1,8 +1,8 @@
 """Waiting by tasks: *the loop's readers step the waiting task straight from the I/O callback*.
 
-Rules: there is one engine per event loop (asyncio's own or uvloop). A task that is cancelled where
-it waits abandons its round. A batch leaves at once when little is in flight, else once per pass of
-the loop. The first attempt and the release take a short cut past the step generator (fast.py).
+Rules: there is one engine per event loop (asyncio's own or uvloop). If a task is cancelled while it
+waits, it abandons its round. A batch leaves at once if little is in flight, else once per pass of
+the loop. The first attempt and the release do not use the step generator (fast.py).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncDriver(LoopedDriver):
-    """The driver for asyncio. It belongs to the loop that runs while it is made."""
+    """The driver for asyncio. It belongs to the loop that runs while the driver is made."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         super().__init__(targets, settings, asyncio.get_running_loop())
@@ -57,7 +57,7 @@ class AsyncDriver(LoopedDriver):
         begun_ns = short.now()
         if listener is not None:
             listener.begun()
-        # A coroutine of its own for the first attempt would cost 6,000 instructions.
+        # A separate coroutine for the first attempt would cost 6,000 instructions.
         try:
             round_ = short.begin(resource, ttl_ms, wait_ms, begun_ns)
             if round_ is None:
@@ -83,11 +83,11 @@ class AsyncDriver(LoopedDriver):
             if listener is not None:
                 listener.ended(resource, None, begun_ns)
             raise
-        # As in `GreenletShortcut.try_acquire`, this `try` stands in no function of its own.
+        # As in `GreenletShortcut.try_acquire`, this `try` must not move to another function.
         try:
             listener.ended(resource, result, begun_ns)
         except BaseException:
-            # An interrupt has come while the observer ran.
+            # An interrupt came while the observer ran.
             give_back(result)
             raise
         return result
@@ -136,7 +136,7 @@ class AsyncDriver(LoopedDriver):
             raise CannotWaitError("outside the event loop that connected it")
 
     async def _wait(self, request: Request) -> None:
-        # An offer is the caller's as soon as it looks at the clock, and the caller runs here.
+        # The caller runs here, so it accepts an offer by reading the clock now.
         if isinstance(request, Offer):
             return
         if isinstance(request, int):
@@ -147,13 +147,13 @@ class AsyncDriver(LoopedDriver):
             request.waiter = seat = self._shortcut.seats.take()
             await seat
         else:
-            # As in `try_acquire`.
+            # This yields to the loop, as in `try_acquire`.
             await asyncio.sleep(0)
 
     def background(
         self, steps: Generator[Request, int, T], done: Callable[[T], None]
     ) -> Callable[[], object]:
-        """Run steps in a task of their own, then call `done` with their value.
+        """Run steps in a separate task, then call `done` with their value.
 
         Returns a function that stops them.
         """
@@ -168,7 +168,7 @@ class AsyncDriver(LoopedDriver):
         return lambda: self._loop.is_closed() or task.cancel()
 
     async def close(self, drain_s: float) -> None:
-        """Send what is queued, wait up to `drain_s` for what is in flight, close."""
+        """Send queued commands, wait up to `drain_s` for open operations, and close."""
         if not self.closed:
             self.check_home()
         closing = self.begin_close(drain_s)
@@ -178,7 +178,7 @@ class AsyncDriver(LoopedDriver):
                 await asyncio.sleep(LOOK_S)
             if not self.closed:
                 self.wake()
-                # The callers that were woken run, and give back what they may not take any more.
+                # The woken callers run now, and release leases that they may not take any more.
                 await asyncio.sleep(0)
         finally:
             self.end_close(closing)
@@ -187,7 +187,7 @@ class AsyncDriver(LoopedDriver):
     def close_soon(self) -> None:
         """See LoopDriver.close_soon.
 
-        A loop that does not run may never run again. Then it is closed here.
+        If the loop does not run, it may never run again. Then this method closes the driver itself.
         """
         if self._loop.is_running():
             self._loop.call_soon_threadsafe(self.close_now)
@@ -203,7 +203,7 @@ class AsyncDriver(LoopedDriver):
         try:
             return self._loop.run_in_executor(None, shaken, target)
         except RuntimeError as error:
-            # The executor was shut down: the interpreter, or the loop, is ending.
+            # The executor was shut down, because the interpreter or the loop is ending.
             failed: asyncio.Future[Shaken] = self._loop.create_future()
             failed.set_result(InstanceClosedError(target.address, str(error)))
             return failed

@@ -3,10 +3,10 @@
 This file is compiled, so it follows the rules of docs/lockcore/compiled.md: seats are stepped
 without a call by name, and a function of another module is an attribute.
 
-Rules: a task waits at a `Seat`, and its seat steps it straight from the I/O callback. Where a task
-of the loop is being stepped, and where a future's private parts are gone (`knows`), the seat is an
-ordinary future that the loop settles (`later`). Source: asyncio's futures.py, `_callbacks`, and
-tasks.py, `__step` and `__wakeup`, and their C twins.
+Rules: a task waits at a `Seat`, and its seat steps the task straight from the I/O callback. In two
+cases the seat is an ordinary future that the loop settles (`later`): while the loop steps a task,
+and if a future's private parts are missing (`knows`). Source: asyncio's futures.py (`_callbacks`)
+and tasks.py (`__step` and `__wakeup`), and their C versions.
 """
 
 import sys
@@ -20,36 +20,38 @@ from lockcore.rounds.rounds import ReleaseRound, SetRound
 from lockcore.shells.common.driver import LoopDriver
 from lockcore.shells.fast import Shortcut
 
-# From Python 3.14 on a future keeps hold of every task that awaited it.
+# From Python 3.14 on, a future keeps a reference to every task that awaited it.
 REMEMBERS_WHO_AWAITS: Final = sys.version_info >= (3, 14)
 
 # The private parts of a future that seats rely on.
 PRIVATE: Final = ("_callbacks", "_state", "_asyncio_future_blocking")
 
-# In the middle of machine code no signal is handled.
+# If this file is compiled, no signal handler runs between its statements.
 COMPILED: Final = not __file__.endswith(".py")
 
 
 def knows(future: Any) -> bool:
-    """True when futures like this one still have the private parts that a seat relies on."""
+    """True if futures like this one have the private parts that a seat needs."""
     return all(hasattr(future, name) for name in PRIVATE)
 
 
-# The trick of seats. The plain way is that a task awaits a future of its own, and that the loop
-# steps the task in its next pass, by a handle made for it. Three things make that cheaper.
-# A seat takes the callback by which the loop would step the task, and calls it straight from the
-# I/O callback. On asyncio's own loop that saves a fifth of the client's CPU (5.5 → 4.4 µs a cycle).
-# One future stays pending for ever, and the next task waits by it as well. To make and settle a new
-# one for each wait was the dearest part: 3.43 → 3.23 µs a cycle (uvloop, N = 5, 200 callers). So
-# `__await__` hands the task the future once, by the iterator of a tuple: the only kind of Python's
-# own that ends without an exception.
-# A task that waits again as soon as it is stepped gets the same seat (`Seats.again`), which knows
-# by what to step it. To ask the future costs 80 ns, and its state 60 ns: 4.90 → 4.59 µs a cycle.
-# All figures: docs/lab/lockcore.md. A class of our own with a future's protocol, without a future,
-# was dearer. If the private parts are missing, or wrong, a task would be stepped twice or never:
-# that is why `knows` asks for them, and why a cancelled task gives its seat up.
+# The trick of seats. In the plain way a task awaits its own future, and the loop steps the task in
+# its next pass, with a new handle. Three changes make this cheaper.
+# First, a seat takes the callback with which the loop would step the task. The seat calls it
+# straight from the I/O callback. On asyncio's own loop this saves a fifth of the client's CPU
+# (5.5 → 4.4 µs a cycle).
+# Second, one future stays pending for ever, and one task after the other waits with it. A new
+# future for each wait was the dearest part (3.43 → 3.23 µs a cycle; uvloop, N = 5, 200 callers). So
+# `__await__` gives the task the future once, by the iterator of a tuple. This is Python's only
+# built-in iterator that ends without an exception.
+# Third, a task that waits again as soon as it is stepped gets the same seat (`Seats.again`). This
+# seat still has the task's callback. To read the callback from the future costs 80 ns, and to read
+# its state costs 60 ns (4.90 → 4.59 µs a cycle). All figures are in docs/lab/lockcore.md.
+# A separate class with a future's protocol, but without a future, was dearer. With missing or wrong
+# private parts, a task would be stepped twice or never. So `knows` checks them, and a cancelled
+# task gives its seat up.
 class Seat:
-    """Where one task waits at a time.
+    """A place where one task at a time waits.
 
     If the task is cancelled, its future is cancelled, as always. Then the seat is given up.
     """
@@ -63,7 +65,7 @@ class Seat:
         self._is_alone = (
             COMPILED and not REMEMBERS_WHO_AWAITS and type(future).__module__ == "_asyncio"
         )
-        # The callback by which the task is stepped that took the seat again, and its context.
+        # The callback that steps the task which took the seat again, and the callback's context.
         self._callback: Any = None
         self._context: Any = None
 
@@ -73,7 +75,7 @@ class Seat:
         once: Any = ()
         if not self._future.done():
             self._future._asyncio_future_blocking = True
-            # The task is given the future. When it is stepped again, the iterator ends.
+            # The iterator gives the task the future. When the task is stepped again, it ends.
             once = self._once
         return cast("Generator[Any, None, None]", iter(once))
 
@@ -87,26 +89,26 @@ class Seat:
         if self._callback is None or not future.remove_done_callback(self._callback):
             awaiting: list[tuple[object, Any]] | None = future._callbacks
             if not awaiting:
-                # No task awaits it yet, or its task is cancelled and does not know that yet.
+                # No task awaits the future yet, or its task is cancelled but has not run since.
                 self.later()
                 return
             self._callback, self._context = awaiting[0]
             future.remove_done_callback(self._callback)
         if REMEMBERS_WHO_AWAITS:
             self.later()
-        # Where the seat is alone, no handler has run that may have cancelled its task.
+        # If the seat is alone, no signal handler can have run and cancelled its task.
         if not self._is_alone and future._state != "PENDING":
             self._context.run(self._callback, future)
             return
         try:
             seats.again = self
-            # The first thing that the task does is to let go of the seat.
+            # The task first drops its reference to the seat.
             self._context.run(self._callback, seats.settled)
         finally:
             left = seats.again
             seats.again = None
         if left is not None:
-            # A free seat must keep hold of no task that may have ended.
+            # A free seat must not keep a reference to a task that may have ended.
             self._callback = self._context = None
             seats.free.append(self)
 
@@ -119,9 +121,9 @@ class Seat:
 class Seats:
     """The seats of one loop.
 
-    Nobody waits at the `free` ones. `again` is the seat of the task that is being stepped, until
-    somebody takes it. `settled` is a future that is settled, for the tasks that are stepped.
-    `steps` is True while futures have the private parts for all that.
+    No task waits at the `free` seats. `again` is the seat of the task that is being stepped, until
+    a task takes it. `settled` is a settled future for the tasks that are stepped. `steps` is True
+    while futures have the private parts that seats need.
     """
 
     def __init__(self, loop: Any) -> None:
@@ -142,9 +144,9 @@ class Seats:
 
 
 def step_all(engine: Core, *, at_once: bool) -> None:
-    """Do what `hand_out` (awaited.py) does, where all callers wait at seats.
+    """Do the work of `hand_out` (awaited.py) for callers at seats.
 
-    A call by name for each of them would cost 2 % of a lease.
+    A call by name for each caller would cost 2 % of a lease.
     """
     try:
         while (waiter := next_waiter(engine)) is not None:
@@ -159,12 +161,12 @@ def step_all(engine: Core, *, at_once: bool) -> None:
 
 
 class TaskShortcut(Shortcut):
-    """How acquire and release begin, for the tasks of one loop."""
+    """The begin of acquire and release, for the tasks of one loop."""
 
     def __init__(self, driver: LoopDriver, loop: Any) -> None:
         super().__init__(driver)
         self.seats = Seats(loop)
-        # To ask for the running loop is a system call, so its loop is asked whether it runs.
+        # A query for the running loop is a system call, so this asks its own loop if it runs.
         self._is_running: Callable[[], bool] = loop.is_running
         self._ident: Callable[[], int] = get_ident
         self._home = get_ident()
@@ -178,7 +180,7 @@ class TaskShortcut(Shortcut):
         return self.first_round(resource, ttl_ms, wait_ms, now_ns)
 
     def ask(self, round_: SetRound) -> Seat | None:
-        """Send a round. Returns the seat that its task awaits; None if it is settled already."""
+        """Send a round. Returns the seat for its task, or None if the round is settled already."""
         self.send(round_)
         if round_.outcome is not None:
             return None
@@ -186,7 +188,7 @@ class TaskShortcut(Shortcut):
         return seat
 
     def release(self, lease: object) -> ReleaseRound:
-        """Send a release. Its task awaits its `waiter`; without one it is settled."""
+        """Send a release. Its task awaits its `waiter`. Without a waiter it is settled already."""
         if self._ident() != self._home or not self._is_running():
             self._driver.check_home()
         round_ = self.send_release(lease)

@@ -85,11 +85,11 @@ class ThreadDriver(IoDriver):
         except BaseException:
             listener.ended(resource, None, begun_ns)
             raise
-        # As in `GreenletShortcut.try_acquire`, this `try` stands in no function of its own.
+        # As in `GreenletShortcut.try_acquire`, this `try` must not move to another function.
         try:
             listener.ended(resource, result, begun_ns)
         except BaseException:
-            # An interrupt has come while the observer ran.
+            # An interrupt came while the observer ran.
             self._post(partial(give_back, result))
             raise
         return result
@@ -175,7 +175,7 @@ class ThreadDriver(IoDriver):
             job()
 
     def close(self, drain_s: float) -> None:
-        """Send what is queued, wait up to `drain_s` for what is in flight, close."""
+        """Send queued commands, wait up to `drain_s` for open operations, and close."""
         if not self.closed:
             self._post(partial(self._close, drain_s))
             if threading.get_ident() != self._io:
