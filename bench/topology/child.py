@@ -165,9 +165,11 @@ class Child:
             self.process.wait(END_S)
         code = self.process.returncode
         lines = self.last_words()
+        # Some programs end with their version, and name the error some lines before.
+        named = [line for line in lines if "Error" in line] or lines
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         return EnvironmentNotReadyError(
-            f"{self.name} ended early ({f'it said: {lines[-1]}' if lines else how})"
+            f"{self.name} ended early ({f'it said: {named[-1]}' if named else how})"
         )
 
     def leave(self) -> None:
