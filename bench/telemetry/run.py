@@ -46,13 +46,13 @@ Address = tuple[str, int]
 # the workers patch votes once a second
 PATCHED_WITHIN_NS = 2_000 * NS_PER_MS
 
-# one instance's INFO; None: it did not say
+# The INFO of one instance. None: the instance did not answer.
 Info = Mapping[str, str | float] | None
 # exemplars of acquires, by outcome and bucket
 Exemplars = Mapping[str, Mapping[int, Exemplar]]
-# a gauge that is older than so many intervals makes no point
+# A gauge older than this number of intervals makes no point.
 OLD = 2
-# from one INFO of the instances to the next
+# The time (s) between two INFOs of the instances.
 INFO_S = 2.0
 # no field of INFO: put there by whoever has the shim, which outlives its server
 FSYNCS = "lockbench_fsyncs"
@@ -157,7 +157,7 @@ class Run:
 
     @property
     def settle_ns(self) -> int:
-        """So long after an operation's end its votes are patched no more."""
+        """The time (ns) after an operation's end from which its votes are patched no more."""
         return PATCHED_WITHIN_NS + int(2 * self.instance_timeout_ms * NS_PER_MS)
 
 
@@ -167,11 +167,11 @@ def where(address: Address) -> dict[str, str | int]:
 
 
 def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
-    """The notes that gauges may be made of at `now_ns` (monotonic): those that are not old, and
-    last ones.
+    """The notes that gauges may use at `now_ns` (monotonic): the recent notes, and each worker's
+    last note.
 
-    One from another host is as old as its own host made it, and it was on its way for up to an
-    interval more.
+    The age of a note from another host counts from its writing there. Such a note may travel for
+    one more interval.
     """
     recent = []
     for note in notes:
@@ -184,10 +184,9 @@ def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
 def run_points(
     run: Run, notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], *, ended: bool
 ) -> Iterator[DataPoint]:
-    """What it is, whether its users are at it, and what its load processes say of themselves and
-    the instances.
+    """Points about the run itself, its users, and the state that its load processes report.
 
-    `fresh`: the `current` ones of the `notes`.
+    `fresh`: the `current` part of the `notes`.
     """
     spawned = sum(note.spawned_ns > 0 for note in notes)
     # Every load process has users, or had some.
@@ -223,8 +222,8 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
 
 
 class OperationCounts:
-    """Adds up a run, from `now_ns` on. `quorum`: the votes that win; `operations`: acquires that
-    returned; `leases`: those of them that got the lock."""
+    """Adds up a run from `now_ns` on. `quorum`: the number of votes that win. `operations`:
+    acquires that returned. `leases`: acquires that got the lock."""
 
     def __init__(self, quorum: int, now_ns: int = 0) -> None:
         self._quorum = quorum
@@ -236,7 +235,7 @@ class OperationCounts:
         self.rest()
 
     def rest(self) -> None:
-        """Nobody is at it any more."""
+        """Set the present rates to zero, because no load runs any more."""
         self._achieved_per_s = self._releasing = 0.0
 
     def look(self, records: Records, now_ns: int) -> None:
@@ -260,8 +259,8 @@ class OperationCounts:
         self._last = records
 
     def add(self, records: Records) -> None:
-        """Count what these operations took and how they ended; of each closed set every member,
-        also with 0."""
+        """Count the durations and outcomes of these operations. Every member of a closed set is
+        counted, even with 0."""
         count = self._totals.count
         won = acquired(records)
         self.operations += len(records)
@@ -368,7 +367,7 @@ def count_observed(
 
 
 class InfoTotals(Totals):
-    """What INFO of the instances at `addresses` adds up to since the run began."""
+    """The sums of the INFO counters of the instances at `addresses` since the run began."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         super().__init__()
@@ -378,9 +377,9 @@ class InfoTotals(Totals):
         self._answered_ns = 0
 
     def note(self, infos: Sequence[Info], now_ns: int) -> None:
-        """Take what they say at `now_ns` (monotonic).
+        """Take the instances' answers at `now_ns` (monotonic).
 
-        The very same object again is no new answer.
+        The same object a second time is not a new answer.
         """
         if infos is not self._now:
             self._answered_ns = now_ns
@@ -400,7 +399,8 @@ class InfoTotals(Totals):
             before.update(info)
 
     def points_at(self, now_ns: int) -> Iterator[DataPoint]:
-        """Counters of every instance that has ever answered, gauges of those that did lately."""
+        """Counters of every instance that has ever answered, and gauges of the instances that
+        answered recently."""
         yield from self.points()
         if now_ns - self._answered_ns > OLD * INFO_S * NS_PER_S:
             return

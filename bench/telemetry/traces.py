@@ -42,11 +42,11 @@ from bench.telemetry.run import Run
 
 Value = str | int | float | bool
 
-# a look
+# The most operations per look and reason.
 PER_REASON = 10
-# acquires whose attempts are kept
+# The number of acquires whose attempts are kept.
 REMEMBERED = 50_000
-# what is no error: a held lock is an answer
+# These outcomes are not errors. A held lock is an answer.
 ROUTINE = ("acquired", "contended")
 # an instance without a vote
 _FAILED = {"silent": "no reply before the round closed", "errored": "an error reply"}
@@ -60,8 +60,8 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An operation to trace: `record` has one row. `span_id`: of the acquire; `holder`: trace and
-    span id of whom it waited for, if known."""
+    """An operation to trace. `record`: has one row. `span_id`: of the acquire. `holder`: trace and
+    span id of the operation that held the lock, if known."""
 
     record: Records
     reason: str
@@ -80,7 +80,8 @@ class Chosen:
 
 
 def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
-    """The operations to trace. `observed`: an attempt of it was; `one_in` 0 = none by chance."""
+    """Choose the operations to trace. `observed`: whether an attempt of the operation was observed.
+    `one_in` 0 = none by chance."""
     reasons: dict[int, str] = {}
     for reason, rows in _by_reason(records, observed, one_in, rng):
         for row in rows.tolist():
@@ -96,8 +97,10 @@ def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -
 
 
 def _holder_of(records: Records, row: int) -> int | None:
-    """Who had the lock that `row` waited for: the last to release it between its start and its
-    grant or end, if any."""
+    """The row of the operation that held the lock while `row` waited, if any.
+
+    It is the last operation that released the lock between the start of `row` and its grant or end.
+    """
     one = records[row]
     if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
         return None
@@ -129,7 +132,7 @@ def _by_reason(
 
 
 def _most(weights: Rows, number: int = PER_REASON) -> Rows:
-    """The rows of most weight; 0 = not to be taken."""
+    """The rows of most weight. A row of weight 0 is never chosen."""
     rows = np.flatnonzero(weights)
     return rows[np.argsort(-weights[rows], kind="stable")][:number]
 
@@ -172,7 +175,7 @@ class Tracing:
     def note(
         self, attempts: Iterable[ObservedAttempt], extensions: Iterable[Extension] = ()
     ) -> None:
-        """Remember what was observed."""
+        """Remember the observed attempts and extensions."""
         for attempt in attempts:
             of_acquire = self._attempts.setdefault((attempt.resource, attempt.acquire_ns), [])
             of_acquire.append(attempt)

@@ -49,7 +49,7 @@ def is_alive(pid: int) -> bool:
 
 
 class Child:
-    """A started process, `name`d as complaints say it.
+    """A started process. Messages to the user call it `name`.
 
     A context manager: at its end the process is gone.
     """
@@ -100,11 +100,11 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended."""
+        """Whether the process has ended."""
         return self.process.poll() is not None
 
     def write(self, text: str) -> None:
-        """Send `text`. Raises EnvironmentNotReadyError when it has ended."""
+        """Send `text`. Raises EnvironmentNotReadyError if the process has ended."""
         left = memoryview(text.encode())
         try:
             while left:
@@ -116,7 +116,7 @@ class Child:
     # without a buffer, and `_heard` keeps what was read beyond a line. With a buffered `readline` a
     # second answer could already be in the buffer while `select` waits for it in vain.
     def read_line(self, patience_s: float | None = None) -> str:
-        """Return its next line, waited for up to `patience_s` (None: without end).
+        """Return the next line of the process. Wait up to `patience_s` for it (None: without end).
 
         Raises EnvironmentNotReadyError.
         """
@@ -134,7 +134,7 @@ class Child:
         return line.decode(errors="replace")
 
     def has_written(self, patience_s: float | None) -> bool:
-        """Whether it writes something, or ends, within so long (None: without end)."""
+        """Whether the process writes something or ends within `patience_s` (None: without end)."""
         return bool(select.select([self._stdout], [], [], patience_s)[0])
 
     def tell(self, message: object) -> None:
@@ -142,9 +142,10 @@ class Child:
         self.write(_line(message))
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
-        """Return what it `say`s next.
+        """Return the next message that the process `say`s.
 
-        Raises EnvironmentNotReadyError when that is no `kind`, late, or its end.
+        Raises EnvironmentNotReadyError if the message is late or not a `kind`, or if the process
+        ends.
         """
         try:
             return decoded(self.read_line(patience_s), kind)
@@ -155,12 +156,12 @@ class Child:
     # child. Parent and child share one position in that file. `pread` leaves the position alone.
     # After a `seek` and a `read` the child would write wherever the parent stopped reading.
     def last_words(self) -> list[str]:
-        """The lines it wrote on stderr so far."""
+        """The lines that the process wrote on stderr so far."""
         output = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
         return output.decode(errors="replace").strip().splitlines()
 
     def failure(self) -> EnvironmentNotReadyError:
-        """Why it has ended, or said what makes no sense; waits a moment for its end."""
+        """The error that says why the process ended. Wait a moment for its end first."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
         code = self.process.returncode
@@ -173,14 +174,14 @@ class Child:
         )
 
     def leave(self) -> None:
-        """Close its stdin, as the end of this process would."""
+        """Close the stdin of the process, as the end of this process would do."""
         with suppress(OSError):
             self._stdin.close()
 
     def finish(self, patience_s: float = END_S) -> None:
-        """Leave it and wait for its end; it is killed when that does not come.
+        """Close the stdin of the process and wait for its end. Kill it if it does not end in time.
 
-        More than once is fine.
+        More than one call is fine.
         """
         self.leave()
         try:
@@ -191,8 +192,7 @@ class Child:
         self._stdout.close()
 
     def close(self) -> None:
-        """Have it end at once, as our own end would: SIGTERM, and SIGKILL when that takes too
-        long."""
+        """End the process at once: SIGTERM, and SIGKILL if that takes too long."""
         if self._errors.closed:
             return
         self.process.terminate()
@@ -207,7 +207,7 @@ class Child:
 
 
 def _line(message: object) -> str:
-    # a Path
+    # `enc_hook` is for a Path.
     return msgspec.json.encode(message, enc_hook=str).decode() + "\n"
 
 
@@ -216,9 +216,9 @@ def _line(message: object) -> str:
 # The expected pid comes from the parent, by the environment. `getppid` here would name whoever has
 # adopted an orphan, and that would look right.
 def die_with_parent(parent_pid: int | None = None) -> None:
-    """Have this process ended when its parent ends; at once if it has.
+    """Have this process end when its parent ends. If the parent has ended already, end at once.
 
-    `parent_pid`: None = whoever started it.
+    `parent_pid`: None = the process that started this one.
     """
     parent_pid = parent_pid or int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))

@@ -40,18 +40,18 @@ LD_PRELOAD shim)."""
 
 LOG_FILE = "server.log"
 _LOG_LINES = 8
-# for all to answer, and for every later signal to show its effect
+# The time (s) for all servers to answer, and for every later signal to take effect.
 TIMEOUT_S = 10.0
 _POLL_S = 0.002
 _ASK_S = 2.0
 SETTLE_S = 5.0
-# a server keeps 32 for itself; with fewer than these it could serve hardly anybody
+# A server keeps 32 descriptors for itself. With fewer than 160 it could hardly serve anybody.
 _SERVER_DESCRIPTORS = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One server of the fleet as it stands now; `pid` is the running one, or the last one."""
+    """The present state of one server of the fleet. `pid`: the running process, or the last one."""
 
     index: int
     port: int
@@ -130,7 +130,7 @@ class Fleet:
 
     @property
     def instances(self) -> tuple[Instance, ...]:
-        """All instances as they stand now."""
+        """The present state of all instances."""
         numbered = enumerate(zip(self._ports, self._pids, strict=True))
         return tuple(
             Instance(i, port.number, pid, self.folder / f"instance-{i}")
@@ -152,12 +152,12 @@ class Fleet:
         )
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Have the link to instance `index`, behind its proxy, be like this from now on."""
+        """Give the link to instance `index`, behind its proxy, this shape from now on."""
         assert self.proxies is not None
         self.proxies.shape(index, shape)
 
     def control(self, index: int) -> Control:
-        """Instance `index`'s shim. Raises EnvironmentNotReadyError when there is none."""
+        """The shim of instance `index`. Raises EnvironmentNotReadyError if there is none."""
         if not self.controls:
             raise EnvironmentNotReadyError(
                 self.missing.get("shim", "no shim was prepared for this fleet")
@@ -222,7 +222,7 @@ class Fleet:
         self.close()
 
     def command(self, index: int, *words: str | int, timeout_s: float = _ASK_S) -> Any:
-        """One command to instance `index` itself, never through a proxy.
+        """Send one command to instance `index` itself, never through a proxy.
 
         Raises EnvironmentNotReadyError.
         """
@@ -247,7 +247,8 @@ class Fleet:
             return client.info("all")
 
     def configure(self, index: int, settings: Mapping[str, str]) -> dict[str, str]:
-        """CONFIG SET all of `settings`; return what they were. Raises EnvironmentNotReadyError."""
+        """CONFIG SET all of `settings`. Return the earlier values. Raises
+        EnvironmentNotReadyError."""
         with self._client(index) as client:
             before = {name: str(client.config_get(name).get(name, "")) for name in settings}
             for name, value in settings.items():
@@ -255,7 +256,7 @@ class Fleet:
         return before
 
     def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
-        """Wait until instance `index`'s INFO says so, 5 s at most.
+        """Wait until `reached` holds for the INFO of instance `index`, 5 s at most.
 
         Raises EnvironmentNotReadyError with `what`.
         """
@@ -292,7 +293,7 @@ class Fleet:
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             waiting -= {index for index in waiting if _answers(self._ports[index].number)}
-            # the answer may have been somebody else's
+            # Another program on the port may have answered, so the exit codes are checked, too.
             for index, exit_code in enumerate(self.exit_codes()):
                 if index in indices and exit_code is not None:
                     raise self._did_not_start(index, f"ended with exit code {exit_code}")
@@ -302,7 +303,7 @@ class Fleet:
                 raise self._did_not_start(
                     min(waiting), f"did not answer PING within {TIMEOUT_S:g} s"
                 )
-            # no server tells when it listens
+            # A server does not signal that it listens, so it is polled.
             time.sleep(_POLL_S)
 
     def _until(self, index: int, reached: Callable[[ServerState], bool], what: str) -> None:
@@ -327,7 +328,8 @@ class Fleet:
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) -> None:
-    """Ask until it is so. Raises EnvironmentNotReadyError with `complaint` after `timeout_s`."""
+    """Call `reached` until it returns true. Raises EnvironmentNotReadyError with `complaint` after
+    `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     while not reached():
         if time.monotonic() > deadline_s:
@@ -336,10 +338,10 @@ def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) ->
 
 
 def require_descriptors(instances: int, clients: int = 0) -> None:
-    """Raise the limit on descriptors to what so many servers, with `clients` connections to each,
-    may need.
+    """Raise the limit on descriptors for this many servers, with `clients` connections to each
+    server.
 
-    Raises EnvironmentNotReadyError when the hard limit is too low.
+    Raises EnvironmentNotReadyError if the hard limit is too low.
     """
     needed = max(_SERVER_DESCRIPTORS + clients, 64 + instances * (4 + clients))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

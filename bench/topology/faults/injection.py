@@ -101,9 +101,12 @@ def read_params(table: Table, given: Mapping[str, object]) -> Params:
 
 @dataclass(frozen=True, slots=True)
 class FaultOrder:
-    """One fault of a timeline on one target, resolved: `noun` "instance" or "worker", `index` from
-    0, times from the start of the measured window; `lasts_ms` None = to the window's end; `params`
-    as the kind's table resolves them, `written` as they were given."""
+    """One fault of a timeline on one target, with all values resolved.
+
+    `noun`: "instance" or "worker". `index`: from 0. Times count from the start of the measured
+    window. `lasts_ms`: None = to the window's end. `params`: resolved by the kind's table.
+    `written`: the params as the scenario gives them.
+    """
 
     kind: str
     noun: str
@@ -122,9 +125,12 @@ class FaultOrder:
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One kind of fault. `lasts`: whether a scenario may, must or cannot say `for` how long (then
-    it lasts as long as its param `delay`, if it has one); `check` raises ValueError where params do
-    not go together, `require` BenchError where it cannot be, besides its `needs`."""
+    """One kind of fault.
+
+    `lasts`: whether a scenario may, must or cannot set `for`. If it cannot, the fault lasts as long
+    as its param `delay`, if it has one. `check`: raises ValueError if params do not go together.
+    `require`: raises BenchError if the fault is impossible here; `needs` are checked besides.
+    """
 
     begin: Callable[["Injection"], None]
     params: Table = field(default_factory=dict)
@@ -135,10 +141,12 @@ class FaultKind:
 
 
 class Injection:
-    """A fault that was ordered, and what became of it (monotonic ns): it began between `begun_ns`
-    and `in_force_ns`. `skipped`: why it never began; `failed`: what went wrong while it began or
-    was undone; `undo`: what `end` does, the last first; `detail`: what else the result says of
-    it."""
+    """An ordered fault and its course (monotonic ns). The fault began between `begun_ns` and
+    `in_force_ns`.
+
+    `skipped`: why it never began. `failed`: the error while it began or was undone. `undo`: the
+    steps of `end`, the last step first. `detail`: further facts for the result.
+    """
 
     skipped: str | None = None
     failed: str | None = None
@@ -149,7 +157,7 @@ class Injection:
     def __init__(
         self, fleet: Fleet | None, order: FaultOrder, kind: FaultKind, workers: Workers = dict
     ) -> None:
-        """`fleet`: None where the servers are not ours."""
+        """`fleet`: None if lockbench did not start the servers."""
         self._fleet = fleet
         self.order = order
         self.kind = kind
@@ -161,25 +169,25 @@ class Injection:
 
     @property
     def fleet(self) -> Fleet:
-        """The servers. Raises UsageError when they are not ours."""
+        """The servers. Raises UsageError if lockbench did not start them."""
         if self._fleet is None:
             raise UsageError(NOT_OURS)
         return self._fleet
 
     def refusal(self) -> BenchError | None:
-        """Why it cannot be injected here, or None; asked before the load.
+        """Why the fault cannot be injected here, or None. Called before the load.
 
-        A UsageError where the order is at fault.
+        The reason is a UsageError if the order is at fault.
         """
         if self.order.noun == "worker":
-            # whether it runs is seen when the fault begins
+            # Whether the worker runs is checked when the fault begins.
             return None
         try:
             self.kind.require(self.fleet)
             for need in sorted(self.kind.needs & self.fleet.missing.keys()):
                 raise EnvironmentNotReadyError(self.fleet.missing[need])
             if Need.SHIM in self.kind.needs:
-                # a wrapper may have started it
+                # A wrapper may have started the server.
                 pid = self.fleet.info(self.index)["process_id"]
                 if not self.fleet.control(self.index).loaded_in(pid):
                     raise EnvironmentNotReadyError(IGNORED)
@@ -188,9 +196,9 @@ class Injection:
         return None
 
     def begin(self) -> None:
-        """Break it. Raises BenchError or OSError."""
+        """Begin the fault. Raises BenchError or OSError."""
         self.kind.begin(self)
 
     def end(self) -> None:
-        """Undo it. Raises BenchError or OSError."""
+        """Undo the fault. Raises BenchError or OSError."""
         self.undo.close()
