@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Answers 200 to what it can read; GET is for the health check."""
+    """Answers 200 to every post that it can read. GET serves the health check."""
 
     def do_GET(self) -> None:
-        """It is there."""
+        """Answer the health check."""
         self.send_response(200)
         self.end_headers()
 
@@ -29,7 +29,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Requests are not told, alerts are."""
+        """Print nothing about requests. Only alerts are printed."""
 
 
 if __name__ == "__main__":

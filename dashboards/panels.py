@@ -34,7 +34,7 @@ _UNITS = {
     "{index}": PLAIN,
     PLAIN: PLAIN,
 }
-# a panel says this instead of a number
+# A panel shows this text instead of a number.
 NO_RUN = "no run in view"
 # each panel type of the SDK has a builder of its own, without a common interface
 Builder = Any
@@ -79,7 +79,7 @@ def number(
 
 
 def bars(title: str, description: str, query: Query, *, empty: str = NO_RUN) -> Builder:
-    """Values of the whole range side by side. `empty`: what stands there without one."""
+    """Values of the whole range side by side. `empty`: the text if there are none."""
     panel = (
         bargauge.Panel()
         .orientation(shared.VizOrientation.HORIZONTAL)

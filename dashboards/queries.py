@@ -1,16 +1,16 @@
-"""What a board asks Prometheus for: *instruments → queries*.
+"""The queries of the boards: *instruments → queries for Prometheus*.
 
 Rules
-- PromQL is made from the instrument table: a metric or label that it does not have is refused here.
-  Every selector is narrowed by the board's variables.
-- A counter is looked at as a rate over `$__rate_interval`, or `whole`: its last value in
-  `$__range`. Each run's counters start at 0, so that is exactly the run's count.
-- Quantiles of acquire are over all of them (`acquire_quantile`): successes alone look well in the
-  middle of an outage.
-- A histogram is asked for as a classic one, and where it has no buckets as a native one
-  (exponential, or converted by Prometheus 3): whichever is there answers. A native one cannot count
-  failures as endless; where more than 1 − q failed its quantile is the largest bound, as a classic
-  one's, else that of the acquired.
+- PromQL is made from the instrument table. A metric or label that the table lacks is refused here.
+  The board's variables narrow every selector.
+- A counter is read as a rate over `$__rate_interval`, or `whole`: its last value in `$__range`.
+  Each run's counters start at 0, so this value is exactly the run's count.
+- Quantiles of acquire cover all acquires (`acquire_quantile`), because the successes alone look
+  good in the middle of an outage.
+- A query reads a histogram as a classic one. If there are no classic buckets, it reads a native
+  histogram (exponential, or converted by Prometheus 3). A native histogram cannot count failures as
+  endless. If more than 1 − q failed, its quantile is the largest bound, as with a classic one; else
+  it is the quantile of the acquired.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLICY = "redlock_fsync"
 NAME = "redlock_run_name"
 BEGAN = "redlock_run_started"
 RATIO = "1"
-# a number without a unit: an index, or a state, 1 or 0
+# The unit of a number without a unit: an index, or a state (1 or 0).
 PLAIN = "none"
 # a whole histogram
 NATIVE = "native"
@@ -48,7 +48,7 @@ class Query:
     legend: str = ""
 
     def named(self, legend: str) -> Query:
-        """The same, called `legend`; `{{label}}` stands for a label's value."""
+        """The same query with the name `legend`; `{{label}}` stands for a label's value."""
         return replace(self, legend=legend)
 
 
@@ -92,7 +92,7 @@ def grown(
 
 
 def summed(expr: str, by: Sequence[str] = (), function: str = "sum") -> str:
-    """Its series, `function`-ed (sum, max, min, avg) by the labels `by`."""
+    """The series of `expr`, combined with `function` (sum, max, min, avg) by the labels `by`."""
     return f"{function} by ({', '.join(by)}) ({expr})" if by else f"{function}({expr})"
 
 
@@ -101,12 +101,12 @@ def _query(name: str, expr: str, by: Sequence[str] = (), unit: str = "") -> Quer
 
 
 def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """A gauge as it stands, `function`-ed by the labels `by`."""
+    """The present value of a gauge, combined with `function` by the labels `by`."""
     return _query(name, summed(metric(name, **labels), by, function), by)
 
 
 def state(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """`now` of a gauge that is 1 or 0."""
+    """`now` for a gauge that is 1 or 0."""
     return replace(now(name, by, function=function, **labels), unit=PLAIN)
 
 
@@ -127,18 +127,19 @@ def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
 
 
 def either(classic: str, native: str) -> str:
-    """Whichever has data."""
+    """The first of the two queries that has data."""
     return f"({classic} or {native})"
 
 
 def count(name: str) -> Query:
-    """How many values a histogram has at the end of each run in view."""
+    """The number of values in a histogram at the end of each run in view."""
     classic, native = (summed(grown(name, part, whole=True)) for part in ("count", NATIVE))
     return Query(either(classic, f"histogram_count({native})"), "{operation}")
 
 
 def below(name: str, bound: str, **labels: str) -> Query:
-    """How many values of whole runs do not exceed `bound`, one of the histogram's own."""
+    """The number of values of whole runs that do not exceed `bound`, which is a bound of the
+    histogram."""
     classic = summed(grown(name, "bucket", whole=True, le=bound, **labels))
     whole = summed(grown(name, NATIVE, whole=True, **labels))
     native = f"histogram_fraction(-Inf, {bound}, {whole}) * histogram_count({whole})"
@@ -146,7 +147,8 @@ def below(name: str, bound: str, **labels: str) -> Query:
 
 
 def voting() -> Query:
-    """How many instances vote: each one only while every load process gets its vote."""
+    """The number of voting instances. An instance counts only while every load process gets its
+    vote."""
     name = "redlock.instance.voting"
     return _query(name, f"sum({now(name, (RUN, *INSTANCE), function='min').expr})")
 
@@ -214,5 +216,5 @@ def buckets(name: str, **labels: str) -> Query:
 
 
 def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
-    """One query over another; `unit` of the quotient."""
+    """The quotient of two queries, with `unit`."""
     return Query(f"{upper.expr} / {lower.expr}", unit, upper.legend)

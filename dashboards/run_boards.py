@@ -17,7 +17,7 @@ from dashboards.board import SOME_RUNS, board, choice
 from dashboards.panels import bars, heat, lines, number
 from dashboards.queries import ACQUIRE, INSTANCE, Query, now, quantile, rate, ratio, state, total
 
-# bounds of every histogram
+# The bounds of every histogram.
 SLO_S = ("0.001", "0.0022", "0.0047", "0.01", "0.022", "0.047", "0.1", "0.22", "0.47")
 _MARGIN = "redlock.vote.margin"
 _REPLY = "db.client.operation.duration"

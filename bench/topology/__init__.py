@@ -1,1 +1,1 @@
-"""Where the servers come from: found, started, asked what they are, and stopped without a trace."""
+"""The servers: how lockbench finds, starts, examines and stops them. Nothing stays behind."""

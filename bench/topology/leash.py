@@ -14,9 +14,9 @@ _UNDO_S = 5.0
 # the pipe when we end, however that happens. Then the command undoes the change. `finally` would be
 # enough only for an orderly end. After any other, a rule of nft or a stopped worker would stay.
 class Leash:
-    """A command that holds a change until it is released, and undoes it then.
+    """A command that holds a change until it is released, and then undoes the change.
 
-    Made only once the change is there.
+    The object exists only once the change is in force.
     """
 
     def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:
@@ -28,7 +28,7 @@ class Leash:
         answer = ""
         self._child = Child(name, command)
         try:
-            # What the command wrote says more than how it ended.
+            # The command's output explains more than its exit code.
             with suppress(EnvironmentNotReadyError):
                 self._child.write(say)
                 answer = self._child.read_line()
@@ -41,9 +41,9 @@ class Leash:
             raise
 
     def release(self) -> None:
-        """Let go and wait until the command has undone its change and ended.
+        """Release the command, and wait until it has undone its change and ended.
 
-        More than once is fine.
+        More than one call is fine.
         """
         self._child.finish(_UNDO_S)
         self._child.close()

@@ -46,14 +46,14 @@ _AOF_NOW = (
     "aof_last_bgrewrite_status",
 )
 _COMMAND = "cmdstat_"
-# of each step
+# The time (s) of each step.
 TIMEOUT_S = 2.0
-# between two looks of InfoWatch
+# The time (s) between two looks of InfoWatch.
 EVERY_S = 2.0
 _KEYS_PER_COMMAND = 500
 _PINGS = 15
 _MOST_THREADS = 32
-# what INFO says, by field
+# The fields of INFO.
 Info = Mapping[str, Any]
 Answer = TypeVar("Answer")
 # redis-py reads a reply that is none of the command's
@@ -188,8 +188,11 @@ def require_independent(facts: Sequence[InstanceFacts]) -> None:
 
 
 def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
-    """Read every instance's counters now; one that does not answer or forbids INFO has `values`
-    None and says why."""
+    """Read every instance's counters now.
+
+    If an instance does not answer or forbids INFO, its `values` are None and `missing` gives the
+    reason.
+    """
 
     def snapshot(client: redis.Redis, target: InstanceTarget) -> InfoSnapshot:
         values = client.info("all")
@@ -203,9 +206,9 @@ def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
 
 
 def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, ...]:
-    """Unlink those of the full key `names` that exist; never scans.
+    """Unlink the existing keys among the full key `names`. Never scans.
 
-    How many did on each instance, None: not known.
+    Returns how many keys existed on each instance. None: unknown.
     """
     remaining = iter(names)
     chunks = tuple(iter(lambda: tuple(islice(remaining, _KEYS_PER_COMMAND)), ()))
@@ -217,7 +220,8 @@ def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, 
 
 
 def key_counts(urls: Sequence[str]) -> tuple[int | None, ...]:
-    """How many keys each instance has, in all of its databases; None: it does not say."""
+    """The number of keys of each instance, in all its databases. None: the instance does not
+    tell."""
 
     def count(client: redis.Redis, _target: InstanceTarget) -> int | None:
         return sum(int(database["keys"]) for database in client.info("keyspace").values())
@@ -296,7 +300,7 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
 
 
 def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -> InstanceFacts:
-    # an answer, too
+    # A refusal is an answer, too.
     with contextlib.suppress(NoPermissionError):
         client.ping()
     warnings: list[str] = []
@@ -366,7 +370,7 @@ class ServerSettings:
 
 
 def settings_of(url: str) -> ServerSettings:
-    """Ask the instance at `url` for its settings; empty where it does not answer."""
+    """Ask the instance at `url` for its settings. They are empty if it does not answer."""
 
     def ask(client: redis.Redis, _target: InstanceTarget) -> ServerSettings:
         warnings: list[str] = []
@@ -407,7 +411,7 @@ def _command(client: redis.Redis, *words: str) -> Any:
 def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
     """How many commands with a key each server took between two snapshots.
 
-    A server that does not say took none.
+    A server that does not tell counts as 0.
     """
     return [_with_a_key(delta(*looks).calls) for looks in zip(before, after, strict=True)]
 
@@ -431,11 +435,11 @@ class InfoWatch:
         self.infos: Sequence[Info | None] = ()
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Start to ask."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask once more, and no more."""
+        """Ask once more, then stop."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -25,15 +25,15 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One server as its guard sees it: `exit_code` is None while it lives and minus the signal that
-    killed it."""
+    """The state of one server, as its guard sees it. `exit_code`: None while the server lives;
+    minus the signal that killed it."""
 
     exit_code: int | None
     stopped: bool
 
 
 class ServantReply(msgspec.Struct):
-    """What a servant says; `id`: of the request that it answers, 0 for its first words."""
+    """A servant's reply. `id`: the id of the request; 0 for the servant's first message."""
 
     id: int
     folder: str = ""
@@ -44,7 +44,7 @@ class ServantReply(msgspec.Struct):
 
 
 class Servant(Child):
-    """A script that answers numbered requests; `hello`: what it said first.
+    """A script that answers numbered requests. `hello`: its first message.
 
     Safe to use from several threads.
     """
@@ -63,9 +63,9 @@ class Servant(Child):
             raise
 
     def ask(self, **request: object) -> ServantReply:
-        """Return the answer.
+        """Return the answer to a request.
 
-        Raises EnvironmentNotReadyError when it has ended or could not do it.
+        Raises EnvironmentNotReadyError if the servant has ended or could not do it.
         """
         with self._lock:
             self._asked += 1
@@ -74,7 +74,7 @@ class Servant(Child):
                 while (answer := self.hear(ServantReply, _ANSWER_S)).id != self._asked:
                     pass
             except (EnvironmentNotReadyError, ValueError) as error:
-                # ValueError: it was closed
+                # ValueError: the pipe was closed.
                 what = f"the fleet is closed, or its {self.name} was killed: start it again"
                 raise EnvironmentNotReadyError(what) from error
         if answer.error:
@@ -84,7 +84,7 @@ class Servant(Child):
         return answer
 
     def close(self) -> None:
-        """Have it end; returns when it has. More than once is fine."""
+        """End the servant, and return when it has ended. More than one call is fine."""
         if os.getpid() == self._owner:
             self.finish(_ANSWER_S)
             super().close()
@@ -117,7 +117,7 @@ class Guard(Servant):
         return self.ask(do="start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
 
     def signal(self, index: int, number: signal.Signals) -> None:
-        """Send a signal to server `index` and its children; none if it has ended.
+        """Send a signal to server `index` and its children, unless the server has ended.
 
         Does not wait for the effect.
         """
@@ -129,22 +129,22 @@ class Guard(Servant):
         self.ask(do="adopt", pid=pid)
 
     def states(self) -> dict[int, ServerState]:
-        """What every started server does now."""
+        """The present state of every started server."""
         return self.ask(do="states").states
 
     def leave_folder(self) -> None:
-        """End the guard alone: its folder stays."""
+        """End only the guard. Its folder stays."""
         self.process.kill()
         super().close()
 
     def close(self) -> None:
-        """Kill all servers and remove the folder; returns when both are gone.
+        """Kill all servers and remove the folder. Return when both are gone.
 
-        More than once is fine.
+        More than one call is fine.
         """
         super().close()
         if os.getpid() == self._owner:
-            # already gone, unless the guard was killed
+            # The folder is already gone, unless the guard was killed.
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -173,5 +173,6 @@ class Proxies(Servant):
         self.ports = self.hello.ports
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Have the link to instance `index` be like this from now on; returns when it is."""
+        """Give the link to instance `index` this shape from now on. Return when the shape is in
+        force."""
         self.ask(index=index, **asdict(shape))

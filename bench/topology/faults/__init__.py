@@ -1,2 +1,1 @@
-"""Faults on purpose: *what a scenario orders, a fleet, a kind → something broken, and whole
-again*."""
+"""Faults on purpose: *a scenario's order, a fleet, a kind → a broken part, later repaired*."""

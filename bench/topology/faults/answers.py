@@ -31,7 +31,7 @@ from bench.topology.fleet import Fleet
 from bench.topology.leash import Leash
 from bench.topology.servants import Shape
 
-# the servers' default
+# the servers' default name
 SNAPSHOT_FILE = "dump.rdb"
 
 
@@ -55,7 +55,7 @@ _ROOM_BYTES = 32768
 
 
 def fill_memory(fault: Injection) -> None:
-    """maxmemory with the policy `noeviction` or `volatile-ttl`: there is no room left."""
+    """Leave no room for new keys: maxmemory with the policy `noeviction` or `volatile-ttl`."""
     fleet = fault.fleet
     index = fault.index
     policy = fault.params["policy"]
@@ -66,26 +66,27 @@ def fill_memory(fault: Injection) -> None:
         fleet.commands(
             index, [("SET", key, "x" * _BALLAST_BYTES, "EX", _BALLAST_TTL_S) for key in ballast]
         )
-        # an AOF that waits for its disk is in use, and not what evicts
+        # An AOF buffer that waits for its disk counts as used memory, but it does not cause
+        # eviction.
         info = fleet.info(index)
         limit = int(info["used_memory"]) - int(info["mem_not_counted_for_evict"]) + _ROOM_BYTES
     settings = {"maxmemory-policy": policy, "maxmemory-samples": "64", "maxmemory": str(limit)}
     before = fleet.configure(index, settings)
-    # Undone in reverse: the limit goes first.
+    # The settings are restored in reverse order, so the limit goes first.
     fault.undo.callback(fleet.configure, index, dict(reversed(before.items())))
 
 
 _FEWEST_KEYS = 1000
 _MOST_KEY_MS = 10.0
 _LOADED_BYTES = 1024
-# the load is planned to take twice as long, and cut
+# The load is planned to take twice as long as the fault. Then it is cut short.
 _LONGER = 2.0
 _NORMAL = {"key-load-delay": "0", "rdbcompression": "yes"}
 
 
 def load(fault: Injection) -> None:
-    """-LOADING for the fault's time; then the rest is loaded at once, and what was only there to be
-    loaded goes."""
+    """Make the server answer -LOADING for the fault's time. Then the rest loads at once, and the
+    ballast is removed."""
     fleet = fault.fleet
     index = fault.index
     lasts_ms = fault.order.lasts_ms
@@ -94,7 +95,7 @@ def load(fault: Injection) -> None:
     ballast = [f"lockbench-loading:{key}" for key in range(number)]
 
     def reload() -> None:
-        # If the server does not load its data, that is seen below.
+        # If the server does not load its data, `until` below notices it.
         with suppress(BenchError):
             fleet.command(index, "DEBUG", "RELOAD", timeout_s=lasts_ms * _LONGER / 1000 + 30)
 
@@ -116,7 +117,8 @@ def load(fault: Injection) -> None:
 
 
 def fail_snapshots(fault: Injection) -> None:
-    """-MISCONF by a snapshot that fails while one is wanted, once the server has noticed."""
+    """Make the server answer -MISCONF: a requested snapshot fails. Returns once the server has
+    noticed."""
     fleet = fault.fleet
     index = fault.index
     obstacle = fleet.instances[index].folder / SNAPSHOT_FILE
@@ -134,8 +136,11 @@ DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
 
 
 def bend_link(fault: Injection) -> None:
-    """A link that is late, hands over nothing until it is healed (then what was held, first), or
-    resets every connection."""
+    """Make a link late, make it hold all data until it is healed, or make it reset every
+    connection.
+
+    After healing, the held data come first.
+    """
     mode = fault.params["mode"]
     directions = DIRECTIONS[fault.params["direction"]]
     shape = Shape(fault.params["delay"] / 1000, fault.params["jitter"] / 1000, slow=directions)
@@ -146,7 +151,7 @@ def bend_link(fault: Injection) -> None:
 
 
 def require_one_bend(params: Params) -> None:
-    """Raise ValueError where the params of a link do not go together."""
+    """Raise ValueError if the params of a link do not go together."""
     late = params["delay"] + params["jitter"] > 0
     if late != (params["mode"] == "delay"):
         raise ValueError("mode delay needs a delay or a jitter, and the other modes have neither")
@@ -155,8 +160,8 @@ def require_one_bend(params: Params) -> None:
 
 
 def drop_packets(fault: Injection) -> None:
-    """Packets to or from the instance's port are lost; TCP repeats them, ever more seldom, until
-    they come through."""
+    """Lose the packets to or from the instance's port. TCP repeats them at growing intervals until
+    they arrive."""
     port = fault.fleet.instances[fault.index].port
     ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
     rules = _hold([ends[direction] for direction in DIRECTIONS[fault.params["direction"]]])
@@ -164,7 +169,7 @@ def drop_packets(fault: Injection) -> None:
 
 
 def require_nft(_fleet: Fleet) -> None:
-    """Dropping needs root and nft: tried with a table that drops nothing.
+    """Check for root and nft, which dropping needs, with a table that drops nothing.
 
     Raises EnvironmentNotReadyError.
     """
@@ -177,8 +182,8 @@ def require_nft(_fleet: Fleet) -> None:
 
 
 def _hold(rules: list[str]) -> Leash:
-    """Have these rules on what arrives over loopback until the leash is released, or this process
-    is gone."""
+    """Apply these rules to packets that arrive over loopback. They end when the leash is released
+    or this process ends."""
     table = f"lockbench_{secrets.token_hex(4)}"
     lines = [
         f"add table inet {table} {{ flags owner; }}",

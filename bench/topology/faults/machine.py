@@ -30,19 +30,20 @@ _ENDED = "ZX"
 
 
 def kill_instance(fault: Injection) -> None:
-    """`kill -9`; started again when the fault ends."""
+    """Kill the instance with `kill -9`. It is started again when the fault ends."""
     fault.undo.callback(fault.fleet.restart, fault.index)
     fault.fleet.kill(fault.index)
 
 
 def stop_instance(fault: Injection) -> None:
-    """SIGSTOP, then SIGCONT: connections stay open, what was sent meanwhile runs late."""
+    """SIGSTOP the instance, later SIGCONT. Connections stay open; commands sent meanwhile run
+    late."""
     fault.undo.callback(fault.fleet.cont, fault.index)
     fault.fleet.stop(fault.index)
 
 
 def kill_worker(fault: Injection) -> None:
-    """`kill -9` of a load process, which is not started again."""
+    """Kill a load process with `kill -9`. It is not started again."""
     pid = _running(fault)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: _state(pid) in _ENDED, SETTLE_S, f"worker {fault.index} did not die")
@@ -56,14 +57,14 @@ def stop_worker(fault: Injection) -> None:
 
 
 def _running(fault: Injection) -> int:
-    """The worker's process, which goes into the record.
+    """The worker's process id. It is written into the record, too.
 
-    Raises EnvironmentNotReadyError when it does not run.
+    Raises EnvironmentNotReadyError if the worker does not run.
     """
     pid = fault.workers().get(fault.index)
     if pid is None:
         raise EnvironmentNotReadyError(f"worker {fault.index} does not run")
-    # one that nobody has waited for yet still takes signals
+    # An ended process that nobody has waited for yet still takes signals.
     if _state(pid) in _ENDED:
         raise EnvironmentNotReadyError(f"worker {fault.index} had ended before")
     fault.detail["pid"] = pid
@@ -78,16 +79,19 @@ def _state(pid: int) -> str:
 
 
 def slow_fsync(fault: Injection) -> None:
-    """Every fsync takes `delay` longer, as on a real volume."""
+    """Make every fsync take `delay` longer, as on a real volume."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(setattr, control.words, "sync_delay_ns", 0)
     control.words.sync_delay_ns = round(fault.params["delay"] * NS_PER_MS)
 
 
 def fail_fsync(fault: Injection) -> None:
-    """Every fsync fails: under everysec writes are refused (-MISCONF), under always the server
-    ends. In the end it is started again: it has ended of it, or refuses writes until something is
-    synced."""
+    """Make every fsync fail.
+
+    Under everysec the server refuses writes (-MISCONF). Under always the server ends. When the
+    fault ends the server is started again, because it has ended, or refuses writes until it has
+    synced something.
+    """
     control = fault.fleet.control(fault.index)
     fault.undo.callback(fault.fleet.restart, fault.index)
     fault.undo.callback(setattr, control.words, "sync_error", 0)
@@ -95,7 +99,7 @@ def fail_fsync(fault: Injection) -> None:
 
 
 def require_writes(fleet: Fleet) -> None:
-    """Refuse disk faults of servers that do not write. Raises UsageError."""
+    """Refuse disk faults for servers that do not write. Raises UsageError."""
     if fleet.fsync == "none":
         raise UsageError(
             "the servers have no append-only file (fsync = none), so nothing is synced"
@@ -103,7 +107,7 @@ def require_writes(fleet: Fleet) -> None:
 
 
 def require_syncs(fleet: Fleet) -> None:
-    """Refuse faults of fsync where nobody waits for one. Raises UsageError."""
+    """Refuse fsync faults if no server waits for fsync. Raises UsageError."""
     require_writes(fleet)
     if fleet.fsync == "no":
         raise UsageError(
@@ -112,8 +116,12 @@ def require_syncs(fleet: Fleet) -> None:
 
 
 def fill_disk(fault: Injection) -> None:
-    """Not one free page: under everysec writes are refused (-MISCONF), under always the server ends
-    and is started again. Returns when the server has noticed by an append of our own."""
+    """Leave not one free page on the disk. Returns once an append of ours has made the server
+    notice.
+
+    Under everysec the server refuses writes (-MISCONF). Under always the server ends and is started
+    again.
+    """
     fleet = fault.fleet
     index = fault.index
     control = fault.fleet.control(fault.index)
@@ -142,8 +150,11 @@ def fill_disk(fault: Injection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What became of one file; `in_flight`: syncs that were running when the server died: with one,
-    even `kill -9` may lose writes (everysec postpones them)."""
+    """The result of the cut for one file.
+
+    `in_flight`: syncs that were running when the server died. With such a sync even `kill -9` may
+    lose writes, because everysec postpones them.
+    """
 
     name: str
     size_bytes: int
@@ -155,9 +166,12 @@ class Cut:
 def cut_power(
     instance: Instance, control: Control, torn: random.Random | None = None
 ) -> tuple[Cut, ...]:
-    """Cut every file of a *dead* instance to what was durable; `torn` draws how much of the rest
-    stays. Raises EnvironmentNotReadyError when the ledger does not know all files, OSError when one
-    cannot be cut."""
+    """Cut every file of a *dead* instance to its durable part. `torn` draws how much of the rest
+    stays.
+
+    Raises EnvironmentNotReadyError if the ledger does not know all files, OSError if a file cannot
+    be cut.
+    """
     if control.words.overflow:
         raise EnvironmentNotReadyError(
             f"instance {instance.index} synced more files than the shim's ledger holds"
@@ -181,7 +195,8 @@ def cut_power(
 
 
 def cut_instance(fault: Injection) -> None:
-    """`kill -9` and the loss of what was not synced; started again after `delay`."""
+    """Kill the instance with `kill -9` and lose the unsynced data. It is started again after
+    `delay`."""
     fleet = fault.fleet
     index = fault.index
     fault.undo.callback(fleet.restart, index)
@@ -193,7 +208,8 @@ def cut_instance(fault: Injection) -> None:
 
 
 def jump_clock(fault: Injection) -> None:
-    """The clock jumps `by` a time: forward, keys vanish early; back, they block longer."""
+    """Let the clock jump by the time `by`. After a jump forward keys vanish early; after a jump
+    back they block longer."""
 
     def jump(sign: int) -> None:
         fault.fleet.control(fault.index).shift_clock(sign * int(fault.params["by"] * NS_PER_MS))
@@ -206,7 +222,7 @@ def jump_clock(fault: Injection) -> None:
 
 
 def bend_clock(fault: Injection) -> None:
-    """The clock runs at `rate` times true speed."""
+    """Let the clock run at `rate` times true speed."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(control.set_clock_rate, 1.0)
     control.set_clock_rate(fault.params["rate"])
