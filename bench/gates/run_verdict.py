@@ -1,14 +1,15 @@
-"""The verdict of one run: *its sections, what ended early, its limits → one word, and why*.
+"""The verdict of one run: *its sections, early endings, limits → one word and its reasons*.
 
 Rules
-- The maker of a run and the reader of a stored one ask the same function, `judge_result`. A stored
-  word is compared with its answer and never believed.
-- Of an invalid run nothing is judged but violations, which are certain: its figures mean nothing.
-- A run in which the recipe raised often is invalid: what raised has no figure, so all others are of
-  a part.
-- UNKNOWN safety, or one that was not tested, is the word of a run that has nothing else to say; it
-  is never green.
-- A run that Ctrl-C cut is not known, however well it began.
+- `judge_result` judges a new run and a stored run alike. The word in a stored run is compared with
+  the answer of `judge_result` and never believed.
+- The figures of an invalid run mean nothing. So only its violations are judged, because they are
+  certain.
+- A run is invalid if the recipe raised often. An operation that raised has no figures, so all
+  figures cover only a part of the operations.
+- If a run gives no other verdict, its safety word UNKNOWN or NOT TESTED becomes the verdict. These
+  words are never green.
+- A run that Ctrl-C cut is never good, however well it began.
 """
 
 from collections.abc import Sequence
@@ -27,8 +28,8 @@ _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.U
 
 
 def judge_result(result: RunResult) -> Verdict:
-    """Return the verdict that the sections of `result` earn, whatever its own verdict says. Raises
-    UsageError where a limit names a figure that this version does not know."""
+    """Return the verdict that the sections of `result` earn, without regard to its own verdict.
+    Raises UsageError if a limit names a figure that this version does not know."""
     limits = judge_limits(result, breaks_of(result))
     return judge_run(result, breaks_of(result), limits, interrupted=result.interrupted)
 
@@ -43,8 +44,8 @@ def earned(result: RunResult) -> RunResult:
 def judge_limits(
     figures: Figures, breaks: Sequence[str], limits: Sequence[str] | None = None
 ) -> list[JudgedThreshold]:
-    """Return every limit on these figures, judged; `limits` None: those that a stored result was
-    judged by. Raises UsageError as `judge_result`."""
+    """Judge every limit on these figures. If `limits` is None, judge the limits that a stored
+    result has. Raises UsageError as `judge_result`."""
     if limits is None:
         limits = [entry.expression for entry in getattr(figures, "thresholds", ())]
     void = invalidities(figures, breaks)
@@ -52,7 +53,7 @@ def judge_limits(
 
 
 def breaks_of(result: RunResult) -> tuple[str, ...]:
-    """What ended early or did not take place."""
+    """Sentences about the parts of the run that ended early or did not take place."""
     return tuple(dict.fromkeys((*result.breaks, *result.limits.invalidities())))
 
 
@@ -63,7 +64,8 @@ def judge_run(
     *,
     interrupted: bool = False,
 ) -> Verdict:
-    """Return the verdict. `deaths`: workers that ended early; `interrupted`: by Ctrl-C."""
+    """Return the verdict. `deaths`: sentences about workers that ended early; `interrupted`: Ctrl-C
+    cut the run."""
     safety = measured.safety
     invalid = invalidities(measured, deaths)
     failed, undecided = (
@@ -96,9 +98,9 @@ def judge_run(
 
 
 def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
-    """Why no figure of this run means anything; nothing when they do.
+    """The reasons why no figure of this run means anything; empty if the figures count.
 
-    `deaths`: workers that ended early.
+    `deaths`: sentences about workers that ended early.
     """
     generator = measured.generator
     claim = (
@@ -110,9 +112,8 @@ def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
 
 
 def _raised(exceptions: Exceptions) -> list[str]:
-    """One sentence where the recipe raised too often. Of an acquire that raised nothing is
-    recorded, and its caller rests. So neither latencies nor shares nor the load are what they
-    claim."""
+    """One sentence if the recipe raised too often. An acquire that raised leaves no record, and its
+    caller pauses. So the latencies, the shares and the load are all wrong."""
     raised = exceptions.raised
     operations = exceptions.operations
     if raised <= MOST_RAISED * operations:
@@ -126,7 +127,7 @@ def _raised(exceptions: Exceptions) -> list[str]:
 
 
 def _evictions(measured: Figures) -> list[str]:
-    """The instances that evicted keys while the run lasted, which may be why a lock had two
+    """Sentences about instances that evicted keys during the run. An eviction can give a lock two
     holders."""
     if not isinstance(measured, RunResult):
         return []
@@ -140,8 +141,8 @@ def _evictions(measured: Figures) -> list[str]:
 
 
 def _nothing_granted(measured: Figures) -> list[str]:
-    """Outcomes count what was due in the window, the rate what was granted in it: in a long queue
-    these are others."""
+    """A sentence if no acquire of the window got a lease. Outcomes count acquires that were due in
+    the window. The rate counts grants in the window. A long queue makes these differ."""
     if measured.outcomes.acquired:
         return []
     if measured.rate.achieved_per_s:

@@ -1,13 +1,13 @@
 """One limit on one figure: *`acquire.p99 < 5ms` and a result → pass, fail or inconclusive, with
 value and margin*.
 
-Rules, beside those of README ("Which side is judged")
-- The names of figures are the paths of the numbers in `Measured`, so that none is forgotten or
-  invented; `latency_s.` may be left out, p99.9 stands for p999, and a field may say a shorter name.
-- The latency of a rate that was not sustained is that of a growing queue: it can fail, but not
-  pass.
-- VALID is said of a generator by the p99: a timer too late for the very percentile of the limit
-  puts that in doubt.
+Rules, in addition to the README's rules ("Which side is judged")
+- The name of a figure is its path in `Measured`, so no figure is missing or invented. `latency_s.`
+  may be left out, p99.9 stands for p999, and a field may define a shorter name.
+- If a rate was not sustained, its latency is the latency of a growing queue. Such a latency can
+  fail a limit but cannot pass it.
+- The generator's word VALID rests on the p99. If the timer was too late at the percentile of the
+  limit, the limit is in doubt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from bench.scenario.quantity import THRESHOLD, nearest, parse_threshold
 OF_ACQUIRED = (("latency_s", "acquire_service"), ("latency_s", "wait"))
 # These figures of `acquire` are read from `acquire_all`.
 OVER_ALL = get_args(Figure)
-# Infinity counts as this in a ratio. It is the longest time that a histogram can tell.
+# In a ratio, infinity counts as this value, the longest time that a histogram can hold.
 FOREVER_S = 3600.0
 # A field of a result that is a number.
 Metric = Field
@@ -40,7 +40,7 @@ Metric = Field
 def find_metric(name: str) -> Metric:
     """Return the metric called `name`.
 
-    Raises UsageError with the nearest name, or where the names are from.
+    Raises UsageError, which names the nearest metric or says where the names are listed.
     """
     by_name = {metric.name: metric for metric in metrics().values()}
     written = name.replace("p99.99", "p9999").replace("p99.9", "p999").removeprefix("latency_s.")
@@ -77,7 +77,7 @@ def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
 
 
 def finite(value: float | None) -> float | None:
-    """The value as ratios take it: infinity is `FOREVER_S`."""
+    """The value for a ratio, in which `FOREVER_S` replaces infinity."""
     return FOREVER_S if value == inf else value
 
 
@@ -100,7 +100,8 @@ _EXAMPLES = {"s": "5ms", "us": "30us", "per_s": "2000/s", "ratio": "99.9%"}
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """`limit` is in the metric's own unit; `expression` as it was written."""
+    """A limit on a metric. `limit` is in the unit of the metric; `expression` is the text that the
+    user wrote."""
 
     expression: str
     metric: Metric
@@ -108,9 +109,9 @@ class Threshold:
     limit: float
 
     def judge(self, result: Figures, void: Sequence[str] = ()) -> JudgedThreshold:
-        """Return what this result says of the limit.
+        """Judge the limit on this result.
 
-        `void`: why no figure of the run means anything, if so.
+        `void`: the reasons why no figure of the run means anything; empty if the figures count.
         """
         value = self.metric.value(result)
         holds = value is not None and OPERATORS[self.operator](value, self.limit)
@@ -121,7 +122,7 @@ class Threshold:
             doubt = self._doubt(result, value, holds=holds)
             late = doubt and value is not None and not holds and self.metric.path[0] == "latency_s"
             if late and beyond_for_certain(self, result):
-                # Neither lateness nor a gap of the generator explains so much.
+                # Lateness or gaps of the generator cannot explain so large an excess.
                 doubt = ""
         endless = ""
         if value == inf:
@@ -145,12 +146,12 @@ class Threshold:
         )
 
     def _room(self, value: float) -> float:
-        """How far the value may still go until the limit; negative: how far beyond it is."""
+        """The distance from the value to the limit; negative if the value is beyond the limit."""
         room = self.limit - value
         return {"<": room, ">": -room, "!": abs(room), "=": -abs(room)}[self.operator[0]]
 
     def _doubt(self, result: Figures, value: float | None, *, holds: bool) -> str:
-        """Why this cannot be answered from `result`; nothing when it can."""
+        """Why `result` cannot decide the limit; empty if it can."""
         section = self.metric.path[0]
         figure = self.metric.path[-1]
         safety = result.safety
@@ -175,7 +176,7 @@ class Threshold:
 
 
 def _samples(metric: Metric, result: Figures) -> int:
-    """How many samples a figure of a distribution rests on; 0 for other figures."""
+    """The number of samples behind a figure of a distribution; 0 for other figures."""
     if metric.path[0] != "latency_s":
         return 0
     section: Latency | AllAcquires = result.latency_s.value_of(metric.path[1])
@@ -183,14 +184,14 @@ def _samples(metric: Metric, result: Figures) -> int:
 
 
 def sentence(entry: JudgedThreshold) -> str:
-    """What a limit that was not kept adds to the reasons of a verdict."""
+    """The sentence that a broken limit adds to the reasons of a verdict."""
     if entry.status == "inconclusive":
         return f"{entry.expression}: {entry.reason}"
     return f"{entry.expression} does not hold" + (f" ({entry.reason})" if entry.reason else "")
 
 
 def value_of(entry: JudgedThreshold) -> float:
-    """The value that a decided limit was judged by, inf included."""
+    """The value by which a decided limit was judged. It may be inf."""
     return inf if entry.infinite or entry.value is None else entry.value
 
 
@@ -235,7 +236,7 @@ def read_threshold(text: str) -> Threshold:
 
 
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
-    """Return each threshold once, in the order written.
+    """Return each threshold once, in the order of `texts`.
 
     Raises UsageError as `read_threshold` does.
     """
@@ -255,8 +256,8 @@ _OF_LOAD = (
 
 
 def _gap_doubt(threshold: Threshold, result: Figures) -> str:
-    """Why a limit that does not hold may be broken by the generator alone: acquires touched a gap
-    of a load process."""
+    """Why the generator alone may have broken this limit, which does not hold: acquires touched a
+    gap of a load process."""
     generator = result.generator
     path = threshold.metric.path
     if not generator.gap_operations or path[0] not in _OF_LOAD:
@@ -274,13 +275,15 @@ def _gap_doubt(threshold: Threshold, result: Figures) -> str:
 
 
 def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
-    """Whether a percentile is beyond its limit even if every operation that touched a gap of the
-    generator is left out, and each other one was as much shorter as the generator may have been
-    late.
+    """Whether a percentile is certainly beyond its limit.
 
-    With d as what the generator added: of all operations those beyond limit + d, less the share
-    that was late by more than d, are too many for the percentile. That must hold for some d; the
-    largest lateness of the run is one.
+    The percentile must be beyond the limit under two assumptions in the lock's favour. No operation
+    that touched a gap of the generator counts. Every other operation was shorter by the delay that
+    the generator may have added.
+
+    For a delay d, count the operations beyond limit + d. Subtract the share of operations that the
+    generator delayed by more than d. If the rest is too large for the percentile, the answer is
+    yes. One such d suffices. The largest lateness of the run is one of the candidates.
     """
     path = threshold.metric.path
     generator = result.generator
@@ -301,7 +304,7 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
     )
     delays = [Histogram.decode(text) for name in names if (text := result.histograms.get(name))]
     if generator.verdict in IN_DOUBT and not any(delay.count for delay in delays):
-        # Nothing tells how late the generator was.
+        # The lateness of the generator is unknown.
         return False
     for added_ns in _possible_delays(delays):
         late = sum(delay.beyond(added_ns) / delay.count for delay in delays if delay.count)
@@ -312,8 +315,8 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 
 
 def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
-    """What the generator may have added (ns): nothing, each twentieth of its delays, the
-    largest."""
+    """The candidates (ns) for the delay that the generator added: 0, each twentieth of its delays,
+    and the largest."""
     delays_ns = {0}
     for delay in delays:
         if delay.count:
@@ -323,8 +326,11 @@ def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
 
 
 def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, holds: bool) -> str:
-    """Return why a limit on `metric`, which `holds` or not as measured, is not decided, as the
-    generator's delay is in the figure; nothing where it is, or that delay is little."""
+    """Return why the generator's delay leaves a limit on `metric` undecided.
+
+    `holds`: whether the measured figure keeps the limit. Return an empty text if the limit is
+    decided, or if the delay is small.
+    """
     figure = metric.path[-1]
     value = metric.value(result)
     lateness = result.histograms.get("timer_lateness")

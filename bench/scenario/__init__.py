@@ -1,7 +1,7 @@
-"""What to do, written down: *TOML and options → one resolved `Scenario`*.
+"""The description of a run: *TOML and options → one resolved `Scenario`*.
 
-Rules: the fields of `Scenario` drive TOML, options, help and documentation; every refusal is one
-sentence with its place; nothing here knows Locust, sockets or servers.
+Rules: the fields of `Scenario` define the TOML keys, the options, the help and the documentation.
+Every refusal is one sentence with its place. Nothing here knows Locust, sockets or servers.
 """
 
 from bench.scenario.keys import KEYS, READY, Retry, Scenario, ScenarioKey, load

@@ -1,9 +1,9 @@
 """Targets of the environment: *LOCKBENCH_TARGETS, or the file that LOCKBENCH_TARGETS_FILE names →
 URLs, and its name*.
 
-Rules: URLs hold passwords, and a command line is seen by everybody on the machine; a variable, or a
-file that only its owner reads, is not. --target wins over both, both win over a scenario's file.
-Every refusal names the variable.
+Rules: URLs hold passwords. Everybody on the machine can see a command line. Others cannot see a
+variable, or a file that only its owner can read. --target wins over both variables, and both win
+over a scenario's file. Every refusal names the variable.
 """
 
 import re
@@ -27,7 +27,7 @@ def split_targets(text: str) -> list[str]:
 
 
 def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
-    """The URLs that `environ` gives, and the name of the variable; an empty list for none.
+    """The URLs from `environ` and the name of the variable; an empty list if there are no URLs.
 
     Raises UsageError.
     """
@@ -53,8 +53,8 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
-    """What to do about a file of `urls` with passwords that other users may read; "" for
-    nothing."""
+    """A warning with its cure if other users may read the file of `urls` and it has passwords; ""
+    otherwise."""
     # Imported here, because the command line must start without loading the lock.
     from lockcore.bench import secrets_of
 

@@ -1,10 +1,10 @@
 """The scenario, key by key: *a field of `Scenario` → a TOML key, an option of the same name, its
 help, its schema*; *a TOML file and options → one resolved Scenario, or one sentence*.
 
-Rules: a field says all there is to say about its key: what values it takes, its default as one
-would write it, what it means. The field's name carries the unit, the key's does not. Add a key here
-and nowhere else. An option wins over the file, the file over the default; every refusal names its
-place (file and key, or option).
+Rules: a field defines everything about its key: the valid values, the default as a user would write
+it, and the meaning. The field's name has the unit, and the key's name does not. A new key is added
+here and nowhere else. An option wins over the file, and the file wins over the default. Every
+refusal names its place (file and key, or option).
 """
 
 import re
@@ -34,7 +34,7 @@ from lockcore.bench import shown
 
 # These scenarios are shipped with the package, so they are at hand anywhere.
 READY = Path(__file__).parents[1] / "scenarios"
-# A source of instances given as an option takes the place of the file's other one.
+# If an option names a source of instances, it replaces the other source in the file.
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
 _DAY_MS = 86_400_000.0
 _TOML_KEY = re.compile(r"""\s*(?:([\w.'" -]*?[\w'"])\s*=|(\[+[^\]]+\]+))""")
@@ -43,8 +43,8 @@ Parse = Callable[[object], object]
 
 @dataclass(frozen=True, slots=True)
 class KeyKind:
-    """What values a key takes: `parse` makes a TOML value the resolved one; `words`: the only ones,
-    if they are few."""
+    """The values that a key takes. `parse` turns a TOML value into the resolved value. `words`:
+    all valid words, if the key takes only a few."""
 
     metavar: str
     parse: Parse
@@ -54,7 +54,7 @@ class KeyKind:
 
 
 def of_type(metavar: str, kind: object, description: str, *, flag: bool = False) -> KeyKind:
-    """What msgspec takes for this type; `description` says what that is."""
+    """Any value that msgspec accepts for this type. `description` explains these values."""
 
     def parse(raw: object) -> object:
         try:
@@ -89,12 +89,12 @@ def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
 
 
 def auto_or(kind: KeyKind) -> KeyKind:
-    """`auto`, resolved to None, or what `kind` takes."""
+    """`auto`, which becomes None, or a value of `kind`."""
     return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw))
 
 
 def choice(*names: str) -> KeyKind:
-    """One of some words."""
+    """One of the words `names`."""
 
     def parse(raw: object) -> str:
         if raw not in names or not isinstance(raw, str):
@@ -105,7 +105,7 @@ def choice(*names: str) -> KeyKind:
 
 
 def many(metavar: str, item: Parse) -> KeyKind:
-    """A list of what `item` takes."""
+    """A list of values that `item` parses."""
 
     def parse(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list | tuple):
@@ -130,8 +130,8 @@ FAULTS = many("TABLE", quantities.parse_fault)
 
 @dataclass(frozen=True, slots=True)
 class ScenarioKey:
-    """One key: dotted TOML `name`, dotted `field` of Scenario, `default` as in TOML (None =
-    absent)."""
+    """One key of a scenario. `name`: its dotted name in TOML; `field`: the dotted field of
+    Scenario; `default`: as written in TOML, None if the key is absent by default."""
 
     name: str
     field: str
@@ -141,8 +141,8 @@ class ScenarioKey:
 
     @property
     def option(self) -> str:
-        """The command-line option: `retry.window` → `--retry-window`; a list's is repeatable, in
-        the singular."""
+        """The command-line option: `retry.window` → `--retry-window`. The option of a list is in
+        the singular and can be repeated."""
         name = self.name.removesuffix("s") if self.kind.many else self.name
         return "--" + name.replace(".", "-").replace("_", "-")
 
@@ -176,8 +176,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The servers of a run, its callers and what they ask for. `rate_per_s` None means closed
-    loop."""
+    """The servers of a run, its callers and their requests. `rate_per_s` None means closed loop."""
 
     recipe: Annotated[
         str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")
@@ -249,8 +248,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario(Workload):
-    """What one run does, every default filled in: also how the lock is set, and what happens
-    meanwhile."""
+    """Everything that one run does, with all defaults filled in. It adds the settings of the lock
+    and the faults to the workload."""
 
     ttl_ms: Annotated[
         int,
@@ -321,7 +320,7 @@ class Scenario(Workload):
     ]
 
     def shown(self) -> Self:
-        """Return it with targets that hold no secrets."""
+        """Return the scenario with the secrets of its targets masked."""
         return replace(self, targets=tuple(shown(url) for url in self.targets))
 
 
@@ -346,13 +345,14 @@ def load(
     usual_instances: Callable[[str], int] | None = None,
     usual_processes: Callable[[str], int] | None = None,
 ) -> Scenario:
-    """Return the scenario of the TOML file `path`, or a ready one by name, overridden by `options`
-    (key name → text, list of texts or bool). `usual_instances`, `usual_processes`: how many a
-    recipe takes when nothing is said, and by how many processes it is loaded then (never more than
-    there are users).
+    """Return the scenario of the TOML file `path`, or a ready scenario by name.
+
+    `options` override the file (key name → text, list of texts or bool). `usual_instances`,
+    `usual_processes`: the recipe's defaults for the numbers of instances and of load processes.
+    There are never more load processes than users by default.
 
     Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range,
-    a contradiction.
+    or a contradiction.
     """
     settings: dict[str, Any] = {}
     places: dict[str, str] = {}
@@ -380,7 +380,7 @@ def load(
 
 
 def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
-    """Key name, value as TOML would have it, and place of each option."""
+    """The key name, the value as in TOML, and the place of each option."""
     for name, raw in options.items():
         value = [toml_value(str(text)) for text in raw] if isinstance(raw, list | tuple) else raw
         yield (
@@ -391,8 +391,10 @@ def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, st
 
 
 def document_of(path: Path) -> dict[str, object]:
-    """What stands in a scenario's file, with or without a byte order mark. Raises UsageError where
-    it is not TOML, OSError and UnicodeDecodeError."""
+    """The content of a scenario's file, with or without a byte order mark.
+
+    Raises UsageError if the file is not TOML; also OSError and UnicodeDecodeError.
+    """
     text = place_of(path).read_text(encoding="utf-8-sig")
     try:
         return tomllib.loads(text)
@@ -405,9 +407,9 @@ def document_of(path: Path) -> dict[str, object]:
 
 
 def _wrong_toml(path: Path, text: str, error: str) -> str:
-    """What is wrong with the text, in a sentence.
+    """One sentence about the error in the text.
 
-    Of a key that is given twice tomllib names only the last line.
+    If a key stands twice, tomllib names only the last line.
     """
     lines = text.split("\n")
     position = re.search(r"at line (\d+)", error)
@@ -421,7 +423,7 @@ def _wrong_toml(path: Path, text: str, error: str) -> str:
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
-    """Key name, value and place of each key of a file."""
+    """The name, the value and the place of each key in a file."""
     try:
         document = document_of(path)
     except FileNotFoundError:
@@ -449,15 +451,16 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
 
 
 def place_of(path: Path) -> Path:
-    """Where a scenario stands: a file; else a ready one by its name, or as in a checkout,
-    bench/scenarios/NAME.toml."""
+    """The file of a scenario. If `path` is not a file, it may be the name of a ready scenario, or
+    that scenario's path in a checkout, bench/scenarios/NAME.toml."""
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))
     return ready if by_name and not path.is_file() and ready.exists() else path
 
 
 def _resolve(settings: Mapping[str, object]) -> Scenario:
-    """Fill in the defaults: those of the table, then those that depend on other keys."""
+    """Fill in the defaults: first the fixed defaults, then the defaults that depend on other
+    keys."""
     values: dict[str, Any] = {}
     for key in KEYS:
         value = None

@@ -1,9 +1,9 @@
 """Values as people write them: *text or TOML value → number with its unit, distribution, fault,
 URL*, and back.
 
-Rules: a duration always names its unit (`0` alone needs none); a refusal is a ValueError whose text
-is half a sentence, to which the loader adds the place. A URL's secrets are learned before anything
-is said of it.
+Rules: a duration always names its unit, except `0`. A refusal is a ValueError with half a sentence,
+and the loader adds the place. The mask learns the secrets of a URL before any message mentions the
+URL.
 """
 
 import difflib
@@ -28,7 +28,7 @@ THRESHOLD = re.compile(
 
 
 def says(sentence: str) -> Meta:
-    """Return what a field means, for the schema of results."""
+    """Return the meaning of a field, for the schema of results."""
     return Meta(description=sentence)
 
 
@@ -74,7 +74,7 @@ class Fault:
 
 
 def parse_duration(raw: object) -> float:
-    """Return milliseconds of `5ms`, `1.5s`, `10s`, `1m`, `2h`, `250us` or a bare 0."""
+    """Return the milliseconds of `5ms`, `1.5s`, `10s`, `1m`, `2h`, `250us` or a bare 0."""
     if raw in (0, "0") and not isinstance(raw, bool):
         return 0.0
     match = _DURATION.fullmatch(raw.strip()) if isinstance(raw, str) else None
@@ -109,7 +109,7 @@ def parse_delay(raw: object) -> Delay:
 
 
 def delay_text(delay: Delay) -> str:
-    """Return what `parse_delay` reads back as `delay`."""
+    """Return the text that `parse_delay` reads back as `delay`."""
     if not delay.ms:
         return "0"
     return f"{delay.kind}:{duration_text(delay.ms)}" + (
@@ -118,8 +118,8 @@ def delay_text(delay: Delay) -> str:
 
 
 def parse_skew(raw: object) -> Skew:
-    """Return the choice of resources of `uniform`, `own`, `zipf:1.1` (exponent) or `hot:0.9` (share
-    of resource 0)."""
+    """Return how resources are chosen, from `uniform`, `own`, `zipf:1.1` (exponent) or `hot:0.9`
+    (share of resource 0)."""
     kind, _, value = raw.partition(":") if isinstance(raw, str) else ("", "", "")
     if raw in ("uniform", "own"):
         return Skew(raw)
@@ -131,13 +131,13 @@ def parse_skew(raw: object) -> Skew:
 
 
 def skew_text(skew: Skew) -> str:
-    """Return what `parse_skew` reads back as `skew`."""
+    """Return the text that `parse_skew` reads back as `skew`."""
     return skew.kind if skew.kind in ("uniform", "own") else f"{skew.kind}:{skew.value:g}"
 
 
 def parse_share(raw: str, above: float, most: float, name: str) -> float:
-    """Return the number in `raw`, above `above` and at most `most`; `name` says in the refusal what
-    it is."""
+    """Return the number in `raw`, which must be above `above` and at most `most`. A refusal calls
+    the number `name`."""
     try:
         value = float(raw)
     except ValueError:
@@ -158,7 +158,7 @@ def parse_pause(raw: object) -> Pause:
 
 
 def parse_threshold(raw: object) -> str:
-    """Return the expression as written, such as `acquire.p99 < 10ms`."""
+    """Check an expression such as `acquire.p99 < 10ms`, and return it stripped."""
     if not isinstance(raw, str) or not THRESHOLD.fullmatch(raw.strip()):
         raise ValueError(
             f"{raw!r} is not a threshold (write it like acquire.p99 < 10ms or "
@@ -182,8 +182,8 @@ class _WrittenFault(Struct, forbid_unknown_fields=True, rename={"for_": "for"}):
 
 
 def parse_fault(raw: object) -> Fault:
-    """Return the fault of a table with `at`, `kind`, `target` and, if wanted, `for`, `phase`,
-    `params`."""
+    """Return the fault of a table with the keys `at`, `kind`, `target`. The keys `for`, `phase` and
+    `params` are optional."""
     try:
         fault = convert(raw, _WrittenFault)
     except ValidationError as error:
@@ -212,8 +212,8 @@ def parse_target(raw: object) -> str:
 
 
 def toml_value(text: str) -> object:
-    """Return the TOML value or number (.5, 007) that an option's text is, or the text itself: most
-    need no quotes."""
+    """Return the value of an option's text: a TOML value, a number (.5, 007), or the text itself.
+    So most texts need no quotes."""
     for read in (lambda text: tomllib.loads(f"value = {text}")["value"], int, float):
         with suppress(ValueError):
             return read(text)
@@ -221,8 +221,8 @@ def toml_value(text: str) -> object:
 
 
 def require_known(noun: str, requested: Iterable[str], names: Iterable[str]) -> None:
-    """Raise UsageError for the first of `requested` that is none of `names`, with the one it is
-    close to, else with all."""
+    """Raise UsageError for the first of `requested` that is not in `names`. The message suggests
+    the most similar name, or else lists all names."""
     choices = list(names)
     for name in requested:
         if name not in choices:
@@ -231,7 +231,7 @@ def require_known(noun: str, requested: Iterable[str], names: Iterable[str]) -> 
 
 
 def nearest(wrong: object, names: Iterable[str]) -> str:
-    """Return `; did you mean X?` for the most similar of `names`, or nothing."""
+    """Return `; did you mean X?` with the most similar of `names`, or an empty text."""
     plain = {name.replace("-", "_"): name for name in names}
     best = difflib.get_close_matches(str(wrong).lower().replace("-", "_"), plain, n=1, cutoff=0.55)
     return f"; did you mean {plain[best[0]]}?" if best else ""
