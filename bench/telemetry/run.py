@@ -5,7 +5,7 @@ Rules
 - Every record is counted once: latencies, outcomes and attempts when it appears, votes only once no
   round of it can be open any more, so both may be fed from different places of the same history.
 - Whole runs are counted, with warm-up and drain: sums equal `totals` and `releases` of result.json.
-- What is not known makes no point, never a 0 that nobody has seen.
+- An unknown value makes no point. It never becomes a 0 that nobody has observed.
 - A counter of INFO holds what was added since the first answer: it starts at 0 with the run and
   goes on after a restart, which is another `run_id`. While an instance does not answer, its gauges
   are left out.

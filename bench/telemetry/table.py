@@ -2,14 +2,13 @@
 Prometheus.
 
 Rules
-- What is exported stands here and nowhere else: the `/metrics` page, the boards and README's table
-  are made from it.
-- An attribute is never a resource, key, owner token or password: what is not spelled out here comes
-  from the run's configuration, so its size is known before the first operation. Names are
-  OpenTelemetry's stable ones, if any.
-- Every data point carries `redlock.recipe` and `redlock.fsync`; the run id stands on the resource.
-- One list of bounds for all histograms on every path; up to 4 each whole number has a bucket of its
-  own.
+- Every exported value is defined here and nowhere else. The `/metrics` page, the boards and the
+  README's table are made from this table.
+- An attribute is never a resource, key, owner token or password. Values that are not listed here
+  come from the run's configuration, so their number is known before the first operation. Names are
+  OpenTelemetry's stable names, if there are any.
+- Every data point carries `redlock.recipe` and `redlock.fsync`; the run id is on the resource.
+- All histograms use one list of bounds on every path. Up to 4 each whole number has its own bucket.
 
 Source: OpenTelemetry's "Prometheus compatibility" (names) and semantic conventions; E6 of IEC
 60063.
@@ -99,7 +98,7 @@ BOUNDS: tuple[float, ...] = (*map(float, _DECADES), 100.0)
 
 COMMON: tuple[Attribute, ...] = (RECIPE, FSYNC)
 SCOPE = "lockbench"
-# the first in which all names of databases are stable
+# The first version in which all names of databases are stable.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
@@ -107,8 +106,8 @@ _INSTANCE = (ADDRESS, PORT)
 
 
 class InstrumentKind(Enum):
-    """How a value moves: a COUNTER only grows, a GAUGE is what holds now, a HISTOGRAM counts by
-    `BOUNDS`."""
+    """How a value moves: a COUNTER only grows, a GAUGE is a present value, a HISTOGRAM
+    counts by `BOUNDS`."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -127,7 +126,7 @@ class Instrument:
 
     @property
     def prometheus(self) -> str:
-        """Its name in Prometheus; of a histogram without `_bucket`, `_sum`, `_count`."""
+        """The name in Prometheus. A histogram's name has no `_bucket`, `_sum` or `_count`."""
         unit = "_per_second" if self.unit.endswith("/s") else _UNITS.get(self.unit, "")
         total = "_total" if self.kind is InstrumentKind.COUNTER else ""
         return self.name.replace(".", "_") + unit + total

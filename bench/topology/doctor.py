@@ -1,6 +1,6 @@
 """What this machine can do: *this machine → facts, each with what to do about it*.
 
-Rules: what can be tried is tried, not guessed; what fails is itself a fact, so nothing here raises.
+Rules: the doctor tries a feature instead of guessing. A failure is a fact, so nothing raises.
 "missing" stops every run, "limited" only what the advice names. Source: cgroups(7).
 """
 
@@ -66,7 +66,7 @@ def examine(folder: Path | None = None) -> tuple[Fact, ...]:
 
 
 def _server() -> Fact:
-    """Start the server with an append-only file and say what it then is."""
+    """Start the server with an append-only file and describe it."""
     try:
         server = find_server()
         with start_fleet(1, "always", server=server) as fleet:
@@ -189,7 +189,7 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
 
 
 def _channels(url: str) -> Iterator[Fact]:
-    """What locks that publish cannot do there; nothing where they can."""
+    """A fact if locks that publish cannot work there. Nothing if they can."""
     if denied := denied_names(url, channels=True):
         yield _fact(
             "channels", "not allowed: --retry-policy push and set-nx-pubsub need them", denied

@@ -60,7 +60,7 @@ class Instance:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The URL to which clients connect."""
         return f"redis://{HOST}:{self.port}"
 
 
@@ -144,7 +144,7 @@ class Fleet:
 
     @property
     def load_urls(self) -> tuple[str, ...]:
-        """Where a load connects: the proxies if there are any, else the instances."""
+        """The URLs to which a load connects: the proxies if there are any, else the instances."""
         return (
             tuple(f"redis://{HOST}:{port}" for port in self.proxies.ports)
             if self.proxies
@@ -231,7 +231,7 @@ class Fleet:
     def commands(
         self, index: int, batch: Sequence[Sequence[str | int]], *, timeout_s: float = _ASK_S
     ) -> list[Any]:
-        """Many commands at once, in order; their replies.
+        """Send many commands at once, in order, and return their replies.
 
         Raises EnvironmentNotReadyError at the first refusal.
         """

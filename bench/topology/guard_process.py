@@ -167,7 +167,7 @@ def _end_groups(groups: frozenset[int], parent_pid: int) -> None:
 
 
 def _group(process: Path) -> int:
-    """The process group of a process in /proc; 0: it has ended."""
+    """The process group of a process in /proc. 0 if the process has ended."""
     try:
         return int((process / "stat").read_text().rpartition(")")[2].split()[2])
     except OSError:
@@ -221,7 +221,7 @@ def _take_no_part_in_the_terminal() -> None:
 
 
 def _stay(*_: object) -> None:
-    """The parent decides when this ends."""
+    """Ignore the signal, because the parent decides when this process ends."""
 
 
 if __name__ == "__main__":

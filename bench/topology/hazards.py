@@ -1,8 +1,10 @@
 """What an instance's configuration does to locks: *INFO and CONFIG GET → hazards, each with what to
 do*. Pure.
 
-Rules: a setting that was not told is no hazard and no all-clear; the caller says what could not be
-asked. A hazard that takes locks away comes first. Sources: the Redis documentation, "Key eviction",
+Rules: an unknown setting is neither a hazard nor an all-clear. The caller reports which settings it
+could not read. A hazard that takes locks away comes first.
+
+Sources: the Redis documentation, "Key eviction",
 "Replication", "Persistence"; redis.conf of Redis 7.0 on `timeout`, `min-replicas-to-write` and
 `protected-mode`.
 """
@@ -28,7 +30,7 @@ SETTINGS: Final = (
 class Hazard:
     """One setting that costs locks, or the time of callers.
 
-    `advice`: "" where nothing needs to be done.
+    `advice`: "" if nothing needs to be done.
     """
 
     name: str
@@ -45,14 +47,14 @@ class Hazard:
 def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[Hazard, ...]:
     """The hazards of one instance.
 
-    `info`: INFO by field; `config`: CONFIG GET by name. Both may lack any of it.
+    `info`: INFO by field; `config`: CONFIG GET by name. Any field may be missing.
     """
     hazards = [*_memory(info, config), *_replicas(info, config), *_connections(config)]
     return tuple(sorted(hazards, key=lambda hazard: not hazard.loses_locks))
 
 
 def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
-    """What a crash of this instance forgets, in words; "" where its policy is not known.
+    """The data that a crash of this instance loses, in words. "" if its policy is unknown.
 
     `fsync`: none … always.
     """

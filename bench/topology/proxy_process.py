@@ -33,7 +33,7 @@ class ExactSelector(selectors.EpollSelector):
     """Waits as exactly as select(2) does: epoll's own time-outs are whole milliseconds."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready within `timeout` (s)."""
+        """Return the events that are ready within `timeout` (s)."""
         if timeout is None or timeout > 0:
             select.select([self], [], [], timeout)
         return super().select(0)
@@ -133,7 +133,7 @@ class Link:
                 await gate.wait()
             if not sink.is_closing():
                 sink.write(chunk)
-                # it has gone; its own end says so to the other side
+                # The peer has gone. Its own end informs the other side.
                 with contextlib.suppress(OSError):
                     await sink.drain()
         sink.close()

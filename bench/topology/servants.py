@@ -112,8 +112,10 @@ class Guard(Servant):
     def start(
         self, index: int, argv: Sequence[str], folder: Path, log: Path, env: Mapping[str, str]
     ) -> int:
-        """Start a server in `folder`, output appended to `log`, `env` on top of our environment;
-        return its pid."""
+        """Start a server in `folder` and return its pid.
+
+        Its output is appended to `log`. Its environment is ours with `env` on top.
+        """
         return self.ask(do="start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
 
     def signal(self, index: int, number: signal.Signals) -> None:

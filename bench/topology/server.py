@@ -1,8 +1,10 @@
 """Which server binary to run: *an explicit setting, or this machine → one identified ServerBinary*.
 
-Rules: one that is found and does not run is an error, never a reason to try the next: results over
-different servers must not be mixed by accident. A path is kept as found, because Redis acts by the
-name it is called by (Debian's `redis-server` is a link to `redis-check-rdb`). Source: `--version`.
+Rules: a server that exists and does not run is an error. The next server is not tried, because
+results over different servers must not be mixed by accident. A path is kept unresolved, because
+Redis acts by the name of its command (Debian's `redis-server` is a link to `redis-check-rdb`).
+
+Source: `--version`.
 """
 
 import hashlib
@@ -105,8 +107,10 @@ def _wheel_binary() -> str | None:
 
 
 def _has_tls(path: str, source: str) -> bool:
-    """Ask for a TLS port without a certificate: a server with TLS misses the certificate, one
-    without misses TLS."""
+    """Ask for a TLS port without a certificate.
+
+    A server with TLS complains about the certificate. A server without TLS complains about TLS.
+    """
     options = shlex.split("--port 0 --bind 127.0.0.1 --tls-port 1 --save '' --daemonize no")
     return "tls-cert-file" in _said([path, *options], path, source)
 

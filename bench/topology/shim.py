@@ -93,7 +93,7 @@ def _words(*names: str) -> list[tuple[str, type[ctypes.c_int64]]]:
 class ClockWords(ctypes.Structure):
     """One setting of the wall clock: shown = true + offset_ns + (true - since_ns) * ppb / 10^9."""
 
-    # a name that is misspelt is an error
+    # With slots a misspelt name is an error.
     __slots__ = ()
     _fields_ = _words("offset_ns", "since_ns", "ppb")
 
@@ -172,9 +172,9 @@ class Control:
         self.words.layout = LAYOUT
 
     def synced(self, path: Path) -> FileWords:
-        """What is known of the file at `path`; all zero when it was never synced.
+        """The ledger's entry for the file at `path`. All values are zero if it was never synced.
 
-        Raises OSError when there is none.
+        Raises OSError if there is no such file.
         """
         file_identity = identity(path)
         rows = [row for row in self.files() if (row.inode, row.born_ns) == file_identity]
@@ -189,11 +189,11 @@ class Control:
 
     @property
     def syncs(self) -> int:
-        """How many fsyncs and fdatasyncs have returned so far, of all files."""
+        """The number of fsyncs and fdatasyncs that have returned so far, over all files."""
         return sum(row.syncs for row in self.files())
 
     def files(self) -> list[FileWords]:
-        """What the ledger holds; with `words.overflow` that is not all."""
+        """All entries of the ledger. If `words.overflow` is set, some files are missing."""
         return [row for row in self.words.ledger[: self.words.used] if row.ready]
 
     def shift_clock(self, by_ns: int) -> None:
@@ -210,7 +210,7 @@ class Control:
             self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
 
     def ahead_ns(self, now_ns: int) -> int:
-        """How far the server's wall clock is ahead at this wall-clock time."""
+        """How far (ns) the server's wall clock is ahead at the true wall-clock time `now_ns`."""
         clock = self._clock()
         return int(clock.offset_ns + (now_ns - clock.since_ns) * clock.ppb // NS_PER_S)
 

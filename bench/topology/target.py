@@ -40,10 +40,10 @@ class TlsConnection(SSLConnection):
         return False
 
     def _holds_a_reply(self) -> bool:
-        """Whether what has come is more than a ticket."""
+        """Whether the received bytes hold more than a ticket."""
         parser = self._parser  # hiredis's
         try:
-            # tickets are swallowed, a reply is kept
+            # This drops tickets and keeps a reply.
             parser.read_from_socket(timeout=0, raise_on_timeout=False)
         except OSError as error:
             self.disconnect()  # type: ignore[no-untyped-call]
@@ -94,7 +94,7 @@ def databases_of(urls: Sequence[str]) -> list[int]:
 
 
 def emptied(urls: Sequence[str]) -> int:
-    """Empty our throw-away servers; how many keys they still had."""
+    """Empty our throw-away servers. Return how many keys they still had."""
     left = 0
     for target in parse_targets(urls):
         with client_of(target, 5.0) as client:
