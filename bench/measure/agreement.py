@@ -1,14 +1,14 @@
-"""Whether the sections of a run agree: *a result that was read → sentences on figures that cannot
-stand side by side*.
+"""Whether the sections of a run agree: *a stored result → sentences on contradicting figures*.
 
 Rules
-- Counts stand in a run twice: slice by slice, as a sum of parts, or as a bound of another count.
-  These are compared. So someone who changes a count must change all that follow from it, too.
-- Rates, percentiles and costs are believed. No word of safety rests on them, and people try `gate`
-  and `compare` with series of made-up runs in which one of them differs.
+- Many counts have a second source in the run: slices, a sum of parts, or a bound from another
+  count. These sources are compared. So someone who changes a count must also change every figure
+  that depends on it.
+- Rates, percentiles and costs are believed. No safety verdict rests on them. People also try `gate`
+  and `compare` with made-up runs that differ in one such figure.
 - tests/bench/report/test_leaves.py names each number that is believed.
-- Only what holds of every honest run is compared. A run that was cut, or that lost a part, has
-  fewer bounds.
+- Only relations that hold in every honest run are checked. A run that was cut, or that lost a part,
+  has fewer bounds.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ GRACE_S = 2e-3
 
 
 class Bound(NamedTuple):
-    """A figure (None: not known), and the range that others give for it."""
+    """A figure (None: not known), and the range that other figures allow for it."""
 
     place: str
     value: float | None
@@ -44,7 +44,7 @@ class Bound(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What is wrong; "" = nothing."""
+        """A sentence if the figure is out of its range; "" otherwise."""
         value = self.value
         low = self.low
         high = self.high
@@ -58,7 +58,7 @@ class Bound(NamedTuple):
 
 
 def disagreements(result: RunResult) -> Iterator[str]:
-    """Yield what cannot be, in sentences."""
+    """Yield a sentence for each contradiction between figures."""
     histograms = dict[str, Histogram]()
     for name, text in result.histograms.items():
         try:
@@ -348,7 +348,7 @@ def _safety(result: RunResult) -> Iterator[Bound]:
 
 
 def _unlike_slices(result: RunResult) -> Iterator[str]:
-    """Sums over the slices of the window."""
+    """Sentences about sums over the window's slices that differ from the totals."""
     over = result.over_time
     if over is None:
         return
@@ -384,7 +384,7 @@ def _unlike_slices(result: RunResult) -> Iterator[str]:
 
 
 def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> Iterator[str]:
-    """A word on the generator that is better than its figures."""
+    """A sentence if the generator's word is better than its figures allow."""
     own = result.generator
     scenario = result.scenario
     if own.verdict == "INVALID":
@@ -404,7 +404,7 @@ def _unlike_generator(result: RunResult, histograms: dict[str, Histogram]) -> It
 
 
 def _unlike_safety(result: RunResult) -> Iterator[str]:
-    """Examples and circumstances that the counts do not bear."""
+    """Sentences about examples and circumstances that the counts do not support."""
     safety = result.safety
     if safety.misreports and safety.verdict in ("SAFE", "NOT TESTED"):
         yield f"safety is {safety.verdict}, and the recipe reported what cannot be"
@@ -426,8 +426,8 @@ def _unlike_safety(result: RunResult) -> Iterator[str]:
 
 
 def _unlike_holder(holder: Holder, result: RunResult) -> Iterator[str]:
-    """Leases that are drawn and cannot be: more than there were, out of order, or with other
-    overlaps than they say."""
+    """Sentences about impossible leases in a drawing: too many, out of order, or with overlaps that
+    do not match their marks."""
     place = f"safety.holders, resource {holder.resource}"
     rows = holder.rows
     safety = result.safety

@@ -1,9 +1,9 @@
-"""An operation before it has a record: *starts and lost attempts → mapped pages → what was never
-recorded*.
+"""Operations that have no record yet: *starts and lost attempts → mapped pages → operations without
+a record*.
 
-A record is written when its operation has ended; so its start stands in a page of its own from
-before anything is sent until then. An acquire that tries again says of each lost attempt when it
-was begun: its resource was asked for.
+An operation gets its record when it has ended. Until then a separate page holds its start, from
+before the first command. If an acquire retries, it stores the start of each lost attempt, because
+each attempt asked for the resource.
 """
 
 import os
@@ -35,7 +35,7 @@ _NO_ROWS = memoryview(b"").cast("q")
 # (`read_open`) keeps the verdict from SAFE, as that operation may have held a lease. Storing 0
 # before the record is written would open a moment in which a kill hides the operation.
 class Begun:
-    """What the operations of one worker leave before they have ended."""
+    """The starts and the lost attempts of one worker's operations, before the operations end."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker_index: int) -> None:
         begun, lost = (
@@ -51,8 +51,8 @@ class Begun:
         self._sealed = 0
 
     def place(self) -> tuple[memoryview, int]:
-        """A caller's place: `view[index]` is the start (ns) of the operation it is in, 0 between
-        two. Raises EnvironmentNotReadyError when the disk has no room for it."""
+        """A new place for one caller: `view[index]` is the start (ns) of its running operation, or
+        0 between operations. Raises EnvironmentNotReadyError if the disk has no room."""
         if self._place == len(self._places):
             self._places = self._begun.chunk()
             self._place = 0
@@ -60,7 +60,7 @@ class Begun:
         return self._places, self._place - 1
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:
-        """Keep when attempts of one acquire that lost were begun.
+        """Store the starts of an acquire's lost attempts.
 
         Raises EnvironmentNotReadyError on a full disk.
         """
@@ -76,7 +76,7 @@ class Begun:
             self._row = row + 2
 
     def _seal(self) -> None:
-        """Keep the checksum of the rows of a chunk that is full, or the last."""
+        """Store the checksum of the rows in a full chunk, or in the last chunk."""
         count = self._row // 2
         if count:
             self._seals.add(
@@ -85,7 +85,7 @@ class Begun:
             self._sealed += count
 
     def forget(self) -> None:
-        """Nobody can judge what was lost so far."""
+        """Remove all lost attempts so far, which nobody can judge."""
         self._rows = _NO_ROWS
         self._row = 0
         self._lost.cut(0)
@@ -93,8 +93,8 @@ class Begun:
         self._sealed = 0
 
     def close(self) -> None:
-        """Nothing more comes."""
-        # Without room on the disk the records stay unsealed, and the result says so.
+        """Seal the rest and shorten the file. No further attempt follows."""
+        # If the disk is full, the rows stay unsealed, and the result says so.
         with suppress(EnvironmentNotReadyError):
             self._seal()
         self._seals.close()
@@ -105,8 +105,8 @@ class Begun:
 
 
 def read_open(workdir: str | os.PathLike[str]) -> Counter[Who]:
-    """How many operations of each (worker, pid) were begun and never recorded, once their processes
-    have ended."""
+    """How many operations of each (worker, pid) began and have no record. Call it after their
+    processes have ended."""
     unfinished: Counter[Who] = Counter()
     for worker, path in worker_files(workdir, BEGUN):
         unfinished[worker] += int(np.count_nonzero(np.fromfile(path, "<i8")))
@@ -142,9 +142,11 @@ def torn_lost(workdir: str | os.PathLike[str]) -> int:
 def read_lost(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> Integers:
-    """All attempts that lost: resource and when it was begun (ns). What is torn off an end is left
-    out. With `clocks`, of the workers that have one of their own: when at the earliest and at the
-    latest, on ours."""
+    """All lost attempts, each with its resource and its start (ns). Torn rows are left out.
+
+    `clocks`: the clocks of workers that have their own. With `clocks` each attempt has its earliest
+    and its latest start on our clock.
+    """
     parts = []
     for worker, path in worker_files(workdir, LOST):
         rows = rows_of(path, 2)

@@ -1,15 +1,15 @@
-"""Checksums of a record: *blocks of rows as they are full → a file of sums beside → which rows are
-what was written*.
+"""Checksums of a history: *full blocks of rows → a separate file of checksums → which rows are
+unchanged*.
 
 Rules
-- A block is sealed once: when it is full, when its file is full, or when its writer closes. A
-  writer that was killed leaves rows without a seal: they are no fault, as its run ended early. An
-  orderly writer leaves none.
-- The votes of a record may still come in when its block is sealed, so they are not part of the sum.
-  No verdict rests on them.
-- The sum is zlib's CRC-32 (RFC 1952): it finds every flipped bit and all but one in 4 × 10⁹ other
-  changes.
-- 512 records take 45 µs (2026-11-27, two busy cores), which is 0.09 µs a record.
+- To seal a block means to store its checksum. A block is sealed once: when it is full, when its
+  file is full, or when its writer closes. A killed writer leaves rows without a seal. These rows
+  are not a fault, because the run ended early. An orderly writer leaves no such rows.
+- Votes of a record may still arrive after its block is sealed, so the checksum leaves them out. No
+  verdict rests on votes.
+- The checksum is zlib's CRC-32 (RFC 1952). It finds every single flipped bit. It misses one in
+  4 × 10⁹ other changes.
+- The checksum of 512 records takes 45 µs (2026-11-27, two busy cores), which is 0.09 µs a record.
 """
 
 import os
@@ -31,16 +31,16 @@ BLOCK = 512  # rows
 MOST_ROWS = 1 << 20
 # The index of the votes in a record.
 VOTES = 12
-# The words of a row: the first row of the block, the number of rows, their sum, 1 = the row is
-# there.
+# The columns of a seal: the first row of the block, the number of rows, their checksum, and 1 if
+# the seal is complete.
 _ROW = 4
 
-# The first row, the number of rows, their sum.
+# The first row, the number of rows, their checksum.
 Block = tuple[int, int, int]
 
 
 def sum_of(rows: Integers, without: int = -1) -> int:
-    """The checksum of rows of int64, but for one column."""
+    """The checksum of rows of int64. `without`: a column to leave out; below 0, none."""
     words = np.array(rows, "<i8")
     if without >= 0:
         words[:, without] = 0
@@ -48,7 +48,7 @@ def sum_of(rows: Integers, without: int = -1) -> int:
 
 
 class Seals:
-    """The sums of one file of rows, of the worker `worker` of this process."""
+    """The checksums of one file of rows, which the worker `worker` of this process writes."""
 
     def __init__(self, workdir: str | os.PathLike[str], kind: str, worker: int) -> None:
         self._path = Path(workdir) / f"{kind}-{worker}-{os.getpid()}.bin"
@@ -56,11 +56,11 @@ class Seals:
         self._words = memoryview(b"").cast("q")
         self._word = 0
 
-    # The four words are stored one by one, and the last says that the row is there. A writer that
-    # is killed between two of them leaves a 0, and `read` takes no notice of the row. The file also
-    # ends with a chunk that is only partly used, and its zeros are left out in the same way.
+    # The four columns of a seal are stored one by one, and the last one marks it as complete. If
+    # the writer is killed in between, the last column stays 0 and `read` ignores the seal. The file
+    # also ends with a chunk that is only partly used. `read` ignores its zeros in the same way.
     def add(self, first: int, rows: Integers, without: int = -1) -> None:
-        """Seal the block of `rows`, of which the first is number `first`.
+        """Seal the block of `rows`. `first`: the number of its first row.
 
         Raises EnvironmentNotReadyError.
         """
@@ -75,13 +75,13 @@ class Seals:
         self._word = at + _ROW
 
     def forget(self) -> None:
-        """The rows are gone."""
+        """Remove all seals, because the rows are gone."""
         self._words = memoryview(b"").cast("q")
         self._word = 0
         self._file.cut(0)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the file. No further seal follows."""
         self._words = memoryview(b"").cast("q")
 
 
@@ -98,7 +98,7 @@ def read(workdir: str | os.PathLike[str], kind: str, who: Who) -> list[Block]:
 
 
 def malformed(blocks: Sequence[Block]) -> int:
-    """How many of the blocks nobody can have sealed."""
+    """How many blocks are impossible, so that no writer can have sealed them."""
     return sum(
         not (first >= 0 and 0 < count <= MOST_ROWS and 0 <= total < 1 << 32)
         for first, count, total in blocks
@@ -107,9 +107,9 @@ def malformed(blocks: Sequence[Block]) -> int:
 
 # Every file is checked against all blocks of its worker, so some of them may belong to other files.
 # A block never spans two files, because the recorder seals at the end of each. So a block that does
-# not lie wholly within these rows is no fault by itself. A damaged seal is not forgotten by that:
-# the rows it was for count as unsealed. For a worker that ended in order unsealed rows make safety
-# UNKNOWN (`without_seal`).
+# not lie wholly within these rows is no fault by itself. This does not hide a damaged seal, because
+# its rows count as unsealed. If a worker ended in order, unsealed rows make safety UNKNOWN
+# (`without_seal`).
 def check(
     blocks: Sequence[Block],
     first: int,
@@ -117,8 +117,10 @@ def check(
     written: NDArray[np.bool_],
     without: int = -1,
 ) -> tuple[NDArray[np.bool_], int]:
-    """Which of the `rows`, the first of which is number `first`, lie in a block whose sum is
-    another; and how many of those that were `written` to their end lie in no block."""
+    """Which `rows` lie in a block with a wrong checksum, and how many complete rows have no block.
+
+    `first`: the number of the first row; `written`: which rows are complete.
+    """
     broken = np.zeros(len(rows), bool)
     sealed = np.zeros(len(rows), bool)
     for start, count, total in blocks:
@@ -132,7 +134,7 @@ def check(
 
 
 def reseal(workdir: str | os.PathLike[str], worker: int, segments: Sequence[Integers]) -> None:
-    """Seal the records of this process anew, whose files hold these rows now."""
+    """Seal all records of this process again. `segments`: the rows that its files hold now."""
     (Path(workdir) / f"{HISTORY}-{worker}-{os.getpid()}.bin").unlink(missing_ok=True)
     new_seals = Seals(workdir, HISTORY, worker)
     base = 0

@@ -1,14 +1,12 @@
-"""What every result is made of: *structs with a sentence for every field ⇄ JSON, and the JSON
-Schema of it*.
+"""The parts of every result: *structs with a sentence for every field ⇄ JSON, and its JSON Schema*.
 
-- A field is `Annotated[type, says("one sentence")]`; the name carries the unit, and
-  `bench.measure.words` says how a field gets from here to a table. A field that is younger than
-  the kind has a default, so that stored results can be read; unknown keys of newer ones are
-  ignored.
-- `schema_of` is what `make schemas` writes beside each type; nobody writes a schema by hand.
-- Only this file has msgspec read, one thread at a time. It looks at a type when it first meets it,
-  and two threads that meet one type at once end the process with SIGSEGV (0.22: the second uses
-  what the first has half built).
+- A field is `Annotated[type, says("one sentence")]`, and its name has the unit.
+  `bench.measure.words` explains how a field gets into a table. A field that was added later has a
+  default, so that older results can be read. Unknown keys of newer results are ignored.
+- `make schemas` writes the output of `schema_of` next to each type. Nobody writes a schema by hand.
+- Only this file calls msgspec to read, and only in one thread at a time. msgspec analyses a type at
+  its first use. If two threads first use a type at once, the process ends with SIGSEGV, because the
+  second thread uses the first thread's half-built analysis (0.22).
 """
 
 import json
@@ -42,12 +40,12 @@ class Section(Struct, frozen=True, kw_only=True):
         return getattr(self, name)
 
     def value_of(self, name: str) -> Any:
-        """Return what its tables show of a field."""
+        """Return the value of a field as tables show it."""
         return getattr(self, name)
 
     def contradictions(self) -> Iterator[str]:
-        """Yield what cannot be in a section that was read, in sentences; of most sections nothing
-        can be said."""
+        """Yield a sentence for each contradiction in a section that was read. Most sections cannot
+        contradict themselves."""
         yield from ()
 
 
@@ -76,7 +74,7 @@ def builtins_of(section: object) -> Any:
 
 
 def leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield what is in a JSON value by dotted name; lists and empty objects whole."""
+    """Yield the leaves of a JSON value by dotted name. Lists and empty objects stay whole."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from leaves(inner, f"{name}.{key}" if name else key)
@@ -101,7 +99,7 @@ def converted(value: object, kind: type[Found]) -> Found:
 def typed(value: object, kind: type[Found], name: str = "this") -> Found:
     """Return the JSON value `value` as a `kind`.
 
-    Raises UsageError that says where `name` is not one.
+    Raises UsageError that says which place in `name` does not fit.
     """
     try:
         return converted(value, kind)
@@ -113,8 +111,8 @@ def typed(value: object, kind: type[Found], name: str = "this") -> Found:
 
 
 def schema_of(kind: type[Section], urn: str) -> dict[str, object]:
-    """Return the JSON Schema (2020-12) of documents of `kind` as they are written; no other keys
-    are in them."""
+    """Return the JSON Schema (2020-12) of documents of `kind` as lockbench writes them, without
+    other keys."""
     (reference,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     own = parts.pop(str(reference["$ref"]).rpartition("/")[2])
     document = {

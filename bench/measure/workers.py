@@ -1,16 +1,16 @@
-"""What the load processes say of themselves: *a note ↔ `worker-*.json`, whole at any moment →
-totals over all of them*.
+"""The load processes' reports on themselves: *a note ↔ `worker-*.json`, whole at any moment →
+totals over all notes*.
 
-Counts add up, histograms merge, a worker that never reported its end is named in a warning. The
-generator is judged by its own health, and by the p99 of acquires:
-- INVALID, no figure means anything: in open loop less than 0.99 of the schedule was started; in
-  closed loop with at least 8 users Little's ratio (L = λ·W, where L must be the number of users) is
-  outside 0.95…1.05; a worker is lost, and nobody knows which operations it started.
-- LATE, latencies are upper bounds: the timer's lateness (open loop) is more than 10 % of what
-  acquires took, or the scheduler's lag more than half of it: at the p99, else at the highest
-  percentile below it that both have.
-- UNKNOWN: there is no such percentile. As what cannot be told may be late, latencies are upper
-  bounds, too.
+Counts add up, and histograms merge. If a worker never reported its end, a warning names it. The
+generator's verdict rests on its own health and on the p99 of acquires:
+- INVALID means that no figure counts. In open loop, less than 0.99 of the schedule was started. In
+  closed loop with at least 8 users, Little's ratio is outside 0.95…1.05 (L = λ·W, where L must be
+  the number of users). Or a worker is lost, and nobody knows which operations it started.
+- LATE means that latencies are upper bounds. The timer's lateness (open loop) is more than 10 % of
+  the acquires' duration, or the scheduler's lag is more than half of it. Both are compared at the
+  p99, or else at the highest lower percentile that both figures have.
+- UNKNOWN means that there is no such percentile. Then latencies are upper bounds, too, because the
+  generator may have been late.
 """
 
 from collections import Counter
@@ -52,12 +52,12 @@ _LATE = "late.txt"
 _ENDING = "ending"
 # The time from one note of a load process to the next.
 NOTE_S = 1.0
-# The states, the worst last. The summary must not hide the worst one.
+# The states of an instance, with the worst last. The summary must not hide the worst state.
 STATES = ("voting", "abstaining", "lagging", "refused", "down")
 
 
 class WorkNote(Section, frozen=True, kw_only=True):
-    """What one load process has done so far; histograms are encoded, "" = not yet."""
+    """The work of one load process so far. A histogram is encoded text; "" means none yet."""
 
     cpu_s: Annotated[float, says("CPU time since its users ran")] = 0.0
     lag_histogram: Annotated[str, says("how late greenlets run")] = ""
@@ -88,7 +88,7 @@ class WorkNote(Section, frozen=True, kw_only=True):
 
 
 class WorkerNote(WorkNote, frozen=True, kw_only=True):
-    """What one load process says of itself: who it is, when it says this, and what it has done."""
+    """The report of one load process: its identity, the time of the report, and its work."""
 
     worker: Annotated[int, says("its index")]
     pid: Annotated[int, says("of its process")]
@@ -107,12 +107,13 @@ class WorkerNote(WorkNote, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What sentences call it."""
+        """The name of the worker in messages."""
         return f"worker {self.worker} (pid {self.pid}{f' on {self.host}' if self.host else ''})"
 
 
 def write_note(workdir: Path, note: WorkerNote) -> None:
-    """Put `note` in its place in one step; nowhere if `workdir` is gone, for then so is its reader.
+    """Put `note` in its place in one step. If `workdir` is gone, its reader is gone as well, and
+    nothing is written.
 
     Raises OSError.
     """
@@ -123,8 +124,8 @@ def write_note(workdir: Path, note: WorkerNote) -> None:
 
 
 def read_workers(workdir: Path) -> list[WorkerNote]:
-    """All workers' notes, by worker index. Each is replaced atomically, so reading while they run
-    is safe. One that is torn is left out: see `torn_notes`."""
+    """The notes of all workers, by worker index. Workers replace their notes atomically, so reading
+    during a run is safe. Torn notes are left out (see `torn_notes`)."""
     notes = []
     for path in workdir.glob("worker-*.json"):
         with suppress(msgspec.DecodeError, OSError):
@@ -142,19 +143,19 @@ def torn_notes(workdir: Path) -> Iterator[str]:
 
 
 def note_late(workdir: Path, name: str) -> None:
-    """Put down that a worker came too late to take part."""
+    """Record that a worker came too late to take part."""
     with suppress(FileNotFoundError), (workdir / _LATE).open("a", encoding="utf-8") as file:
         file.write(f"{name}\n")
 
 
 def late_workers(workdir: Path) -> list[str]:
-    """Who came too late to take part."""
+    """The names of the workers that came too late to take part."""
     path = workdir / _LATE
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
 def note_ending(workdir: Path) -> None:
-    """Put down that the end of the run has begun, so that nobody else has to end it."""
+    """Record that the end of the run has begun. Then no other process has to end it."""
     with suppress(FileNotFoundError):
         (workdir / _ENDING).touch()
 
@@ -174,12 +175,12 @@ def cpu_ratio(notes: Sequence[WorkerNote]) -> float | None:
 
 
 def merged(encoded: Iterable[str]) -> Histogram:
-    """The sum of encoded histograms; "" is none."""
+    """The sum of encoded histograms. "" counts as an empty histogram."""
     return Histogram.merged(Histogram.decode(text) for text in encoded if text)
 
 
 def added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The sums by name, of what happened at all."""
+    """The sums by name, without names whose sum is 0."""
     return dict(sum(map(Counter[str], counts), Counter[str]()))
 
 
@@ -228,9 +229,9 @@ def judge_generator(
     span_ns: int,
     due: int,
 ) -> GeneratorHealth:
-    """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`:
-    those of the fold; `span_ns`: of the window; `due`: starts that the schedule wanted in the whole
-    run."""
+    """The section `generator`. `histograms`: acquire, scheduler_lag, timer_lateness; `counts`: the
+    counts of the fold; `span_ns`: the length of the window; `due`: the number of starts that the
+    schedule has in the whole run."""
     queued = sum(report.queued_starts for report in reports)
     ratio = None
     lost = [report.name for report in reports if report.phase == "lost"]
@@ -265,7 +266,7 @@ def judge_generator(
 
 
 def _idle(ratio: float | None, edges: float, users: int) -> str:
-    """Why a closed loop was not what it claims; nothing when it was.
+    """Why a closed loop had not the requested load; empty if it had.
 
     `edges`: how wrong `ratio` may be.
     """
@@ -278,7 +279,7 @@ def _idle(ratio: float | None, edges: float, users: int) -> str:
 
 
 def _unstarted(started: int, due: int) -> str:
-    """Why an open loop was not what it claims; nothing when it was."""
+    """Why an open loop had not the requested load; empty if it had."""
     if not due:
         return "nothing of the schedule was due: no operation was offered"
     if started >= STARTED_SHARE * due:
@@ -292,8 +293,8 @@ def _unstarted(started: int, due: int) -> str:
 def judge_delays(
     histograms: Mapping[str, Histogram], queued: int, scenario: Scenario, slack: float = 1.0
 ) -> tuple[GeneratorWord, str | None]:
-    """What the generator itself adds to each latency, against what is shown. `slack`: by which
-    factor it may be more than is allowed."""
+    """Compare the delays that the generator itself adds with the latencies in the result. `slack`:
+    the factor by which a delay may exceed its allowed share."""
     acquire, lag, lateness = (
         histograms[name] for name in ("acquire", "scheduler_lag", "timer_lateness")
     )
