@@ -1,4 +1,4 @@
-"""The stack's contact point: *what Alertmanager posts → a line of JSON per alert on stdout*.
+"""The stack's contact point: *posts of Alertmanager → a line of JSON per alert on stdout*.
 
 Run as `python -m dashboards.alerts HOST:PORT`; `docker compose logs alerts` shows the lines.
 Source: Prometheus, "Alerting configuration", webhook_config.

@@ -1,7 +1,7 @@
 """Panels of a board: *queries → a panel of Grafana's SDK*.
 
-Rules: all queries of a panel have one unit, which decides the panel's. A panel has a description. A
-figure that is missing says why in words.
+Rules: all queries of a panel have one unit, and the panel takes this unit. Every panel has a
+description. A missing figure says why in words.
 """
 
 from __future__ import annotations

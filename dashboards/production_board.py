@@ -1,9 +1,9 @@
-"""The board of applications (`lockcore.otel`): *instruments → is locking fine, for whom not, which
-instance*.
+"""The board of applications (`lockcore.otel`): *instruments → whether locking works, for whom it
+fails, and at which instance*.
 
-Rules: narrowed by `job`, which is the service's name wherever OpenTelemetry comes in; what a bench
-run exports under the same names has a run id, and is left out. Rates and shares are of the last few
-scrapes. Panels say what to do.
+Rules: the board is narrowed by `job`, which is the service's name wherever OpenTelemetry comes in.
+A bench run exports the same names with a run id, and is left out. Rates and shares cover the last
+few scrapes. Panels say what to do.
 """
 
 from functools import partial

@@ -1,9 +1,9 @@
-"""The boards of runs: *instruments → how fast, how it ended; how votes went; what AOF policies
-cost; is it better*.
+"""The boards of runs: *instruments → speed and outcomes; votes; the cost of AOF policies; a
+comparison*.
 
-Rules: ratios are chosen ÷ baseline, of whole runs; 1 = alike. For a verdict with an interval use
-`lockbench compare` or `gate`: one run against one run only shows where to look. A policy is a run
-(or several): runs to compare must be in the time range.
+Rules: a ratio is chosen ÷ baseline, over whole runs; 1 means equal. For a verdict with an interval
+use `lockbench compare` or `gate`. One run against one run only shows where to look. A policy is one
+run or several; the runs to compare must be in the time range.
 """
 
 from functools import partial

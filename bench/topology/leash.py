@@ -1,4 +1,4 @@
-"""A command that holds a change: *a command line → a change that undoes itself when we end*."""
+"""A command that holds a change: *a command line → a change that ends when this process ends*."""
 
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,9 +1,11 @@
-"""Scripts of ours that outlive a kill: *numbered requests → answers; their end → nothing left*.
+"""Scripts of ours that outlive a kill of this process: *numbered requests → answers; the script's
+end → nothing left*.
 
-A servant is one of two scripts of the standard library alone: the guard owns servers and their
-folder, the proxies stand before instances. Rules: a request that Ctrl-C interrupted leaves an
-answer behind, which is dropped. Only the process that made a servant closes it; a forked child's
-copy does nothing.
+A servant is one of two scripts that use only the standard library. The guard owns servers and their
+folder. The proxies stand in front of instances.
+
+Rules: if Ctrl-C interrupts a request, its answer comes later and is dropped. Only the process that
+made a servant closes it. The copy in a forked child does nothing.
 """
 
 import os

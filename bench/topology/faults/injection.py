@@ -1,12 +1,16 @@
-"""What a fault is, and where it happens: *an order → a fleet prepared for it, its handles → broken,
-and whole again*.
+"""The life of a fault: *an order → a prepared fleet, and handles to it → a broken part, later
+repaired*.
 
-Rules: what faults need is prepared before the servers start, for all instances or none, so that
-they stay comparable: `prepared_fleet`. What cannot be prepared is not an error: the faults that
-need it say why they are skipped. `begin` returns once the fault is in force, `end` once it is
-undone; `end` is called after every `begin`, also one that failed half-way: what undoes a step is
-put on `undo` before the step is taken. Every kind lists its params once; every refusal is a
-ValueError, to which the reader of faults adds the place.
+Rules: preparations for faults happen before the servers start, for all instances or for none, so
+that the instances stay comparable (`prepared_fleet`). A preparation that fails is not an error. The
+faults that need it are skipped and say why.
+
+`begin` returns once the fault is in force, `end` once it is undone. `end` is called after every
+`begin`, even after a `begin` that failed half-way. So the undoing of a step is put on `undo` before
+the step itself.
+
+Every kind lists its params once. Every refusal is a ValueError; the reader of faults adds the
+place.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,13 +1,15 @@
-"""What a machine does: processes die or stand still, a disk is slow, broken, full or loses its
-power, a clock is wrong.
+"""Faults of a machine: processes die or stand still, a disk is slow, broken, full or loses power, a
+clock is wrong.
 
-Rules: a killed instance stays dead until the fault ends, so that leaks can be counted; a killed
-worker stays dead. A stopped worker hangs on a leash: it goes on even if lockbench is killed, while
-stopped instances have their guard for that. Everything behind what the last successful fsync
-*began* with is lost in a power cut, as in the worst case. File names are taken as durable: Redis
-syncs the folder of its manifest. A jump of the clock is undone by a jump back; a rate without a
-jump, so what it gained stays gained. Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and
-mstime.
+Rules: a killed instance stays dead until the fault ends, so that leaks can be counted. A killed
+worker stays dead. A stopped worker hangs on a leash, so it continues even if lockbench is killed.
+Stopped instances have their guard for that.
+
+A power cut loses all data written after the last successful fsync *began*, as in the worst case.
+File names count as durable, because Redis syncs the folder of its manifest. A clock's jump is
+undone by a jump back. A clock's rate is undone without a jump, so the gained time stays.
+
+Source: signal(7); fdatasync(2); Redis 7.0's aof.c, bio.c and mstime.
 """
 
 import contextlib
