@@ -1,11 +1,12 @@
-"""Fencing: *a lease and a write → accepted or rejected by what is written to*.
+"""Fencing: *a lease and a write → the protected register accepts or rejects the write*.
 
 Rules
-- The counter is incremented in the same script as the SET, so a later grant has a larger fencing
-  token. Redlock has no counter: there the register is marked with the owner token of who works on
-  it. What each catches: docs/fencing.md.
-- A register is written by one script, so it has no race itself. A run's is on its first instance;
-  it is no part of the lock, and stands in none of its counts.
+- The script of the SET also increments the counter, so a later grant has a larger fencing token.
+- Redlock has no counter. Instead, each holder marks the register with its owner token.
+  docs/fencing.md lists the faults that each way catches.
+- One script writes a register, so the write itself has no race.
+- The registers of a run are on its first instance. They are not part of the lock, and no count of
+  the lock includes them.
 
 Source: M. Kleppmann, "How to do distributed locking" (2016); S. Sanfilippo's answer "Is Redlock
 safe?" (2016).
@@ -29,12 +30,12 @@ from lockcore.clock import monotonic_ns
 COUNTER = "fencing-tokens"
 # The key of the protected registers. All resources share this hash.
 REGISTERS = "registers"
-# A fenced run has these keys on its servers, beside those of its locks.
+# A run with fencing has these keys on its servers, beside the keys of its locks.
 OWN_KEYS = (COUNTER, REGISTERS)
 
 
 def script_of(text: str) -> Script:
-    """A Lua script and the name EVALSHA knows it by."""
+    """A Lua script and its SHA-1, which EVALSHA needs."""
     source = text.encode()
     return Script(source, sha1(source, usedforsecurity=False).hexdigest().encode())
 
@@ -68,8 +69,10 @@ return 1
 
 
 class FencedLease(Lease):
-    """A lease with its `fencing_token`: larger than that of every lease granted before it on this
-    instance."""
+    """A lease with a `fencing_token`.
+
+    The token is larger than that of every earlier lease of this instance.
+    """
 
     __slots__ = ("fencing_token",)
     fencing_token: int
@@ -91,11 +94,10 @@ class FencedLease(Lease):
 
 
 class Protected:
-    """`recipe`, each of whose leases ends with a write to a register, of which each resource has
-    one.
+    """A recipe that writes to a register before each release. Each resource has one register.
 
-    Written with a fencing token, a register takes none that is smaller than one it has seen;
-    without, only from the owner token it is marked with.
+    A register rejects a fencing token that is smaller than one it has seen. Without fencing tokens
+    it accepts a write only from the owner token of its mark.
     """
 
     def __init__(self, recipe: Recipe, url: str, settings: RecipeSettings) -> None:
@@ -106,7 +108,7 @@ class Protected:
         self._counts: Counter[str] = Counter()
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
-        """As the recipe; a holder without fencing token marks the register."""
+        """Acquire through the recipe. A holder without a fencing token then marks the register."""
         result = self.recipe.acquire(resource, ttl_ms, wait_ms)
         if isinstance(result, Lease) and not isinstance(result, FencedLease):
             try:
@@ -117,15 +119,18 @@ class Protected:
         return result
 
     def mark(self, lease: Lease) -> None:
-        """Begin to work: by owner only the holder that marked last can write."""
+        """Mark the register. Without fencing tokens, only the last holder to mark it can write."""
         with suppress(RedisError):
             self._instance.ask(
                 "HSET", self._registers, f"{lease.resource} owner", lease.owner_token
             )
 
     def write(self, lease: Lease, value: str) -> bool | None:
-        """True when written, False when rejected (stale, or another has marked it since), None
-        without an answer; counted."""
+        """Write `value` and count the result.
+
+        Returns True if the register accepted the write, and None without an answer. Returns False
+        if the token is stale or another holder has marked the register since.
+        """
         script = _WRITE_IF_MARKED
         proof = lease.owner_token
         if isinstance(lease, FencedLease):
@@ -143,9 +148,9 @@ class Protected:
         return written
 
     def release(self, lease: Lease, /) -> Outcome:
-        """The work's write, then as the recipe.
+        """Write to the register, then release through the recipe.
 
-        A caller killed while it writes gives its lease back all the same.
+        A caller that is killed during the write still gives its lease back.
         """
         try:
             self.write(lease, "work")

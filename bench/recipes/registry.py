@@ -1,10 +1,9 @@
-"""Every lock under test by name, plug-ins included: *name → what it is known for, and its class
-when it is asked for*.
+"""Every lock under test by name, plug-ins included: *name → facts about the recipe, and its class*.
 
-A recipe is imported only when something of it is asked for. A package offers recipes of its own
-under the entry point group `lockbench.recipes`: the name is the recipe's, the value `module:Class`,
-a class as `protocol.RecipeClass` asks for. Our own names cannot be taken. Source: the entry points
-specification of packaging.
+The registry imports a recipe only when somebody uses its facts or its class. A package offers its
+own recipes under the entry point group `lockbench.recipes`. The name of the entry point is the name
+of the recipe. The value is `module:Class`, and the class implements `protocol.RecipeClass`. A
+package cannot replace our own recipes. Source: the entry points specification of packaging.
 """
 
 import re
@@ -25,9 +24,9 @@ _PARTS = ("connect", "acquire", "release", "instances", "take_reply_times_ns", "
 
 @dataclass(frozen=True, slots=True)
 class RecipeEntry:
-    """A recipe that can be asked for.
+    """A recipe that a scenario can name.
 
-    `place`: `module:Class`; `package`: whose it is, name and version, "" = ours.
+    `place`: `module:Class`. `package`: name and version of the package that offers it, "" for ours.
     """
 
     name: str
@@ -36,9 +35,9 @@ class RecipeEntry:
 
     @property
     def recipe(self) -> type[RecipeClass]:
-        """Its class.
+        """The class of the recipe.
 
-        Raises UsageError when that of another package cannot be loaded, or is no recipe.
+        Raises UsageError if the class of another package cannot be loaded, or is not a recipe.
         """
         point = EntryPoint(self.name, self.place, GROUP)
         try:
@@ -63,19 +62,24 @@ class RecipeEntry:
 
     @property
     def about(self) -> About:
-        """What is known of it."""
+        """The facts about the recipe."""
         return self.recipe.about
 
     @property
     def usual_processes(self) -> int:
-        """By how many processes it is loaded when nothing is said. Nobody has looked at a recipe of
-        another package, so it takes two: a lock that holds only within one process would look safe
-        in one."""
+        """The number of load processes if the user gives none.
+
+        A recipe of another package gets two, because we have not reviewed it. A lock that works
+        only inside one process would look safe with one.
+        """
         return 2 if self.package else 1
 
     def require(self, instances: int, pauses: Sequence[Pause], capacity: int) -> None:
-        """Raise UsageError for a number of instances it cannot lock on, a pause at a point it does
-        not have, or more holders than it can count."""
+        """Raise UsageError if the recipe cannot work as ordered.
+
+        It may not lock on this number of instances, may lack a pause point, or may not be able to
+        count so many holders.
+        """
         about = self.about
         if capacity > 1 and not about.counts:
             raise UsageError(
@@ -98,7 +102,7 @@ class RecipeEntry:
                 )
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
-        """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`."""
+        """Connect the recipe (see `RecipeClass.connect`). Raises UsageError as `require` does."""
         self.require(len(targets), settings.pause, settings.capacity)
         recipe = self.recipe.connect(targets, settings)
         return Protected(recipe, targets[0], settings) if settings.fencing else recipe
@@ -137,7 +141,7 @@ WITHDRAWN = {"read-write": "withdrawn by its author as wrong; not reproduced"}
 
 
 def all_recipes() -> Mapping[str, RecipeEntry]:
-    """Our own recipes, then those that installed packages offer, by name, without importing any."""
+    """All recipes by name: ours, then those of installed packages. Imports no recipe."""
     foreign_recipes = {}
     for point in entry_points(group=GROUP):
         name, version = (
@@ -151,7 +155,7 @@ def all_recipes() -> Mapping[str, RecipeEntry]:
 
 
 def find_recipe(name: str) -> RecipeEntry:
-    """The entry of `name`. Raises UsageError with the nearest name, else with all."""
+    """The entry of `name`. Raises UsageError with the nearest name, or with all names."""
     if name in WITHDRAWN:
         raise UsageError(
             f"the recipe {name} was {WITHDRAWN[name]}; the recipes are {', '.join(all_recipes())}"

@@ -1,9 +1,8 @@
-"""Ctrl-C, taken in hand: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt, or a note while something
-is at stake*.
+"""Signals to end: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt now, or a count to look at later*.
 
-Rules: no wish is lost: Python drops what is raised inside a finaliser (`__del__`), so such a signal
-is raised again; and what was only counted by a step is handed to the experiment around it. Source:
-signal(7); sys.unraisablehook.
+Rules: no signal is lost. Python drops an exception that a finaliser (`__del__`) raises, so such a
+signal is raised again. If a step only counted a signal, the experiment around it receives
+the signal. Source: signal(7); sys.unraisablehook.
 """
 
 from __future__ import annotations
@@ -21,13 +20,15 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# until a lost wish is raised again: outside the finaliser by then
+# After this time (s) a lost signal is raised again. The finaliser has ended by then.
 AGAIN_S = 0.01
 
 
 class Interrupts:
-    """Counts the wishes to end while it is entered; off the main thread it sees none. Not
-    `raising`, it still raises once `count` is above `patience`."""
+    """Counts the signals to end inside its `with` block. Outside the main thread it sees none.
+
+    Without `raising` it still raises once `count` is above `patience`.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -39,7 +40,7 @@ class Interrupts:
         self._hook = sys.unraisablehook
 
     def __enter__(self) -> Self:
-        """Take the signals, but a SIGHUP that is ignored (nohup) stays so."""
+        """Handle the signals. A SIGHUP that the process ignores (nohup) stays ignored."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -55,9 +56,9 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the signals back.
+        """Restore the former signal handlers.
 
-        Raises KeyboardInterrupt for a wish that nobody has been told of yet.
+        Raises KeyboardInterrupt for a signal that nobody has received yet.
         """
         if not self._before:
             return
@@ -75,7 +76,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def note(self, *_signal: object) -> None:
-        """Somebody wishes to end.
+        """Count a signal to end.
 
         Raises KeyboardInterrupt while `raising`, or out of `patience`.
         """
@@ -84,9 +85,9 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _lost(self, unraisable: UnraisableHookArgs) -> None:
-        """What Python could not raise.
+        """Receive an exception that Python could not raise.
 
-        No lock is taken here: a finaliser may run inside any other call.
+        This method takes no lock, because a finaliser may run inside any other call.
         """
         if issubclass(unraisable.exc_type, KeyboardInterrupt) and self._before:
             self.count -= 1
@@ -97,8 +98,10 @@ class Interrupts:
 
 @contextlib.contextmanager
 def until_shown() -> Iterator[None]:
-    """What was measured is shown whole: the first wish to end is raised when this is left, the next
-    at once."""
+    """Let a block show all measurements.
+
+    The first signal to end is raised at the end of the block, the next one at once.
+    """
     with Interrupts() as interrupts:
         interrupts.raising = False
         interrupts.patience = 1

@@ -1,9 +1,11 @@
-"""What of a long experiment is done already: *plan, finished pieces → a file that a cut run goes on
-from*.
+"""The journal of a long experiment: *plan, finished pieces → a file from which a cut experiment
+continues*.
 
-Rules: one JSON line per finished piece, behind a first line that holds the plan; a line cut short
-by a kill is dropped, never believed. Going on with another plan is refused. One process at a time
-works on a journal. Source: flock(2).
+Rules
+- The first line holds the plan as JSON. Each further line holds one finished piece.
+- A kill may cut the last line short. The reader drops such a line.
+- An experiment with another plan cannot continue from the journal.
+- One process at a time works on a journal. Source: flock(2).
 """
 
 from __future__ import annotations
@@ -43,9 +45,11 @@ def open_journal(
     kind: type[Piece],
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Iterator[Journal[Piece]]:
-    """The journal in `folder`, begun or gone on with; one that holds nothing is not left behind.
-    `plan`: JSON values; `check` raises for a piece that nothing can be made of. Raises
-    EnvironmentNotReadyError and UsageError."""
+    """Open the journal in `folder`, new or to continue. An empty journal is removed at the end.
+
+    `plan` consists of JSON values. `check` raises for a piece that cannot be used. Raises
+    EnvironmentNotReadyError and UsageError.
+    """
     path = folder / JOURNAL_NAME
     go_on = is_unfinished(folder)
     with writing(path, CURE):
@@ -72,7 +76,7 @@ def open_journal(
 
 @dataclass(slots=True)
 class Journal(Generic[Piece]):
-    """A journal that stands open. `pieces`: those found there, then those added now."""
+    """An open journal. `pieces`: the pieces it already held, then the pieces added now."""
 
     path: Path
     file: FileIO
@@ -92,7 +96,7 @@ class Journal(Generic[Piece]):
 
 
 def _own(file: FileIO, folder: Path) -> None:
-    """One process at a time. Raises EnvironmentNotReadyError."""
+    """Lock the journal for this process. Raises EnvironmentNotReadyError."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -102,8 +106,10 @@ def _own(file: FileIO, folder: Path) -> None:
 
 
 def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
-    """Raise UsageError, naming what differs, unless the journal in `folder`, which `begun` opens,
-    is of this plan."""
+    """Raise UsageError if `begun`, the plan of the journal in `folder`, is not `plan`.
+
+    The message names the differences.
+    """
     requested = json.loads(json.dumps(plan))
     differing = sorted(key for key in {*begun, *requested} if begun.get(key) != requested.get(key))
     if "experiment" in differing:
@@ -128,9 +134,9 @@ def is_unfinished(folder: Path) -> bool:
 
 
 def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
-    """The plan, the lines of whole pieces, and how many bytes all that takes.
+    """Return the plan, the lines of whole pieces, and the size of all of this in bytes.
 
-    Raises UsageError when it is none.
+    Raises UsageError if the file is not a journal.
     """
     path = folder / JOURNAL_NAME
     try:

@@ -41,14 +41,14 @@ from bench.workloads.plan import PLAN, Plan, plan_of, planned
 from bench.workloads.series import series_of
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# from making the origin to the origin: time for the message to arrive
+# The origin lies this far in the future, so that its message arrives in time.
 LEAD_NS = 50 * NS_PER_MS
-# what a planned run lasts longer, so that every worker has seen its end
+# A planned run lasts this much longer, so that every worker sees its end.
 TAIL_NS = 20 * NS_PER_MS
 LOOK_S = 0.05
-# how long the rest of Locust's end may take
+# The rest of Locust's end may take this long.
 END_S = 15.0
-# how long users may take to run once they are made; then the run begins with those there are
+# New users may take this long to run. Then the run begins with the users that run.
 THERE_S = 60.0
 logger = logging.getLogger(__name__)
 
@@ -112,13 +112,12 @@ class Conductor:
                 )
 
     def _apart(self, runner: MasterRunner) -> None:
-        """Have Locust stop and quit in a greenlet of their own, and quit only when an end that has
-        begun is over.
+        """Make Locust stop and quit in separate greenlets. An end that has begun delays the quit.
 
         Locust quits from many places: at a signal, when the last worker has left, when a worker has
-        failed. Its quit tells all workers to leave and then hears nothing any more, so in the
-        middle of an end it lost the histories of all. From the greenlet that reads messages it
-        would wait for messages that nobody reads.
+        failed. Its quit tells all workers to leave and then reads no more messages. In the middle
+        of an end this lost the histories of all workers. In the greenlet that reads messages, the
+        quit would wait for messages that nobody reads.
         """
         stop = runner.stop
         quit_now = runner.quit
@@ -141,9 +140,9 @@ class Conductor:
         runner.quit = elsewhere(quit_when_over)  # type: ignore[method-assign]
 
     def _give_up(self, runner: MasterRunner, expected: int) -> None:
-        """Workers of other hosts that have not come by now are not waited for.
+        """End the run if workers of other hosts have not come by now.
 
-        One that came and is lost has not.
+        A worker that came and was lost counts as absent.
         """
         came = sorted(client.id.split("_")[0] for client in runner.clients.ready)
         if runner.state != STATE_INIT or len(came) >= expected:
@@ -300,16 +299,17 @@ class Conductor:
             gevent.sleep(LOOK_S)
 
     def _is_gone(self, hosts: Hosts, node: str) -> bool:
-        """Whether it will never finish.
+        """Whether worker `node` will never finish.
 
-        Locust finds that out after 4 s; of a process of this host the kernel knows.
+        Locust notices a lost worker after 4 s. The kernel knows at once about a process of this
+        host.
         """
         plan = self._run.plan
         all_here = plan is not None and plan.workdir is not None and plan.bind is None
         return hosts.is_gone(node) or (all_here and hosts.is_dead(node))
 
     def _note_here(self, msg: Message, **_: object) -> None:
-        """A worker has come, or begins its part of the run."""
+        """Note that a worker has come, or that it begins its part of the run."""
         node = msg.node_id
         plan = self._run.plan
         if self._hosts is None or not self._is_running:
@@ -341,7 +341,7 @@ class Conductor:
         self._run.stop_ns = self._run.stop_ns or monotonic_ns()
 
     def _end(self) -> None:
-        """All there is of the run is here."""
+        """Everything from the run has arrived, so judge it unless it has failed."""
         judge = self._judge
         self._judge = None
         self._is_running = False
@@ -358,7 +358,7 @@ class Conductor:
             end_within(END_S)
 
     def _conclude(self, judge: JudgeBeside, run: ConductedRun) -> None:
-        """The verdict on a run; the page shows it unless the next one has begun."""
+        """Judge a run. The page shows the verdict unless the next run has begun."""
         verdict = judge.judge(run.stop_ns)
         if verdict.exit_code == VIOLATED.exit_code:
             self._environment.process_exit_code = VIOLATED.exit_code
@@ -368,14 +368,14 @@ class Conductor:
             self.told = verdict
 
     def _quit(self, **_: object) -> None:
-        """The last thing that Locust does: after its tables the verdict is the last line."""
+        """Print the verdict as the last line, after the tables of Locust."""
         if self._judge is not None:
             self._judge.close()
         if self._environment.web_ui is None:
             _tell(self.told)
 
     def _fail(self, msg: Message, **_: object) -> None:
-        """Somebody cannot go on: the run ends with one sentence."""
+        """End the run with one sentence, because a process cannot go on."""
         if self._run.has_failed:
             return
         self._run.has_failed = True

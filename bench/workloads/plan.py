@@ -47,7 +47,7 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Who takes turns: this process is number `place` of `places`; `folder` is theirs alone."""
+    """Runs that share time slices. This is run `place` of `places`; only they use `folder`."""
 
     folder: Path
     place: int
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def recipe_settings(self) -> RecipeSettings:
-        """What the recipe is told at connect."""
+        """The settings that the recipe receives when it connects."""
         scenario = self.scenario
         retry = scenario.retry
         return RecipeSettings(
@@ -100,8 +100,10 @@ class Plan:
 
     @property
     def window_ns(self) -> tuple[int, int | None]:
-        """When measuring starts and ends, in ns after the origin; without warm-up and end when
-        Locust decides that."""
+        """When the measurement starts and ends, in ns after the origin.
+
+        If Locust alone decides the times, the start is 0 and the end is None.
+        """
         if not self.timed:
             return 0, None
         start_ns = round(self.scenario.warmup_ms * NS_PER_MS)
@@ -126,7 +128,7 @@ class Plan:
 
     @property
     def text(self) -> bytes:
-        """As JSON: it holds passwords."""
+        """The plan as JSON. It holds passwords."""
         # `enc_hook=str` writes a Path as text.
         return msgspec.json.encode(replace(self, scenario=self.scenario.shown()), enc_hook=str)
 
@@ -153,15 +155,17 @@ def planned(environ: Mapping[str, str]) -> str | None:
 
 
 def in_memory(text: bytes) -> int:
-    """The descriptor of a file that holds `text` as long as a process has it open, and nobody else
-    can open by name. Raises OSError."""
+    """The descriptor of a file in memory that holds `text` until every process has closed it.
+
+    The file has no name by which another process could open it. Raises OSError.
+    """
     descriptor = os.memfd_create("lockbench")
     os.write(descriptor, text)
     return descriptor
 
 
 def plan_from(text: bytes | str, what: str) -> Plan:
-    """The plan in `text`, which `what` names in a complaint. Raises UsageError."""
+    """The plan in `text`. Raises UsageError with a message that calls the text `what`."""
     try:
         # a Path
         plan = decoded(text, Plan, lambda part, value: part(value))
@@ -226,7 +230,7 @@ def add_options(parser: Any) -> None:
 
 
 class _Joined(argparse.Action):
-    """A repeatable option kept as one text, as the web form has it."""
+    """A repeatable option, stored as one text as in the web form."""
 
     def __call__(
         self,
@@ -247,7 +251,7 @@ def _dest(key: ScenarioKey) -> str:
 
 
 def is_wanted(arguments: list[str]) -> bool:
-    """Whether the command line is of a leader without a page and names a place for the result."""
+    """Whether the command line starts a headless leader and names a folder for the result."""
     named = any(word == RESULT or word.startswith(f"{RESULT}=") for word in arguments)
     return named and "--worker" not in arguments and "--headless" in arguments
 
@@ -284,7 +288,7 @@ def words_of(
 
 
 def become(words: list[str], targets: list[str]) -> NoReturn:
-    """Go on as `lockbench run`: its output, its exit code."""
+    """Replace this process by `lockbench run`, with its output and its exit code."""
     scenario = in_memory(b"targets = " + msgspec.json.encode(targets))
     os.set_inheritable(scenario, True)
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
