@@ -1,6 +1,6 @@
-"""Where a run happened: *this machine, Python, packages and commit → the section `environment`*.
+"""Facts about the place of a run: *this machine, Python, packages, commit → section `environment`*.
 
-What cannot be found out is None, never a guess. It names no user and no folder.
+An unknown value is None, never a guess. The section names no user and no folder.
 """
 
 import os
@@ -32,7 +32,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Environment(Section, frozen=True, kw_only=True):
-    """This machine, Python, the packages and the commit. null: could not be found out."""
+    """This machine, Python, the packages and the commit. null: unknown."""
 
     cpu_model: Annotated[str | None, says("the processor's name")] = None
     cores: Annotated[Count | None, says("logical cores of the machine")] = None
@@ -55,7 +55,7 @@ class Environment(Section, frozen=True, kw_only=True):
 
     @property
     def cores_text(self) -> str:
-        """The cores that may be used, as a reader sees them: `2 cores`, `0.15 cores`."""
+        """The number of usable cores as text: `2 cores`, `0.15 cores`."""
         return "cores not known" if self.usable_cores is None else f"{self.usable_cores:g} cores"
 
 
@@ -86,7 +86,7 @@ def describe_environment() -> Environment:
 
 
 def environment_warnings() -> list[str]:
-    """What a reader of figures must know of where they were made."""
+    """Warnings about this environment for a reader of the figures."""
     core = slower_core()
     return [*_commit_warnings(), *([f"lockcore runs from its source: {core}"] if core else [])]
 
@@ -97,9 +97,11 @@ def lockcore_form() -> str:
 
 
 def slower_core() -> str:
-    """Why the lock is slower than it could be, and the cure; "" = it is compiled, or runs from a
-    checkout, as it does for whoever works on it. pip shows nothing of a build that succeeds, so
-    this is where an installation says it."""
+    """Why the lock is slower than it could be, and the cure.
+
+    The text is "" if the lock is compiled, or if it runs from a developer's checkout. pip shows no
+    output of a successful build, so an installation can say this only here.
+    """
     if _core() == "compiled" or (_SOURCE / "pyproject.toml").exists():
         return ""
     return (
@@ -121,7 +123,7 @@ def _commit_warnings() -> list[str]:
 
 
 def version_of(package: str) -> str | None:
-    """The version of an installed package, None for what is not installed."""
+    """The version of an installed package; None if the package is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -129,16 +131,16 @@ def version_of(package: str) -> str | None:
 
 
 def scheduled_ns() -> tuple[int, int]:
-    """How long this thread has run, and how long it has waited for a core; zeros where the kernel
-    does not count it. Source: Documentation/scheduler/sched-stats.rst of Linux,
+    """How long this thread has run, and how long it has waited for a core. Zeros if the kernel does
+    not count these times. Source: Documentation/scheduler/sched-stats.rst of Linux,
     /proc/<pid>/schedstat."""
     counted = (_read("/proc/thread-self/schedstat") or "0 0").split()
     return int(counted[0]), int(counted[1])
 
 
 def clock_name() -> str:
-    """What tells CLOCK_MONOTONIC of this process from that of others: equal where it is the same
-    clock, as of all containers of a host. Source: time_namespaces(7)."""
+    """A name for this process's CLOCK_MONOTONIC. Processes with the same clock have the same name,
+    such as all containers of a host. Source: time_namespaces(7)."""
     try:
         space = str(Path("/proc/self/ns/time").readlink())
     except OSError:
@@ -147,9 +149,11 @@ def clock_name() -> str:
 
 
 def slewed_ns(within_ns: int = 10_000) -> int | None:
-    """How far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, which it leaves alone, within
-    ± half of `within_ns`; None when the clocks could not be read so fast. Source:
-    clock_gettime(2)."""
+    """How far NTP has moved CLOCK_MONOTONIC from CLOCK_MONOTONIC_RAW, which NTP does not change.
+
+    The error is at most ± half of `within_ns`. None if the clocks could not be read that fast.
+    Source: clock_gettime(2).
+    """
     for _ in range(100):
         before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         now_ns = time.monotonic_ns()
@@ -160,7 +164,7 @@ def slewed_ns(within_ns: int = 10_000) -> int | None:
 
 
 def versions() -> str:
-    """What a load process runs, where figures of several are to be compared."""
+    """The versions that a load process runs. They show whether load processes are comparable."""
     return (
         f"lockbench {version_of('lockbench')}, Python {platform.python_version()}, lockcore "
         f"{_core()}"
@@ -172,7 +176,7 @@ def _core() -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the checkout this file is in; None when it is in none."""
+    """The output of git in the checkout of this file; None if this file is not in a checkout."""
     if not (_SOURCE / ".git").exists():
         return None
     try:

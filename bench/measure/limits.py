@@ -1,4 +1,4 @@
-"""What limited this machine while something ran: *two looks at the kernel's counters → the section
+"""Limits of this machine during a measurement: *two looks at the kernel's counters → the section
 `limits`*.
 
 A container may use less CPU than the machine has cores: its cgroup has a quota, and the kernel
@@ -31,7 +31,7 @@ _ROOT = Path("/")
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """What kept this machine, or this container, from running while something was measured. null:
+    """The reasons why this machine or container did not run during parts of the measurement. null:
     not known."""
 
     cpu_quota_cores: Annotated[
@@ -53,7 +53,7 @@ class Limits(Section, frozen=True, kw_only=True):
         return (self.throttled_periods or 0) / self.periods if self.periods else 0.0
 
     def invalidities(self) -> list[str]:
-        """Why no figure is known, one sentence each."""
+        """The reasons why no figure counts, one sentence each."""
         reasons = []
         if self.throttled_ratio > THROTTLED_MOST:
             quota = "" if self.cpu_quota_cores is None else f" of {self.cpu_quota_cores:g} cores"
@@ -70,7 +70,7 @@ class Limits(Section, frozen=True, kw_only=True):
         return reasons
 
     def warnings(self) -> list[str]:
-        """What a reader should know, where the figures still count."""
+        """Warnings for a reader if the figures still count."""
         sentences = []
         if self.throttled_periods and self.throttled_ratio <= THROTTLED_MOST:
             sentences.append(
@@ -94,7 +94,7 @@ NO_LIMITS: Final = Limits()
 class Counters:
     """The kernel's counters at one moment; None: not readable.
 
-    `cpu_ticks`: of all states together.
+    `cpu_ticks`: the ticks of all states together.
     """
 
     periods: int | None
@@ -147,23 +147,23 @@ def limits_between(before: Counters, after: Counters, quota_cores: float | None)
 
 
 def quota_cores(root: Path = _ROOT) -> float | None:
-    """How many cores the CPU quota allows (> 0): the tightest of the cgroup and those above it;
-    None without one."""
+    """How many cores the CPU quota allows (> 0); None without a quota. The tightest quota of the
+    cgroup and the cgroups above it counts."""
     quotas = [quota for group in _groups(root) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """Cores that this process may use: those it may be scheduled on, or fewer where a quota allows
-    fewer."""
+    """How many cores this process may use: the cores in its affinity mask, or fewer if a quota
+    allows fewer."""
     cores = float(len(os.sched_getaffinity(0)))
     quota = quota_cores(root)
     return cores if quota is None else min(cores, quota)
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The folders of this process's cgroup for CPU and of those above it, of version 1 and 2, as
-    far as they exist."""
+    """The existing folders of this process's CPU cgroup and of the cgroups above it, for versions 1
+    and 2."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         is_second = controllers == ""
@@ -185,8 +185,8 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _mounted(root: Path, *, is_second: bool) -> tuple[Path | None, str]:
-    """Where the CPU cgroups of this version are mounted, and which of them the mount shows
-    (proc(5), mountinfo)."""
+    """The mount point of this version's CPU cgroups, and the cgroup that the mount shows (proc(5),
+    mountinfo)."""
     for line in _lines(root / "proc/self/mountinfo"):
         fields = line.split()
         if "-" not in fields:
@@ -215,7 +215,7 @@ def _quota(group: Path) -> float | None:
 
 
 def _throttled(group: Path) -> tuple[int, int, int]:
-    """Periods, throttled periods and throttled nanoseconds of one cgroup; zeros where it has no
+    """The periods, throttled periods and throttled nanoseconds of one cgroup; zeros if it has no
     quota."""
     counters = dict(line.split() for line in _lines(group / "cpu.stat") if len(line.split()) == 2)
     try:
@@ -229,7 +229,7 @@ def _throttled(group: Path) -> tuple[int, int, int]:
 
 
 def _cpu_ticks(root: Path) -> tuple[int | None, int | None]:
-    """Ticks of steal, and of all states, of all cores together."""
+    """The ticks of steal and the ticks of all states, summed over all cores."""
     first = next(iter(_lines(root / "proc/stat")), "")
     try:
         # The columns: user nice system idle iowait irq softirq steal.

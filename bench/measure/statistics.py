@@ -1,11 +1,12 @@
-"""What numbers say for certain: *shares, values of two sides, leases per tenth → interval, shift,
-trend*. Pure.
+"""Statistics without side effects: *shares, values of two sides, leases per tenth → interval,
+shift, trend*.
 
-A share has Wilson's score interval (1927). A shift is the Hodges-Lehmann estimate with its exact
-interval: of pairs by Wilcoxon's signed ranks, of two samples by Mann and Whitney's sums. A trend's
-slope is Theil-Sen's, which no single bad tenth can turn; it is a warning when the rate changed by
-more than a tenth over the window *and* a Mann-Kendall test rejects "no trend" at 5 % (n = 10: |S| ≥
-23 has probability 0.047).
+- A share has Wilson's score interval (1927).
+- A shift is the Hodges-Lehmann estimate with its exact interval. The interval of pairs uses
+  Wilcoxon's signed ranks, and the interval of two samples uses Mann and Whitney's sums.
+- The slope of a trend is Theil-Sen's, so a single bad tenth cannot turn it. A trend gives a warning
+  on two conditions. The rate changed by more than a tenth over the window, *and* a Mann-Kendall
+  test rejects "no trend" at 5 % (n = 10: |S| ≥ 23 has probability 0.047).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +61,7 @@ class Spread(Section, frozen=True, kw_only=True):
     high: Annotated[float, says("highest")]
 
     def contradictions(self) -> Iterator[str]:
-        """Yield where the middle is not between the ends."""
+        """Yield a sentence if the median is not between the lowest and the highest value."""
         if not self.low <= self.median <= self.high:
             yield (
                 f"its median ({self.median:.6g}) is not between its ends ({self.low:.6g}, "
@@ -76,8 +77,8 @@ class Spread(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How far logarithms lie apart; `low` and `high` are ±inf where there are too few values for
-    the `confidence`."""
+    """The distance between logarithms. `low` and `high` are ±inf if the `confidence` takes more
+    values."""
 
     shift: float
     low: float
@@ -97,8 +98,8 @@ def paired_shift(differences: Sequence[float], confidence: float) -> Shift:
 
 
 def unpaired_shift(first: Sequence[float], second: Sequence[float], confidence: float) -> Shift:
-    """Return how far `second` lies above `first`, two independent samples of logarithms, at least
-    one value each."""
+    """Return how far `second` lies above `first`. Both are independent samples of logarithms, with
+    at least one value each."""
     a = np.asarray(first, float)
     b = np.asarray(second, float)
     differences = np.sort((b[None, :] - a[:, None]).ravel())
@@ -117,8 +118,8 @@ def least_pairs(confidence: float) -> int:
 
 
 def least_runs(confidence: float) -> int:
-    """Return how many runs of each of two sides it takes: the least n with 1 ÷ (2n over n) ≤
-    α/2."""
+    """Return how many runs of each side an interval of this confidence takes: the least n with 1 ÷
+    (2n over n) ≤ α/2."""
     return next(
         runs for runs in count(1) if 1 / comb(2 * runs, runs) <= (1 - confidence) / 2 + 1e-12
     )
@@ -138,7 +139,7 @@ def _depth(shares: Array, confidence: float) -> int:
 # There is one array per number of pairs, and nobody changes it.
 @cache
 def _signed_rank_shares(pairs: int) -> Array:
-    """What share of the 2ⁿ sign patterns gives each sum of positive ranks."""
+    """For each sum of positive ranks, the share of the 2ⁿ sign patterns that give it."""
     shares = np.ones(1)
     # Each rank counts or does not count, with equal probability.
     for rank in range(1, pairs + 1):
@@ -147,7 +148,7 @@ def _signed_rank_shares(pairs: int) -> Array:
 
 
 def _rank_sum_shares(first: int, second: int) -> Array:
-    """What share of the orders of two samples gives each Mann-Whitney sum."""
+    """For each Mann-Whitney sum, the share of the orders of two samples that give it."""
     most = first * second
     # The numbers of orders, as Python's whole numbers: by how many values of `first` came, and by
     # the sum.
@@ -161,7 +162,8 @@ def _rank_sum_shares(first: int, second: int) -> Array:
 
 
 def trend_warning(counts: Sequence[int]) -> Iterator[str]:
-    """Yield what is wrong when the counts of TENTHS equally long windows in a row have a trend."""
+    """Yield a warning if `counts` have a trend. They belong to TENTHS equally long windows in a
+    row."""
     pairs = list(combinations(range(TENTHS), 2))
     slope = median(
         (counts[later] - counts[earlier]) / (later - earlier) for earlier, later in pairs
