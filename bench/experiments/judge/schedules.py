@@ -91,8 +91,8 @@ def _kept(stage: Stage, fault: str) -> str:
 
 @schedule(SERVERS, "a stopped minority stops everybody", REDLOCK, least=3)
 def one_stopped(stage: Stage) -> str:
-    """A minority of the instances stands still; a client locks, gives back; they go on: nothing may
-    be left."""
+    """A minority of the instances stands still. A client locks and releases. The minority goes on.
+    No key may stay."""
     client = stage.party()
     stage.stop(stage.minority)
     return _without_a_minority(stage, client, "stopped")
@@ -100,8 +100,8 @@ def one_stopped(stage: Stage) -> str:
 
 @schedule(SERVERS, "a dead minority stops everybody", REDLOCK, least=3)
 def one_killed(stage: Stage) -> str:
-    """A minority of the instances is killed; a client locks and gives back: nothing may be left on
-    the others."""
+    """A minority of the instances is killed. A client locks and releases. No key may stay on the
+    other instances."""
     client = stage.party()
     stage.kill(stage.minority)
     return _without_a_minority(stage, client, "dead")
@@ -132,9 +132,9 @@ def _without_a_minority(stage: Stage, client: Party, how: str) -> str:
 
 @schedule(EXCLUSION, "a grant whose TTL has passed", REDLOCK, is_safety=True, may_wait=True)
 def paused_in_acquire(stage: Stage) -> str:
-    """A client's SETs are under way to instances that stand still; the client is frozen, the
-    instances go on, the keys end, another client is granted; then the first one goes on and reads
-    its replies: too late."""
+    """A client's SETs wait at instances that stand still, and the client is frozen. The instances
+    go on, the keys end, and another client gets the lock. Then the first client goes on and reads
+    its replies, which are too late."""
     return _late_replies(stage, stage.party(), lambda: None)
 
 
@@ -146,8 +146,8 @@ def paused_in_acquire(stage: Stage) -> str:
     may_wait=True,
 )
 def clock_back(stage: Stage) -> str:
-    """The same, and the frozen client's wall clock is set back by a minute meanwhile, as NTP or an
-    operator may."""
+    """As in paused-in-acquire. Meanwhile the wall clock of the frozen client is set back by a
+    minute, as NTP or an operator may do it."""
     client = stage.party_by_clock()
     return _late_replies(stage, client, lambda: stage.shift_clock(client, -CLOCK_S))
 
@@ -204,8 +204,8 @@ def _steps_to_set(stage: Stage) -> int:
 
 @schedule(SERVERS, "a SET that arrives after its client gave up", KLEPPMANN)
 def late_set(stage: Stage) -> str:
-    """The instances of a quorum stand still until the client has given up, then do what had been
-    sent to them."""
+    """A quorum of the instances stands still until the client has given up. Then the instances do
+    what had been sent to them."""
     client = stage.party()
     stage.stop(stage.majority)
     client.begin_acquire()
@@ -275,7 +275,7 @@ def _in_time(client: Party) -> str:
 
 @schedule(OWNER, "a late release deletes a stranger's lock", REDLOCK, is_safety=True)
 def release_after_expiry(stage: Stage) -> str:
-    """A lock ends, another client is granted, the first one gives back."""
+    """A lock ends, and another client gets it. Then the first client releases it."""
     client, holder, before = _succeeded(stage)
     client.release()
     return _taken(stage, before, holder, "it deletes the lock of the next holder")
@@ -283,8 +283,8 @@ def release_after_expiry(stage: Stage) -> str:
 
 @schedule(OWNER, "a release that compares and deletes in two steps", REDLOCK, is_safety=True)
 def paused_in_release(stage: Stage) -> str:
-    """A holder's release is under way to instances that stand still; the client is frozen, the
-    instances go on, the lock ends, another client is granted; then the first one goes on."""
+    """A holder's release waits at instances that stand still, and the holder is frozen. The
+    instances go on, the lock ends, and another client gets it. Then the first client goes on."""
     client = _granted(stage, SHORT_MS)
     everyone = range(stage.instances)
     stage.stop(everyone)
@@ -302,7 +302,8 @@ def paused_in_release(stage: Stage) -> str:
 
 @schedule(RENEWAL, "an extension of a lock that has ended", REDLOCK)
 def extend_after_expiry(stage: Stage) -> str:
-    """A lock ends, and the client extends it: when nobody has it, and when another client does."""
+    """A lock ends, and its client extends it. This is played twice: when no client has the lock,
+    and when another client has it."""
     client = _expired(stage)
     client.resume()
     again = client.ask("extend", ttl_ms=LONG_MS).ok
@@ -324,8 +325,8 @@ def extend_after_expiry(stage: Stage) -> str:
 
 @schedule(RENEWAL, "an extension by fewer than a quorum", REDLOCK, least=3)
 def extend_by_minority(stage: Stage) -> str:
-    """All instances but a minority forget the lock, as after a restart without persistence; its
-    client extends it."""
+    """All instances but a minority forget the lock, as after a restart without persistence. Then
+    its client extends the lock."""
     client = _granted(stage)
     stage.forget(range(stage.instances // 2 + 1))
     return (
@@ -337,8 +338,8 @@ def extend_by_minority(stage: Stage) -> str:
 
 @schedule(OWNER, "a holder that was paused and does not notice", KLEPPMANN)
 def paused_holder(stage: Stage) -> str:
-    """A holder is frozen until its lock has ended and another client has it; then it asks whether
-    it still holds the lock, where the library can be asked, and gives it back."""
+    """A holder is frozen until its lock has ended and another client has it. Then it asks whether
+    it still holds the lock, if the library can be asked, and releases the lock."""
     client, holder, before = _succeeded(stage)
     try:
         believes = client.ask("held").ok
@@ -361,7 +362,8 @@ def paused_holder(stage: Stage) -> str:
 
 @schedule(SERVERS, "scripts that a server has forgotten", "Redis, EVALSHA and SCRIPT FLUSH")
 def script_flush(stage: Stage) -> str:
-    """SCRIPT FLUSH while a lock is held: it is given back, and locked again."""
+    """The servers forget all scripts (SCRIPT FLUSH) while a client holds a lock. The client
+    releases the lock and takes it again."""
     client = _granted(stage)
     stage.flush_scripts()
     reply = client.release()
@@ -379,8 +381,8 @@ def script_flush(stage: Stage) -> str:
     EXCLUSION, "a clock that is ahead steals a lock", SANFILIPPO, is_safety=True, may_wait=True
 )
 def clock_ahead(stage: Stage) -> str:
-    """A client holds a lock; one whose wall clock is ahead by a minute asks for it; then it is
-    given back."""
+    """A client holds a lock. Another client, whose wall clock is ahead by a minute, asks for the
+    lock. Then the holder releases it."""
     other = stage.party_by_clock()
     client = _granted(stage)
     stage.shift_clock(other, CLOCK_S)
@@ -395,8 +397,8 @@ def clock_ahead(stage: Stage) -> str:
     ENDS, "Ctrl-C or a cancellation in acquire leaves keys", "Python, asyncio: task cancellation"
 )
 def interrupted_acquire(stage: Stage) -> str:
-    """A client is interrupted while its SETs are under way: SIGINT in a thread, the task's
-    cancellation in asyncio."""
+    """A client is interrupted while its SETs are under way: by SIGINT in a thread, by a
+    cancellation of the task in asyncio."""
     client = stage.party_to_interrupt()
     steps = _steps_to_set(stage)
     stage.stop(stage.majority)
@@ -436,7 +438,7 @@ def interrupted_release(stage: Stage) -> str:
 
 @schedule(ENDS, "an exception in the body leaks the lock", "Python, PEP 343")
 def exception_in_body(stage: Stage) -> str:
-    """The body under the library's context manager raises."""
+    """The body under the library's context manager raises an exception."""
     client = stage.party()
     need(
         client.ask("hold", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS, raises=True).ok,
@@ -449,8 +451,8 @@ def exception_in_body(stage: Stage) -> str:
     EXCLUSION, "the body runs without the lock", "Python, PEP 343", is_safety=True, may_wait=True
 )
 def body_without_lock(stage: Stage) -> str:
-    """A client holds the lock; another runs a body under the library's context manager, if it is
-    let."""
+    """A client holds the lock. Another client runs a body under the library's context manager, if
+    the library lets it."""
     other = stage.party()
     holder = _granted(stage)
     try:
@@ -466,8 +468,8 @@ def body_without_lock(stage: Stage) -> str:
 
 @schedule(SERVERS, "without a quorum it waits for long, or is granted", REDLOCK)
 def majority_down(stage: Stage) -> str:
-    """So many instances stand still that no quorum is left; a client asks, and is to be told within
-    a TTL of 10 s."""
+    """So many instances stand still that no quorum is left. A client asks for the lock. It must get
+    an answer within a TTL of 10 s."""
     client = stage.party()
     stage.stop(stage.majority)
     begun_s = time.monotonic()
@@ -487,7 +489,7 @@ def majority_down(stage: Stage) -> str:
     may_wait=True,
 )
 def forked(stage: Stage) -> str:
-    """A holder forks; the child asks for the same resource with the parent's objects, and ends."""
+    """A holder forks. The child asks for the same resource with its parent's objects, and ends."""
     client = _granted(stage)
     before = stage.keys()
     if client.ask("fork", resource=RESOURCE, ttl_ms=LONG_MS, wait_ms=WAIT_MS).ok:
