@@ -1,24 +1,25 @@
-"""When a load process did not run: *gaps and pauses in files → what they are worth, and which
-acquires touch them*.
+"""Times in which a load process did not run: *gaps and pauses in files → lost time, and the
+acquires that touch them*.
 
 Rules
 - A process is away while it neither runs nor waits for a core: it is stopped, frozen, throttled, or
   its machine is. A wait for a core is no gap. It is the scheduler's lag, which the verdict LATE is
   about, so a busy machine leaves none.
-- A gap is an event of the record: from when to when, and how much of that was lost. It begins at
-  the last look before.
-- A run is INVALID where one process was away for more than `MOST_SHARE` of the measured window:
-  rates and latencies of such a run are those of the stop. Below that the rates leave the lost time
-  out.
-- An acquire touches a gap if it lasted into it, or began within the same time again after it, when
-  what had piled up is worked off. Of such an acquire nobody knows what the lock did, whichever
-  process it is of: the stopped one may have held its lock.
-- Where the kernel does not count waits for a core (no /proc/<pid>/schedstat) they cannot be told
-  from a stop. There a gap must last `UNTOLD_NS`.
-- A pause is any time of `PAUSE_NS` or more in which a process had something to do and did not run:
-  away, or waiting for a core. A busy machine is full of them. They make no run INVALID. They tell
-  the machine's part in a latency: the result has the acquires that touch one in histograms of their
-  own, by the longest pause that each touched (capacity).
+- A gap has a beginning, an end, and the time that was lost in between. It begins at the last look
+  before the stop.
+- A run is INVALID if one process was away for more than `MOST_SHARE` of the measured window. Rates
+  and latencies of such a run show the stop and not the lock. Below that share, the rates leave out
+  the lost time.
+- An acquire touches a gap if it lasted into the gap. It also touches the gap if it began after the
+  gap within a time as long as the gap, because the load process then works off its backlog. Such an
+  acquire tells nothing about the lock. This holds for acquires of every process, because the
+  stopped process may have held the lock.
+- If the kernel does not count waits for a core (no /proc/<pid>/schedstat), a wait looks like a
+  stop. Then a gap must last `UNTOLD_NS`.
+- A pause is any time of `PAUSE_NS` or more in which a process had work and did not run. It was
+  away, or it waited for a core. A busy machine has many pauses, and they never make a run INVALID.
+  Pauses show the machine's part in a latency. The result has separate histograms of the acquires
+  that touch a pause, by the longest pause that each acquire touched (capacity).
 """
 
 import os
@@ -50,7 +51,7 @@ PAUSES_MS = (2, 4, 8, 16, 32)
 # The kinds of rows.
 AWAY = 1
 PAUSED = 2
-# The words of a row: begun, ended, lost, kind (0: there is no row).
+# The columns of a row: begun, ended, lost, kind (0: there is no row).
 ROW = 4
 
 
@@ -74,7 +75,7 @@ def read_gaps(
 def read_pauses(
     workdir: str | os.PathLike[str], clocks: Mapping[Who, Clock] | None = None
 ) -> list[Gap]:
-    """The same of all pauses: a gap is one, too."""
+    """The pauses of all load processes, like `read_gaps`. A gap is a pause, too."""
     return _read(workdir, clocks, (AWAY, PAUSED))
 
 
@@ -118,10 +119,11 @@ def touched(records: Records, gaps: Sequence[Gap]) -> NDArray[np.bool_]:
 # overlap, so beginnings and ends are both in order. With overlapping spans acquires would be put
 # into wrong classes, and nothing would complain.
 def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histogram]:
-    """How long the acquires took that touch a pause, by the class of the longest that each touches
-    (`paused_8`: 8 ms or more, less than 16). One that failed took for ever.
+    """Durations of the acquires that touch a pause, by the class of the longest pause that each
+    touches (`paused_8`: 8 ms or more, less than 16). A failed acquire counts as `HIGHEST_NS`.
 
-    An acquire touches a pause if it lasted into it, or was to begin within the lost time after it.
+    An acquire touches a pause if it lasted into the pause, or was due within the lost time after
+    the pause.
     """
     classes = np.zeros(len(records), np.int64)
     for least_ms in PAUSES_MS:
@@ -141,7 +143,7 @@ def pause_histograms(records: Records, pauses: Sequence[Gap]) -> dict[str, Histo
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """Rows of beginning and end, in order, none of which overlap."""
+    """Rows of beginning and end, in order and without overlaps."""
     rows: list[list[int]] = []
     for begun_ns, until_ns in sorted(spans):
         if rows and begun_ns <= rows[-1][1]:
@@ -158,8 +160,8 @@ MOST_GAPS = 50
 def with_gaps(
     values: Measured, gaps: Sequence[Gap], window: Window, away: Mapping[str, int], processes: int
 ) -> Measured:
-    """The sections of a run with what its gaps are worth. `away`: acquires that touched one,
-    `operations`, and those of them that failed, `failures`."""
+    """The sections of a run, corrected for its gaps. `away`: the number of acquires that touched a
+    gap (`operations`), and how many of them failed (`failures`)."""
     lost = lost_in(gaps, window)
     if not lost or window.span_ns <= 0:
         return values
@@ -205,7 +207,7 @@ def _over(rate: float | None, present: float) -> float | None:
 
 
 def gap_warnings(generator: GeneratorHealth) -> Iterator[str]:
-    """What a reader must know of a run with gaps."""
+    """Warnings for the reader of a run with gaps."""
     if generator.gap_s and generator.verdict != "INVALID":
         yield (
             f"a load process was away for {generator.gap_s:.2f} s of the window "

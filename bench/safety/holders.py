@@ -1,5 +1,5 @@
-"""Which leases are drawn: *operations part by part → the leases of a few resources, around what
-matters*."""
+"""The leases for the drawing: *operations part by part → leases of a few resources around the
+event that matters most*."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -38,8 +38,7 @@ class Holders:
         self._held: list[tuple[int, Table]] = []
 
     def add(self, records: Records, violated: Collection[int] = ()) -> None:
-        """Add all operations of some resources; `violated`: resources on which something was
-        found."""
+        """Add all operations of some resources. `violated`: the resources with violations."""
         resources, counts = np.unique(records.resource[acquired(records)], return_counts=True)
         hottest = resources[np.argsort(-counts, kind="stable")][:MOST_RESOURCES].tolist()
         for resource in dict.fromkeys([*sorted(violated), *hottest]):
@@ -56,8 +55,8 @@ class Holders:
             )
 
     def section(self) -> tuple[Holder, ...]:
-        """One entry per resource, the most troubled first; times in µs from the start of the
-        measured window."""
+        """One entry per resource, with the most violated resource first. Times are in µs from the
+        start of the measured window."""
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
         violated_us = min((_first_fault(table) for _, table in self._held), default=math.inf)
@@ -97,6 +96,5 @@ class Holders:
 
 
 def _first_fault(table: Table) -> float:
-    """When the first lease that overlaps another was granted, in µs; infinite when there is
-    none."""
+    """The grant time in µs of the first lease that overlaps another; infinite if no lease does."""
     return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)
