@@ -1,13 +1,13 @@
-"""What the recipes that speak through redis-py share: *one attempt, one way to give back → acquire
-and release*.
+"""The base of all recipes that use redis-py: *one attempt, one way to give back → acquire and
+release*.
 
 Rules
-- Through redis-py as people use it, without its retries: a retried SET NX reads its own first
-  success as a refusal.
-- Retries follow lockcore's policy unless the recipe has its own; so do validity and drift where the
-  recipe has a TTL.
-- A command that failed makes the attempt UNREACHABLE: nothing is cleaned up unless the recipe says
-  so.
+- The recipes use redis-py as people use it, but without its retries. A retried SET NX would read
+  its own first success as a refusal.
+- Retries follow lockcore's policy unless the recipe has its own. If the recipe has a TTL, validity
+  and drift follow lockcore, too.
+- A command that failed makes the attempt UNREACHABLE.
+  The base does not clean up then. A recipe may.
 """
 
 import secrets
@@ -125,7 +125,7 @@ class PlainInstance:
         return self._patient.execute_command(*command, seconds)  # type: ignore[no-untyped-call]
 
     def listener(self) -> PubSub:
-        """One that can subscribe, on a connection of its own from then on."""
+        """A client that can subscribe. From then on it has its own connection."""
         ear: PubSub = self._patient.pubsub()  # type: ignore[no-untyped-call]
         return ear
 
@@ -142,7 +142,7 @@ class PlainInstance:
 
     @property
     def status(self) -> InstanceStatus:
-        """What it is and what was exchanged."""
+        """The state of the instance and the counts of its traffic."""
         trouble = self.trouble
         state = "voting"
         reason = ""
@@ -167,7 +167,7 @@ class PlainInstance:
         )
 
     def take_reply_times_ns(self) -> list[int]:
-        """How long (ns) one command in 61 took since the last call."""
+        """The reply times (ns) of one command in 61 since the last call."""
         times_ns = self._reply_times_ns
         self._reply_times_ns = []
         return times_ns
@@ -230,7 +230,7 @@ class PlainRecipe:
         return Outcome.RELEASED if deleted else Outcome.GONE
 
     def abandon(self, lease: Lease) -> None:
-        """What remains to be done for a caller that was killed while it had its lock.
+        """Clean up for a caller that was killed while it had its lock.
 
         Raises RedisError.
         """
@@ -238,11 +238,11 @@ class PlainRecipe:
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
     ) -> int | None:
-        """When to try again (ns), None for never."""
+        """The time of the next attempt (ns). None: there is no other attempt."""
         return self.settings.retry.next_start_ns(outcome, attempts, now_ns, deadline_ns, random())
 
     def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
-        """Wait so long, or until there is reason to try again."""
+        """Wait for `delay_ns`, or until there is a reason to try again."""
         time.sleep(delay_ns / NS_PER_S)
 
     @classmethod
@@ -253,7 +253,7 @@ class PlainRecipe:
     # -- what a recipe is made of ------------------------------------------------------------------
 
     def use(self, server: PlainInstance) -> None:
-        """From now on this one is asked, where a recipe asks one."""
+        """Send later commands to `server`, if the recipe uses one instance."""
         self.server = server
         self.ask = server.ask
 

@@ -58,7 +58,7 @@ class Course:
 
     @property
     def beside_ratio(self) -> float | None:
-        """What this process took of a core while callers ran: it follows and judges."""
+        """The share of a core that this process used, to follow and judge, while callers ran."""
         if len(self.used_ns) < 2:
             return None
         (since_ns, before_ns), *_, (now_ns, used_ns) = self.used_ns
@@ -102,7 +102,7 @@ def follow(
             lost = () if workers.is_ending(follower.workdir) else lost_workers(follower, faults)
             course.deaths = lost or _overdue(load, follower, now_ns, grace_s)
             if course.deaths and (load_failure := load.failure()):
-                # what the load has said of it is better than what was seen
+                # The report of the load explains more than our own observation.
                 course.deaths = (str(load_failure),)
             if interrupts.count or course.deaths:
                 asked_ns = now_ns
@@ -139,8 +139,10 @@ def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
 
 
 def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
-    """Say what was measured, whether that is shorter than ordered, and, where nobody else has,
-    why."""
+    """Note the measured window, and whether it is shorter than ordered.
+
+    If nothing else has given a reason, note the reason, too.
+    """
     planned = follower.window_ns
     window = follower.window_before(ended_ns)
     course.window = window
@@ -180,8 +182,10 @@ def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 
 
 def _early(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """A sentence for each worker that ended before the others did; none when all of them ended
-    early."""
+    """One sentence for each worker that ended before the others.
+
+    If all workers ended early, there is no sentence.
+    """
     ended = lost_workers(follower, faults)
     return ended if len(ended) < len(workers.read_workers(follower.workdir)) else ()
 
@@ -227,7 +231,7 @@ def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 
 
 def _ended_ns(follower: Follower) -> int:
-    """When a load that ended by itself did so: at its last worker's end, if they told it."""
+    """When a load ended by itself: the end of its last worker, if the workers reported it."""
     notes = workers.read_workers(follower.workdir)
     ends = [note.stopped_ns for note in notes if note.phase == "stopped"]
     return max(ends, default=time.monotonic_ns())

@@ -64,8 +64,10 @@ class Servers:
         )
 
     def key_counts(self) -> tuple[int | None, ...]:
-        """How many keys each of our own servers has now; None: not ours, where others have keys
-        too, or not known."""
+        """How many keys each server has now.
+
+        None: the number is unknown, or the server is not ours and may hold keys of others.
+        """
         return key_counts(self.urls) if self.fleet else (None,) * len(self.urls)
 
     def other_keys(self, before: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -91,7 +93,7 @@ class Servers:
         ]
 
     def warnings(self) -> list[str]:
-        """What qualifies every number of this run, because of its servers."""
+        """The warnings about the servers, which concern every number of this run."""
         sentences = [
             f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings
         ]

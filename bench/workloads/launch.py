@@ -102,12 +102,12 @@ def _environment(environ: Mapping[str, str], **more: str) -> dict[str, str]:
 
 
 def note_of(error: BenchError) -> dict[str, str | int]:
-    """What one process tells another of `error`."""
+    """The message about `error` from one process to another."""
     return {"sentence": str(error), "exit_code": error.exit_code}
 
 
 def error_of(sentence: str, exit_code: int, **_more: object) -> BenchError:
-    """The error that `note_of` told of, which in another version says more."""
+    """The error in a message of `note_of`. Another version may send more fields."""
     return _ERRORS.get(exit_code, EnvironmentNotReadyError)(sentence)
 
 
@@ -227,10 +227,10 @@ class Load(Protocol):
         """Ask it to end in order."""
 
     def close(self) -> None:
-        """See that nobody of it is left."""
+        """Leave no process of the load behind, unless the next run of a series may use it."""
 
     def failure(self) -> BenchError | None:
-        """Why it failed, once it has ended; None if it did not."""
+        """Why the load failed, once it has ended. None if it did not fail."""
 
     def log_tail(self) -> str:
         """The last lines of its log."""
