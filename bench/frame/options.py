@@ -62,6 +62,7 @@ _LOCK = frozenset(
         "rejoin",
         "fencing",
         "capacity",
+        "shared",
     )
 )
 _SERVERS = frozenset(

@@ -51,17 +51,23 @@ class OperationFacts(Section, frozen=True, kw_only=True):
     owner: Annotated[int, says("64-bit digest of the owner token, as a signed integer")] = 0
     sequence: Annotated[int, says("its place in the history of its worker, from 1")]
     release_outcome: Annotated[str, says("of the release; none: there was none")] = "none"
+    reader: Annotated[bool, says("whether other readers might hold the resource, too")] = False
 
     @classmethod
     def of(cls, record: np.void) -> Self:
         """The facts of a record, with the outcomes as words."""
         fields: dict[str, Any] = {name: int(record[name]) for name in RECORD_FIELDS}
-        released, outcome = divmod(fields["outcome"], 256)
-        return cls(**fields | {"outcome": OUTCOMES[outcome], "release_outcome": OUTCOMES[released]})
+        code = fields["outcome"]
+        outcomes = {
+            "outcome": OUTCOMES[code & 0xFF],
+            "release_outcome": OUTCOMES[code >> 8 & 0xFF],
+            "reader": code & READER != 0,
+        }
+        return cls(**fields | outcomes)
 
 
-# The fields in the order of the record. `outcome` is acquire code | release code << 8. `sequence`
-# is slot + 1, and the recorder writes it last.
+# The fields in the order of the record. `outcome` is acquire code | release code << 8 | READER for a
+# reader. `sequence` is slot + 1, and the recorder writes it last.
 RECORD_FIELDS = OperationFacts.__struct_fields__[:16]
 RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
 RECORD_BYTES = RECORD_DTYPE.itemsize
@@ -79,6 +85,9 @@ OUTCOMES = (
 )
 # Outcome.value -> code
 OUTCOME_CODES: dict[str, int] = {name: code for code, name in enumerate(OUTCOMES)}
+
+# A bit of `outcome`: the operation was a reader's. Without it, the operation had to be alone.
+READER = 1 << 16
 
 # `caller` = index of the worker × CALLERS_PER_WORKER + number of the caller in that worker.
 CALLERS_PER_WORKER = 100_000
@@ -125,6 +134,11 @@ class Records(NDArray[np.void]):
     def release_code(self) -> Integers:
         """How each release ended, 0 if there was none."""
         return self.outcome >> 8 & 0xFF
+
+    @property
+    def reader(self) -> NDArray[np.bool_]:
+        """Which operations were a reader's."""
+        return np.asarray(self.outcome & READER != 0)
 
     if TYPE_CHECKING:
 
@@ -174,7 +188,7 @@ def sound(records: Records) -> NDArray[np.bool_]:
     replied = records.release_replied_ns
     until = records.valid_until_ns
     code = records.acquire_code
-    released = records.outcome >> 8
+    released = (records.outcome & ~READER) >> 8
     won = code == ACQUIRED
     attempt_fits = (attempt == 0) | (
         (start <= attempt) & (attempt <= np.where(won, granted, ended))

@@ -234,7 +234,10 @@ class SetNxLuaRecipe(PlainRecipe):
     )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        token = self.new_token()
+        return self.attempt_as(self.new_token(), resource, ttl_ms)
+
+    def attempt_as(self, token: bytes, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """Try to lock once, with this owner token. Raises RedisError."""
         started_ns = monotonic_ns()
         try:
             granted = self._set(resource, token, ttl_ms)

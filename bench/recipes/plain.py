@@ -13,7 +13,7 @@ Rules
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -192,6 +192,8 @@ class Refusal(NamedTuple):
     tally: Tally
 
 
+# A resource and a TTL in ms → a lease or a refusal.
+Attempt = Callable[[str, int], Lease | Refusal]
 HELD = Refusal(Outcome.CONTENDED, Tally(refused=1))
 GRANTED = Tally(granted=1)
 
@@ -311,6 +313,12 @@ class PlainRecipe:
 
         Raises ValueError beyond.
         """
+        return self.acquire_by(self.attempt, resource, ttl_ms, wait_ms)
+
+    def acquire_by(
+        self, attempt: Attempt, resource: str, ttl_ms: int, wait_ms: int
+    ) -> Lease | Denied:
+        """As `acquire`, with attempts of the given kind."""
         if not 1 <= ttl_ms <= self.settings.max_ttl_ms:
             raise ValueError(f"ttl_ms {ttl_ms} is not 1 … max_ttl_ms ({self.settings.max_ttl_ms})")
         first_ns = monotonic_ns()
@@ -320,7 +328,7 @@ class PlainRecipe:
         while True:
             attempts += 1
             begun_ns = monotonic_ns()
-            result = self._attempt(resource, ttl_ms)
+            result = self._try(attempt, resource, ttl_ms)
             if isinstance(result, Lease):
                 result.attempts = attempts
                 result.split_votes = split_votes
@@ -364,9 +372,10 @@ class PlainRecipe:
         for server in self.servers:
             server.close()
 
-    def _attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+    @staticmethod
+    def _try(attempt: Attempt, resource: str, ttl_ms: int) -> Lease | Refusal:
         try:
-            return self.attempt(resource, ttl_ms)
+            return attempt(resource, ttl_ms)
         except DEFINITE:
             return Refusal(Outcome.UNREACHABLE, Tally(errored=1))
         except RedisError:

@@ -39,7 +39,8 @@ class About:
     number if the user gives none. `points`: its own pause points, in the order in which a caller
     passes them. `replicated`: the other instances must be replicas of the first. `channels`: it
     publishes on channels that have the names of its keys. `counts`: its settings decide how many
-    callers may hold a resource at once.
+    callers may hold a resource at once. `shares`: it has two sides, readers and a writer
+    (`SharedRecipe`).
     """
 
     how: str
@@ -52,6 +53,7 @@ class About:
     replicated: bool = False
     channels: bool = False
     counts: bool = False
+    shares: bool = False
 
     @property
     def all_points(self) -> tuple[str, ...]:
@@ -159,6 +161,14 @@ class Recipe(Protocol):
 
     def close(self) -> None:
         """Send what is queued and close the connections. Idempotent."""
+
+
+class SharedRecipe(Recipe, Protocol):
+    """A connected lock with two sides: `acquire` is a writer's, alone."""
+
+    @property
+    def acquire_shared(self) -> Acquire:
+        """As `acquire`, for a reader, which may hold the resource together with other readers."""
 
 
 class RecipeClass(Recipe, Protocol):

@@ -74,13 +74,20 @@ class RecipeEntry:
         """
         return 2 if self.package else 1
 
-    def require(self, instances: int, pauses: Sequence[Pause], capacity: int) -> None:
-        """Raise UsageError if the recipe cannot work as ordered.
-
-        It may not lock on this number of instances, may lack a pause point, or may not be able to
-        count so many holders.
-        """
+    def require(
+        self, instances: int, pauses: Sequence[Pause], capacity: int, *, shared: bool
+    ) -> None:
+        """Raise UsageError for a number of instances it cannot lock on, a pause at a point it does
+        not have, more holders than it can count, or readers and writers where it has no sides, and
+        the other way round."""
         about = self.about
+        if shared and not about.shares:
+            raise UsageError(
+                f"the recipe {self.name} has no readers, and --shared asks for some; "
+                "use --recipe reader-writer"
+            )
+        if about.shares and not shared:
+            raise UsageError(f"the recipe {self.name} is for readers and writers; add --shared")
         if capacity > 1 and not about.counts:
             raise UsageError(
                 f"the recipe {self.name} lets one caller hold a resource, and --capacity is "
@@ -102,8 +109,9 @@ class RecipeEntry:
                 )
 
     def connect(self, targets: Sequence[str], settings: RecipeSettings) -> Recipe:
-        """Connect the recipe (see `RecipeClass.connect`). Raises UsageError as `require` does."""
-        self.require(len(targets), settings.pause, settings.capacity)
+        """Connect the recipe; see `Recipe.connect`. Raises UsageError as `require`. A recipe with
+        sides may be connected for writers alone."""
+        self.require(len(targets), settings.pause, settings.capacity, shared=self.about.shares)
         recipe = self.recipe.connect(targets, settings)
         return Protected(recipe, targets[0], settings) if settings.fencing else recipe
 
@@ -117,6 +125,8 @@ RECIPES: dict[str, RecipeEntry] = {
         "set-nx-lua": "one_instance:SetNxLuaRecipe",
         "semaphore": "one_instance:Semaphore",
         "semaphore-off-by-one": "one_instance:SemaphoreOffByOne",
+        "reader-writer": "reader_writer:ReaderWriter",
+        "reader-writer-late": "reader_writer:ReaderWriterLate",
         "set-nx-blpop": "woken:SetNxBlpop",
         "set-nx-pubsub": "woken:SetNxPubsub",
         "get-set": "one_instance:GetSet",

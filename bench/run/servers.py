@@ -138,7 +138,7 @@ def open_servers(
     target is refused.
     """
     recipe = find_recipe(scenario.recipe)
-    recipe.require(scenario.instances, scenario.pause, scenario.capacity)
+    recipe.require(scenario.instances, scenario.pause, scenario.capacity, shared=scenario.shared)
     replicated = recipe.about.replicated
     if scenario.targets:
         channels = recipe.about.channels or scenario.retry.policy == "push"

@@ -149,11 +149,10 @@ class Judge:
                 )
                 part = operations[rows]
                 leases = rules.order_leases(part, timeline)
-                resources, *bounds = attempts[:, sent]
+                resources, *bounds, writer = attempts[:, sent]
                 self._evidence.contested += rules.contested(leases)
-                self._evidence.tested += rules.tested(
-                    leases, *(timeline.keys(resources, bound) for bound in bounds)
-                )
+                earliest, latest = (timeline.keys(resources, bound) for bound in bounds)
+                self._evidence.tested += rules.tested(leases, earliest, latest, writer > 0)
                 self._evidence.held += int((leases.end > leases.returned).sum())
                 capacity = self._circumstances.capacity
                 gaps_ns = self._circumstances.gaps_ns
@@ -300,11 +299,15 @@ def judge(
 
 
 def _asked(operations: Operations, lost: Integers) -> Integers:
-    """For each attempt that sent a command: its resource, its earliest and its latest time."""
+    """For each attempt that sent a command: its resource, its earliest and its latest time, and 1
+    if it is surely a writer's. The sides of lost attempts are not recorded."""
     early = operations.early
     late = operations.late
-    ended = np.stack([early.resource, early.attempt_ns, late.attempt_ns])
-    return np.hstack([ended[:, operations.own.attempt_ns > 0], lost.T[[0, 1, -1]]])
+    writer = ~operations.own.reader
+    ended = np.stack([early.resource, early.attempt_ns, late.attempt_ns, writer])
+    side = np.zeros((1, len(lost)), np.int64)
+    earlier = np.vstack([lost.T[[0, 1, -1]], side])
+    return np.hstack([ended[:, operations.own.attempt_ns > 0], earlier])
 
 
 def blame(at_ns: int, ttl_ms: int, circumstances: Circumstances) -> str:

@@ -6,6 +6,8 @@ rule*.
 - If several clocks timed the leases, each interval is as short as it can be. A comparison of two
   operations counts only if it holds for all times within their bounds. Times of the same operation
   come from one clock, so their comparison is exact.
+- Two leases of a resource conflict unless both are readers'. Only leases that conflict break a rule
+  about two leases.
 - Each function checks one rule over a timeline. A comparison of two keys compares times if the
   resource is the same, else it compares the resources. Pairs are (culprit or earlier row, other
   row).
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from bench.measure.clocks import LOST_NS, Integers, Timeline
 from bench.measure.outcomes import acquired, attempts_of, votes_of
-from bench.measure.record import CONTENDED, GONE, LATE_VOTES, RELEASED, Records, ends_ns
+from bench.measure.record import CONTENDED, GONE, LATE_VOTES, NEVER_NS, RELEASED, Records, ends_ns
 from bench.measure.run_result import BrokenRule
 
 # How long the releases after a lost round may take to arrive.
@@ -80,7 +82,8 @@ class Operations:
 class Leases:
     """Valid leases of a timeline, ordered by resource, then grant, then end.
 
-    `row` is the index of each lease in `operations`. The others are keys of the timeline: `granted`
+    `row` is the index of each lease in `operations`, `reader` whether it is a reader's. The others
+    are keys of the timeline: `granted`
     at the latest (`spread` earlier at the earliest), `returned`, when the caller got the lease, at
     the latest, and `end` at the earliest.
     """
@@ -88,6 +91,7 @@ class Leases:
     operations: Operations
     timeline: Timeline
     row: Integers
+    reader: NDArray[np.bool_]
     granted: Integers
     returned: Integers
     end: Integers
@@ -102,6 +106,10 @@ class Leases:
         the latest."""
         rows = self.row[chosen]
         return self.timeline.keys(times.resource[rows], times[name][rows])
+
+    def conflict(self, ones: Integers, others: Integers) -> NDArray[np.bool_]:
+        """Which of the leases in `ones` may not be valid together with those in `others`."""
+        return np.asarray(~(self.reader[ones] & self.reader[others]))
 
 
 def order_leases(operations: Operations, timeline: Timeline) -> Leases:
@@ -123,6 +131,7 @@ def order_leases(operations: Operations, timeline: Timeline) -> Leases:
         operations,
         timeline,
         row[order],
+        records.reader[row[order]],
         granted[order],
         returned[order],
         end[order],
@@ -189,14 +198,18 @@ def granted_invalid(own: Records, gaps_ns: Sequence[tuple[int, int]] | None = No
 # below each grant of this one (`Timeline`). That holds only while the timeline's extent covers
 # every end.
 def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
-    """Leases granted while `capacity` earlier leases of the resource were valid: (the earlier lease
-    that is valid longest, the later lease)."""
+    """Leases granted while `capacity` earlier leases of the resource that conflict with them were
+    valid: (the earlier lease that is valid longest, the later lease)."""
     certain = leases.granted <= leases.end
     row = leases.row[certain]
     granted = leases.granted[certain]
     end = leases.end[certain]
+    reader = leases.reader[certain]
     latest_end = np.maximum.accumulate(end)
-    later = np.flatnonzero(granted[1:] < latest_end[:-1]) + 1
+    # Only a writer can be in a reader's way.
+    latest_writer = np.maximum.accumulate(np.where(reader, -NEVER_NS, end))
+    in_the_way = np.where(reader[1:], latest_writer[:-1], latest_end[:-1])
+    later = np.flatnonzero(granted[1:] < in_the_way) + 1
     if capacity > 1:
         # A lease without length ends as it begins, and takes no place of a later one.
         ended = np.searchsorted(np.sort(end), granted[later], "right")
@@ -205,13 +218,17 @@ def service_faults(leases: Leases, capacity: int = 1) -> Pairs:
         ended -= empty[same] - empty[later]
         later = later[later - ended >= capacity]
     # The lease that reached this end first.
-    earlier = np.searchsorted(latest_end, latest_end[later - 1], "left")
+    earlier = np.where(
+        reader[later],
+        np.searchsorted(latest_writer, latest_writer[later - 1], "left"),
+        np.searchsorted(latest_end, latest_end[later - 1], "left"),
+    )
     return row[earlier], row[later]
 
 
 def client_overstays(leases: Leases) -> Pairs:
-    """Clients that worked past the end of their lease while another lease of the resource was
-    granted: (the client, the other lease)."""
+    """Clients that worked past the end of their lease while another lease of the resource that
+    conflicts with it was granted: (the client, the other lease)."""
     early = leases.operations.early
     sent = leases.own("release_sent_ns")
     worked = leases.own("work_end_ns")
@@ -222,6 +239,9 @@ def client_overstays(leases: Leases) -> Pairs:
     ends = (leases.keys(early, name, late) for name in ("release_sent_ns", "work_end_ns"))
     until = np.where(stopped[late], *ends)
     following = np.searchsorted(leases.granted, since, "left")
+    writers = np.append(np.flatnonzero(~leases.reader), len(leases.row))
+    next_writer = writers[np.searchsorted(writers, following)]
+    following = np.where(leases.reader[late], next_writer, following)
     hit = following < len(leases.row)
     late = late[hit]
     following = following[hit]
@@ -234,7 +254,8 @@ def foreign_deletes(leases: Leases) -> Pairs:
     """Releases that removed another's lease: (the culprit's lease, the victim's lease).
 
     The victim was certainly granted after the end of the culprit's lease. Leases that overlap are
-    service faults instead, because each may have removed its own key. There are two proofs:
+    service faults instead, because each may have removed its own key. Between two readers nothing
+    is a proof. Else there are two proofs:
 
     - The culprit's release was sent after the victim's grant, reports success, and was answered
       while the victim's lease was valid.
@@ -254,7 +275,10 @@ def foreign_deletes(leases: Leases) -> Pairs:
     )
     replied = leases.keys(late, "release_replied_ns", after)
     foreign = (
-        (holder >= 0) & _granted_after(leases, holder, after) & (leases.end[holder] >= replied)
+        (holder >= 0)
+        & leases.conflict(holder, after)
+        & _granted_after(leases, holder, after)
+        & (leases.end[holder] >= replied)
     )
 
     victim = np.flatnonzero(outcome[1:] == GONE) + 1
@@ -263,6 +287,7 @@ def foreign_deletes(leases: Leases) -> Pairs:
     before = victim - 1
     guilty = (
         (leases.own("resource", before) == leases.own("resource", victim))
+        & leases.conflict(victim, before)
         & _granted_after(leases, victim, before)
         & released[before]
         & (leases.own("release_replied_ns", before) > leases.own("valid_until_ns", before))
@@ -318,15 +343,23 @@ def contested(leases: Leases) -> int:
     return int((around > 1).sum())
 
 
-def tested(leases: Leases, at_earliest: Integers, at_latest: Integers) -> int:
-    """How many leases were held while another attempt sent a command.
+def tested(
+    leases: Leases, at_earliest: Integers, at_latest: Integers, is_writer: NDArray[np.bool_]
+) -> int:
+    """How many leases were held while another attempt that conflicts with them sent a command.
 
     A lease is held from the return of its acquire, which is after its own attempts. `at_earliest`
-    and `at_latest` are the keys of all commands.
+    and `at_latest` are the keys of all commands, and `is_writer` tells which are surely a writer's.
     """
-    at_earliest = np.sort(at_earliest)
-    at_latest = np.sort(at_latest)
-    inside = np.searchsorted(at_latest, leases.end, "left") - np.searchsorted(
-        at_earliest, leases.returned, "right"
-    )
+    inside = _inside(leases, at_earliest, at_latest)
+    if leases.reader.any():
+        by_writers = _inside(leases, at_earliest[is_writer], at_latest[is_writer])
+        inside = np.where(leases.reader, by_writers, inside)
     return int((inside > 0).sum())
+
+
+def _inside(leases: Leases, at_earliest: Integers, at_latest: Integers) -> Integers:
+    """How many of these commands were surely sent while each lease was held."""
+    sent_before_end = np.searchsorted(np.sort(at_latest), leases.end, "left")
+    sent_before_return = np.searchsorted(np.sort(at_earliest), leases.returned, "right")
+    return np.asarray(sent_before_end - sent_before_return)

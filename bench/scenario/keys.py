@@ -298,6 +298,12 @@ class Scenario(Workload):
         1,
         says("how many callers may hold a resource at once, for a recipe that counts its holders"),
     ]
+    shared: Annotated[
+        bool,
+        FLAG,
+        False,
+        says("each operation is a reader (nine in ten) or a writer, for a recipe with two sides"),
+    ]
     thresholds: Annotated[
         tuple[str, ...],
         LIMITS,
@@ -525,6 +531,10 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
             f"{scenario.processes} processes need at least as many users, and there are "
             f"{scenario.users}",
         )
+    if scenario.shared and scenario.capacity > 1:
+        yield "shared", "capacity counts holders, and readers are not counted; take one out"
+    if scenario.shared and scenario.fencing:
+        yield "shared", "fencing orders writes, and readers do not write; take one out"
     if scenario.rate_per_s is None and "arrivals" in keys:
         yield "arrivals", "arrivals need a rate (open loop); add rate or take arrivals out"
     if scenario.rate_per_s is not None and scenario.think.ms:

@@ -29,6 +29,8 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 Seat = tuple[int, int]
 ALONE: Seat = (0, 1)
 Sampler = Callable[[np.random.Generator, int], np.ndarray]
+# of the operations of a shared run
+READERS = 0.9
 # what a heavy tail is cut at: int64 must hold it
 _LONGEST_NS = 86_400 * NS_PER_S
 
@@ -62,6 +64,10 @@ def delay_sampler(delay: Delay) -> Sampler | None:
             generator.lognormal(median, delay.sigma, size), _LONGEST_NS
         ).astype(np.int64)
     return lambda _generator, size: np.full(size, round(scale_ns), np.int64)
+
+
+def _is_reader(generator: np.random.Generator, size: int) -> np.ndarray:
+    return generator.random(size) < READERS
 
 
 class Contention:
@@ -108,6 +114,11 @@ class Contention:
         """Yield, without end, how long (ns) `caller` rests after each operation; None when it does
         not."""
         return self._draws(self._think, caller, 3) if self._think else None
+
+    def readers(self, caller: int) -> Iterator[int]:
+        """Yield, without end, 1 where the operation of `caller` is a reader's, 0 where it is a
+        writer's."""
+        return self._draws(_is_reader, caller, 4)
 
     def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
         generator = np.random.default_rng([self._seed, caller, stream])

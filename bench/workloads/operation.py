@@ -25,7 +25,7 @@ from typing import Final, Protocol, SupportsInt, cast
 
 import gevent
 
-from bench.measure.record import LATE_VOTES, OUTCOME_CODES
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES, READER
 from bench.measure.recorder import Recorder
 from lockcore import Denied, Lease, Outcome, Tally
 from lockcore.bench import Closed, Counted
@@ -103,6 +103,7 @@ class LocustUser(Protocol):
 
 
 LATE: Final = LATE_VOTES
+READS: Final = READER
 # open votes, before the oldest are looked at
 KEPT: Final = 256
 # no time is later
@@ -148,7 +149,7 @@ class CallerSetting:
     """What every caller of a process does. One object serves all of them.
 
     `acquire` gets the same two objects `ttl_ms` and `wait_ms` (ms) each time. lockcore checks a
-    number only when it is another object than the last one.
+    number only when it is another object than the last one. `acquire_shared` is a reader's.
 
     `take` waits for the next intended start and returns it (ns). It returns 0 when the schedule has
     ended. None: an operation starts at once. `nap_until` ends a hold, `rest_until` a rest. `keep`
@@ -160,6 +161,7 @@ class CallerSetting:
     """
 
     acquire: Callable[..., object]
+    acquire_shared: Callable[..., object]
     release: Callable[[Lease], object]
     ttl_ms: SupportsInt
     wait_ms: SupportsInt
@@ -209,6 +211,7 @@ class Ledger:
         self._packed = books.votes[self._tally]
         # the operation in progress
         self._resource = 0
+        self._side = 0
         self._intended_ns = 0
         self.start_ns = 0
         # its lease, as the recipe described it when the acquire returned
@@ -221,9 +224,10 @@ class Ledger:
         self._lost_ns: Sequence[int] = ()
         self._round: Counted | None = None
 
-    def begin(self, resource: int, intended_ns: int, start_ns: int) -> None:
+    def begin(self, resource: int, intended_ns: int, start_ns: int, *, is_reader: bool) -> None:
         """An operation starts now, at `start_ns`. It was to start at `intended_ns`."""
         self._resource = resource
+        self._side = READS if is_reader else 0
         self._intended_ns = intended_ns
         self.start_ns = start_ns
         self._round = None
@@ -353,7 +357,7 @@ class Ledger:
             returned_ns,
             self._resource,
             self.number,
-            code,
+            code | self._side,
             packed,
             self._rounds,
             self._owner,
@@ -402,7 +406,7 @@ class Ledger:
             ended_ns,
             self._resource,
             self.number,
-            OUTCOME_CODES[outcome],
+            OUTCOME_CODES[outcome] | self._side,
             votes,
             attempts,
             0,
@@ -419,8 +423,8 @@ class Ledger:
 class Caller:
     """The operations of one caller, one after the other. `run` makes them, `ledger` records them.
 
-    The caller takes the resource of each operation, and how long to hold and to think (ns), from
-    its iterators.
+    The caller takes the resource of each operation, how long to hold and to think (ns), and whether
+    it is a reader's (1) or a writer's (0), from its iterators.
     """
 
     def __init__(
@@ -430,12 +434,15 @@ class Caller:
         resources: Iterator[int],
         holds_ns: Iterator[int] | None,
         thinks_ns: Iterator[int] | None,
+        *,
+        readers: Iterator[int] | None = None,
     ) -> None:
         self.load = load
         self.ledger = ledger
         self._resources = resources
         self._holds_ns = holds_ns
         self._thinks_ns = thinks_ns
+        self._readers = readers
         # An operation reads the clock five times, and machine code looks the name of a module up
         # at each call. Calls of `monotonic_ns` would give the same results more slowly.
         self._now: Callable[[], int] = monotonic_ns
@@ -468,9 +475,11 @@ class Caller:
         # When the release was called; 0 until then. If this greenlet is killed, `_broken_off` reads
         # here whether the lease must still be given back.
         sent_ns = 0
-        ledger.begin(resource, intended_ns, start_ns)
+        is_reader = self._readers is not None and next(self._readers) != 0
+        acquire = load.acquire_shared if is_reader else load.acquire
+        ledger.begin(resource, intended_ns, start_ns, is_reader=is_reader)
         try:
-            answer = load.acquire(f"r{resource}", load.ttl_ms, load.wait_ms)
+            answer = acquire(f"r{resource}", load.ttl_ms, load.wait_ms)
             returned_ns = self._now()
             if not isinstance(answer, Lease):
                 return self._denied(answer, returned_ns)

@@ -145,7 +145,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str] = os.environ
         plan = Plan(run_id, scenario.targets, f"lockbench:{run_id}:", scenario, allow_missing=False)
     scenario = plan.scenario
     recipe = find_recipe(scenario.recipe)
-    recipe.require(len(plan.targets), scenario.pause, scenario.capacity)
+    recipe.require(len(plan.targets), scenario.pause, scenario.capacity, shared=scenario.shared)
     return plan
 
 

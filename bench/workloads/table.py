@@ -47,7 +47,7 @@ def acquires_of(records: Records) -> Taken:
 
 def releases_of(records: Records) -> Taken:
     """How long each release that was answered took, and how it ended."""
-    codes = records.outcome >> 8
+    codes = records.release_code
     answered = codes != 0
     took_ns = records.release_replied_ns - records.release_sent_ns
     return took_ns[answered], codes[answered], RELEASED

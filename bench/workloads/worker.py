@@ -19,7 +19,7 @@ from dataclasses import fields, replace
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 import gevent
 from gevent import get_hub
@@ -32,7 +32,7 @@ from bench.measure.histogram import Histogram
 from bench.measure.record import CALLERS_PER_WORKER
 from bench.measure.run_result import InstanceSeen
 from bench.measure.workers import NOTE_S, Phase, WorkerNote, write_note
-from bench.recipes.protocol import Recipe
+from bench.recipes.protocol import Recipe, SharedRecipe
 from bench.recipes.registry import find_recipe
 from bench.telemetry.settings import is_wanted
 from bench.workloads.demand import ALONE, Contention, Seat
@@ -100,8 +100,12 @@ class Worker:
             seat=seat,
         )
         pause_ms = 0 if scenario.rate_per_s else scenario.retry.window_ms
+        acquire_shared = recipe.acquire
+        if scenario.shared:
+            acquire_shared = cast("SharedRecipe", recipe).acquire_shared
         self._load = CallerSetting(
             acquire=recipe.acquire,
+            acquire_shared=acquire_shared,
             release=recipe.release,
             ttl_ms=scenario.ttl_ms,
             wait_ms=scenario.wait_ms,
@@ -186,6 +190,7 @@ class Worker:
             draws.resources(number),
             draws.holds_ns(number),
             draws.thinks_ns(number),
+            readers=draws.readers(number) if self.plan.scenario.shared else None,
         )
 
     def leave(self, caller: Caller) -> None:

@@ -59,6 +59,7 @@ def main(
     patched: list[tuple[int, Counted]] = []
     load = CallerSetting(
         acquire=lock.try_acquire,
+        acquire_shared=lock.try_acquire,
         release=lock.try_release,
         ttl_ms=storm.ttl_ms,
         wait_ms=storm.wait_ms,

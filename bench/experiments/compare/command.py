@@ -356,5 +356,5 @@ def _scenario(options: Mapping[str, object], one: Named, load_of: Path | None = 
     scenario = load(path, {**options, **more}, lambda name: find_recipe(name).about.usual)
     read_thresholds(scenario.thresholds)
     recipe = find_recipe(scenario.recipe)
-    recipe.require(scenario.instances, scenario.pause, scenario.capacity)
+    recipe.require(scenario.instances, scenario.pause, scenario.capacity, shared=scenario.shared)
     return scenario

@@ -194,6 +194,38 @@ class Keyspace:
         self.put(key, values)
         return len(values)
 
+    @property
+    def _clock_us(self) -> int:
+        return int(self._now_ns() * self._rate) // 1_000
+
+    def _zadd(self, key: bytes, score: bytes, member: bytes) -> Reply:
+        members = self.get(key) or {}
+        self._keep(key, {**members, member: float(score)})
+        return int(member not in members)
+
+    def _zrem(self, key: bytes, member: bytes) -> Reply:
+        return self._remove(key, lambda name, _score: name == member)
+
+    def _zremrangebyscore(self, key: bytes, least: bytes, most: bytes) -> Reply:
+        """Both ends are included."""
+        return self._remove(key, lambda _name, score: float(least) <= score <= float(most))
+
+    def _remove(self, key: bytes, is_chosen: Callable[[bytes, float], bool]) -> int:
+        """How many members of a sorted set were removed."""
+        members = self.get(key) or {}
+        left = {name: score for name, score in members.items() if not is_chosen(name, score)}
+        if len(left) < len(members):
+            self._keep(key, left)
+        return len(members) - len(left)
+
+    def _keep(self, key: bytes, members: Mapping[bytes, float]) -> None:
+        """A sorted set keeps its end, and is gone without members."""
+        entry = self.entry(key)
+        if members:
+            self.put(key, members, entry[1] if entry else FAR_FUTURE_NS)
+        else:
+            self.drop(key)
+
     def _script(self, what: bytes, source: bytes = b"") -> Reply:
         if what.upper() == b"FLUSH":
             self.scripts.clear()
@@ -224,6 +256,10 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
     b"INCR": Keyspace._incr,
     b"HGET": lambda self, key, name: (self.get(key) or {}).get(name),
     b"HSET": Keyspace._hset,
+    b"ZADD": Keyspace._zadd,
+    b"ZREM": Keyspace._zrem,
+    b"ZREMRANGEBYSCORE": Keyspace._zremrangebyscore,
+    b"TIME": lambda self: [b"%d" % part for part in divmod(self._clock_us, 1_000_000)],
     b"SCRIPT": Keyspace._script,
     b"EVAL": lambda self, source, *arguments: self._evalsha(
         self._script(b"LOAD", source), *arguments
@@ -268,6 +304,8 @@ def _redis_call(*words: Any) -> Any:
     )
     if isinstance(reply, str):
         return _lua().table_from({b"ok": reply.encode()})
+    if isinstance(reply, list):
+        return _lua().table_from(reply)
     return False if reply is None else reply
 
 

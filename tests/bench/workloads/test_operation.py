@@ -75,6 +75,7 @@ class Scene:
         """A caller; `changes` replace what its CallerSetting, its Books or itself are made with."""
         load = CallerSetting(
             acquire=self._acquire,
+            acquire_shared=self._acquire_shared,
             release=self._release,
             ttl_ms=10_000,
             wait_ms=700,
@@ -97,11 +98,16 @@ class Scene:
             held=set(),
         )
         own = {"resources": repeat(2), "holds_ns": self.holds_ns, "thinks_ns": None}
+        own |= {"readers": None}
         own |= {name: changes.pop(name) for name in own.keys() & changes.keys()}
         for_books = {name: changes.pop(name) for name in IN_BOOKS & changes.keys()}
         number = changes.pop("number", 41)
         ledger = Ledger(replace(books, **for_books), number, self.begun, 1)
         return Caller(replace(load, **changes), ledger, **own)
+
+    def _acquire_shared(self, *call: Any) -> Lease | Denied:
+        self.calls.append(("acquire_shared", *call))
+        return self.acquires()
 
     def _acquire(self, *call: Any) -> Lease | Denied:
         self.calls.append(("acquire", *call))
@@ -278,7 +284,7 @@ def test_a_caller_rests_after_an_acquire_that_failed_at_once_for_want_of_instanc
     scene = Scene(lambda: Denied("r2", outcome, Tally(0, 0, 0, 0, 3), 1, 0, 11, 12))
     caller = scene.caller(rest_until=rested_ns.append, pause_ns=5_000_000)
     now_ns = monotonic_ns()
-    caller.ledger.begin(2, now_ns, now_ns)
+    caller.ledger.begin(2, now_ns, now_ns, is_reader=False)
     caller._denied(scene.acquires(), now_ns + took_ns)
     assert rested_ns == [now_ns + 5_000_000] * rests
     assert len(scene.records) == len(scene.kept) == 1

@@ -1,0 +1,111 @@
+"""Locks with two sides on one instance: *a reader or a writer → a lease*, readers together, a
+writer alone.
+
+A writer's owner token is the value of the resource's key, as in `set-nx-lua`. The readers' owner
+tokens are members of a sorted set beside it, each with its end by the server's clock as score. A
+reader's owner token begins with `READER`, so a lease says itself what to give back.
+
+`reader-writer-late` is flawed, on purpose. Do not copy it.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from redis.exceptions import RedisError
+
+from bench.recipes.fencing import script_of
+from bench.recipes.one_instance import SetNxLuaRecipe
+from bench.recipes.plain import Refusal
+from lockcore import Denied, Lease, Outcome
+
+# No hexadecimal digit, which all other tokens begin with.
+READER = b"r"
+_WITHOUT_ENDED = """-- KEYS[1] a writer, KEYS[2] readers, ARGV[1] owner token, ARGV[2] TTL in ms
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+"""
+_WRITE = script_of(
+    _WITHOUT_ENDED
+    + """-- → 1, 0 if held
+if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+)
+_READ = script_of(
+    _WITHOUT_ENDED
+    + """-- → 1, 0 if a writer holds it
+if redis.call('EXISTS', KEYS[1]) > 0 then return 0 end
+redis.call('ZADD', KEYS[2], now + ARGV[2], ARGV[1])
+if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+end
+return 1
+"""
+)
+_GIVE_BACK = script_of(
+    _WITHOUT_ENDED
+    + """-- → 1, 0 if it was gone
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return redis.call('ZREM', KEYS[2], ARGV[1])
+"""
+)
+
+
+class ReaderWriter(SetNxLuaRecipe):
+    """Each side looks and locks in one script."""
+
+    about = replace(
+        SetNxLuaRecipe.about,
+        how="one instance: readers in a sorted set, a writer in a key beside it, by Lua",
+        shares=True,
+    )
+
+    def acquire_shared(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:
+        """As `acquire`, together with other readers."""
+        return self.acquire_by(self.attempt_shared, resource, ttl_ms, wait_ms)
+
+    def attempt_shared(self, resource: str, ttl_ms: int) -> Lease | Refusal:
+        """As `attempt`, for a reader. Raises RedisError."""
+        return self.attempt_as(READER + self.new_token(), resource, ttl_ms)
+
+    def give_back(self, lease: Lease) -> Outcome:
+        keys = self._keys(lease.resource)
+        deleted = self.server.run(_GIVE_BACK, keys, lease.owner_token)
+        return Outcome.RELEASED if deleted else Outcome.GONE
+
+    def _keys(self, resource: str) -> tuple[str, str]:
+        """Of the writer, of the readers."""
+        key = self.key(resource)
+        return key, f"{key}:readers"
+
+    def _set(self, resource: str, token: bytes, ttl_ms: int) -> int:
+        script = _READ if token.startswith(READER) else _WRITE
+        return int(self.server.run(script, self._keys(resource), token, ttl_ms))
+
+    def _undo(self, resource: str, token: bytes) -> None:
+        with suppress(RedisError):
+            self.server.run(_GIVE_BACK, self._keys(resource), token)
+
+
+class ReaderWriterLate(ReaderWriter):
+    """A writer looks for holders, and sets its key in a second command. Flawed, on purpose: do not
+    copy it."""
+
+    about = replace(
+        ReaderWriter.about,
+        how="as reader-writer, but a writer looks first and sets its key after that",
+        flaw="whoever comes between a writer's look and its SET holds it, too",
+        safe=False,
+        points=("after-check",),
+    )
+
+    def _set(self, resource: str, token: bytes, ttl_ms: int) -> int:
+        if token.startswith(READER):
+            return super()._set(resource, token, ttl_ms)
+        keys = self._keys(resource)
+        if self.ask("EXISTS", *keys):
+            return 0
+        self.pause("after-check")
+        return int(self.ask("SET", keys[0], token, "PX", ttl_ms) is not None)
