@@ -20,32 +20,37 @@ from lockcore import Denied, Lease, Outcome
 
 # No hexadecimal digit, which all other tokens begin with.
 READER = b"r"
-_WITHOUT_ENDED = """-- KEYS[1] a writer, KEYS[2] readers, ARGV[1] owner token, ARGV[2] TTL in ms
+_NOW = """-- KEYS[1] a writer, KEYS[2] readers, ARGV[1] owner token, ARGV[2] TTL in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
 """
+_FORGET_ENDED = "redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)\n"
+# The first write of a script is the one that needs memory. A server without memory refuses such a
+# command only while its script has written nothing.
 _WRITE = script_of(
-    _WITHOUT_ENDED
+    _NOW
     + """-- → 1, 0 if held
-if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
+if redis.call('EXISTS', KEYS[1]) > 0 then return 0 end
+if redis.call('ZCOUNT', KEYS[2], '(' .. now, '+inf') > 0 then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 )
 _READ = script_of(
-    _WITHOUT_ENDED
+    _NOW
     + """-- → 1, 0 if a writer holds it
 if redis.call('EXISTS', KEYS[1]) > 0 then return 0 end
 redis.call('ZADD', KEYS[2], now + ARGV[2], ARGV[1])
 if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[2], ARGV[2])
 end
-return 1
 """
+    + _FORGET_ENDED
+    + "return 1\n"
 )
 _GIVE_BACK = script_of(
-    _WITHOUT_ENDED
+    _NOW
+    + _FORGET_ENDED
     + """-- → 1, 0 if it was gone
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return redis.call('ZREM', KEYS[2], ARGV[1])
@@ -90,8 +95,10 @@ class ReaderWriter(SetNxLuaRecipe):
 
 
 class ReaderWriterLate(ReaderWriter):
-    """A writer looks for holders, and sets its key in a second command. Flawed, on purpose: do not
-    copy it."""
+    """A writer looks for holders, and sets its key in a second command.
+
+    Flawed, on purpose: do not copy it.
+    """
 
     about = replace(
         ReaderWriter.about,

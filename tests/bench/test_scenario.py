@@ -217,6 +217,8 @@ CONTRADICTIONS = [
         "users = 2\nprocesses = 3",
         "key `processes`: 3 processes need at least as many users, and there are 2",
     ),
+    ("capacity = 2\nshared = true", "key `shared`: capacity counts holders"),
+    ("fencing = true\nshared = true", "key `shared`: fencing orders writes"),
     ("arrivals = 'fixed'", "key `arrivals`: arrivals need a rate"),
     ("rate = 100\nthink = '1ms'", "key `think`: think time belongs to the closed loop"),
     ("retry = { policy = 'none', window = '5ms' }", "key `retry.window`: retry.policy is none"),

@@ -4,7 +4,7 @@ lock without one only overstays."""
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +241,26 @@ def test_a_stretched_gap_between_get_and_del_violates_the_lock(run: Run) -> None
         for text in result["warnings"]
     )
     assert len(result["instances"]) == 1, "as many as the recipe takes"
+
+
+@pytest.mark.parametrize(
+    "recipe, words, code", [("", (), 0), ("-late", ("--pause", "after-check:20ms:0.5"), 5)]
+)
+def test_readers_and_a_writer_are_judged_by_their_sides(
+    recipe: str, words: Sequence[str], code: int, run: Run
+) -> None:
+    ended, result = run("--recipe", f"reader-writer{recipe}", "--shared", *words)
+    assert ended == code, result["verdict"]
+    if code:
+        sides = [
+            {operation["reader"] for operation in example["operations"]}
+            for example in result["safety"]["examples"]
+        ]
+        assert sides
+        assert {True} not in sides
+    else:
+        assert result["safety"]["service_faults"] == 0
+        assert result["safety"]["tested_leases"] > 0
 
 
 def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(run: Run) -> None:

@@ -210,6 +210,11 @@ class Keyspace:
         """Both ends are included."""
         return self._remove(key, lambda _name, score: float(least) <= score <= float(most))
 
+    def _zcount(self, key: bytes, above: bytes, most: bytes) -> Reply:
+        """The lower end is excluded, as "(" before it says."""
+        least = float(above.removeprefix(b"("))
+        return sum(least < score <= float(most) for score in (self.get(key) or {}).values())
+
     def _remove(self, key: bytes, is_chosen: Callable[[bytes, float], bool]) -> int:
         """How many members of a sorted set were removed."""
         members = self.get(key) or {}
@@ -259,6 +264,7 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
     b"ZADD": Keyspace._zadd,
     b"ZREM": Keyspace._zrem,
     b"ZREMRANGEBYSCORE": Keyspace._zremrangebyscore,
+    b"ZCOUNT": Keyspace._zcount,
     b"TIME": lambda self: [b"%d" % part for part in divmod(self._clock_us, 1_000_000)],
     b"SCRIPT": Keyspace._script,
     b"EVAL": lambda self, source, *arguments: self._evalsha(

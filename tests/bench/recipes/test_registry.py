@@ -24,7 +24,7 @@ DESCRIBED = (
     "get-set setnx setnx-expire timestamp-getset timestamp-set company-2013 multi-write "
     "multi-write-unique-index "
     "set-nx-fixed set-nx-get-del set-nx-lua set-nx-blpop set-nx-pubsub majority-release "
-    "semaphore semaphore-off-by-one "
+    "semaphore semaphore-off-by-one reader-writer reader-writer-late "
     "watchdog watchdog-naive "
     "backoff redlock-sequential redlock-random-order redlock replica-failover "
     "replica-delayed-promotion"
@@ -219,6 +219,14 @@ def test_an_unknown_name_is_answered_with_theirs_too(offered):
 
 
 def test_a_recipe_for_one_holder_is_refused_more_holders() -> None:
-    find_recipe("semaphore").require(1, (), 3)
+    find_recipe("semaphore").require(1, (), 3, shared=False)
     with pytest.raises(UsageError, match="lets one caller hold a resource, and --capacity is 3"):
-        find_recipe("set-nx-lua").require(1, (), 3)
+        find_recipe("set-nx-lua").require(1, (), 3, shared=False)
+
+
+def test_readers_need_a_recipe_with_sides_and_such_a_recipe_needs_readers() -> None:
+    find_recipe("reader-writer").require(1, (), 1, shared=True)
+    with pytest.raises(UsageError, match="set-nx-lua has no readers, .* use --recipe reader-wr"):
+        find_recipe("set-nx-lua").require(1, (), 1, shared=True)
+    with pytest.raises(UsageError, match="reader-writer is for readers and writers; add --shared"):
+        find_recipe("reader-writer").require(1, (), 1, shared=False)

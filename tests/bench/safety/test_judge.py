@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.measure.history import History
-from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_DTYPE, records_of
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES, READER, RECORD_DTYPE, records_of
 from bench.safety import judge as judge_module
 from bench.safety.judge import Circumstances, Judge, judge
 from bench.safety.rules import trace_end_ns
@@ -155,7 +155,9 @@ def reference(records):
     return {
         "service_faults": sum(
             any(
-                earlier["resource"] == later["resource"] and later["granted_ns"] < end_of(earlier)
+                earlier["resource"] == later["resource"]
+                and conflict(earlier, later)
+                and later["granted_ns"] < end_of(earlier)
                 for earlier in leases[:position]
             )
             for position, later in enumerate(leases)
@@ -177,6 +179,15 @@ def reference(records):
     }
 
 
+def conflict(one, other):
+    """Whether the two may not hold a resource together: one of them is a writer."""
+    return not (one["outcome"] & other["outcome"] & READER)
+
+
+def release_of(lease):
+    return lease["outcome"] >> 8 & 255
+
+
 def end_of(lease):
     return min(lease["valid_until_ns"], lease["release_sent_ns"] or lease["valid_until_ns"])
 
@@ -185,6 +196,7 @@ def overstayed(lease, other):
     worked = min(lease["work_end_ns"], lease["release_sent_ns"] or lease["work_end_ns"])
     return (
         other["resource"] == lease["resource"]
+        and conflict(lease, other)
         and lease["valid_until_ns"] <= other["granted_ns"] < worked
     )
 
@@ -192,18 +204,20 @@ def overstayed(lease, other):
 def deleted_foreign(leases, position):
     lease = leases[position]
     later = [other for other in leases[position + 1 :] if other["resource"] == lease["resource"]]
-    if lease["outcome"] >> 8 != OUTCOME_CODES["released"] or not lease["release_sent_ns"]:
+    if release_of(lease) != OUTCOME_CODES["released"] or not lease["release_sent_ns"]:
         return False
     granted = [other for other in later if other["granted_ns"] <= lease["release_sent_ns"]][-1:]
-    if any(lease["valid_until_ns"] <= other["granted_ns"] for other in granted) and (
-        end_of(granted[0]) >= lease["release_replied_ns"] > 0
-    ):
+    if any(
+        lease["valid_until_ns"] <= other["granted_ns"] and conflict(lease, other)
+        for other in granted
+    ) and (end_of(granted[0]) >= lease["release_replied_ns"] > 0):
         return True
     victim = later[0] if later else None
     return bool(
         victim is not None
+        and conflict(lease, victim)
         and victim["granted_ns"] >= lease["valid_until_ns"]
-        and victim["outcome"] >> 8 == OUTCOME_CODES["gone"]
+        and release_of(victim) == OUTCOME_CODES["gone"]
         and 0 < victim["release_replied_ns"] < victim["valid_until_ns"]
         and lease["release_replied_ns"] > lease["valid_until_ns"]
         and lease["release_sent_ns"] <= victim["release_sent_ns"]
@@ -213,7 +227,7 @@ def deleted_foreign(leases, position):
 def may_hold(other, refused):
     over = max(other["ended_ns"], other["release_replied_ns"])
     acquired = other["outcome"] & 255 == 1
-    released = other["outcome"] >> 8 == OUTCOME_CODES["released"]
+    released = release_of(other) == OUTCOME_CODES["released"]
     if acquired and not released:
         over = max(over, other["valid_until_ns"])
     sure = released or (not acquired and other["attempts"] <= 1 and not other["votes"] >> 24 & 255)
@@ -263,17 +277,74 @@ def random_history(rng):
 
 
 @pytest.mark.parametrize("histories", [800, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_random_histories_are_judged_as_by_the_reference(histories):
+@pytest.mark.parametrize("readers", [0.0, 0.5])
+def test_random_histories_are_judged_as_by_the_reference(histories, readers):
+    """Without readers the reference is that of a mutex."""
     rng = np.random.default_rng(7)
     seen = dict.fromkeys(COUNTS, 0)
     for number in range(histories):
         records = random_history(rng)
+        records["outcome"][rng.random(len(records)) < readers] |= READER
         expected = reference(list(records))
         assert counts_of(judge(complete(records), TTL_MS)) == expected, (
             f"history {number}: {records}"
         )
         seen = {name: seen[name] + expected[name] for name in COUNTS}
     assert min(seen.values()) > 20, f"the rng must show every rule often: {seen}"
+
+
+# ---------------------------------------------------------------- readers and a writer
+
+
+def readers_together(legal):
+    """A history in which each two readers of a resource that follow each other overlap."""
+    records = legal(10_000, 50)
+    records["outcome"] |= READER
+    for row in range(0, 9_900, 200):
+        plant_service_fault(records, row, row + 50)
+    return records
+
+
+def test_readers_may_hold_a_resource_together(legal):
+    assert counts_of(judge(complete(readers_together(legal)), TTL_MS)) == dict.fromkeys(COUNTS, 0)
+
+
+@pytest.mark.parametrize("writers", [[400], [450], [400, 450]])
+def test_a_reader_beside_a_writer_is_found_whoever_came_first(legal, writers):
+    records = readers_together(legal)
+    records["outcome"][writers] &= ~READER
+    report = judge(complete(records), TTL_MS)
+    assert counts_of(report) == {**dict.fromkeys(COUNTS, 0), "service_faults": 1}
+    (example,) = report.examples
+    assert [operation["sequence"] for operation in example["operations"]] == [401, 451]
+    assert [operation["reader"] for operation in example["operations"]] == [
+        row not in writers for row in (400, 450)
+    ]
+
+
+def test_a_writer_behind_a_later_reader_is_found(history):
+    """A long reader hides no writer, and a long writer is not hidden by a shorter reader."""
+    lease = {"outcome": "acquired", "release": "released", "valid_until": 98, "start": 0}
+    times = [(1, 90), (2, 50), (3, 10), (40, 60)]
+    made = history(
+        [
+            {
+                **lease,
+                "caller": caller,
+                "granted": granted,
+                "work_end": end,
+                "release_sent": end,
+                "release_replied": end + 1,
+            }
+            for caller, (granted, end) in enumerate(times)
+        ]
+    )
+    made.records["outcome"][[0, 2, 3]] |= READER
+    report = judge(made, TTL_MS)
+    assert report.service_faults == 3
+    assert {
+        tuple(one["sequence"] for one in example["operations"]) for example in report.examples
+    } == {(1, 2), (2, 3), (2, 4)}
 
 
 # ---------------------------------------------------------------- contention and its bound

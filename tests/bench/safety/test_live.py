@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bench.measure.history import History
+from bench.measure.record import READER
 from bench.safety import rules
 from bench.safety.judge import FEWEST_RESOURCES, MOST_FRESH, MOST_KEPT, LiveJudge, judge
 from tests.doubles.records import granted_earlier
@@ -85,6 +86,15 @@ def test_random_histories_are_counted_as_at_the_end(legal):
         granted_earlier(records, row + 20, records["release_sent_ns"][row] - 1)
     report = judge(History(records, 0, 0), TTL_MS)
     assert seen_live(records).counts["service_fault"] == report.service_faults >= 35
+
+
+def test_a_writer_beside_a_reader_is_seen_and_readers_together_are_not(legal):
+    records = legal(1000, 10)
+    records["outcome"] |= READER
+    granted_earlier(records, 20, records["release_sent_ns"][10] - 1)
+    assert seen_live(records).verdict is None
+    records["outcome"][20] &= ~READER
+    assert seen_live(records).violations == {"service_fault": 1}
 
 
 def test_a_blind_rule_would_be_noticed(legal, monkeypatch):

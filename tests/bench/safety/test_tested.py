@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bench.measure.history import History
+from bench.measure.record import READER
 from bench.safety.judge import Circumstances, judge
 from tests.doubles.records import granted_earlier
 
@@ -52,6 +53,20 @@ def test_tested_means_that_an_attempt_was_sent_while_the_lease_was_held(history,
         judge(history([HELD, {**asked, "caller": 1, "outcome": "contended"}]), TTL_MS).tested_leases
         == tested
     )
+
+
+@pytest.mark.parametrize("readers, tested", [([0, 1], 0), ([0], 1), ([1], 1), ([], 1)])
+def test_a_reader_does_not_test_a_reader(history, readers, tested):
+    made = history([HELD, {"start": 20, "ended": 30, "caller": 1, "outcome": "contended"}])
+    made.records["outcome"][readers] |= READER
+    assert judge(made, TTL_MS).tested_leases == tested
+
+
+def test_an_earlier_attempt_of_an_unknown_side_does_not_test_a_reader(history):
+    made = dataclasses.replace(history([HELD]), lost=np.array([[0, 40 * MS]]))
+    assert judge(made, TTL_MS).tested_leases == 1
+    made.records["outcome"] |= READER
+    assert judge(made, TTL_MS).tested_leases == 0
 
 
 def test_who_waits_in_his_own_line_tests_nothing_until_he_sends_something(history):

@@ -67,6 +67,13 @@ def test_a_caller_repeats_its_choices_and_no_two_callers_share_them() -> None:
     assert one != list(islice(contention(seed=2).resources(4), 200))
 
 
+def test_nine_in_ten_operations_are_a_readers_and_a_seed_repeats_them() -> None:
+    one, again, other = (list(islice(contention().readers(caller), MANY)) for caller in (4, 4, 5))
+    assert set(one) == {0, 1}
+    assert np.mean(one) == pytest.approx(0.9, abs=0.01)
+    assert one == again != other
+
+
 def test_an_exponential_think_has_its_mean() -> None:
     drawn = list(islice(contention(think=Delay("exp", 2.0)).thinks_ns(0), MANY))
     assert np.mean(drawn) == pytest.approx(2_000_000, rel=0.02)

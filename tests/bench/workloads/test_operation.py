@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.measure.record import LATE_VOTES, OUTCOME_CODES, RECORD_FIELDS
+from bench.measure.record import LATE_VOTES, OUTCOME_CODES, READER, RECORD_FIELDS
 from bench.measure.recorder import Recorder
 from bench.workloads.operation import (
     KEPT,
@@ -288,6 +288,21 @@ def test_a_caller_rests_after_an_acquire_that_failed_at_once_for_want_of_instanc
     caller._denied(scene.acquires(), now_ns + took_ns)
     assert rested_ns == [now_ns + 5_000_000] * rests
     assert len(scene.records) == len(scene.kept) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [lease, lambda: Denied("r2", Outcome.CONTENDED, Tally(), 1, 0, 1, 2)]
+)
+def test_a_readers_operation_is_recorded_as_a_readers(answer: Callable[[], Lease | Denied]) -> None:
+    scene = Scene(answer)
+    caller = scene.caller(readers=iter([1, 0]))
+    for _ in range(2):
+        now_ns = monotonic_ns()
+        caller.operate(2, now_ns, now_ns)
+    asked = [call[0] for call in scene.calls if call[0] != "release"]
+    assert asked == ["acquire_shared", "acquire"]
+    one, other = (record["outcome"] for record in scene.records)
+    assert one == other | READER != other
 
 
 @pytest.mark.parametrize("outcome", [Outcome.GONE, Outcome.UNREACHABLE])

@@ -103,6 +103,11 @@ def a_command(draw: Random) -> Command:
         [b"INCR", b"number"],
         [b"HSET", b"table", key, value],
         [b"HGET", b"table", key],
+        [b"ZADD", b"members", draw.choice((b"1", b"2")), value],
+        [b"ZREM", b"members", value],
+        [b"ZREMRANGEBYSCORE", b"members", b"-inf", b"1"],
+        [b"ZCOUNT", b"members", b"(1", b"+inf"],
+        [b"EXISTS", b"members"],
         [b"SCRIPT", b"FLUSH"],
         [b"PING"],
         [b"NO-SUCH-COMMAND", key],
@@ -148,6 +153,18 @@ def test_a_key_ends_when_its_time_is_over_by_the_servers_clock() -> None:
     now_ns = 800 * NS_PER_MS
     assert keyspace.get(b"a") is None
     assert keyspace.run([b"PTTL", b"a"]) == b":-2\r\n"
+
+
+def test_a_sorted_set_keeps_its_end_and_time_is_told_by_the_servers_clock() -> None:
+    now_ns = 0
+    keyspace = Keyspace(lambda: now_ns, rate=1.25)
+    keyspace.run([b"ZADD", b"a", b"1", b"x"])
+    keyspace.run([b"PEXPIRE", b"a", b"1000"])
+    keyspace.run([b"ZADD", b"a", b"1", b"y"])
+    assert keyspace.run([b"PTTL", b"a"]) == b":1000\r\n"
+    now_ns = 2_400 * NS_PER_MS
+    assert told(keyspace.run([b"TIME"])) == [b"3", b"0"]
+    assert told(keyspace.run([b"EXISTS", b"a"])) == 0
 
 
 def test_a_command_that_a_server_is_too_old_for_is_an_error() -> None:
