@@ -19,7 +19,14 @@ from bench.scenario.quantity import require_known
 
 GROUP = "lockbench.recipes"
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
-_PARTS = ("connect", "acquire", "release", "instances", "take_reply_times_ns", "close")
+_PARTS: tuple[str, ...] = (
+    "connect",
+    "acquire",
+    "release",
+    "instances",
+    "take_reply_times_ns",
+    "close",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +56,12 @@ class RecipeEntry:
             raise UsageError(
                 f"the recipe {self.name} of {self.package} cannot be loaded ({fault}); repair it"
             ) from None
-        missing = [part for part in _PARTS if not hasattr(recipe_class, part)]
-        if self.package and (
-            missing or not isinstance(getattr(recipe_class, "about", None), About)
-        ):
+        about = getattr(recipe_class, "about", None)
+        parts = _PARTS
+        if isinstance(about, About) and about.shares:
+            parts = (*_PARTS, "acquire_shared")
+        missing = [part for part in parts if not hasattr(recipe_class, part)]
+        if self.package and (missing or not isinstance(about, About)):
             lacks = ", ".join(missing or ["about"])
             raise UsageError(
                 f"the recipe {self.name} of {self.package} lacks {lacks}; derive it from "

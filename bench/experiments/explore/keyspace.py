@@ -213,7 +213,8 @@ class Keyspace:
     def _zcount(self, key: bytes, above: bytes, most: bytes) -> Reply:
         """The lower end is excluded, as "(" before it says."""
         least = float(above.removeprefix(b"("))
-        return sum(least < score <= float(most) for score in (self.get(key) or {}).values())
+        members: Mapping[bytes, float] = self.get(key) or {}
+        return sum(least < score <= float(most) for score in members.values())
 
     def _remove(self, key: bytes, is_chosen: Callable[[bytes, float], bool]) -> int:
         """How many members of a sorted set were removed."""

@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -126,6 +127,12 @@ class Good(PlainRecipe):
     about = About(how="like the others, only elsewhere", flaw="none that is known of it", safe=True)
 
 
+class OneSided(PlainRecipe):
+    """It says that it has two sides, and has one."""
+
+    about = replace(Good.about, shares=True)
+
+
 class Bare:
     """No recipe: it has none of the methods."""
 
@@ -137,6 +144,7 @@ def offered(monkeypatch):
     module = ModuleType("elsewhere")
     module.Good = Good
     module.Bare = Bare  # type: ignore[attr-defined]
+    module.OneSided = OneSided  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "elsewhere", module)
 
     def install(**points: str) -> None:
@@ -173,6 +181,7 @@ def test_nothing_of_it_is_imported_before_it_is_asked_for(offered):
         ),
         ("elsewhere:Missing", "cannot be loaded .AttributeError"),
         ("elsewhere:Bare", "lacks connect, acquire, release"),
+        ("elsewhere:OneSided", "lacks acquire_shared; derive it"),
     ],
 )
 def test_a_broken_one_is_refused_with_a_sentence_and_hides_no_other(offered, capsys, value, says):

@@ -277,6 +277,19 @@ def test_leases_of_several_clocks_may_be_drawn_over_each_other(clock_error_s: fl
         assert of_its_kind(made, "x").verdict.word == "SAFE"
 
 
+@pytest.mark.parametrize("more", [{"capacity": 2}, {"shared": True}])
+def test_leases_may_overlap_unmarked_where_several_may_hold_a_resource(more: Any) -> None:
+    made = copy.deepcopy(GOOD)
+    holder = made["safety"]["holders"][0]
+    holder["rows"] = [[0, 100, 200, 100, 1, 0], [50, 150, 250, 150, 2, 0]]
+    holder["spans_us"] = [[0, 150]]
+    holder["leases"] = 2
+    with pytest.raises(UsageError, match="a lease overlaps another, and is not marked"):
+        of_its_kind(made, "x")
+    made["scenario"] |= more
+    assert of_its_kind(made, "x").verdict.word == "SAFE"
+
+
 def test_a_run_with_more_gaps_than_a_result_shows_is_read() -> None:
     """The figure is of all gaps, so it may be above the sum of those that are shown."""
     made = copy.deepcopy(GOOD)
