@@ -66,8 +66,8 @@ class OperationFacts(Section, frozen=True, kw_only=True):
         return cls(**fields | outcomes)
 
 
-# The fields in the order of the record. `outcome` is acquire code | release code << 8 | READER for a
-# reader. `sequence` is slot + 1, and the recorder writes it last.
+# The fields in the order of the record. `outcome` is acquire code | release code << 8 | READER of
+# a reader. `sequence` is slot + 1, and the recorder writes it last.
 RECORD_FIELDS = OperationFacts.__struct_fields__[:16]
 RECORD_DTYPE = np.dtype([(name, "<i8") for name in RECORD_FIELDS])
 RECORD_BYTES = RECORD_DTYPE.itemsize
