@@ -86,9 +86,11 @@ class RecipeEntry:
     def require(
         self, instances: int, pauses: Sequence[Pause], capacity: int, *, shared: bool
     ) -> None:
-        """Raise UsageError for a number of instances it cannot lock on, a pause at a point it does
-        not have, more holders than it can count, or readers and writers where it has no sides, and
-        the other way round."""
+        """Raise UsageError if the recipe cannot work as ordered.
+
+        It cannot lock on so many instances, it does not have a pause point, it cannot count so many
+        holders, it has no readers, or it has readers and writers and the order has none.
+        """
         about = self.about
         if shared and not about.shares:
             raise UsageError(
