@@ -1,4 +1,4 @@
-"""The experiment: it loads a lock, records what happened, judges it and says so.
+"""The experiment: it loads a lock, records each operation, judges the lock and reports a verdict.
 
-Layout: README.md in this folder.
+README.md in this folder describes the layout.
 """

@@ -1,6 +1,7 @@
 """The program `lockbench`, also `python -m bench`: *arguments → exit code*.
 
-Nothing heavy is imported here: `bench.frame.guarded` stands before `bench.program` is imported.
+This module imports nothing heavy, because `bench.frame.guarded` must run before the import of
+`bench.program`.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,10 @@ from bench.frame import guarded
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command line of lockbench (default: this process's) and exit with its code."""
+    """Run one command line of lockbench and exit with its code.
+
+    The default is the command line of this process.
+    """
     guarded(_execute, argv)
 
 

@@ -1,7 +1,7 @@
-"""What nobody writes by hand: *types → the schema beside each module; verdicts' words, instruments
-→ READMEs' tables*.
+"""Generated files: *types → the schema beside each module*; *verdict words and instruments → tables
+in READMEs*.
 
-Rules: `make schemas` writes all of it; tests compare it with what it is made of.
+Rules: `make schemas` writes them all. Tests compare the files with the types and tables.
 """
 
 import inspect
@@ -17,7 +17,10 @@ from bench.telemetry.table import instruments_table
 
 
 def schemas() -> Iterator[tuple[Path, str]]:
-    """Yield where each schema belongs, and its text; kinds of one type share a schema."""
+    """Yield the path and the text of each schema.
+
+    If several kinds of results have the same type, they share a schema.
+    """
     kinds = {answer().result_type: kind for kind, answer in reversed([*ANSWERS.items()])}
     for form, kind in kinds.items():
         text = json.dumps(schema_of(form, f"urn:lockbench:{kind}:1"), indent=1, ensure_ascii=False)
@@ -25,13 +28,13 @@ def schemas() -> Iterator[tuple[Path, str]]:
 
 
 def words_table() -> str:
-    """Return every word once, with its exit code and its meaning, as Markdown."""
+    """Return a Markdown table of all verdict words with their exit codes and meanings."""
     rows = [f"| **{word.text}** | {word.exit_code} | {word.means} |" for word, _ in _spoken()]
     return "\n".join(("| word | exit | means |\n|---|--:|---|", *rows))
 
 
 def evidence_table() -> str:
-    """Return every word once, with what it rests on and the commands that say it, as Markdown."""
+    """Return a Markdown table of all verdict words with their commands and required evidence."""
     rows = [
         f"| **{word.text}** | {word.colour} | {' '.join(speakers)} | {word.needs} |"
         for word, speakers in _spoken()
@@ -40,7 +43,7 @@ def evidence_table() -> str:
 
 
 def _spoken() -> list[tuple[Word, list[str]]]:
-    """Every word with its commands, the worst words first."""
+    """Return every verdict word with its commands. The worst words come first."""
     commands: dict[Word, list[str]] = {}
     for command, words in WORDS.items():
         for word in words:
@@ -49,9 +52,9 @@ def _spoken() -> list[tuple[Word, list[str]]]:
 
 
 def put_between_marks(path: Path, mark: str, text: str) -> None:
-    """Replace what stands between the marks in `path`.
+    """Replace the text between the marks in `path`.
 
-    Raises EnvironmentNotReadyError when they are not there.
+    Raises EnvironmentNotReadyError if the file has no such marks.
     """
     begin, end = (f"<!-- {mark}: {which} -->" for which in ("begin", "end"))
     with writing(path, "name another file"):

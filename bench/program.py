@@ -1,4 +1,4 @@
-"""The program: *arguments → one of its commands, by job → an exit code*."""
+"""The program `lockbench`: *arguments → one of its commands → an exit code*."""
 
 from collections.abc import Sequence
 
@@ -21,17 +21,17 @@ JOBS: dict[str, list[click.Command]] = {
     **{job: [one.command() for one in questions] for job, questions in QUESTIONS.items()},
     "Around it": [report, doctor, fleet, completion],
 }
-# It asks nothing: it advises from what fsync and crash have answered.
+# The planner is not a question. It gives advice from the results of fsync and crash.
 JOBS["Choose an fsync policy"].append(planner)
 
 
 class ByJob(cloup.Group):
-    """A group whose commands stand by the job that they are for, each with its whole sentence."""
+    """A group whose help lists the commands by the user's job, each with its whole sentence."""
 
     def make_commands_help_section(
         self, ctx: click.Context, section: cloup.Section
     ) -> HelpSection | None:
-        """A list of commands; cloup itself cuts a sentence that is longer than a line."""
+        """Return a list of commands. cloup's own method cuts sentences longer than a line."""
         rows = [(name, one.get_short_help_str(200)) for name, one in section.list_commands()]
         return HelpSection(section.title, rows)
 

@@ -1,8 +1,8 @@
 """Fixtures for the locks of other projects: *a test and a lock → a throw-away fleet, a verdict, a
 timing*.
 
-Cheap to import, because an entry point is loaded by every pytest of the environment: everything
-heavy is imported when a fixture is used.
+Every pytest of the environment loads this entry point. So its import must be cheap. A fixture
+imports the heavy modules when a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from bench.topology.fleet import Fleet
 
 OwnLock = Callable[[str], AbstractContextManager[object]]
-"""From a name to something that is entered to hold the lock of that name, and left to give it
-back."""
+"""A function from a name to a context manager. The context manager holds the lock of that name from
+its entry to its exit."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """What lives as long as pytest: fleets by (instances, fsync), and what was judged."""
+    """State that lives as long as pytest: the fleets by (instances, fsync), and one line for each
+    verdict."""
 
     stack: ExitStack = field(default_factory=ExitStack)
     fleets: dict[tuple[int, str], Fleet] = field(default_factory=dict)
@@ -40,8 +41,10 @@ _SESSION: pytest.StashKey[_Session] = pytest.StashKey()
 
 
 class LockJudge:
-    """Judges locks as `lockbench judge` does: by clients that are processes, on servers of their
-    own."""
+    """Judges locks as `lockbench judge` does.
+
+    The clients are processes, and the servers serve only this judgement.
+    """
 
     def __init__(self, name: str, lines: list[str], folder: Path) -> None:
         self._name = name
@@ -58,12 +61,14 @@ class LockJudge:
     ) -> JudgeResult:
         """Judge the lock that `make_lock(urls)` returns, and fail the test unless it holds.
 
-        `make_lock` stands at the top of a module, because each client imports it in a process of
-        its own. What it returns is that of docs/judge.md: a callable from a name to a context
-        manager, or an object with acquire(name) and release(name), synchronous or asynchronous.
-        `rows`: only these beside contention, without which nothing good is said; a wrong name
-        lists them. `quick`: each row once, short loads. `terms`: what the command takes:
-        instances=3, capacity=5, shared=True.
+        `make_lock` stands at the top of a module, because each client is a process that imports
+        it. It returns a lock as docs/judge.md describes: a callable from a name to a context
+        manager, or an object with acquire(name) and release(name). Both may be asynchronous.
+
+        `rows`: the rows to judge. Contention always runs as well, because no good verdict is
+        possible without it. The error for a wrong name lists all rows.
+        `quick`: judge each row once, with short loads.
+        `terms`: options of the command, such as instances=3, capacity=5, shared=True.
         """
         from bench.experiments.judge.experiment import run_judge
         from bench.experiments.judge.plan import plan_of
@@ -91,7 +96,7 @@ class LockJudge:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Fail the test with the one sentence of an error of ours."""
+    """Turn an error of lockbench into a failed test that shows only the error's sentence."""
     from bench.errors import BenchError
 
     __tracebackhide__ = True
@@ -102,7 +107,7 @@ def _failing() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and let no fleet outlive pytest."""
+    """Register the marker, and stop all fleets when pytest ends."""
     config.addinivalue_line(
         "markers", "lock_fleet(instances=3, fsync='none'): the servers of lock_fleet"
     )
@@ -112,7 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show what was judged."""
+    """Show one line for each lock that was judged."""
     if lines := config.stash[_SESSION].lines:
         terminalreporter.section("locks")
         terminalreporter.write_line("\n".join(map(_shown, lines)))
@@ -120,11 +125,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
-    """Servers for this test (3, in memory; the marker lock_fleet asks for others): `urls`,
-    `instances`, `stop`, …
+    """Servers for this test: a fleet with `urls`, `instances`, `stop`, …
 
-    They are empty at the test's start, used again by later tests, and gone when pytest ends,
-    however it ends.
+    There are 3 servers in memory, unless the marker lock_fleet asks for other ones. They are empty
+    when the test starts. Later tests use them again. They stop when pytest ends, however it ends.
     """
     from redis import RedisError
 
@@ -156,7 +160,7 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
 def lock_judge(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> LockJudge:
-    """Judges a lock and fails the test unless it holds; see LockJudge."""
+    """Judges a lock, and fails the test unless the lock is safe. LockJudge describes its call."""
     return LockJudge(
         request.node.name, request.config.stash[_SESSION].lines, tmp_path_factory.mktemp("judge")
     )
@@ -164,8 +168,10 @@ def lock_judge(
 
 @pytest.fixture
 def lock_benchmark(benchmark: Callable[..., object]) -> Callable[[OwnLock], None]:
-    """Times a lease of a lock that nobody else wants, by pytest-benchmark, which keeps, shows and
-    compares the times."""
+    """Times a lease of a lock that nobody else wants.
+
+    pytest-benchmark measures the times. It also keeps, shows and compares them.
+    """
 
     def time_leases(lock: OwnLock) -> None:
         def lease() -> None:
@@ -178,8 +184,10 @@ def lock_benchmark(benchmark: Callable[..., object]) -> Callable[[OwnLock], None
 
 
 def _shown(line: str) -> str:
-    """A line in letters that the screen has. pytest captures stdout, and writes to the one that was
-    there before."""
+    """Return the line in letters that the screen can show.
+
+    pytest replaces stdout and writes to the original stdout. So the original's encoding counts.
+    """
     from bench.screen import clean, fit
 
     return fit(clean(line), getattr(sys.__stdout__, "encoding", None))

@@ -1,4 +1,7 @@
-"""Every question that lockbench answers: *one table, which the program and the report receive*."""
+"""Every question that lockbench answers: *the modules of the questions → one table*.
+
+The program and the report receive this table.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from bench.measure.run_result import RunResult
     from bench.report.answer import Answer, Answers
 
-# By the job that they are for.
+# The questions by the user's job. The keys are headings of the program's help.
 QUESTIONS: Mapping[str, tuple[Question[Any], ...]] = {
     "Plan capacity": (CAPACITY,),
     "Choose an fsync policy": (FSYNC, CRASH),

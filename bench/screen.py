@@ -1,11 +1,14 @@
-"""The screen: *sentences, texts of others, tables, JSON → what this terminal can show, and nothing
-that acts on it*.
+"""The screen: *sentences, texts of others, tables, JSON → text that this terminal can show, and
+that does not act on the terminal*.
 
-Rules: everything that a person reads on stdout or stderr goes through here. A letter that the
-screen cannot show is replaced by its likeness (µ by u, ≥ by >=), so no output ends in an exception.
-A control character is shown as its escape: a name or a server's text cannot move the cursor, colour
-a verdict or begin a line. No text is markup: brackets are brackets. JSON, Markdown and files are
-UTF-8 on every screen.
+Rules
+- All text that a person reads on stdout or stderr goes through this module.
+- If the screen cannot show a letter, similar letters replace it (u for µ, >= for ≥). So no output
+  ends in an exception.
+- A control character appears as its escape. So a name or a server's text cannot move the cursor,
+  colour a verdict or begin a line.
+- No text is markup. Brackets appear as brackets.
+- JSON, Markdown and files are UTF-8 on every screen.
 """
 
 from __future__ import annotations
@@ -66,15 +69,16 @@ LIKENESS: Mapping[str, str] = {
     "\u00ad": "",
     "\u2060": "",
 }
-# What acts on a terminal or reorders a line: control characters, halves of a surrogate pair (bytes
-# of a file's name that are no UTF-8), line and paragraph separators, marks of direction.
+# Characters that act on a terminal or reorder a line: control characters, line and paragraph
+# separators, marks of direction, halves of a surrogate pair. Python uses such a half for a byte of
+# a file's name that is not UTF-8.
 _ACTING = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
 
 
 def clean(text: str) -> str:
-    """One line of text in which nothing acts on a terminal.
+    """Return the text as one line that does not act on a terminal.
 
     >>> clean("a\\x1b[31m\\nb")
     'a\\\\x1b[31m\\\\nb'
@@ -83,13 +87,15 @@ def clean(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """The clean lines of a text of ours that may quote a log: a line break counts where the next
-    line is indented."""
+    """Return the clean lines of a message of lockbench that may quote a log.
+
+    A line break counts only if the next line is indented, or at the end of the text.
+    """
     return [clean(line) for line in re.split(r"\n(?=  |$)", text)]
 
 
 def fit(text: str, encoding: str | None) -> str:
-    """The text in letters that `encoding` has.
+    """Return the text in letters that `encoding` has.
 
     >>> fit("p99 ≤ 12 µs – naïve ☃", "ascii")
     'p99 <= 12 us - naive ?'
@@ -106,8 +112,11 @@ def fit(text: str, encoding: str | None) -> str:
 
 
 def fitted(value: Any, encoding: str | None, *, is_head: bool = False) -> Any:
-    """A value of dataclasses, tuples and mappings with all its texts clean and in letters that
-    `encoding` has. Line breaks stay in the heads of tables, which are ours (`is_head`)."""
+    """Return the value with all its texts clean and in letters that `encoding` has.
+
+    The value consists of dataclasses, tuples and mappings. `is_head`: the value is the head of a
+    table. Line breaks stay in heads, because lockbench writes the heads itself.
+    """
     from dataclasses import fields, is_dataclass, replace
 
     if isinstance(value, str):
@@ -138,7 +147,7 @@ def note(*lines: str) -> None:
 
 
 def say_json(value: object, indent: int | None = None) -> None:
-    """Print a value as JSON on stdout: UTF-8 on every screen.
+    """Print a value as JSON on stdout, in UTF-8 on every screen.
 
     Half a surrogate pair becomes its escape in JSON.
     """
@@ -146,7 +155,7 @@ def say_json(value: object, indent: int | None = None) -> None:
 
 
 def say_utf8(text: str) -> None:
-    """Print a document of ours on stdout, in UTF-8 on every screen."""
+    """Print a document of lockbench on stdout, in UTF-8 on every screen."""
     sys.stdout.flush()
     data = text.encode("utf-8", "backslashreplace")
     buffer = getattr(sys.stdout, "buffer", None)
@@ -158,17 +167,19 @@ def say_utf8(text: str) -> None:
 
 
 def console_on(stream: TextIO | None = None) -> Console:
-    """A console of rich on `stream` (default: stdout) that reads no text as markup."""
+    """Return a console of rich on `stream` (default: stdout) that treats no text as markup."""
     from rich.console import Console
 
-    # rich itself ends a line that is too long by an ellipsis.
+    # If a line is too long, rich itself puts an ellipsis at its end.
     _replacing(stream or sys.stdout)
     return Console(file=stream, highlight=False, markup=False, emoji=False)
 
 
 def open_screen() -> None:
-    """From now on whatever this process prints, by whichever library, is replaced where the screen
-    lacks a letter."""
+    """From now on, replace each printed letter that the screen lacks.
+
+    This also holds for the output of other libraries in this process.
+    """
     for stream in (sys.stdout, sys.stderr):
         _replacing(stream)
 
@@ -204,7 +215,7 @@ def _has(encoding: str, letter: str) -> bool:
 
 
 def _alike(letter: str) -> str:
-    """ASCII that looks like it, or a question mark."""
+    """Return ASCII text that looks like the letter, or a question mark."""
     if letter in LIKENESS:
         return LIKENESS[letter]
     if letter.isspace():

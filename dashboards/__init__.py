@@ -1,4 +1,4 @@
-"""Boards as code and as committed JSON, and what feeds them: collector, Prometheus, provisioning.
+"""Grafana boards as code and as committed JSON, with the collector, Prometheus and provisioning.
 
 See README.md.
 """

@@ -1,5 +1,7 @@
-"""`python -m dashboards`: *the boards' code → dashboards/boards/\\*.json*, byte for byte the same
-each time."""
+"""`python -m dashboards`: *the boards' code → dashboards/boards/\\*.json*.
+
+The same code always writes the same bytes.
+"""
 
 from pathlib import Path
 
@@ -17,7 +19,7 @@ BOARDS = {
 
 
 def main() -> None:
-    """Write the boards beside this file."""
+    """Write all boards to the folder `boards` beside this file."""
     for name, make in BOARDS.items():
         (FOLDER / name).write_text(make(), encoding="utf-8")
 

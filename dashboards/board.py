@@ -1,7 +1,7 @@
-"""A board: *panels in rows, variables → a dashboard as the JSON that is committed*.
+"""A board: *panels in rows, variables → the dashboard as JSON text, ready to commit*.
 
-Rules: panels of a line share its 24 columns. They are placed here, because Grafana's own layout
-overflows them.
+Rules: the panels of a line share its 24 columns. This module places each panel, because Grafana's
+own layout needs more than 24 columns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from bench.telemetry.table import BY_NAME
 from dashboards.panels import SOURCE, Builder
 from dashboards.queries import BEGAN, INSTANCE, NAME, POLICY, RUN, metric, summed
 
-# What a board shows when it is opened. A run of 20 s is a tenth of three minutes; runs to compare
-# follow each other within half an hour; an application is looked at over an hour.
+# The time that a board shows when a reader opens it. A run of 20 s is about a tenth of three
+# minutes. Runs that a reader compares follow each other within half an hour. A reader looks at an
+# application over an hour.
 ONE_RUN = "now-3m"
 SOME_RUNS = "now-30m"
 AN_HOUR = "now-1h"
@@ -26,7 +27,7 @@ AN_HOUR = "now-1h"
 TAG = "lockbench"
 COLUMNS = 24
 Variable = dashboard.QueryVariable | dashboard.CustomVariable | dashboard.DatasourceVariable
-# its heading, if any; its height; the panels that stand side by side
+# A line of a board: its heading ("" for no heading), its height, the panels side by side.
 Shelf = tuple[str, int, Sequence[Builder]]
 
 
@@ -41,10 +42,11 @@ def board(
     since: str = ONE_RUN,
     refresh: str = "5s",
 ) -> str:
-    """The board as the JSON text that is committed: of runs, with `extra` variables; or with its
-    own `variables`.
+    """Return the board as the JSON text that we commit.
 
-    It opens on the time from `since` until now, and looks again after each `refresh`.
+    A board of runs has the variables of all such boards and the `extra` ones. A board with its own
+    `variables` has these instead, and no annotations. The board opens on the time from `since`
+    until now, and queries again after each `refresh`.
     """
     builder = (
         dashboard.Dashboard(f"{TAG}: {title}")
@@ -68,7 +70,7 @@ def board(
     builder.link(others.as_dropdown(True).include_vars(True).keep_time(True))
     _place(builder, shelves)
     built = builder.build()
-    # the SDK gives each variable what only an interval has
+    # The SDK sets these fields on each variable, but only a variable of type interval has them.
     for one in built.templating.list_val or ():
         one.auto = None
         one.auto_min = None
@@ -77,8 +79,10 @@ def board(
 
 
 def _place(builder: dashboard.Dashboard, shelves: Sequence[Shelf]) -> None:
-    """Number the panels and give each its place; those at a line's end are wider where it cannot be
-    shared evenly."""
+    """Number the panels and place them in their lines.
+
+    If 24 columns do not divide evenly, some panels of the line are one column wider.
+    """
     y = 0
     numbers = itertools.count(1)
     for heading, height, panels in shelves:
@@ -104,8 +108,11 @@ def choice(
     of: str = "redlock.run.info",
     multi: bool = True,
 ) -> dashboard.QueryVariable:
-    """A variable filled by what the label `values` is on the instrument `of`, where the matchers
-    `within` hold."""
+    """Return a variable that offers the values of one label for the reader's choice.
+
+    `values`: the label. `of`: the instrument that carries the label. `within`: matchers that select
+    the series. `multi`: whether a reader may choose several values, or all.
+    """
     query = f"label_values({BY_NAME[of].prometheus}{f'{{{within}}}' if within else ''}, {values})"
     variable = (
         dashboard.QueryVariable(name).label(label).description(description).datasource(SOURCE)
@@ -123,8 +130,10 @@ def choice(
 
 
 def instances(within: str) -> tuple[Variable, Variable]:
-    """The variables that say which instance, of those whose votes count where the matchers `within`
-    hold."""
+    """Return the variables, host and port, that select an instance.
+
+    They offer the instances whose votes count. `within`: matchers that select the series.
+    """
     return (
         choice(
             "instance",

@@ -1,15 +1,15 @@
-"""What a stored result may say: *the result as it was read, the result as its sections earn it →
-what differs*.
+"""Does a stored result claim more than its data supports? *the stored result, the result that its
+sections earn → the first difference*.
 
 Rules
-- A question judges its own results. It returns the same result, in which the verdict and every
-  section that follows from other sections are made anew. The writer of a result asks the same
-  function, so the two cannot part.
-- Words, counts and figures are compared, sentences are not: a later version may put the same thing
-  in other words.
-- Figures are compared within 1e-9 of their size: a sum in another order is the same sum.
-- Beside a word that says nothing good only that word is compared. Older rules made other figures
-  there, and a reader is shown what the sections earn now.
+- A question judges its own results. It computes the verdict anew, and every section that follows
+  from other sections. The writer of a result calls the same function, so writer and reader agree.
+- This module compares words, counts and figures. It does not compare sentences, because a later
+  version may phrase them differently.
+- Two figures are equal if they differ by at most 1e-9 of their size. A sum in another order may
+  differ by that much.
+- If the verdict is not a pass, this module compares only the word, status and exit code. Older
+  rules may have computed other figures there, and a reader sees the newly computed ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,16 +32,18 @@ SENTENCES = frozenset(
         "label",
     )
 )
-# A section that also rests on another result is read anew and never compared.
+# These sections also depend on another result. So they are read anew and never compared.
 ELSEWHERE = frozenset(("planner",))
-# A command that was asked to end while it judged has this code instead of any other.
+# A command that is interrupted while it judges ends with this code, whatever its verdict.
 INTERRUPTED_CODE = 130
 CLOSE = 1e-9
 
 
 def first_difference(stored: Document, earned: Document) -> str:
-    """Return where a stored result says something else than its sections earn, the word first; "" =
-    nowhere."""
+    """Return the first difference between a stored result and the result that its sections earn.
+
+    The verdict's word is compared first. "" means that there is no difference.
+    """
     own = stored.verdict
     due = earned.verdict
     if own.word != due.word:
@@ -63,7 +65,7 @@ def first_difference(stored: Document, earned: Document) -> str:
 def _differences(
     stored: object, earned: object, place: str
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield every place at which the two JSON values differ, with both."""
+    """Yield every place at which the two JSON values differ, with both values of that place."""
     name = place.rpartition(".")[2]
     if name in SENTENCES | ELSEWHERE:
         return
@@ -90,7 +92,10 @@ def _is_same(stored: object, earned: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A value in a sentence; of a list or an object only how many it holds."""
+    """Return the value as a part of a sentence.
+
+    For a list or an object this is only the number of its entries.
+    """
     if isinstance(value, list | Mapping):
         return f"{len(value)} entries"
     if value is None:

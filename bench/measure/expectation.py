@@ -1,9 +1,9 @@
-"""Rows that must come out in a certain way: *what was seen, what it rests on → a row's word; rows →
+"""Rows that must come out in a certain way: *observations and preconditions → a row's word; rows →
 a Verdict*.
 
-A precondition is a sentence with whether it came about (somebody was granted, a fault took place,
-the machine kept time). Without it nothing is refuted and nothing confirmed; only what is broken
-stays broken.
+A precondition is a sentence that is true or false for a row, for example "a fault took place". If a
+precondition is false, the row neither confirms nor refutes the expectation. Broken exclusion counts
+even then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ AS_EXPECTED: Final = "as expected"
 NOT_SHOWN: Final = "not shown"
 NOT_KNOWN: Final = "not known"
 VIOLATED: Final = "violated"
-# The result of a row → the word with which the command ends because of that row.
+# The word of a row → the verdict word that the row causes for the whole command.
 ROW_WORDS: Mapping[str, Word] = {
     VIOLATED: words.VIOLATED,
     NOT_SHOWN: words.NOT_AS_EXPECTED,
@@ -28,8 +28,11 @@ Preconditions = Mapping[str, bool]
 
 
 def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> RowWord:
-    """Return the word of a row: `broken` exclusion first, then what it needs, then whether it
-    `holds`."""
+    """Return the word of a row.
+
+    `broken` exclusion decides first, then a false precondition, then whether the expectation
+    `holds`.
+    """
     if broken:
         return VIOLATED
     if not all(preconditions.values()):
@@ -38,7 +41,7 @@ def row_verdict(*, holds: bool, broken: bool, preconditions: Preconditions) -> R
 
 
 def unmet(preconditions: Preconditions) -> str | None:
-    """Return which preconditions did not come about, in words, or None."""
+    """Return a text that names the false preconditions, or None if all are true."""
     missing = [sentence for sentence, met in preconditions.items() if not met]
     return f"did not come about: {'; '.join(missing)}" if missing else None
 
@@ -51,9 +54,13 @@ def conclude_rows(
     also: Sequence[Evidence] = (),
     interrupted: str = "",
 ) -> Verdict:
-    """Return the verdict over rows, each a word and its sentence; rows with other words (skipped …)
-    do not count. `least`: how many must be as expected; `also`: what else it rests on;
-    `interrupted`: what Ctrl-C left undone."""
+    """Return the verdict over all rows.
+
+    `rows`: a word and a sentence for each row. A row with another word, such as skipped, does not
+    count.
+    `least`: how many rows must be as expected. `also`: further evidence that the verdict needs.
+    `interrupted`: a sentence about the work that Ctrl-C left undone, or "".
+    """
     bad = (VIOLATED, NOT_SHOWN, NOT_KNOWN)
     reasons = {
         ROW_WORDS[word]: [sentence for verdict, sentence in rows if verdict == word] for word in bad

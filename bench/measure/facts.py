@@ -1,6 +1,6 @@
-"""The measured window, and what was due in it.
+"""The measured window, and the number of operations that are due in it.
 
-An operation belongs to the window by its intended start.
+An operation belongs to the window if its intended start lies in the window.
 """
 
 import math
@@ -21,23 +21,26 @@ class Window:
 
     @property
     def span_ns(self) -> int:
-        """Its length."""
+        """The length of the window in ns."""
         return self.stop_ns - self.start_ns
 
     @property
     def duration_s(self) -> float:
-        """Its length in seconds."""
+        """The length of the window in seconds."""
         return self.span_ns / 1e9
 
     def holds(self, times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the times lie in it."""
+        """Return for each time whether it lies in the window."""
         return (times_ns >= self.start_ns) & (times_ns < self.stop_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """How many starts the schedule wants (open loop): in the measured window; from the origin to
-    the window's end."""
+    """How many starts the schedule of an open loop requests.
+
+    `window` counts the starts in the measured window. `run` counts the starts from the origin to
+    the window's end.
+    """
 
     window: int
     run: int
@@ -48,6 +51,8 @@ NO_DUE = Due(0, 0)
 
 
 def mean_of(delay: Delay) -> float:
-    """The mean in ms of a hold or think time; of lognormal `ms` is the median: mean = ms · exp(σ² /
-    2)."""
+    """Return the mean in ms of a hold or think time.
+
+    For a lognormal delay `ms` is the median, so the mean is ms · exp(σ² / 2).
+    """
     return delay.ms * math.exp(delay.sigma**2 / 2) if delay.kind == "lognormal" else delay.ms

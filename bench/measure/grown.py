@@ -1,5 +1,5 @@
-"""A file of int64 that grows by mapped chunks: *rows written one after the other → pages that
-outlive this process*."""
+"""A file of int64 that grows by mapped chunks: *rows, one after the other → pages that outlive
+this process*."""
 
 import mmap
 import os
@@ -17,9 +17,9 @@ CHUNK_BYTES = 1 << 16
 # error with a sentence. A new chunk is a map of its own, so views of the earlier ones stay valid:
 # callers keep theirs for the whole run.
 class Grown:
-    """A file of int64 that grows by mapped chunks, made when it is needed.
+    """A file of int64 that grows by mapped chunks. The first chunk creates the file.
 
-    Its pages outlive this process.
+    The pages of the file outlive this process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,9 +28,9 @@ class Grown:
         self.size = 0
 
     def chunk(self) -> memoryview:
-        """The next part of it.
+        """Lengthen the file by `CHUNK_BYTES`, and return a view of the new part.
 
-        Raises EnvironmentNotReadyError when the disk has no room for that.
+        Raises EnvironmentNotReadyError if the disk has no room for the new part.
         """
         with writing(self._path, CURE):
             self._file = self._file or self._path.open("xb+", buffering=0)
@@ -40,7 +40,7 @@ class Grown:
         return memoryview(chunk_map).cast("q")
 
     def cut(self, size: int) -> None:
-        """Shorten it to so many bytes."""
+        """Shorten the file to `size` bytes."""
         if self._file is not None:
             self._file.truncate(size)
         self.size = size

@@ -1,4 +1,4 @@
-"""A load process of another host, as a part of a run: *what it told → what a reader sees*."""
+"""A load process of another host: *its own report → a section of the result*."""
 
 from typing import Annotated
 

@@ -1,9 +1,9 @@
-"""What git says of a checkout: *a folder and a question → git's answer, or the line to type where
-git refuses*.
+"""Questions to git about a checkout: *a folder and a git command → git's answer, or the line to
+type if git refuses*.
 
-Rules: git reads no checkout of another user ("dubious ownership"), as in a container whose checkout
-was made outside. Then the answer is not "no such revision": the cure is a line that git itself
-names. Source: git-config(1), about safe.directory.
+Rules: git refuses to read the checkout of another user ("dubious ownership"). This happens in a
+container if the checkout was made outside. lockbench then does not report a missing revision. It
+shows the line that git recommends. Source: git-config(1), about safe.directory.
 """
 
 import os
@@ -17,9 +17,9 @@ _LINE = re.compile(r"git config --global --add safe\.directory .+")
 def ask_git(
     folder: Path, *arguments: str, timeout_s: float = 60
 ) -> subprocess.CompletedProcess[bytes]:
-    """Return what git said in `folder`, well or badly, in English.
+    """Run git in `folder` and return its exit code and output, in English.
 
-    Raises OSError, subprocess.TimeoutExpired.
+    A failure of git is not an exception. Raises OSError, subprocess.TimeoutExpired.
     """
     command = ["git", "-C", str(folder), *arguments]
     environment = {**os.environ, "LC_ALL": "C"}
@@ -29,8 +29,7 @@ def ask_git(
 
 
 def refusal_of(done: subprocess.CompletedProcess[bytes], folder: Path) -> str:
-    """Return the sentence about a checkout that git does not read, as it belongs to another user;
-    else ""."""
+    """Return a sentence with the cure if git refuses a checkout of another user, else ""."""
     line = _LINE.search(done.stderr.decode(errors="replace")) if done.returncode else None
     if line is None:
         return ""

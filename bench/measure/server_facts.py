@@ -1,6 +1,6 @@
-"""What a server is: *a program, its disk, an instance's own words → facts of a result*.
+"""Facts about servers: *a program, its disk, the replies of an instance → facts of a result*.
 
-Rules: null means that an instance did not or may not say; its `warnings` tell why.
+Rules: null means that an instance did not report the fact. The `warnings` of the instance say why.
 """
 
 from collections.abc import Iterable
@@ -64,6 +64,8 @@ class InstanceFacts:
 
 
 def servers_text(instances: Iterable[InstanceFacts]) -> str:
-    """Names and versions of these servers, as `redis 7.0.15, valkey 9.1.2`; empty where none is
-    known."""
+    """Return the names and versions of the servers, such as `redis 7.0.15, valkey 9.1.2`.
+
+    The text is empty if no instance has reported its server.
+    """
     return ", ".join(sorted({f"{one.server} {one.version}" for one in instances if one.server}))

@@ -1,4 +1,4 @@
-"""The leases for the drawing: *operations part by part → leases of a few resources around the
+"""The leases that a report draws: *operations, part by part → leases of a few resources around the
 event that matters most*."""
 
 import math
@@ -16,18 +16,22 @@ from bench.safety.rules import Operations, order_leases, service_faults
 MOST_RESOURCES = 6
 MOST_LEASES = 900
 
-# All leases of a resource, by grant. The columns: granted_us, end_us, valid_until_us, work_end_us,
-# caller, fault.
+# All leases of a resource, in the order of their grants. The columns are granted_us, end_us,
+# valid_until_us, work_end_us, caller, fault.
 Table = Integers
 
 
 class Holders:
-    """Collects the leases that are drawn, part by part. `window`: the measured time; `faults_ns`:
-    when faults began; `capacity`: how many may hold a resource.
+    """Collects, part by part, the leases that a report draws.
 
-    Of at most `MOST_RESOURCES`: violated ones, then the hottest; at most `MOST_LEASES`: around the
-    first violation of a resource, else of another one, else the first fault, else the slowest
-    acquire."""
+    `window`: the measured time. `faults_ns`: when faults began. `capacity`: how many callers may
+    hold a resource at once.
+
+    It takes at most `MOST_RESOURCES` resources, first the violated ones, then the hottest. It takes
+    at most `MOST_LEASES` leases around one moment. This moment is the first violation of the
+    resource. Without one it is the first violation of another resource, else the first fault, else
+    the slowest acquire.
+    """
 
     def __init__(self, window: Window, faults_ns: Iterable[int] = (), capacity: int = 1) -> None:
         self._capacity = capacity

@@ -1,8 +1,8 @@
-"""THE table of faults: *a kind and a target → how it is injected*; a scenario's faults → checked
-orders.
+"""THE table of faults: *a kind and a target → how lockbench injects the fault*; *the faults of a
+scenario → checked orders*.
 
-Rules: reading starts nothing. With a random phase a fault begins up to one second later (servers
-sync on seconds), drawn from the scenario's seed.
+Rules: reading a scenario starts nothing. A fault with a random phase begins up to one second later,
+because servers sync on whole seconds. The scenario's seed decides the phase.
 """
 
 import random
@@ -33,7 +33,7 @@ _DAY_MS = 86_400_000.0
 
 
 def _jump_ms(raw: object) -> float:
-    """A time with a direction such as "5s" or "-5s", not zero."""
+    """A time in ms, forward or back, such as "5s" or "-5s". It is not zero."""
     text = raw.strip() if isinstance(raw, str) else ""
     ms = parse_duration(text.lstrip("+-") or raw)
     if not 0 < ms <= _DAY_MS:
@@ -94,10 +94,11 @@ WORKER_KINDS: Mapping[str, FaultKind] = {
 def read_faults(
     faults: Iterable[Fault], *, seed: int = 0, duration_ms: float | None = None
 ) -> tuple[FaultOrder, ...]:
-    """Return one order for each fault and target, random phases drawn from `seed`; none lasts
-    beyond `duration_ms`.
+    """Return one order for each fault and target.
 
-    Raises UsageError, naming the fault by its position and kind.
+    `seed` decides the random phases. No fault lasts beyond `duration_ms`.
+
+    Raises UsageError, which names the fault by its position and kind.
     """
     return tuple(
         chain.from_iterable(
@@ -135,9 +136,9 @@ def _orders(
 
 
 def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | None:
-    """How long it lasts, None: to the window's end.
+    """Return how long the fault lasts in ms, or None if it lasts to the end of the window.
 
-    Raises ValueError where that or the params do not go together.
+    Raises ValueError if the params do not fit together, or if the kind does not allow this `for`.
     """
     kind.check(params)
     if kind.lasts == "must" and for_ms is None:
@@ -153,12 +154,15 @@ def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | 
 
 
 def needs_of(orders: Sequence[FaultOrder]) -> frozenset[Need]:
-    """What a fleet must be prepared with for all these orders."""
+    """Return everything that a fleet needs at its start, so that all these orders are possible."""
     return frozenset(chain.from_iterable(_kind(order.kind, order.noun).needs for order in orders))
 
 
 def injection(fleet: Fleet | None, order: FaultOrder, workers: Workers = dict) -> Injection:
-    """The fault of one order, ready to begin. `fleet`: None where the servers are not ours."""
+    """Return the fault of one order, ready to begin.
+
+    `fleet`: None if lockbench did not start the servers.
+    """
     return Injection(fleet, order, _kind(order.kind, order.noun), workers)
 
 
