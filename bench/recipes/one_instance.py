@@ -1,10 +1,14 @@
-"""Locks on one instance: *GET, then SET; SETNX; a time as value; SET NX PX, told apart by its
-release; renewals*.
+"""Locks on one instance: *a resource and a TTL → a lease, or a refusal*.
 
-All but `set-nx-lua` are flawed, on purpose; each `about` names the fault. Do not copy them.
-`set-nx-lua` cleans up a SET without a reply, which may have happened, and that of a caller that was
-killed; a grant that came after its own end is given back and counts as too late. Source: the SET
-command's reference page ("Patterns").
+The recipes use GET then SET, SETNX, a time as value, SET NX PX with several ways to release, and
+renewals. Many of them are flawed, on purpose. `about` names the fault of each recipe. Do not copy a
+flawed recipe.
+
+`set-nx-lua` deletes its key after a SET without a reply, because that SET may have happened. It
+also deletes the key of a caller that was killed. If a grant arrives after the lease has ended, the
+recipe gives the lease back and counts the attempt as too late.
+
+Source: the SET command's reference page ("Patterns").
 """
 
 import threading
@@ -41,7 +45,7 @@ RENEWALS_PER_TTL = 3
 
 
 class _Unchecked(PlainRecipe):
-    """Whoever gives back deletes whatever key is there."""
+    """A release deletes the key, even if another caller owns it."""
 
     def give_back(self, lease: Lease) -> Outcome:
         return self.delete(lease.resource)
@@ -141,14 +145,17 @@ class TimestampGetset(PlainRecipe):
         )
 
     def take_over(self, key: str, observed: bytes, end_ms: int) -> bool:
-        """True for the one whose GETSET meets the end that was read; every other one has moved the
-        winner's end."""
+        """Try to take over a lock that ended at `observed`.
+
+        Returns True if GETSET replaced that end. If not, another caller had won, and this GETSET
+        has overwritten the winner's end.
+        """
         won: bool = self.ask("GETSET", key, end_ms) == observed
         self.figures["overwritten_ends"] += not won
         return won
 
     def give_back(self, lease: Lease) -> Outcome:
-        """DEL, unless our own end has passed: then the key may be a successor's."""
+        """Delete the key, unless our own lease has ended. A successor may own the key by then."""
         if self.wall_ms() > int(lease.owner_token):
             return Outcome.GONE
         self.pause("after-check")
@@ -156,7 +163,7 @@ class TimestampGetset(PlainRecipe):
 
 
 class TimestampSet(TimestampGetset):
-    """As timestamp-getset, but nobody looks what the takeover replaced.
+    """As timestamp-getset, but a takeover does not check which value it replaced.
 
     Flawed, on purpose: do not copy it.
     """
@@ -173,7 +180,7 @@ class TimestampSet(TimestampGetset):
 
 
 class Company2013(TimestampGetset):
-    """As timestamp-getset, but the release trusts whatever timestamp it finds.
+    """As timestamp-getset, but the release does not check that the timestamp is its own.
 
     Flawed, on purpose: do not copy it.
     """
@@ -194,7 +201,7 @@ class Company2013(TimestampGetset):
 
 
 class SetNxFixed(_Unchecked):
-    """The same value for everybody, a plain DEL. Flawed, on purpose: do not copy it."""
+    """All callers write the same value and release with DEL. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX with the same value for all; DEL",
@@ -258,7 +265,7 @@ class SetNxLuaRecipe(PlainRecipe):
         self._undo(lease.resource, lease.owner_token)
 
     def _set(self, resource: str, token: bytes, ttl_ms: int) -> int:
-        """0 when it is held, else the fencing token (1 without fencing)."""
+        """Returns 0 if the resource is held, else the fencing token (1 without fencing)."""
         key = self.key(resource)
         if self.settings.fencing:
             return int(self.server.run(FENCED_SET, (key, self.key(COUNTER)), token, ttl_ms) or 0)
@@ -270,18 +277,20 @@ class SetNxLuaRecipe(PlainRecipe):
 
 
 class Semaphore(SetNxLuaRecipe):
-    """As many locks of `SetNxLuaRecipe` as may hold the resource; whoever gets one of them holds
-    it."""
+    """A lock with several holders. It has one set-nx-lua lock for each of them.
+
+    A caller holds the resource as soon as it gets one of these locks.
+    """
 
     about = replace(
         SetNxLuaRecipe.about, how="as many keys as holders, each a set-nx-lua", counts=True
     )
-    # So many more than the capacity hold it.
+    # How many callers more than the capacity may hold the resource.
     too_many: ClassVar[int] = 0
 
     def __init__(self, servers: Sequence[PlainInstance], settings: RecipeSettings) -> None:
         super().__init__(servers, settings)
-        # The name of the lock that a lease is of, by owner token.
+        # The name of the lock that a caller got, by owner token.
         self._names: dict[bytes, str] = {}
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
@@ -328,7 +337,7 @@ class SemaphoreOffByOne(Semaphore):
 
 
 class Backoff(PlainRecipe):
-    """The longer one waits, the more seldom one asks. Flawed, on purpose: do not copy it."""
+    """The delay doubles after each refusal. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX with a uuid1; refused: wait 0.1 s, doubling to 5 s; used without "
@@ -343,8 +352,10 @@ class Backoff(PlainRecipe):
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
     ) -> int | None:
-        """Twice the last wait, the last attempt when the wait ends; the scenario's retry policy has
-        no say."""
+        """Double the last delay. The last attempt comes when the wait ends.
+
+        The recipe ignores the scenario's retry policy.
+        """
         if outcome is not Outcome.CONTENDED or now_ns >= deadline_ns:
             return None
         start_ns = now_ns + min(FIRST_MS << min(attempts - 1, 16), LONGEST_MS) * NS_PER_MS
@@ -352,12 +363,14 @@ class Backoff(PlainRecipe):
 
 
 class Watchdog(PlainRecipe):
-    """A thread (under gevent: a greenlet) renews all leases of a client every third of their TTL
-    until the release.
+    """A thread (under gevent: a greenlet) renews all leases of a client until their release.
 
-    A renewal checks whose key it is, and moves `valid_until_ns` of its lease. Counted:
-    `late_renewals` (sent after the lease's end), `lost_leases`, `noticed_late_ms` (their sum, from
-    a lease's end until the watchdog learned of it).
+    It renews a lease three times per TTL. A renewal checks the owner of the key and moves
+    `valid_until_ns` of the lease.
+
+    `figures` has three counters. `late_renewals`: renewals sent after the end of the lease.
+    `lost_leases`: leases whose key was no longer ours. `noticed_late_ms`: the time from the end of
+    a lost lease until the watchdog noticed (ms), summed over all lost leases.
     """
 
     about = About(
@@ -389,7 +402,7 @@ class Watchdog(PlainRecipe):
         return lease
 
     def extend(self, lease: Lease) -> bool:
-        """One more TTL, if the key is ours. Raises RedisError."""
+        """Extend the lease by one TTL if the key is ours. Raises RedisError."""
         key = self.key(lease.resource)
         return bool(self.server.run(COMPARE_AND_EXTEND, (key,), lease.owner_token, lease.ttl_ms))
 
@@ -402,7 +415,7 @@ class Watchdog(PlainRecipe):
         self.give_back(lease)
 
     def take_reply_times_ns(self) -> tuple[list[int], ...]:
-        """See Recipe; once a second, so the moment to write what was extended."""
+        """See Recipe. This call comes once a second, so it also writes the observed extensions."""
         if self._log is not None:
             self._log.flush()
         return super().take_reply_times_ns()
@@ -431,7 +444,7 @@ class Watchdog(PlainRecipe):
             self._note(lease, renewed, sent_ns)
 
     def _next_due(self) -> Lease | None:
-        """Waits for it; None when the recipe is closed."""
+        """Wait until a renewal is due and return its lease. None: the recipe is closed."""
         with self._changed:
             while not self._closed:
                 due_ns, lease = min(self._due.values(), key=lambda one: one[0], default=(0, None))
@@ -442,7 +455,10 @@ class Watchdog(PlainRecipe):
         return None
 
     def _note(self, lease: Lease, renewed: bool | None, sent_ns: int) -> None:
-        """What a renewal means for its lease; None: no answer, so the next one decides."""
+        """Apply the result of a renewal to its lease.
+
+        `renewed` None means that no answer came. The next renewal decides then.
+        """
         with self._changed:
             if lease.owner_token not in self._due:
                 # The lease was given back meanwhile.
@@ -463,7 +479,7 @@ class Watchdog(PlainRecipe):
 
 
 class WatchdogNaive(Watchdog):
-    """Renewals extend whatever key is there. Flawed, on purpose: do not copy it."""
+    """A renewal does not check the owner of the key. Flawed, on purpose: do not copy it."""
 
     about = replace(
         Watchdog.about,

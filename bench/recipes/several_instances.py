@@ -1,16 +1,20 @@
 """Locks on a few instances without a quorum: *SET NX on one, then copies to the others; SET NX on
 the master*.
 
-`multi-write` is flawed, on purpose: do not copy it. Whoever cannot reach redis-1 locks on redis-2,
-where the copy of a lock granted on redis-1 may not have arrived: both are granted.
-`multi-write-unique-index` adds the mitigation said to be used: a row that must be unique in a
-database (one SQLite file per run, or one of the process), where a double grant is rejected, and
-counted. Rows of expired leases are replaced.
+`multi-write` is flawed, on purpose: do not copy it. A caller that cannot reach redis-1 locks on
+redis-2. The copy of a lock that redis-1 has granted may not have arrived there. Then both callers
+get the lock.
 
-`replica-failover` is flawed, on purpose, too. The master's OK does not wait for its replicas; one
-that is promoted without the key grants it again. What it needs of the fleet stands in
-docs/fencing.md, "Replicas". The client finds the master by asking all for their ROLE, at connect
-and after every error. Source: Redis documentation, "Redis replication".
+`multi-write-unique-index` adds a database table with a unique index on the resource. The table
+rejects a double grant, and the recipe counts it. A new lease replaces the row of an expired lease.
+The database is one SQLite file per run. Without a folder it is in the memory of the process.
+
+`replica-failover` is flawed, on purpose, too. The master answers OK without waiting for its
+replicas. A replica that is promoted without the key grants the lock again. docs/fencing.md,
+"Replicas", says what the recipe needs from the fleet. The client finds the master with ROLE, which
+it sends to the instances at connect and after every error.
+
+Source: Redis documentation, "Redis replication".
 """
 
 import sqlite3
@@ -34,7 +38,7 @@ from lockcore.clock import monotonic_ns
 
 
 class MultiWrite(PlainRecipe):
-    """The instance in use decides; the others get copies. Flawed, on purpose: do not copy it."""
+    """One instance decides, and the others get copies. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX on the instance in use, then copy to the others; switch the instance "
@@ -87,7 +91,7 @@ class MultiWrite(PlainRecipe):
         return outcome
 
     def _copy(self, origin: PlainInstance, key: str, token: bytes, ttl_ms: int) -> int:
-        """To how many others the copy went."""
+        """Copy the lock to the other instances. Returns how many of them have confirmed it."""
         copies = 0
         for server in self.servers:
             if server is not origin:
@@ -105,7 +109,7 @@ WHERE lease.valid_until_ns < ?
 
 
 class MultiWriteUniqueIndex(MultiWrite):
-    """As multi-write, and a table whose index admits one lease of a resource has the last word."""
+    """As multi-write, but a table decides in the end. It admits one lease of a resource."""
 
     about = replace(
         MultiWrite.about,
@@ -133,7 +137,7 @@ class MultiWriteUniqueIndex(MultiWrite):
         )
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """Granted once the row is in; a rejected one is a double grant that was caught."""
+        """Lock as multi-write does, then insert the row. A rejected row is a double grant."""
         result = super().attempt(resource, ttl_ms)
         if not isinstance(result, Lease):
             return result
@@ -145,14 +149,16 @@ class MultiWriteUniqueIndex(MultiWrite):
         return Refusal(Outcome.CONTENDED, Tally(refused=len(self.servers)))
 
     def insert(self, lease: Lease) -> bool:
-        """False when the index rejects the row: another lease of the resource is there, and not
-        expired."""
+        """Insert the row of `lease`.
+
+        Returns False if the table has another lease of the resource that has not expired.
+        """
         with self._turn:
             row = (lease.resource, lease.owner_token, lease.valid_until_ns, monotonic_ns())
             return self._database.execute(_INSERT, row).rowcount == 1
 
     def give_back(self, lease: Lease) -> Outcome:
-        """The row first: the next holder's is then never in its way."""
+        """Delete the row before the keys, or it could reject the row of the next holder."""
         with self._turn:
             self._database.execute("DELETE FROM lease WHERE token = ?", (lease.owner_token,))
         return super().give_back(lease)
@@ -171,7 +177,7 @@ _POLL_S = 0.01
 def replicate(urls: Sequence[str]) -> None:
     """Make all servers after the first replicas of the first, and wait until they are in step.
 
-    Raises EnvironmentNotReadyError when one is not within 10 s, or does not answer.
+    Raises EnvironmentNotReadyError if a replica is not in step within 10 s, or does not answer.
     """
     master = urlsplit(urls[0])
     for url in urls[1:]:
@@ -186,7 +192,7 @@ def replicate(urls: Sequence[str]) -> None:
                     f"the replica on port {urlsplit(url).port} was not in step with its "
                     f"master within {PATIENCE_S:g} s"
                 )
-            # No server tells when a replica is in step.
+            # No server sends a message when a replica is in step.
             time.sleep(_POLL_S)
 
 
@@ -203,7 +209,7 @@ def _ask(url: str, *command: str) -> Any:
 
 
 class ReplicaFailover(PlainRecipe):
-    """The lock of whoever trusts a master's replica. Flawed, on purpose: do not copy it."""
+    """A lock on a master whose replica may replace it. Flawed, on purpose: do not copy it."""
 
     about = About(
         how="SET NX PX on the master; an asynchronous replica is promoted at once when it dies",
@@ -242,8 +248,7 @@ class ReplicaFailover(PlainRecipe):
         return 0
 
     def attempt(self, resource: str, ttl_ms: int) -> Lease | Refusal:
-        """SET NX PX on the master; after an error the next attempt is made on whoever is the master
-        then."""
+        """SET NX PX on the master. After an error, find the master for the next attempt."""
         try:
             return super().attempt(resource, ttl_ms)
         except RedisError:
@@ -258,8 +263,11 @@ class ReplicaFailover(PlainRecipe):
             return super().give_back(lease)
 
     def _find_master(self) -> None:
-        """Whoever says it is the master, the one after the present first; nobody: the present one
-        stays."""
+        """Use the first instance that reports the role of master.
+
+        The search starts after the present instance. If no instance reports the role, the present
+        instance stays.
+        """
         present = self.server.index
         for server in (*self.servers[present + 1 :], *self.servers[: present + 1]):
             if _is_master(server):
@@ -268,7 +276,7 @@ class ReplicaFailover(PlainRecipe):
 
 
 class ReplicaDelayedPromotion(ReplicaFailover):
-    """The same, in a fleet that waits."""
+    """As replica-failover, but the fleet promotes a replica only after the longest TTL."""
 
     about = replace(
         ReplicaFailover.about,

@@ -1,14 +1,17 @@
-"""Locks on one instance whose waiters are woken: *SET NX PX; a release that says so; who waits
-listens*.
+"""Locks on one instance whose release wakes the waiting callers: *SET NX PX; a refused caller
+listens; a release sends a message*.
 
-    set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one, in the
-                    order they came
-    set-nx-pubsub   the release publishes; everybody hears it, and all but one have asked in vain
+    set-nx-blpop    the release pushes to a list that lasts a second; one push wakes one caller, in
+                    the order of their arrival
+    set-nx-pubsub   the release publishes; all waiting callers hear it and try, and one of them wins
 
-Rules: words only wake; who is woken asks as everybody does. What is lost costs a look of `LOOK_MS`;
-who may not listen polls. Source: python-redis-lock and the BLPOP command's reference page
-("Pattern: event notification"); Redisson's RLock, which subscribes after a refusal and asks again
-before it waits.
+Rules
+- A message only wakes a caller. The caller then tries as any other caller does.
+- If a message is lost, the caller tries again after `LOOK_MS`.
+- A caller that cannot listen polls.
+
+Source: python-redis-lock and the BLPOP command's reference page ("Pattern: event notification").
+Redisson's RLock subscribes after a refusal and tries again before it waits.
 """
 
 from contextlib import suppress
@@ -47,7 +50,7 @@ _EAR: ContextVar[PubSub | None] = ContextVar("ear", default=None)
 
 
 class _Woken(SetNxLuaRecipe):
-    """Who was refused listens until it is woken, or until the next look."""
+    """A refused caller listens until a message wakes it, or until `LOOK_MS` have passed."""
 
     def next_start_ns(
         self, outcome: Outcome, attempts: int, now_ns: int, deadline_ns: int
@@ -58,7 +61,7 @@ class _Woken(SetNxLuaRecipe):
         return min(now_ns + LOOK_MS * NS_PER_MS, deadline_ns)
 
     def rest(self, resource: str, outcome: Outcome, delay_ns: int) -> None:
-        """Listen for a millisecond at least; sleep where that cannot be had."""
+        """Listen for at least a millisecond. If the caller cannot listen, it sleeps."""
         if outcome is Outcome.CONTENDED:
             delay_ns = max(delay_ns, NS_PER_MS)
             with suppress(RedisError):
@@ -67,12 +70,12 @@ class _Woken(SetNxLuaRecipe):
         super().rest(resource, outcome, delay_ns)
 
     def listen(self, resource: str, delay_ns: int) -> None:
-        """Return when woken, or when the time is up. Raises RedisError."""
+        """Return when a message comes, or when the time is up. Raises RedisError."""
         raise NotImplementedError
 
 
 class SetNxBlpop(_Woken):
-    """A release wakes one who waits."""
+    """A release wakes one waiting caller."""
 
     about = replace(
         SetNxLuaRecipe.about,
@@ -97,7 +100,7 @@ class SetNxBlpop(_Woken):
 
 
 class SetNxPubsub(_Woken):
-    """A release wakes all who wait."""
+    """A release wakes all waiting callers."""
 
     about = replace(
         SetNxLuaRecipe.about,
@@ -131,8 +134,11 @@ class SetNxPubsub(_Woken):
         )
 
     def listen(self, resource: str, delay_ns: int) -> None:
-        """Until something is published; the first time until the subscription stands: it may be
-        free by now."""
+        """Wait for a message.
+
+        The first call only waits for the subscription. The caller must try again then, because the
+        resource may be free by now.
+        """
         ear = _EAR.get()
         kind = "message"
         if ear is None:

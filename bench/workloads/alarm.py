@@ -1,10 +1,11 @@
-"""Waking greenlets at a precise time: *a time on the monotonic clock → this greenlet runs again
-then*; who starts when.
+"""Waking greenlets at a precise time: *a time on the monotonic clock → the greenlet runs again at
+that time*.
 
-Rules: one alarm belongs to the hub of the process that made it; make it after a fork. Lateness,
-crowds and late starts: docs/workloads.md. Compiled with the core (lockcore/compiled.py), where a
-wheel is built. Source: timerfd_create(2); libev's prepare, check
-and idle watchers.
+A wheel has this file as machine code, compiled with the core (lockcore/compiled.py).
+
+`Pacer` also hands out the arrivals of a schedule. An alarm belongs to the hub of the process that
+made it, so a process makes its alarm after a fork. docs/workloads.md explains lateness, crowds and
+late starts. Source: timerfd_create(2); libev's prepare, check and idle watchers.
 """
 
 import ctypes
@@ -19,11 +20,11 @@ from greenlet import getcurrent, greenlet
 
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# what `wait_until` returns when somebody called it off
+# `wait_until` returns this after a cancelled wait.
 CANCELLED: Final = -1
 LATE_NS: Final = NS_PER_MS
 GRAIN_NS: Final = 50_000
-# fewer are woken one by one: there is nothing to gain
+# If fewer greenlets wait, each has its own time, because a common time would gain nothing.
 _CROWD: Final = 8
 
 _CLOCK_MONOTONIC = 1
@@ -35,7 +36,7 @@ _LAST = -2
 _MARGIN_NS = 200_000
 _LEAST_NS = 40_000
 _MOST_NS = 600_000
-# steps of 200 : 1 settle where 99.5 % of the wake-ups are in time
+# With steps of 200 : 1 the margin settles where 99.5 % of the wake-ups are in time.
 _EARLIER_NS = 30_000
 _LATER_NS = 150
 
@@ -45,9 +46,11 @@ _settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_
 
 
 class Alarm:
-    """One timerfd for all waiting greenlets of a process. Where many wait, those due within the
-    same `grain_ns` wake together, at its end, so nobody before its time. Raises OSError when the
-    kernel has no timer left."""
+    """One timerfd for all waiting greenlets of a process.
+
+    If many greenlets wait, all that are due within the same `grain_ns` wake together. They wake at
+    its end, so no greenlet wakes before its time. Raises OSError if the kernel has no timer left.
+    """
 
     def __init__(self, grain_ns: int = GRAIN_NS) -> None:
         self._file: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _FLAGS)
@@ -59,14 +62,13 @@ class Alarm:
         self._spec: Any = (ctypes.c_long * 4)()
         self._spec_at = ctypes.addressof(self._spec)
         self._hub: Any = get_hub()
-        # as attributes: machine code looks a module's names up each time
-        # All three are used again and again while callers wait. As plain names they would give the
-        # same results, and each use would pay for a look-up.
+        # Machine code looks up the names of a module at each use. These three are used again and
+        # again while callers wait. As attributes they need no such look-up.
         self._current: Callable[[], Any] = getcurrent
         self._switch: Callable[..., object] = greenlet.switch
         self._now: Callable[[], int] = monotonic_ns
         self._grain_ns = grain_ns
-        # a heap of those at which somebody wakes
+        # A heap of the times at which greenlets wake.
         self._times: list[int] = []
         self._crowds: dict[int, deque[Any]] = {}  # who
         self._waiting: dict[Any, int] = {}
@@ -81,8 +83,10 @@ class Alarm:
         return len(self._waiting)
 
     def wait_until(self, due_ns: int) -> int:
-        """Park the calling greenlet until `due_ns`; return how late the timer was (ns), or
-        CANCELLED."""
+        """Park the calling greenlet until `due_ns`.
+
+        Returns how late the timer was (ns), or CANCELLED.
+        """
         waiter = self._current()
         self._add(waiter, due_ns)
         try:
@@ -112,12 +116,12 @@ class Alarm:
             crowd.append(waiter)
 
     def cancel(self, waiter: greenlet) -> None:
-        """Wake `waiter` on the next turn of the hub, if it waits here."""
+        """Wake `waiter` in the next pass of the hub, if it waits here."""
         if (at_ns := self._waiting.get(waiter)) is not None:
             self._hub.loop.run_callback(self._cancel, waiter, at_ns)
 
     def close(self) -> None:
-        """Give the timer back; whoever still waits is cancelled."""
+        """Close the timer and cancel all waits."""
         for waiter in list(self._waiting):
             self.cancel(waiter)
         self._watcher.stop()
@@ -136,7 +140,7 @@ class Alarm:
         try:
             os.read(self._file, 8)
         except BlockingIOError:
-            # armed anew since it was ready
+            # The timer was armed anew after it had fired.
             return
         self._wake_due()
 
@@ -146,7 +150,7 @@ class Alarm:
     # callers would sleep for ever. The comparison with `waiting` leaves out callers that were
     # cancelled, or that wait for another time by now.
     def _wake_due(self) -> None:
-        """Run everybody who is due, then arm for the next."""
+        """Run every greenlet that is due, then arm the timer for the next time."""
         times = self._times
         waiting = self._waiting
         while times:
@@ -157,7 +161,7 @@ class Alarm:
             crowd = self._crowds[at_ns]
             while crowd:
                 waiter = crowd.popleft()
-                # else cancelled or killed
+                # If not, the waiter was cancelled or killed.
                 if waiting.get(waiter) == at_ns:
                     del waiting[waiter]
                     self._switch(waiter)
@@ -173,12 +177,12 @@ class Alarm:
             waiter.switch(True)
 
     def lateness_ns(self, due_ns: int) -> int:
-        """How late the timer is that should have ended at `due_ns`, now that it has."""
+        """How late (ns) a timer is that was due at `due_ns` and has ended just now."""
         return self._now() - due_ns
 
 
 class Rests(Alarm):
-    """Where callers rest. `late_ns`: how late the timer ended each rest; `kept_ns`: all of it."""
+    """The rests of callers. `late_ns`: how late the timer ended each; `kept_ns`: their sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +190,7 @@ class Rests(Alarm):
         self.kept_ns = 0
 
     def rest(self, due_ns: int) -> None:
-        """Park the calling greenlet until `due_ns`, or until it is called off."""
+        """Park the calling greenlet until `due_ns`, or until its wait is cancelled."""
         lateness_ns = self.wait_until(due_ns)
         if lateness_ns != CANCELLED:
             self.late_ns.append(lateness_ns)
@@ -194,12 +198,15 @@ class Rests(Alarm):
 
 
 class PreciseAlarm(Alarm):
-    """An alarm that is awake before the time comes, and tells a late timer from a busy process."""
+    """An alarm that wakes early and then watches the clock until the time comes.
+
+    It distinguishes a late timer from a busy process.
+    """
 
     def __init__(self) -> None:
         super().__init__(grain_ns=1)
         self.margin_ns = _MARGIN_NS
-        # when the hub last went to wait, and came back
+        # When the hub last began to wait, and when it last came back.
         self._went_ns = self._came_ns = 0
         loop = self._hub.loop
         self._idle = loop.idle()
@@ -212,7 +219,7 @@ class PreciseAlarm(Alarm):
         self._coming.start(self._comes)
 
     def close(self) -> None:
-        """Give the timer and the watchers back."""
+        """Close the timer and the watchers."""
         for watcher in (self._idle, self._going, self._coming):
             watcher.stop()
             watcher.close()
@@ -255,17 +262,19 @@ class PreciseAlarm(Alarm):
             self._idle.stop()
 
     def lateness_ns(self, due_ns: int) -> int:
-        """As in Alarm; 0 where the process was busy."""
+        """As in Alarm, but 0 if the process was busy at `due_ns`."""
         return monotonic_ns() - due_ns if self._went_ns <= due_ns <= self._came_ns else 0
 
 
 class Pacer:
     """The arrivals of one worker from `origin_ns` (monotonic) on, handed out to its callers.
 
-    `wait_until` parks the caller and returns how late the timer was (ns), below 0 when it was
-    called off. `measure_ns`, `end_ns`: when measuring starts and the schedule ends, after the
-    origin; None = never. `late`, `lateness_ns`: late starts while measuring, and what the timer
-    added to each start that waited for it.
+    `wait_until` parks the caller and returns how late the timer was (ns). It returns a number below
+    0 if the wait was cancelled. `measure_ns`, `end_ns`: when measuring starts and when the schedule
+    ends, after the origin; `end_ns` None: never.
+
+    `late`: the number of late starts while measuring. `lateness_ns`: how late the timer was for
+    each start that waited.
     """
 
     def __init__(
@@ -287,13 +296,15 @@ class Pacer:
         self.lateness_ns: list[int] = []
 
     def take(self) -> int:
-        """Wait for the next arrival and return when it was due (ns); 0 when there is none any more
-        or the wait was cancelled."""
+        """Wait for the next arrival and return when it was due (ns).
+
+        Returns 0 if the schedule has ended or the wait was cancelled.
+        """
         due_ns = self._next_ns()
         if not due_ns:
             return 0
         if due_ns <= self._now():
-            # Nobody was free in time.
+            # No caller was free in time.
             self.queued += 1
         else:
             lateness_ns = self._wait_until(due_ns)
@@ -305,7 +316,7 @@ class Pacer:
         return due_ns
 
     def _next_ns(self) -> int:
-        """When the next arrival is due; 0: there is none any more."""
+        """When the next arrival is due (ns). 0: the schedule has ended."""
         if self._over:
             return 0
         due_ns = self._origin_ns + next(self._schedule_ns)

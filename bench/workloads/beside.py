@@ -1,10 +1,12 @@
-"""The judge of a run that plain Locust leads: *a plan → a judge's process, there before the load →
-its verdict*.
+"""The judge of a run that plain Locust leads: *a plan → a judge process that starts before the load
+→ its verdict*.
 
-Rules: what the servers did counts from before the first command, so a run begins when its judge is
-ready. Locust's own process judges nothing: a history of millions would stop its greenlets. Without
-a judge a run is as good as any other, and its verdict is UNKNOWN. Orders hold passwords, and go by
-pipe.
+Rules
+- The judge counts the commands of the servers from before the first command of the run. So a run
+  begins when its judge is ready.
+- Locust's own process does not judge, because a history of millions would stop its greenlets.
+- A run without a judge goes on as usual, and its verdict is UNKNOWN.
+- Orders hold passwords, so they go through a pipe.
 """
 
 import sys
@@ -27,8 +29,11 @@ JUDGE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class JudgeOrder:
-    """What the judge is told first: the `plan` as JSON, the run's `workdir`, the `command` without
-    secrets, and the `folder` where the result goes."""
+    """The first message to the judge.
+
+    `plan`: the plan as JSON. `workdir`: the folder of the run. `command`: the command line without
+    secrets. `folder`: the folder for the result.
+    """
 
     plan: str
     workdir: Path
@@ -36,14 +41,17 @@ class JudgeOrder:
     folder: Path | None
 
 
-# its first word, and its answer to an order: it has asked the servers what they have done so far
+# The judge sends this when it has started. It sends it again as its answer to an order, after it
+# has asked the servers for their counts so far.
 READY = "ready"
 
 
 @dataclass(frozen=True, slots=True)
 class ToldVerdict:
-    """The verdict: its word and colour, one line, and the page of the whole result, or why that is
-    `unstored`."""
+    """A verdict: its word, its colour and one line of text.
+
+    `page`: the page of the whole result. `unstored`: why there is no such page.
+    """
 
     word: str
     colour: str
@@ -54,24 +62,27 @@ class ToldVerdict:
 
 
 class JudgeBeside:
-    """Beside one run at most: `begin` with it, `judge` once it has ended, or `close`. Made early:
-    it takes a second to be there, and Locust's run time does not wait. Without one the verdict is
-    UNKNOWN."""
+    """The judge process of at most one run.
+
+    Call `begin` with the run, then `judge` after its end, or `close`. Make the object early,
+    because the process needs a second to start and Locust's run time does not wait.
+    If the process cannot start, the verdict is UNKNOWN.
+    """
 
     def __init__(self) -> None:
         self._parts = ExitStack()
         self._child: Child | None = None
         self._workdir: Path | None = None
-        # there is no verdict
+        # Why there is no verdict.
         self._why = ""
         with self._noted():
             self._child = self._parts.enter_context(Child("the judge", "bench.run.beside"))
             self._child.hear(str, READY_S)
 
     def begin(self, plan: Plan, folder: Path | None) -> Path | None:
-        """The folder of the run of `plan`, which begins; None if nobody judges it.
+        """Send the order for the run of `plan`. Returns the run's folder, or None without a judge.
 
-        `folder`: for the result.
+        `folder`: the folder for the result.
         """
         with self._noted():
             if self._child is not None:
@@ -85,9 +96,9 @@ class JudgeBeside:
         return self._workdir
 
     def judge(self, stop_ns: int) -> ToldVerdict:
-        """The verdict on the run, all of which is in its folder.
+        """Return the verdict on the run. All files of the run must be in its folder.
 
-        `stop_ns`: when the load was to end (monotonic).
+        `stop_ns`: the planned end of the load (monotonic).
         """
         verdict = ToldVerdict("UNKNOWN", Kind.UNKNOWN.value, "nobody has judged this run", 0)
         with self._noted():
@@ -100,7 +111,7 @@ class JudgeBeside:
         )
 
     def close(self) -> None:
-        """The run is over, and its folder goes."""
+        """End the judge and remove the folder of the run."""
         self._parts.close()
 
     @contextmanager
