@@ -1,5 +1,5 @@
-"""A process of our own that obeys: *a module, then orders and answers as lines of JSON → its end,
-and why it ended*.
+"""A child process that obeys orders: *a module, orders and answers as lines of JSON → the end of
+the process, with its reason*.
 
     with Child("the load process", "bench.….load_process") as child:      here
         child.tell(order)
@@ -7,10 +7,12 @@ and why it ended*.
     for order in orders(Order):                                           there
         say(answer_to(order))
 
-Rules: orders come by pipe, never on a command line: they may hold passwords. In a session of its
-own, so Ctrl-C does not reach it; it ends when its stdin does, and `die_with_parent` ends it even
-while it is busy. The kernel's signal is tied to the *thread* that made the process, and cleared by
-a fork, so each process asks for itself. Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
+Rules: orders come by pipe, never on a command line, because they may hold passwords. The process
+has its own session, so Ctrl-C does not reach it. It ends when its stdin ends, and `die_with_parent`
+ends it even while it is busy. The kernel's signal depends on the *thread* that started the process,
+and a fork clears it. So each process requests the signal for itself.
+
+Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
 """
 
 import ctypes

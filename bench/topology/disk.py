@@ -13,7 +13,9 @@ from bench.measure.server_facts import SyncLatency
 
 def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9) -> SyncLatency:
     """Measure at most `writes` (>= 1) appends of 100 bytes in `folder`, for about `budget_s`.
-    Raises EnvironmentNotReadyError when it cannot be written."""
+
+    Raises EnvironmentNotReadyError if the folder is not writable.
+    """
     taken_ns: list[int] = []
     try:
         with tempfile.TemporaryFile(prefix="lockbench-sync-", dir=folder, buffering=0) as file:

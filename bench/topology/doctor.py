@@ -1,4 +1,4 @@
-"""What this machine can do: *this machine → facts, each with what to do about it*.
+"""What this machine can do: *this machine → facts, each with advice*.
 
 Rules: the doctor tries a feature instead of guessing. A failure is a fact, so nothing raises.
 "missing" stops every run, "limited" only what the advice names. Source: cgroups(7).
@@ -32,7 +32,7 @@ FAR_S = 10e-3
 
 
 class Status(StrEnum):
-    """How good a fact is news."""
+    """How good or bad a fact is."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -144,7 +144,7 @@ _ASKED = (
 
 
 def examine_targets(urls: Iterable[str]) -> tuple[Fact, ...]:
-    """What each of these instances offers a lock, and which of them is a server named before.
+    """Return what each instance offers a lock, and which URLs lead to the same server.
 
     Raises UsageError.
     """
@@ -153,9 +153,11 @@ def examine_targets(urls: Iterable[str]) -> tuple[Fact, ...]:
 
 
 def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fact, ...]:
-    """What the instance at `url` offers a lock, or why it cannot vote. Takes 2 s at most.
-    `servers`: addresses of those examined before, by run id; this one is added. Raises
-    UsageError."""
+    """Return what the instance at `url` offers a lock, or why it cannot vote.
+
+    This takes 2 s at most. `servers`: the addresses of the servers examined before, by run id. The
+    function adds this server. Raises UsageError.
+    """
     try:
         target = target_of(url, 2.0, KEY_PREFIX)
     except ValueError as error:
@@ -197,8 +199,10 @@ def _channels(url: str) -> Iterator[Fact]:
 
 
 def _configuration(url: str) -> Iterator[Fact]:
-    """What the instance's settings, its distance and its persistence do to locks, as far as it
-    tells."""
+    """Return what the instance's settings, distance and persistence do to locks.
+
+    Settings that the instance does not report are left out.
+    """
     settings = settings_of(url)
     if settings.reply_s is not None:
         far = settings.reply_s > FAR_S
@@ -215,7 +219,7 @@ def _configuration(url: str) -> Iterator[Fact]:
 
 
 def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:
-    """Every kind of fault, and why it cannot strike `server` here, or None.
+    """Return for every kind of fault why it is impossible with `server` here, or None.
 
     Raises EnvironmentNotReadyError.
     """

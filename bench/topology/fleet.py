@@ -1,10 +1,13 @@
-"""N throw-away servers on this machine: *how many, how durable → running instances and their URLs*.
+"""N throw-away servers on this machine: *number and fsync policy → running instances and
+their URLs*.
 
-Rules: each instance has its own folder inside one private temporary folder, listens on loopback
+Rules: each instance has its own folder inside one private temporary folder. It listens on loopback
 only and keeps its port for the fleet's life. An instance is ready when it answers PING (NOAUTH is
-an answer, LOADING is not). The guard process owns the servers and the folder, so both end with this
-process however it ends. Closing kills: nothing here is worth saving. Source: redis.conf of Redis
-7.0 and Valkey 9.1; Linux inet_csk_bind_conflict (net/ipv4/inet_connection_sock.c).
+an answer, LOADING is not). The guard process owns the servers and the folder. So both end with this
+process, however it ends. `close` kills the servers, because no data needs to be saved.
+
+Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict
+(net/ipv4/inet_connection_sock.c).
 """
 
 from __future__ import annotations
@@ -73,12 +76,13 @@ def start_fleet(
     config: Sequence[str] = (),
     environment: Environment | None = None,
 ) -> Fleet:
-    """Start `instances` servers in parallel and return when every one answers. `fsync`: "none" (no
-    append-only file), "no", "everysec" or "always". `config`: further server arguments, such as
-    `("--maxmemory", "10mb")`.
+    """Start `instances` servers in parallel, and return when all of them answer.
 
-    Raises EnvironmentNotReadyError when one does not start (with its last log lines) or this
-    machine has no room.
+    `fsync`: "none" (no append-only file), "no", "everysec" or "always". `config`: further server
+    arguments, such as `("--maxmemory", "10mb")`.
+
+    Raises EnvironmentNotReadyError if a server does not start, or if this machine has no room. The
+    error shows the last log lines of a server that did not start.
     """
     require_descriptors(instances)
     server = server or find_server()
@@ -93,10 +97,12 @@ def start_fleet(
 
 
 class Fleet:
-    """Running servers. Made by `start_fleet`; a context manager that closes at its end. `folder`
-    holds every instance's files, gone after `close`; `controls`: the shim of each; `missing`: what
-    was wanted for faults and cannot be had, and why; `locks`: held while an instance is started or
-    ended."""
+    """Running servers, which `start_fleet` has started. A context manager that closes at its end.
+
+    `folder`: the files of all instances; `close` removes it. `controls`: the shim of each instance.
+    `missing`: the preparations for faults that are impossible here, each with the reason. `locks`:
+    one for each instance, held while the instance starts or ends.
+    """
 
     def __init__(
         self,
@@ -165,13 +171,17 @@ class Fleet:
         return self.controls[index]
 
     def exit_codes(self) -> tuple[int | None, ...]:
-        """Per instance None while it lives (a stopped one does), else its exit code or minus the
-        killing signal."""
+        """Return the exit code of each instance, or minus the signal that killed it.
+
+        None: the instance lives. A stopped instance lives, too.
+        """
         return tuple(state.exit_code for _, state in sorted(self._guard.states().items()))
 
     def kill(self, index: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """End instance `index` by a signal (SIGTERM: a clean shutdown) and return when it is dead;
-        again is fine."""
+        """End instance `index` by a signal, and return when it is dead.
+
+        SIGTERM is a clean shutdown. More than one call is fine.
+        """
         with self.locks[index]:
             self._guard.signal(index, number)
             self._until(
@@ -179,20 +189,24 @@ class Fleet:
             )
 
     def stop(self, index: int) -> None:
-        """Freeze instance `index` (SIGSTOP) and return when it stands still; its connections stay
-        open."""
+        """Freeze instance `index` (SIGSTOP), and return when it stands still.
+
+        Its connections stay open.
+        """
         self._guard.signal(index, signal.SIGSTOP)
         self._until(
             index, lambda state: state.stopped or state.exit_code is not None, "stop after SIGSTOP"
         )
 
     def cont(self, index: int) -> None:
-        """Let a frozen instance go on (SIGCONT); what it was sent meanwhile runs late."""
+        """Let a frozen instance continue (SIGCONT). Commands sent meanwhile run late."""
         self._guard.signal(index, signal.SIGCONT)
 
     def restart(self, *indices: int) -> None:
-        """Start these instances again, each on its port and files, killing those that live; returns
-        when all answer."""
+        """Start these instances again, and return when all of them answer.
+
+        Each instance keeps its port and its files. An instance that still lives is killed first.
+        """
         with ExitStack() as held:
             for index in indices:
                 held.enter_context(self.locks[index])
@@ -201,13 +215,13 @@ class Fleet:
             self._wait_until_ready(indices)
 
     def adopt(self, pid: int) -> None:
-        """Have this process of ours end with the servers, however that comes about."""
+        """Make process `pid` of lockbench end together with the servers, however they end."""
         self._guard.adopt(pid)
 
     def close(self) -> None:
         """Kill every server and remove the folder.
 
-        More than once is fine, and so is after Ctrl-C.
+        More than one call is fine, and so is a call after Ctrl-C.
         """
         if self.proxies:
             self.proxies.close()
@@ -368,17 +382,19 @@ def _answers(port: int) -> bool:
 
 
 class KeptPort:
-    """One loopback port, kept until `release()` by a socket that is bound and never listens. A
-    server, which sets SO_REUSEADDR too, can listen there, and again after its end; the kernel gives
-    the port to nobody else."""
+    """One loopback port, reserved until `release()` by a socket that is bound and never listens.
+
+    This socket and the server both set SO_REUSEADDR. So a server can listen on the port, and again
+    after a restart. The kernel gives the port to no other program.
+    """
 
     def __init__(self) -> None:
-        """Keep a free port. Raises OSError when there is none."""
+        """Reserve a free port. Raises OSError if no port is free."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind((HOST, 0))
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Let go of the port; more than once is fine."""
+        """Free the port. More than one call is fine."""
         self._socket.close()

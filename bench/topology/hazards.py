@@ -1,5 +1,5 @@
-"""What an instance's configuration does to locks: *INFO and CONFIG GET → hazards, each with what to
-do*. Pure.
+"""What an instance's configuration does to locks: *INFO and CONFIG GET → hazards, each with
+advice*. Pure.
 
 Rules: an unknown setting is neither a hazard nor an all-clear. The caller reports which settings it
 could not read. A hazard that takes locks away comes first.

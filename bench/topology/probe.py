@@ -1,7 +1,9 @@
-"""Questions to running instances: *URLs → facts, counters, leaked keys; why one stays silent*.
+"""Questions to running instances: *URLs → facts, counters, leaked keys, reasons for silence*.
 
-Rules: all instances are asked in parallel, each step within its own time-out. What an ACL forbids
-(INFO, CONFIG, COMMAND) becomes None and a warning. Source: Redis 7.0 and Valkey 9.1.
+Rules: all instances get their questions in parallel, and each step has its own time-out. If an ACL
+forbids a command (INFO, CONFIG, COMMAND), its facts are None and a warning says so.
+
+Source: Redis 7.0 and Valkey 9.1.
 """
 
 import contextlib
@@ -56,7 +58,7 @@ _MOST_THREADS = 32
 # The fields of INFO.
 Info = Mapping[str, Any]
 Answer = TypeVar("Answer")
-# redis-py reads a reply that is none of the command's
+# redis-py raises these errors if a reply does not fit its command.
 _NONSENSE = (ValueError, TypeError, AttributeError, LookupError)
 # These commands have no key, so they ask for no lock.
 _NO_KEY = frozenset(
@@ -141,9 +143,11 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
 def inspect(
     urls: Sequence[str], *, allow_missing: bool = False, channels: bool = False
 ) -> tuple[InstanceFacts, ...]:
-    """Ask every instance what it is, in the order of `urls`. `channels`: the lock publishes. Raises
-    UsageError, and EnvironmentNotReadyError naming every unreachable instance and why, unless
-    `allow_missing`."""
+    """Ask every instance for its facts, and return them in the order of `urls`.
+
+    `channels`: the lock publishes. Raises UsageError. Unless `allow_missing`, also raises
+    EnvironmentNotReadyError, which names every unreachable instance with the reason.
+    """
 
     def unreachable(target: InstanceTarget, why: str) -> InstanceFacts:
         return InstanceFacts(0, target.address, target.is_tls, unreachable=why)
@@ -167,8 +171,10 @@ def inspect(
 
 
 def require_independent(facts: Sequence[InstanceFacts]) -> None:
-    """Raise EnvironmentNotReadyError unless these are independent: no cluster node, no replica, no
-    server twice."""
+    """Raise EnvironmentNotReadyError unless these instances are independent.
+
+    No instance may be a cluster node or a replica, and no server may appear twice.
+    """
     first: dict[str, InstanceFacts] = {}
     for fact in facts:
         if fact.cluster:
@@ -236,9 +242,10 @@ def _ask(
     *,
     closer: bool = False,
 ) -> tuple[Answer, ...]:
-    """What each answers, or what `silent` makes of the reason why it does not.
+    """Return the answer of each instance.
 
-    `closer`: the reason is looked for.
+    If an instance does not answer, `silent` turns the reason into its answer. `closer`: look for
+    the reason with further connections.
     """
     targets = parse_targets(urls)
 
@@ -254,9 +261,12 @@ def _ask(
 
 
 def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
-    """Why it does not answer, and what helps. A pool loses the bytes it has heard (it says
-    "Connection not ready" of a server that refuses by a line and closes), so a closer look is a
-    handshake of the lock; of a silent one, a look."""
+    """Return why the instance does not answer, and what helps.
+
+    A server may refuse with one line and close the connection. redis-py's pool loses that line and
+    says "Connection not ready". So the `closer` look makes the handshake of the lock instead. After
+    a time-out it calls `look`.
+    """
     if not closer:
         return str(failure_of(target, error))
     if isinstance(error, redis.TimeoutError):
@@ -269,8 +279,11 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
 
 
 def denied_names(url: str, *, channels: bool = False) -> str:
-    """Why this user may not touch keys (and `channels`) that are named as those of a run, and what
-    helps; "" if it may, or if that is not known."""
+    """Return why this user may not touch keys with the names of a run, and what helps.
+
+    `channels`: the same for channels. "" means that the user may touch them, or that the answer is
+    unknown.
+    """
 
     def ask(client: redis.Redis, _target: InstanceTarget) -> str:
         _require_names(client, channels=channels)
@@ -280,10 +293,12 @@ def denied_names(url: str, *, channels: bool = False) -> str:
 
 
 def _require_names(client: redis.Redis, *, channels: bool) -> None:
-    """Raise NoPermissionError if this user may not touch such keys, or `channels`. Nothing is
-    written: the server looks at the name first, and there is no such key that equals. A command
-    that is not allowed says nothing of names, and recipes differ in their commands; but whoever
-    publishes needs PUBLISH."""
+    """Raise NoPermissionError if this user may not touch keys of a run, or its `channels`.
+
+    Nothing is written. The server checks the key's name first, and IFEQ then finds no such key. A
+    command that is not allowed proves nothing about names, and recipes use different commands. But
+    a lock that publishes always needs PUBLISH.
+    """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
     if channels:
@@ -295,7 +310,7 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
             if words[0] == "PUBLISH" or " run " not in str(error):
                 raise
         except ResponseError:
-            # such as READONLY, which has its own sentence
+            # Another refusal, such as READONLY, has a sentence of its own elsewhere.
             continue
 
 
@@ -308,7 +323,7 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
     try:
         info = client.info("all")
     except NoPermissionError:
-        # any other refusal is of something that is no server, such as a proxy
+        # Any other refusal comes from something that is not a server, such as a proxy.
         warnings.append("INFO is not allowed for this user: what it would tell is unknown")
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     if info.get("redis_mode") == "sentinel":
@@ -348,8 +363,11 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
 
 
 def _configured(client: redis.Redis) -> dict[str, str]:
-    """The settings that a lock depends on. Each is asked by its name: servers before 7.0 take one
-    name at a time, and CONFIG GET * would bring passwords along."""
+    """Return the settings on which a lock depends.
+
+    Each setting is a request of its own, because servers before 7.0 accept one name at a time.
+    CONFIG GET * would also return passwords.
+    """
     configured: dict[str, str] = {}
     for name in ("*append*", *SETTINGS):
         configured |= {str(key): str(value) for key, value in client.config_get(name).items()}
@@ -358,9 +376,9 @@ def _configured(client: redis.Redis) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What one instance tells of how it is configured.
+    """The settings of one instance, as far as it reports them.
 
-    `reply_s`: the median of a few PINGs; None: it was not asked.
+    `reply_s`: the median time of a few PINGs. None: no PING was sent.
     """
 
     hazards: tuple[Hazard, ...] = ()
@@ -421,9 +439,11 @@ def _with_a_key(calls: Mapping[str, int]) -> int:
 
 
 class InfoWatch:
-    """INFO of all instances every other second, asked in a thread of its own. `infos`: by instance,
-    None for one that does not answer; empty at first. `also(index)`: what is known besides of one
-    that answered."""
+    """Reads INFO of all instances every other second, in a thread of its own.
+
+    `infos`: INFO by instance. It is empty at first, and None for an instance that does not answer.
+    `also(index)`: returns further fields for an instance that answered.
+    """
 
     def __init__(
         self, urls: Sequence[str], also: Callable[[int], Info] = lambda _index: {}
@@ -435,11 +455,11 @@ class InfoWatch:
         self.infos: Sequence[Info | None] = ()
 
     def start(self) -> None:
-        """Start to ask."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask once more, then stop."""
+        """Read INFO once more, then stop."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -93,8 +93,10 @@ class Servant(Child):
 
 
 class Guard(Servant):
-    """Owns a private folder and the servers started in it; both end with this object's process,
-    however that ends."""
+    """Owns a private folder and the servers that run in it.
+
+    Folder and servers end with the process of this object, however this process ends.
+    """
 
     def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
         """Start the guard with a fresh folder `prefix`… (0700) in `temp_root`.
@@ -128,8 +130,10 @@ class Guard(Servant):
         self.ask(do="signal", index=index, signal=int(number))
 
     def adopt(self, pid: int) -> None:
-        """Kill this process, too, when all ends: one that stands still does not see that its parent
-        is gone."""
+        """Kill process `pid`, too, when the guard ends.
+
+        A stopped process does not notice by itself that its parent is gone.
+        """
         self.ask(do="adopt", pid=pid)
 
     def states(self) -> dict[int, ServerState]:
@@ -154,10 +158,13 @@ class Guard(Servant):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A link as it shall be: chunks of the directions `slow` ("to", "from" the instance) are due
-    after `delay_s` plus U(0, `jitter_s`); the directions `held` hand over nothing until healed;
-    `reset`: every connection ends with RST; `port`: new connections lead there, as
-    after a fail-over (None: to the instance)."""
+    """The requested behaviour of a link.
+
+    `slow`: directions ("to" or "from" the instance) that are late by `delay_s` plus U(0,
+    `jitter_s`). `held`: directions that deliver nothing until the link is healed. `reset`: every
+    connection ends with RST. `port`: new connections lead to this port, as after a fail-over
+    (None: to the instance).
+    """
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
@@ -168,8 +175,10 @@ class Shape:
 
 
 class Proxies(Servant):
-    """One proxy before each of some loopback ports, in a process of their own; `ports` are
-    theirs."""
+    """One proxy in front of each of some loopback ports. All proxies run in one process.
+
+    `ports`: the ports of the proxies.
+    """
 
     def __init__(self, ports: Sequence[int], seed: int = 0) -> None:
         """Stand before these ports. `seed` drives the jitter. Raises EnvironmentNotReadyError."""

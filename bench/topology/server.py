@@ -30,11 +30,12 @@ _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
 
 
 def find_server(explicit: str | None = None) -> ServerBinary:
-    """Return the server to start: `explicit` is a path or a command name, default the order of
-    `_candidates`.
+    """Return the server to start.
 
-    Raises UsageError when `explicit` is none, EnvironmentNotReadyError when there is none or it
-    cannot be run.
+    `explicit`: a path or a command name. Without it the first of `_candidates` is the server.
+
+    Raises UsageError if `explicit` is not an executable file. Raises EnvironmentNotReadyError if
+    there is no server, or if the server does not run.
     """
     if explicit:
         return _identified(explicit, "explicit setting", UsageError)
@@ -56,7 +57,7 @@ def found_servers() -> tuple[ServerBinary, ...]:
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
-    """Paths or names of commands, each with who names it."""
+    """Yield paths or names of commands, each with its source."""
     if setting := os.environ.get(SETTING):
         yield setting, SETTING
     for command in _ON_PATH:
@@ -71,7 +72,8 @@ def _identified(
 ) -> ServerBinary:
     """Ask a binary what it is.
 
-    Raises `wrong` when it is none, EnvironmentNotReadyError when it answers otherwise.
+    Raises `wrong` if `named` is not an executable file. Raises EnvironmentNotReadyError if the
+    binary does not answer like Redis or Valkey.
     """
     path = shutil.which(str(Path(named).expanduser().absolute()) if "/" in named else named)
     if path is None:

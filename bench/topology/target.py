@@ -22,9 +22,11 @@ _NO_LIMIT = 1 << 31
 
 
 class TlsConnection(SSLConnection):
-    """A TLS connection that "can be read" when it holds bytes of a reply, and not because its
-    socket is readable: after the handshake a TLS 1.3 server sends session tickets, and a pool
-    refuses a connection with an unread reply."""
+    """A TLS connection that "can be read" only if it holds bytes of a reply.
+
+    After the handshake a TLS 1.3 server sends session tickets. They make the socket readable. But a
+    pool refuses a readable connection, because it expects an unread reply there.
+    """
 
     def can_read(self, timeout: float = 0) -> bool:
         """Whether bytes of a reply are there within `timeout` (s).

@@ -1,19 +1,19 @@
-"""What a client meets: answers that are late, missing or refusals, and a way to the instance that
-is no better.
+"""Faults that a client sees in the answers: late, missing or refused answers, and broken links.
 
 Rules
-- The commands go to the instance itself, past any proxy. Settings and keys are as before at the
-  end.
-- A replica of a master that nobody reaches reads on and answers -READONLY to writes; its keys stay.
-- maxmemory, noeviction: a limit below what is in use refuses every SET. volatile-ttl: ballast with
-  a far expiry and a limit just above what is in use, so that each new key takes the place of the
-  lock that would expire first.
+- The commands go to the instance itself, past any proxy. When the fault ends, settings and keys
+  are as before.
+- readonly: the instance becomes a replica of an unreachable master. It still answers reads, and
+  answers -READONLY to writes. Its keys stay.
+- maxmemory with noeviction: the limit is below the used memory, so the server refuses every SET.
+- maxmemory with volatile-ttl: ballast with a far expiry fills the memory, and the limit is just
+  above it. So each new key evicts the lock that would expire first.
 - loading: DEBUG RELOAD of the running server, so process, run id and keys stay. Ballast and the
-  server's own delay per loaded key stretch it; taking the delay away ends it. The saved file is
-  removed: a restart must not find it.
-- misconf: a folder stands where the snapshot's file belongs.
-- Drop rules name one loopback port of ours, in a table that belongs to an `nft` process and dies
-  with it. "to" is what clients send, "from" what the instance answers.
+  server's own delay per loaded key make it last. To end the fault, the delay is set to zero. The
+  saved file is removed, because a restart must not load it.
+- misconf: a folder occupies the path of the snapshot's file.
+- drop: the rules name one loopback port of the fleet. Their table belongs to an `nft` process and
+  ends with it. "to" drops packets from clients, "from" drops packets from the instance.
 
 Source: Redis 7.0 and Valkey 9.1; nft(8), `flags owner`.
 """
@@ -38,7 +38,7 @@ SNAPSHOT_FILE = "dump.rdb"
 def commanding(
     words: tuple[str, ...], undoing: tuple[str, ...] = ()
 ) -> Callable[[Injection], None]:
-    """A fault that is one command, undone by another."""
+    """Return a fault that one command begins and another command undoes."""
 
     def begin(fault: Injection) -> None:
         if undoing:

@@ -52,14 +52,14 @@ def kill_worker(fault: Injection) -> None:
 
 
 def stop_worker(fault: Injection) -> None:
-    """SIGSTOP of a load process, then SIGCONT: its callers oversleep their leases."""
+    """SIGSTOP a load process, later SIGCONT. Its callers oversleep their leases."""
     pid = _running(fault)
     fault.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
     wait_until(lambda: _state(pid) in "Tt", SETTLE_S, f"worker {fault.index} did not stop")
 
 
 def _running(fault: Injection) -> int:
-    """The worker's process id. It is written into the record, too.
+    """Return the worker's process id, and write it into the record.
 
     Raises EnvironmentNotReadyError if the worker does not run.
     """
@@ -118,8 +118,9 @@ def require_syncs(fleet: Fleet) -> None:
 
 
 def fill_disk(fault: Injection) -> None:
-    """Leave not one free page on the disk. Returns once an append of ours has made the server
-    notice.
+    """Leave no free page on the disk.
+
+    Return once lockbench has made the server append and so notice the full disk.
 
     Under everysec the server refuses writes (-MISCONF). Under always the server ends and is started
     again.
@@ -210,12 +211,15 @@ def cut_instance(fault: Injection) -> None:
 
 
 def jump_clock(fault: Injection) -> None:
-    """Let the clock jump by the time `by`. After a jump forward keys vanish early; after a jump
-    back they block longer."""
+    """Let the clock jump by the time `by`.
+
+    After a jump forward keys vanish early. After a jump back keys block longer.
+    """
 
     def jump(sign: int) -> None:
         fault.fleet.control(fault.index).shift_clock(sign * int(fault.params["by"] * NS_PER_MS))
-        # one turn, as it looks at its clock once per turn; if it runs at all
+        # This command makes the server read its clock, because it reads the clock once per pass of
+        # its event loop. The command fails if the server does not run, and that is fine.
         with contextlib.suppress(BenchError):
             fault.fleet.command(fault.index, "TIME")
 
