@@ -1,11 +1,14 @@
-"""A worker on another host: *what its leader asks → its clock, its notes, its history, kept until
-the leader has it*.
+"""A worker on another host: *questions of its leader → the worker's clock, notes and history*.
 
-Rules: while users run only the clock, a note a second and Locust's table travel. When all have
-ended it folds its history, says how much of it fits, and packs what the leader chooses
-(share.py), in a thread: the clock is told on. Files go a piece at a time as the leader
-asks. They are removed when it says that it has them, or wants none, or when this process is killed.
-A leader of which nothing is heard any more is gone: then they stay.
+Rules
+- While users run, only clock readings, one note per second and Locust's table travel.
+- When all workers have ended, this worker folds its history and reports how much of it fits. Then
+  it packs the part that the leader chooses (share.py). This happens in a thread, so the worker
+  still answers questions about its clock.
+- The leader asks for files piece by piece.
+- The worker removes its files when the leader has them or does not want them. It also removes them
+  when this process is killed.
+- A silent leader counts as gone. Then the files stay.
 """
 
 import logging
@@ -37,47 +40,51 @@ from bench.scenario import Scenario
 from bench.topology.servants import Guard
 from lockcore.clock import monotonic_ns
 
-# What a worker answers to a question of its leader, as Locust sends it.
+# The answer of a worker to a question of its leader, in the form that Locust sends.
 Answer = dict[str, Any]
 CLOCK, NOTE, WANT, PIECE, TAKEN = (
     f"lockbench-{word}" for word in ("clock", "note", "want", "piece", "taken")
 )
 PIECE_BYTES = 1 << 20
-# without a word of the leader, which asks for the clock twice a second: it is gone
+# The leader counts as gone after this silence. It asks for the clock twice a second or faster.
 SILENCE_S = 15.0
-# how long a worker that leaves waits for its leader to have its history
+# A worker that leaves waits this long for its leader to take its history.
 TAKEN_S = 10.0
-# what is asked for before files: how much fits; the files
+# The leader asks for these before files: how much fits, then the list of the files.
 FOLDED = "folded"
 PACKED = "packed"
 logger = logging.getLogger(__name__)
 
 
 class Away:
-    """Answers for one worker, whose files stand in `folder` while it has a plan of a leader
-    elsewhere."""
+    """Answers the leader for one worker. The leader runs on another host.
+
+    The worker's files stand in one folder while it has a plan of the leader.
+    """
 
     def __init__(self, runner: WorkerRunner) -> None:
         self._runner = runner
         self._guard: Guard | None = None
         self._folder: Path | None = None
         self._scenario: Scenario | None = None
-        # Long work that the leader asks for again is done once.
+        # Long jobs. A job runs once, even if the leader asks for it again.
         self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}
         self._taken = Event()
-        # why the leader wants nothing of it
+        # why the leader does not want this history; "": the leader wants it
         self._unwanted = ""
-        # messages of the leader
+        # how many clock messages and how many other questions of the leader have come
         self._heard = self._asked = 0
-        # nothing is heard of the leader any more
+        # True: the leader has been silent for SILENCE_S
         self._is_alone = False
         runner.register_message(CLOCK, self._tell_clock)
         runner.register_message(WANT, self._give, concurrent=True)
         runner.register_message(TAKEN, self._note_taken)
 
     def open(self, scenario: Scenario, *, more: bool) -> Path:
-        """A folder for a run of `scenario`, whose notes the leader gets from now on. `more`:
-        another run may follow."""
+        """Make and return a folder for a run of `scenario`.
+
+        From now on the leader gets the notes in this folder. `more`: another run may follow.
+        """
         self._guard = Guard(Path(tempfile.gettempdir()), "lockbench-worker-")
         folder = self._folder = self._guard.folder
         self._scenario = scenario
@@ -90,7 +97,10 @@ class Away:
         return folder
 
     def leave(self) -> None:
-        """This process ends: give the leader time to take the history, else say where it is."""
+        """Give the leader time to take the history before this process ends.
+
+        If the leader does not take it, the log says where the history is.
+        """
         questions = -1
         while (
             self._folder is not None
@@ -111,7 +121,7 @@ class Away:
         self._remove()
 
     def _keep(self, why: str) -> None:
-        """Leave the history where it is, if there is any."""
+        """Leave the history in its folder, if there is one, and log `why`."""
         guard = self._guard
         self._guard = None
         if guard is not None and any(guard.folder.iterdir()):
@@ -143,8 +153,11 @@ class Away:
             gevent.sleep(NOTE_S)
 
     def _watch_leader(self) -> None:
-        """End this process when its leader is gone. Looks are counted, not time: after a stop of
-        this process itself the leader's messages still wait to be read."""
+        """End this process when its leader is gone.
+
+        The loop counts its own looks, not time. If this process itself was stopped, time has passed
+        although the leader's messages only wait to be read.
+        """
         heard = -1
         in_vain = 0
         while in_vain * NOTE_S < SILENCE_S:
@@ -156,7 +169,7 @@ class Away:
         self._runner.quit()
 
     def _give(self, msg: Message, **_: object) -> None:
-        """How much fits, a list of the files and their sizes, or a piece of one."""
+        """Answer how much fits, or list the files with their sizes, or send a piece of a file."""
         folder = self._folder
         scenario = self._scenario
         if folder is None or scenario is None or self._unwanted:
@@ -183,8 +196,11 @@ class Away:
         return answer
 
     def _note_taken(self, msg: Message, **_: object) -> None:
-        """The leader has the history, or wants none of it: then this worker still works on it, and
-        is told to quit."""
+        """The leader has the history, or it does not want it.
+
+        If the leader has it, the files are removed. Otherwise this worker may still be at work on
+        its history, and Locust will ask it to quit.
+        """
         if msg.data:
             self._unwanted = str(msg.data["why"])
             self._taken.set()
@@ -201,7 +217,10 @@ class Away:
 
 
 def _tried(work: Callable[[], Answer]) -> Answer:
-    """What it comes to, or why it failed; an exception in the hub's pool would be printed."""
+    """Return the answer of `work`, or why it failed.
+
+    The hub's thread pool would print an exception, so no exception leaves this function.
+    """
     try:
         return work()
     except Exception as error:  # noqa: BLE001 - whatever it is, the leader learns of it
@@ -209,7 +228,10 @@ def _tried(work: Callable[[], Answer]) -> Answer:
 
 
 def _piece(path: Path, at: int) -> Answer:
-    """A piece of a file, or why there is none: the folder may have gone, as nobody wants it."""
+    """Return a piece of a file, or why it cannot be read.
+
+    The folder may be gone because the leader did not want it.
+    """
     try:
         with path.open("rb") as file:
             file.seek(at)
@@ -219,9 +241,9 @@ def _piece(path: Path, at: int) -> Answer:
 
 
 def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float) -> Answer:
-    """Fold, and see how much fits.
+    """Fold the history and count how many buckets fit.
 
-    `window_ns`: of the measured time, from our origin; `budget`: packed bytes.
+    `window_ns`: start and end of the measured time after our origin. `budget`: packed bytes.
     """
     note = read_workers(folder)[0]
     who = (note.worker, note.pid)

@@ -1,8 +1,8 @@
-"""How a worker comes to its leader: *an address → somebody who leads there; a Locust that has
-joined → its exit code*.
+"""A worker finds and joins its leader: *an address → a leader that answers; a Locust process that
+has joined → its exit code*.
 
-Rules: Locust starts only where a leader answers: alone it would try for five minutes, in many
-lines. A worker leaves when it is told to, or when nobody has led it for its time.
+Rules: Locust starts only after a leader answers. Without a leader, Locust would try for five
+minutes and print many lines. A worker leaves at a signal, or when no leader has used it in time.
 """
 
 import os
@@ -19,7 +19,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.screen import note
 
 PORT = 5557
-# names the file by which a worker says whether another run may follow: `MORE` or `LAST`
+# This variable names a file. A worker writes there whether another run may follow: MORE or LAST.
 NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"
 MORE = "more"
 LAST = "last"
@@ -29,12 +29,12 @@ _CONNECT_S = 2.0
 _GREETING = re.compile(rb"\xff.{8}\x7f", re.DOTALL)
 _GREETING_BYTES = 10
 Address = tuple[str, int]
-# how many signals have asked this process to end
+# returns how many signals have asked this process to end
 Count = Callable[[], int]
 
 
 def address(text: str) -> Address:
-    """HOST, HOST:PORT or [HOST]:PORT. Raises ValueError."""
+    """Parse HOST, HOST:PORT or [HOST]:PORT. Raises ValueError."""
     match = re.fullmatch(r"(\[[^\]]+\]|[^:\s/]+)(?::(\d{1,5}))?", text)
     if match is None or not 0 < int(match[2] or PORT) < 65_536:
         raise ValueError(f"{text!r} is no address; give HOST or HOST:PORT")
@@ -42,7 +42,7 @@ def address(text: str) -> Address:
 
 
 def own_address(host: str, port: int) -> str:
-    """The address of this host by which it reaches another; "" when that is not known.
+    """The address from which this host would reach `host`; "" if no address is known.
 
     Nothing is sent.
     """
@@ -55,8 +55,10 @@ def own_address(host: str, port: int) -> str:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raise EnvironmentNotReadyError where workers cannot be awaited; `host` "*" is every address
-    of this host."""
+    """Raise EnvironmentNotReadyError if a leader cannot wait for workers at this address.
+
+    `host` "*" means every address of this host.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server(("" if host == "*" else host, port), family=family).close()
@@ -85,7 +87,7 @@ def require_host(host: str, port: int) -> None:
 def await_leader(master: Address, wait_s: float, signals: Count) -> None:
     """Return when a leader answers, or at a signal.
 
-    Raises EnvironmentNotReadyError if none does for `wait_s`.
+    Raises EnvironmentNotReadyError if no leader answers within `wait_s`.
     """
     host, port = master
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -108,7 +110,7 @@ def await_leader(master: Address, wait_s: float, signals: Count) -> None:
 
 
 def _absence(master: Address) -> str:
-    """Why nobody leads there; "" if somebody does. A leader greets each new connection."""
+    """Why there is no leader; "" if there is one. A leader greets each new connection."""
     heard = b""
     try:
         with socket.create_connection(master, _CONNECT_S) as connection, suppress(TimeoutError):
@@ -127,8 +129,11 @@ def _absence(master: Address) -> str:
 def followed(
     process: subprocess.Popen[bytes], signals: Count, note_file: Path, over_s: float
 ) -> int:
-    """The exit code of a Locust that has joined, once it has ended; 0 if nobody led it by the time
-    `over_s`. It is a process group of its own."""
+    """Wait until a Locust process ends, and return its exit code.
+
+    Returns 0 if no leader has given it a run by the time `over_s`. The process has a process group
+    of its own.
+    """
     sent = 0
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):

@@ -1,13 +1,16 @@
-"""Workers on other hosts, seen by who leads: *Locust's messages → their clocks, notes and history
-in the run's folder*.
+"""The leader's view of workers on other hosts: *Locust's messages → the workers' clocks, notes and
+history in the run's folder*.
 
-Rules: round trips bound a worker's clock (measure/clocks.py), thirty a second until the shortest of
-them gets no shorter, then six; one whose clock has our name is exact while every round trip agrees.
-Notes stand in the folder as if written here, in times of our clock. When all have ended (ending.py)
-every worker is asked how much of its history fits, then for its fold and the records of as many
-resources as fit for the busiest host (share.py), piece by piece, and again where one is
-lost. Of one that is lost on the way nothing is taken but its notes, the last of which says "lost".
-What comes from elsewhere names files only of the worker that sends it.
+Rules
+- Round trips bound the error of a worker's clock (measure/clocks.py). The leader makes thirty per
+  second until the shortest one gets no shorter, then six per second.
+- A clock with the same name as ours is exact while every round trip agrees with that.
+- The leader writes the workers' notes into the folder, in times of our clock.
+- When all workers have ended (ending.py), the leader asks each one how much of its history fits.
+  Then it fetches each worker's fold and the records of as many resources as fit for the busiest
+  host (share.py). Files come piece by piece, and the leader asks again for a lost piece.
+- If a worker is lost on the way, the leader keeps only its notes. The last note says "lost".
+- A message from another host can only name files of the worker that sends it.
 """
 
 import logging
@@ -59,15 +62,15 @@ ASK_S = 0.1
 SETTLED_EVERY = 5
 # A round trip below this share of the shortest one unsettles the bound.
 SHORTER = 0.9
-# round trips one behind the other, as whoever has just been woken answers soonest
+# Round trips follow one another in bursts of this size. A worker that is awake answers fastest.
 BURST = 3
-# round trips before a run begins
+# A run begins after this many round trips.
 ENOUGH = 5
-# round trips that place a note, or settle a bound
+# The last round trips convert the times of a note. The bound settles after as many without gain.
 RECENT = 50
-# A piece that has not come after this time was lost on the way.
+# A piece that has not come after this time is lost. The leader asks for it again.
 AGAIN_S = 3.0
-# for the longest history
+# the time limit for the longest history
 WORK_S = 600.0
 _ROW = struct.Struct("<4q")
 logger = logging.getLogger(__name__)
@@ -75,37 +78,39 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Host:
-    """One worker: who it is, the round trips to its clock, its last note, and how much of it is
-    here. `name`: of its host, told apart from others of that name (`names_of`)."""
+    """One worker: its identity, the round trips to its clock, its last note and its last answer.
+
+    `name`: the unique name of its host (`names_of`).
+    """
 
     pid: int = 0
     name: str = ""
-    # its name as it says, its address as it sees it, its clock
+    # the name, address and clock name that the worker itself reports
     machine: tuple[str, str, str] = ("", "", "")
     about: str = ""
     same_clock: bool = False
-    # the origin of the run on its clock
+    # the origin of the run on the worker's clock; 0: not computed yet
     theirs_ns: int = 0
     worker: int = 0
     trips: list[tuple[int, int, int, int]] = field(default_factory=list)
-    # the shortest round trip; one that is hardly shorter than the one before does not count
+    # The shortest round trip. A trip that is hardly shorter does not replace it (SHORTER).
     shortest_ns: int = 1 << 62
-    # its number
+    # how many trips there were when the shortest one came
     shortest_at: int = 0
-    # of the trips
+    # how many trips are in the clock file
     written: int = 0
-    # how often it is asked once more when it has answered
+    # how many more round trips this burst will make
     again: int = 0
     note: WorkerNote | None = None
-    # its history is here or lost, and nothing that it says changes its note any more
+    # True: its history is here or lost, so further notes are ignored
     closed: bool = False
-    # what it was asked for last
+    # the last question to this worker
     request: Answer = field(default_factory=dict)
-    # its answer
+    # the answer to that question
     piece: AsyncResult | None = None
 
     def add_trip(self, asked_ns: int, there_ns: int, back_ns: int, slewed_ns: int) -> None:
-        """One more round trip. `slewed_ns`: how much further NTP has moved our clock."""
+        """Add a round trip. `slewed_ns`: how much more NTP has moved our clock than theirs."""
         self.trips.append((asked_ns, there_ns, back_ns, slewed_ns))
         if back_ns - asked_ns < SHORTER * self.shortest_ns:
             self.shortest_ns = back_ns - asked_ns
@@ -113,11 +118,11 @@ class Host:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the bound on its clock gets no better by asking often."""
+        """Whether frequent questions no longer improve the bound on this clock."""
         return len(self.trips) - self.shortest_at >= RECENT
 
     def ahead_ns(self) -> int:
-        """Ours − theirs, most likely, as of now."""
+        """The best estimate of our clock minus the worker's clock, in ns, as of now."""
         if self.same_clock or not self.trips:
             return 0
         there = self.trips[-1][1]
@@ -125,8 +130,11 @@ class Host:
 
 
 def names_of(machines: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
-    """What to call each machine (its name, its address, its clock): by its name, where another has
-    the same name with its address, where that is the same, too, with a number."""
+    """Give each machine (name, address, clock) a unique name.
+
+    A machine keeps its own name if no other machine has it. Otherwise its address is added. If the
+    address is shared or missing, a number is added, too.
+    """
     distinct = list(dict.fromkeys(machines))
     shared = Counter(name for name, _, _ in distinct)
     twins = Counter((name, address) for name, address, _ in distinct)
@@ -146,7 +154,7 @@ def names_of(machines: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, s
 
 
 class Hosts:
-    """The workers of a master. `begin` with each run and its folder; `close` when it is over."""
+    """The workers of a Locust master. Call `begin` with the folder of each run."""
 
     def __init__(self, runner: MasterRunner) -> None:
         self._runner = runner
@@ -161,14 +169,14 @@ class Hosts:
         gevent.spawn(self._look)
 
     def begin(self, folder: Path | None) -> None:
-        """A run begins. `folder`: where its files belong; None: nobody judges it."""
+        """Begin a run. `folder`: the place for its files. None: the run will not be judged."""
         self._folder = folder
         self.known = {}
         self.sent_away = set()
         self._origin_ns = 0
 
     def note_here(self, node: str, facts: dict[str, object]) -> None:
-        """A worker has said what it is."""
+        """Note the facts that a worker reports about itself."""
         host = self.known.setdefault(node, Host())
         host.pid = int(str(facts["pid"]))
         host.about = str(facts["about"])
@@ -180,9 +188,9 @@ class Hosts:
         host.worker = self._runner.get_worker_index(node)
 
     def send_away(self, node: str, name: str) -> bool:
-        """Let a worker go that has no part in the run, and name it.
+        """Send away a worker that takes no part in the run, and note its name.
 
-        Whether it was not on its way already.
+        Returns False if the worker was sent away before.
         """
         if node in self.sent_away:
             return False
@@ -190,17 +198,17 @@ class Hosts:
         if self._folder is not None:
             note_late(self._folder, name)
         self.dismiss([node], "the run had begun when this worker came, so it goes")
-        # Locust's own: its users go back to the others
+        # This is Locust's own message. Locust gives the users of this worker to other workers.
         self._runner.send_message("quit", None, node)
         return True
 
     def dismiss(self, nodes: Iterable[str], why: str) -> None:
-        """Tell workers that nothing of theirs is wanted, for them to log when they leave."""
+        """Tell workers that their history is not wanted. They log `why` when they leave."""
         for node in list(nodes):
             self._runner.send_message(TAKEN, {"why": why}, node)
 
     def ready(self) -> bool:
-        """Whether the clock of every worker is known well enough to begin."""
+        """Whether every worker's clock has enough round trips for the run to begin."""
         return all(
             len(self.known[node].trips) >= ENOUGH
             for node in self._runner.clients
@@ -208,7 +216,7 @@ class Hosts:
         )
 
     def origin(self, node: str, origin_ns: int) -> int:
-        """What a worker's clock shows at our `origin_ns`, from which on it is measured."""
+        """Set the origin of the run, and return the worker's clock reading at our `origin_ns`."""
         self._origin_ns = origin_ns
         host = self.known.get(node)
         if host is None:
@@ -218,7 +226,7 @@ class Hosts:
 
     @property
     def far_ns(self) -> int:
-        """The longest of the workers' usual round trips."""
+        """The median round trip of the slowest worker, in ns."""
         trips = [np.array(host.trips) for host in self.known.values() if host.trips]
         return int(max((np.median(rows[:, 2] - rows[:, 0]) for rows in trips), default=0))
 
@@ -236,12 +244,12 @@ class Hosts:
             gevent.sleep(ASK_S)
 
     def is_gone(self, node: str) -> bool:
-        """Whether nothing will be heard of it any more."""
+        """Whether Locust has lost this worker, so that no more messages will come from it."""
         client = self._runner.clients.get(node)
         return client is None or client.state == STATE_MISSING
 
     def is_dead(self, node: str) -> bool:
-        """Whether the process of a worker of this host has ended."""
+        """Whether the process of a worker on this host has ended."""
         host = self.known.get(node)
         return host is not None and not is_alive(host.pid)
 
@@ -260,11 +268,11 @@ class Hosts:
         if ours is not None and theirs is not None:
             host.add_trip(asked_ns, there, back, ours - theirs)
         if host.same_clock and not asked_ns <= there <= back:
-            # another machine with our name, as of a copied image
+            # This is another machine with our clock name, perhaps from a copied image.
             host.same_clock = False
         if self._folder is not None and host.pid and not host.same_clock:
             path = clock_file(self._folder, host.worker, host.pid)
-            # the folder of a run that was judged is gone, while Locust's page leads on
+            # After the verdict the folder is gone, but Locust's page may still lead workers.
             with suppress(FileNotFoundError), path.open("ab") as file:
                 file.writelines(_ROW.pack(*trip) for trip in host.trips[host.written :])
             host.written = len(host.trips)
@@ -281,7 +289,7 @@ class Hosts:
         note = decoded(text, WorkerNote)
         ahead_ns = host.ahead_ns()
         if note.spawned_ns == host.theirs_ns != 0:
-            # the worker began at the origin that we computed for its clock: ours is exact
+            # The worker began at the origin that we computed for its clock. Our own is exact.
             spawned_ns = self._origin_ns
         else:
             spawned_ns = note.spawned_ns and note.spawned_ns + ahead_ns
@@ -311,9 +319,12 @@ class Hosts:
         window_ns: tuple[int, int | None],
         ended_ns: int,
     ) -> None:
-        """Bring here what the finished workers left, which they may then remove. `window_ns`: of
-        the measured time, from the origin; `ended_ns`: when the load was asked to end. Of a run
-        that never came to its measured time no history is wanted."""
+        """Fetch the files of the finished workers, which may then remove their copies.
+
+        `window_ns`: start and end of the measured time after the origin. `ended_ns`: the time at
+        which the load was asked to end. If the run never reached its measured time, no history is
+        fetched.
+        """
         if (folder := self._folder) is None:
             return
         start_ns, stop_ns = window_ns
@@ -328,7 +339,7 @@ class Hosts:
             write_led(folder, Led((window.start_ns, window.stop_ns), buckets))
         else:
             for node in ending.at(Progress.FINISHED):
-                # there is nothing to fold
+                # Nothing was measured, so there is nothing to fold.
                 ending.note(node, Progress.FOLDED)
         folds = {node: Fold(scenario, window) for node in ending.at(Progress.FOLDED)}
         gevent.joinall(
@@ -338,7 +349,7 @@ class Hosts:
             self._give_up(node)
 
     def _give_up(self, node: str) -> None:
-        """Nothing more is taken from a worker that was lost; should it come back, it is told."""
+        """Ignore a lost worker from now on. If it comes back, it learns the reason."""
         host = self.known.get(node)
         if host is not None:
             host.closed = True
@@ -350,7 +361,7 @@ class Hosts:
         )
 
     def _fold(self, ending: Ending, window: Window) -> list[Answer]:
-        """Have every finished worker fold its history; what they say of it."""
+        """Ask every finished worker to fold its history. Return the answers."""
         window_ns = [edge_ns - self._origin_ns for edge_ns in (window.start_ns, window.stop_ns)]
         beside = Counter(host.name for host in self.known.values())
         budget = budget_per_s() * window_ns[1] / NS_PER_S
@@ -374,7 +385,7 @@ class Hosts:
         return answers
 
     def _bring(self, ending: Ending, node: str, buckets: int, fold: Fold) -> None:
-        """Bring the files of one worker here, all or none. `fold`: one that its fold must fit."""
+        """Fetch all files of one worker, or none. `fold`: the form that its fold must have."""
         host = self.known[node]
         folder = self._folder
         assert folder is not None
@@ -393,8 +404,10 @@ class Hosts:
         shutil.rmtree(arriving, ignore_errors=True)
 
     def _arrived(self, node: str, arriving: Path, buckets: int, fold: Fold) -> list[bytes] | None:
-        """The last notes of a worker whose files are in the folder `arriving` now; None when one is
-        missing or torn."""
+        """Fetch a worker's files into the folder `arriving`, and return the worker's last notes.
+
+        Returns None if a file is missing or torn.
+        """
         host = self.known[node]
         answer = self._ask(node, {"name": PACKED, "at": buckets})
         if answer is None:
@@ -429,7 +442,7 @@ class Hosts:
         return True
 
     def _ask(self, node: str, what: Answer) -> Answer | None:
-        """Its answer; None when it is gone, or could not do it."""
+        """The worker's answer. None: the worker is gone, or it failed."""
         host = self.known[node]
         deadline_s = time.monotonic() + WORK_S
         host.request = what

@@ -1,15 +1,15 @@
-"""What travels from another host: *a history → its counts, and its records packed, of all or of
-some resources → here*.
+"""The data that a worker on another host sends to its leader: *a history → its counts, and the
+packed records of all or some resources → the leader's folder*.
 
-- A resource belongs to one of `BUCKETS` by a hash of its number, the same everywhere. Records
-  travel of the first so many buckets: of all while every host stays within its budget, else of as
-  many as fit for the busiest, but of the first that is not empty in any case. Resource 0, the most
-  wanted one under every skew, is in the first.
-- Packed: each time as its distance to the one before it in its record; first bytes of a column,
-  then second ones, …, by zlib at level 1. (Distances to the record before gained nothing.) The
-  budget counts packed bytes.
-- What comes from elsewhere is not trusted: a block says how large it is and may not be larger;
-  nothing is unpickled.
+- A hash of its number puts each resource into one of `BUCKETS`. The hash is the same on every host.
+- Records of the first buckets travel. All buckets travel if every host stays within its budget.
+  Otherwise only as many travel as fit for the busiest host. The first bucket that is not empty
+  always travels. Resource 0 is the busiest one under every skew, and it is in the first bucket.
+- A packed record holds each time as its distance to the time before it in the same record. All
+  first bytes of a column come first, then all second bytes, and so on. zlib compresses them at
+  level 1. Distances to the previous record gained nothing. The budget counts packed bytes.
+- Data from another host is not trusted. A block states its size and may not be larger. Nothing is
+  unpickled.
 """
 
 import os
@@ -57,8 +57,8 @@ _WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """What who leads decided: the measured window (ns on its clock), and of how many buckets the
-    records are here."""
+    """The leader's decisions: the measured window (ns on the leader's clock), and the number of
+    buckets whose records the leader fetched."""
 
     window_ns: tuple[int, int]
     buckets: int = BUCKETS
@@ -72,7 +72,7 @@ def buckets_of(resources: Integers) -> Integers:
 def budget_per_s() -> float:
     """Packed bytes that one host may send per second of run.
 
-    Raises UsageError when the environment says no number.
+    Raises UsageError if the environment variable is not a positive number.
     """
     text = os.environ.get(BUDGET_VARIABLE) or str(BYTES_PER_S)
     with suppress(ValueError):
@@ -90,7 +90,7 @@ def budget_per_s() -> float:
 def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:
     """How many buckets fit.
 
-    `sizes`: unpacked bytes by bucket; `packed`: packs the first so many, says their bytes.
+    `sizes`: unpacked bytes by bucket. `packed(n)`: packs the first n buckets and returns the bytes.
     """
     whole = np.cumsum(sizes)
     ratio = _HOPED
@@ -104,9 +104,9 @@ def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int
 
 
 def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
-    """Of how many buckets records travel.
+    """How many buckets travel.
 
-    `fits`: how many fit for each worker; `counts`: its records by bucket.
+    `fits`: how many buckets fit for each worker. `counts`: the records of each worker by bucket.
     """
     filled = np.flatnonzero(np.sum(np.array(counts, np.int64).reshape(-1, BUCKETS), axis=0))
     least = max(min(fits, default=BUCKETS), int(filled[0]) + 1 if len(filled) else 0)
@@ -136,7 +136,7 @@ def pack(words: Integers) -> bytes:
 def unpack(path: Path, width: int) -> Iterator[Integers]:
     """The blocks of a file as rows of `width` words.
 
-    Raises ValueError when it is torn, or none of `pack`.
+    Raises ValueError if the file is torn, or if `pack` did not make it.
     """
     with path.open("rb") as file:
         while head := file.read(_HEAD.size):
@@ -156,7 +156,7 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
 
 
 def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> Integers:
-    """Leave the fold of all records for the leader. Returns how many there are by bucket."""
+    """Write the fold of all records for the leader. Returns the number of records by bucket."""
     total = Fold(scenario, window)
     counts = np.zeros(BUCKETS, np.int64)
     for _, pieces, _, _ in read_pieces(workdir):
@@ -169,7 +169,7 @@ def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> In
 
 
 def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
-    """Pack records and lost attempts of the first `buckets`; the files and their sizes."""
+    """Pack records and lost attempts of the first `buckets`. Returns the size of each file."""
     lost = read_lost(workdir)
     pieces = (one[sound(one)] for _, one, _, _ in read_pieces(workdir))
     rows_of_kind = {
@@ -189,8 +189,11 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
 
 
 def unpack_here(path: Path, *, whole: bool) -> None:
-    """Put the rows of a packed file where they are read; it goes. `whole`: they are of all
-    resources. Raises ValueError when it is torn; what is whole before that stays."""
+    """Unpack a file into the files that the judge reads, and remove the packed file.
+
+    `whole`: the rows are of all resources. Raises ValueError if the file is torn. The whole blocks
+    before the torn one stay.
+    """
     kind = path.name.partition("-")[0]
     share = "" if whole else ".share"
     draft = path.with_suffix(".tmp")
@@ -206,21 +209,21 @@ def unpack_here(path: Path, *, whole: bool) -> None:
 
 
 def write_led(workdir: Path, led: Led) -> None:
-    """Say in the folder what was decided, in one step."""
+    """Write the leader's decisions into the folder, in one step."""
     write_whole(workdir / LED_FILE, msgspec.json.encode(led).decode(), CURE)
 
 
 def read_led(workdir: Path) -> Led | None:
-    """What was decided; None: nothing came from other hosts."""
+    """The leader's decisions. None: nothing came from other hosts."""
     path = workdir / LED_FILE
     return decoded(path.read_bytes(), Led) if path.exists() else None
 
 
 def read_fold(path: Path) -> SumsState:
-    """What one worker counted. Raises ValueError when it is no such thing."""
+    """The counts of one worker. Raises ValueError if the file does not hold counts."""
     return decoded(path.read_bytes(), SumsState)
 
 
 def read_folds(workdir: Path) -> Mapping[Who, SumsState]:
-    """What the workers of other hosts counted, by worker and pid."""
+    """The counts of the workers on other hosts, by worker and pid."""
     return {who: read_fold(path) for who, path in worker_files(workdir, FOLD, "json")}

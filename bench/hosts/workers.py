@@ -1,5 +1,5 @@
-"""The workers of a run that several hosts made: *notes, clocks, leases by worker → a row each, and
-what is unknown*."""
+"""The workers of a run on several hosts: *notes, clocks, leases by worker → a row for each worker,
+and sentences on missing evidence*."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,26 +22,26 @@ Clocks = Mapping[tuple[int, int], Clock]
 
 @dataclass(frozen=True, slots=True)
 class FarCounts:
-    """What the workers of other hosts counted themselves, and of how many buckets their records are
-    here."""
+    """The workers' own counts on other hosts, and the number of buckets whose records were
+    fetched."""
 
     folds: Mapping[Who, SumsState] = field(default_factory=dict)
     buckets: int = BUCKETS
 
     @classmethod
     def of(cls, workdir: Path) -> Self:
-        """What stands in a run's folder; nothing of a run of one host."""
+        """Read the counts in a run's folder. A run on one host has none."""
         led = read_led(workdir)
         return cls(read_folds(workdir), led.buckets) if led is not None else cls()
 
     @property
     def whole(self) -> bool:
-        """Whether the records of all resources were wanted."""
+        """Whether the leader fetched the records of all resources."""
         return self.buckets == BUCKETS
 
     @property
     def left(self) -> Counter[Who]:
-        """How many records of each worker were not wanted: those are no hole."""
+        """How many records of each worker the leader left out. They are no missing evidence."""
         counts = Counter[Who]()
         for who, fold in self.folds.items():
             counts[who] = sum(
@@ -60,12 +60,12 @@ class FarCounts:
         return counts
 
     def ratio(self, judged: int) -> float:
-        """Which share of all leases `judged` ones are."""
+        """The share of all leases that was judged. `judged`: how many leases were."""
         return 1.0 if self.whole else min(judged / max(self.leases.total(), 1), 1.0)
 
 
 def share_warning(judged_ratio: float) -> Iterator[str]:
-    """What a reader must know where not all was judged."""
+    """A warning if not all leases were judged."""
     if judged_ratio < 1:
         yield (
             f"the oracle saw {judged_ratio:.2%} of the leases: those of resources chosen "
@@ -87,22 +87,25 @@ def leases_by_worker(records: Records) -> Counter[int]:
 def load_workers(
     notes: Sequence[WorkerNote], clocks: Clocks, leases: Mapping[int, int]
 ) -> tuple[LoadWorker, ...]:
-    """A row for each worker of another host; none of a run of one host."""
+    """One row for each worker on another host. A run on one host has no rows."""
     return tuple(
         _worker(note, clocks.get((note.worker, note.pid)), leases) for note in notes if note.host
     )
 
 
 def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
-    """One sentence for each worker whose leases cannot be compared with others'."""
+    """One sentence for each worker whose clock was never compared with ours.
+
+    The leases of such a worker cannot be compared with other leases.
+    """
     for note in notes:
         if note.clock and (note.worker, note.pid) not in clocks:
             yield f"the clock of {note.name} was never compared with ours"
 
 
 def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) -> Iterator[str]:
-    """What happened to clocks, workers that nobody asked for, and those that run something else
-    than the others."""
+    """Warnings on clocks that stepped, on too many workers, and on workers whose software differs
+    from the others."""
     if (came := sum(bool(note.host) for note in notes)) > expected:
         yield f"{came} workers made load, and {expected} were expected"
     for note in notes:
