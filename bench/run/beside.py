@@ -1,8 +1,8 @@
-"""The judge's process of a run that plain Locust leads: *a plan; then word that its load has ended
-→ its result*.
+"""The process that judges a run of plain Locust: *a plan, then the message that the load has ended
+→ the result*.
 
-Rules: Locust decides how long a run lasts, and tells it; what is judged then, and how, is as in
-every other run. Whoever leaves without a word gets no result.
+Rules: Locust decides how long a run lasts, and sends the time of its end. The run is judged like
+every other run. If Locust leaves without this message, there is no result.
 """
 
 import sys
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | None:
-    """Wait for the end of the run and judge it; None when nobody wants to know.
+    """Wait for the end of the run and judge it. None: Locust left without a message.
 
     Raises BenchError.
     """
@@ -81,8 +81,10 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
 
 
 def _watched(follower: Follower) -> tuple[Course, int | None]:
-    """Look at the clock once a second until the run has ended, and when it was to (ns); None when
-    Locust has."""
+    """Note the clock once a second until Locust sends the end of the run.
+
+    Also returns this end (ns). None: Locust left without a message.
+    """
     course = Course()
     heard = list[int | None]()
     listener = threading.Thread(target=lambda: heard.append(next(orders(int), None)), daemon=True)
@@ -94,7 +96,7 @@ def _watched(follower: Follower) -> tuple[Course, int | None]:
 
 
 def _told(result: RunResult, folder: Path | None) -> ToldVerdict:
-    """Store the result, if that is wanted, and say what it comes to."""
+    """Store the result if the order names a folder, and return its summary."""
     done = Done(result, None, 0) if folder is None else store(result, folder / result.id, 0)
     path = done.path
     page = None if path is None else str(write_report(run_page(result, str(path)), path))

@@ -1,11 +1,11 @@
-"""What a run comes to: *history, notes, counters → the whole result*.
+"""The result of a run: *history, notes, counters → the whole result*.
 
 Rules
-- Everything that qualifies a number stands in `warnings`, as a value; what is missing is None and
-  said.
-- Leaked keys are counted, then unlinked by their known names.
-- The verdict is that of `bench.gates.run_verdict`, made from the finished sections: who reads the
-  result gets the same.
+- Every reservation about a number stands in `warnings`. A missing number is None, and a warning
+  says so.
+- Leaked keys are counted, then unlinked by name.
+- `bench.gates.run_verdict` makes the verdict from the finished sections. So a reader of the stored
+  result can compute the same verdict.
 """
 
 import time
@@ -79,8 +79,11 @@ _UNJUDGED = Verdict(status="inconclusive", reasons=())
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """All that a run left. `counters` and `server_cpu_s` as `counted` returns them. `keys_before`:
-    how many keys each server of ours had; `seen_live`: violations by kind, while the run lasted."""
+    """All evidence that a run left.
+
+    `counters`, `server_cpu_s`: as `counted` returns them. `keys_before`: how many keys each of our
+    servers had before the run. `seen_live`: the violations by kind that were seen during the run.
+    """
 
     scenario: Scenario
     servers: Servers
@@ -97,7 +100,7 @@ class RunEvidence:
 
     @cached_property
     def context(self) -> "Context":
-        """What its record does not hold itself."""
+        """The facts that the record of the run does not hold itself."""
         return Context.of(self)
 
 
@@ -110,13 +113,13 @@ class Context(Section, frozen=True, kw_only=True):
     scenario: Scenario
     window_ns: tuple[int, int]
     interrupted: bool = False
-    # every caller could give its lease back
+    # True: every caller could release its lease
     orderly: bool = True
     # sentences on workers that ended early
     ended: tuple[str, ...] = ()
     # sentences on workers that a fault was ordered to kill
     casualties: tuple[str, ...] = ()
-    # why no figure of the run means anything
+    # reasons why no figure of the run counts
     breaks: tuple[str, ...] = ()
     fault_spans_ns: tuple[tuple[int, int], ...] = ()
     # samples of the wall clock
@@ -125,11 +128,11 @@ class Context(Section, frozen=True, kw_only=True):
     commands: int | None = None
     server_cpu_s: float | None = None
     beside_cpu_ratio: float | None = None
-    # sentences on files of a kept record that are not what was kept
+    # sentences on files of a kept record that have changed
     torn: tuple[str, ...] = ()
-    # when the record was judged: nothing in it is later
+    # the time of the verdict; nothing in the record is later
     until_ns: int = NEVER_NS
-    # violations by kind, while the run lasted
+    # violations by kind that were seen during the run
     seen_live: dict[str, int] = msgspec.field(default_factory=dict)
 
     @classmethod
@@ -162,8 +165,11 @@ class Context(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class JudgedRecord:
-    """What a record comes to. `used`: the resources that were asked for; `leases`: by worker;
-    `whole`: all records were wanted."""
+    """The judged record of a run.
+
+    `used`: the resources that callers requested. `leases`: by worker. `whole`: True if the records
+    of all resources are here.
+    """
 
     measured: Measured
     thresholds: tuple[JudgedThreshold, ...]
@@ -177,7 +183,7 @@ class JudgedRecord:
 
 
 def judge_record(workdir: Path, context: Context) -> JudgedRecord:
-    """Judge the record in a folder, of a run that ended just now or of one that was kept."""
+    """Judge the record in a folder. The run has just ended, or its record was kept."""
     reports = workers.read_workers(workdir)
     clocks = read_clocks(workdir)
     counts = FarCounts.of(workdir)
@@ -194,18 +200,18 @@ def judge_record(workdir: Path, context: Context) -> JudgedRecord:
 def conclude(
     evidence: RunEvidence, *, run_id: str, command: Sequence[str], started_at: str
 ) -> RunResult:
-    """Return the result."""
+    """Judge a run that has ended, and return its result."""
     scenario = evidence.scenario
     context = evidence.context
     judged = judge_record(evidence.workdir, context)
     reports = judged.reports
     clocks = judged.clocks
     measured = judged.measured
-    # A killed caller's last lock has no record. Then every resource is looked at.
+    # The last lock of a killed caller has no record. So every resource is checked in this case.
     is_complete = context.orderly and judged.whole
     resources = sorted(judged.used) if is_complete else range(scenario.resources)
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, resources))
-    # the counter and what it protects: no leaks, and not left either
+    # The fencing counter and the registers are not leaks, but they are removed, too.
     if scenario.fencing:
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
     others = evidence.servers.other_keys(evidence.keys_before)
@@ -242,9 +248,9 @@ def _judge(
     clocks: Clocks,
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Fold and judge the history part by part. Also return which resources were ever asked for, and
-    how many leases each worker was granted. If something fails on the way, what the oracle has seen
-    stays. Then nothing is called safe, and no figure counts."""
+    """Fold and judge the history part by part. Also return the requested resources, and the number
+    of leases by worker. After an error the oracle keeps the violations that it has seen. Then the
+    run is never SAFE, and no figure counts."""
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)
@@ -282,7 +288,7 @@ def _judge(
             intended = records[window.holds(records.intended_ns)]
             for name, histogram in pause_histograms(intended, pauses).items():
                 paused.setdefault(name, Histogram()).merge(histogram)
-    except Exception as error:  # noqa: BLE001 - whatever it is, what was certain before stays so
+    except Exception as error:  # noqa: BLE001 - no error may undo earlier findings
         oracle.fail(error)
         failure = f"the record could not be read to its end ({type(error).__name__}: {error})"
     oracle.see(context.seen_live)
@@ -317,8 +323,10 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
 
 
 def _due(scenario: Scenario, window: Window) -> Due:
-    """What the schedule of an open loop wanted until the window's end, whoever was left to start
-    it."""
+    """The operations that an open loop's schedule demands until the end of the window.
+
+    The count does not depend on the workers that were left to start them.
+    """
     if scenario.rate_per_s is None:
         return NO_DUE
     between = partial(due_between, scenario.rate_per_s, scenario.arrivals, scenario.seed)
@@ -327,7 +335,7 @@ def _due(scenario: Scenario, window: Window) -> Due:
     return Due(between(first_ns, last_ns), between(0, last_ns))
 
 
-def _circumstances(  # noqa: PLR0917 - what was read already
+def _circumstances(  # noqa: PLR0917 - the caller has read these already
     workdir: Path,
     context: Context,
     reports: Sequence[workers.WorkerNote],
@@ -379,7 +387,7 @@ def _instances(
     leaks: Sequence[int | None],
     others: Sequence[int | None],
 ) -> tuple[InstanceReport, ...]:
-    """What the load saw of each instance, beside what the instance says itself."""
+    """The load's report on each instance, together with the instance's own figures."""
     rows = []
     for fact, info, leak, other in zip(
         evidence.servers.facts, evidence.counters, leaks, others, strict=True
@@ -417,7 +425,7 @@ def _warnings(
     for name, number in workers.added(report.figures for report in reports).items():
         if name not in COUNTED:
             yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
-    # deaths stand in the verdict
+    # The verdict already names the deaths.
     if safety.verdict == "UNKNOWN" and not evidence.course.deaths:
         yield f"safety is unknown: {safety.reason}"
     yield from host_warnings(reports, clocks, evidence.scenario.processes)
@@ -441,7 +449,7 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
         warnings.append(
             f"{instance.state} at the end" + (f" ({instance.reason})" if instance.reason else "")
         )
-    # one cause, said once
+    # One cause gets one warning.
     if silence and not (left is None and instance.reason):
         warnings.append(silence)
     if left is None:
@@ -455,7 +463,7 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 
 
 def eviction_text(keys: int) -> str:
-    """What it means for a lock that a server evicted keys while the run lasted."""
+    """The warning that a server evicted keys during the run, and its meaning for a lock."""
     return (
         f"it evicted {keys:,} keys for want of memory: a lock that it evicts is free for the "
         "next caller"

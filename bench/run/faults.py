@@ -1,10 +1,13 @@
-"""The faults of a run, in time: *orders, the measured window → what really began and ended, and
-everything undone*.
+"""The faults of a run, in time: *orders and the measured window → faults that began, ended and were
+undone*.
 
-Rules: each fault has a thread of its own, so that none waits for another. `stop` (or leaving the
-context) undoes every fault that has begun; none outlasts the window. A run whose fault did not take
-place is not the one that was ordered: what is known beforehand is refused, what comes out meanwhile
-is one of the `absences`; where skipping is allowed, both are warnings.
+Rules
+- Each fault has a thread of its own, so no fault waits for another.
+- `stop` undoes every fault that has begun. Leaving the context does the same. No fault outlasts the
+  window.
+- A run without one of its faults is not the run that the user ordered. If the fault is impossible
+  from the start, the run is refused. If the fault fails later, `absences` reports it. If skipping
+  is allowed, both are only warnings.
 """
 
 import threading
@@ -24,8 +27,10 @@ _UNDO_S = 30.0
 
 
 def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
-    """Return what the result says of it; `start_ns`: of the measured window, from which `…_s`
-    count."""
+    """Return the entry of a fault in the result.
+
+    The `…_s` times count from `start_ns`, the start of the measured window.
+    """
     order = fault.order
 
     def since_start(at_ns: int | None) -> float | None:
@@ -53,7 +58,7 @@ def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
 class FaultTimeline:
     """Injects faults at their times, beside the load.
 
-    Made before the load starts, entered with it.
+    Create it before the load starts, and enter its context with the load.
     """
 
     def __init__(
@@ -63,9 +68,11 @@ class FaultTimeline:
         *,
         allow_skipped: bool = False,
     ) -> None:
-        """`window` tells the measured window (ns) once it is known. Every fault is asked at once
-        whether it can be injected here. Raises UsageError or EnvironmentNotReadyError if not,
-        unless skipping is allowed."""
+        """Check at once that every fault can be injected here.
+
+        `window` returns the measured window (ns), or None before it has begun. Raises UsageError or
+        EnvironmentNotReadyError if a fault is impossible and may not be skipped.
+        """
         self._window = window
         self._allow_skipped = allow_skipped
         self._span: Span | None = None
@@ -82,9 +89,9 @@ class FaultTimeline:
         self._leader = threading.Thread(target=self._lead, daemon=True)
 
     def stop(self) -> None:
-        """Undo everything now; returns when that is done, after 30 s at most.
+        """Undo all faults now. Returns when they are undone, or after 30 s.
 
-        More than once is fine.
+        It may be called more than once.
         """
         self._stopping.set()
         if self._leader.is_alive():
@@ -109,8 +116,11 @@ class FaultTimeline:
         return tuple(_entry(fault, start_ns) for fault in self.faults)
 
     def absences(self, *, allowed: bool = False) -> list[str]:
-        """One sentence for each fault that did not take place as it was ordered: if that was
-        `allowed`, or if not."""
+        """One sentence for each fault that did not take place as ordered.
+
+        `allowed` selects the kind. True: sentences on faults that may be skipped. False: sentences
+        on faults that may not.
+        """
         if self._allow_skipped is not allowed:
             return []
         ends = (
@@ -125,8 +135,10 @@ class FaultTimeline:
         ]
 
     def spans_ns(self) -> tuple[Span, ...]:
-        """When faults were there, for whoever looks for a cause; one that is not undone lasts until
-        now."""
+        """The begin and end of each fault that has begun, to explain other events.
+
+        A fault that is not undone lasts until now.
+        """
         now_ns = time.monotonic_ns()
         return tuple(
             (fault.begun_ns, fault.ended_ns or now_ns)
@@ -135,8 +147,7 @@ class FaultTimeline:
         )
 
     def killed_workers(self) -> dict[int, int]:
-        """The load workers that a fault has killed, and their processes: their deaths are no
-        accident."""
+        """The pid of each load worker that a fault killed, by worker. Such deaths are planned."""
         return {
             fault.order.index: fault.detail["pid"]
             for fault in self.faults
@@ -147,13 +158,15 @@ class FaultTimeline:
         }
 
     def active(self) -> list[str]:
-        """Kind and target of the faults that are there now."""
+        """The kind and target of each fault in force now."""
         there = (fault.order for fault in self.faults if fault.begun_ns and not fault.ended_ns)
         return [f"{order.kind} {order.target}" for order in there]
 
     def shown(self) -> list[tuple[str, str, bool]]:
-        """Kind, target and whether it has been in force since the last time this was asked: a short
-        one shows, too."""
+        """For each fault its kind, its target, and whether it was in force since the last call.
+
+        So a short fault shows, too.
+        """
         since_ns = self._shown_ns
         self._shown_ns = time.monotonic_ns()
         return [
@@ -198,7 +211,7 @@ class FaultTimeline:
                 else min(end_ns, fault.in_force_ns + round(lasts_ms * NS_PER_MS))
             )
             self._stopped_before(until_ns)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the result says it
+        except Exception as error:  # noqa: BLE001 - the result reports every error
             fault.failed = f"it did not begin: {error}"
         try:
             fault.end()
@@ -209,7 +222,7 @@ class FaultTimeline:
         fault.ended_ns = time.monotonic_ns()
 
     def _stopped_before(self, at_ns: int) -> bool:
-        """Wait until `at_ns`; True if everything is to stop before."""
+        """Wait until `at_ns`. Returns True if `stop` was called."""
         while (left_ns := at_ns - time.monotonic_ns()) > 0:
             if self._stopping.wait(left_ns / NS_PER_S):
                 return True

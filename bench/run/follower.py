@@ -1,7 +1,7 @@
-"""One look after the other at a run: *its folder → what happened since the last look, and the
-measured window*.
+"""Repeated looks at a run in progress: *its folder → progress since the last look, and the measured
+window*.
 
-Rules: looking only reads what the workers write anyway, so watching costs the load nothing.
+Rules: a look only reads files that the workers write anyway. So it costs the load nothing.
 """
 
 import time
@@ -39,7 +39,7 @@ class RunProgress:
     p99_s: float | None
     # since the start
     outcomes: Mapping[str, int]
-    # instances that do not simply vote: state, and errors so far
+    # state and error count of each instance that is not well
     troubles: Mapping[int, tuple[str, int]]
     # the busiest worker's share of a core since its users ran
     cpu_ratio: float | None
@@ -47,20 +47,22 @@ class RunProgress:
     lag_p99_s: float | None
     late_starts: int
     safety: LiveVerdict = field(default_factory=LiveVerdict)
-    # kind and target of those that are there now
+    # kind and target of each fault in force now
     faults: Sequence[str] = ()
 
 
 class Follower:
-    """Looks at a run's folder again and again. `live.verdict`: what the oracle knows by the last
-    look, for any thread."""
+    """Looks at a run's folder again and again.
+
+    `live.verdict` is the oracle's verdict at the last look. Any thread may read it.
+    """
 
     def __init__(
         self, workdir: Path, scenario: Scenario, wait_s: float = 0.0, *, began_ns: int | None = None
     ) -> None:
         """Start at the beginning of the history.
 
-        `wait_s`: how long workers may take to come; `began_ns`: None: now.
+        `wait_s`: how long workers may take to come. `began_ns`: the begin of the run; None: now.
         """
         self.workdir = workdir
         self.scenario = scenario
@@ -80,15 +82,18 @@ class Follower:
         return start, start + round(self.scenario.duration_ms * NS_PER_MS)
 
     def until(self, stop_ns: int) -> Window | None:
-        """The measured window of a run that somebody else has ended; None when it had not begun."""
+        """The measured window of a run that another program ended. None: it had not begun."""
         self.find_window()
         lasted_ns = stop_ns - (self.spawned_ns or stop_ns)
         self.scenario = replace(self.scenario, duration_ms=lasted_ns / NS_PER_MS)
         return self.window_before(stop_ns)
 
     def window_before(self, ended_ns: int) -> Window | None:
-        """The part of the planned window that had passed at `ended_ns`, as workers of other hosts
-        were told; None when it had not begun."""
+        """The part of the planned window that had passed at `ended_ns`.
+
+        With workers on other hosts, it is the window that the leader sent them. None: the window
+        had not begun.
+        """
         if (led := read_led(self.workdir)) is not None:
             return Window(*led.window_ns)
         if self.window_ns is None or ended_ns <= self.window_ns[0]:
@@ -107,7 +112,7 @@ class Follower:
     def look(self, now_ns: int, faults: Sequence[str] = ()) -> RunProgress:
         """Return what happened since the last look, at the monotonic time `now_ns`.
 
-        `faults`: those there are now.
+        `faults`: kind and target of each fault in force now.
         """
         self.find_window()
         notes = workers.read_workers(self.workdir)
@@ -121,7 +126,7 @@ class Follower:
         leases = int(granted.sum())
         took_ns = records.ended_ns[granted] - records.intended_ns[granted]
         latency = Latency.of(Histogram.of(np.maximum(took_ns, 0)))
-        # Records of workers on other hosts come when those workers have ended.
+        # Workers on other hosts send their records only after they have ended.
         far = any(note.host for note in notes)
         phase, elapsed_s, remaining_s = self._clock(now_ns)
         return RunProgress(
@@ -160,7 +165,7 @@ class Follower:
 
 
 def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
-    """Leases per second since their users ran, as the workers of other hosts tell it."""
+    """Leases per second since the users ran, by the notes of the workers."""
     rates = []
     for note in notes:
         attempts, failed = note.locust.get("acquire", (0, 0))
@@ -169,7 +174,7 @@ def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
 
 
 def _busiest(notes: Sequence[workers.WorkerNote]) -> float | None:
-    # In its first second the CPU time of a worker is no share of anything.
+    # In a worker's first second its CPU share would be too inaccurate.
     measured = [note for note in notes if note.told_ns - note.spawned_ns >= NS_PER_S]
     return workers.cpu_ratio([structs.replace(note, stopped_ns=note.told_ns) for note in measured])
 

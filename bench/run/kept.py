@@ -2,13 +2,13 @@
 `history`, and back*.
 
 Rules
-- Every file of the record is copied, and a manifest says how long each is and what its CRC-32 is.
-  So a flipped bit is noticed wherever it is. A file that is not what was kept is not read. Then
-  safety is UNKNOWN, unless the rest shows a violation, and no figure counts.
-- `context.json` holds what no file of the record says: scenario without secrets, window, what ended
-  early, faults, the servers' count of commands. Who judges a kept record needs nothing else, and
-  reads no result.
-- The form of the files: docs/record.md.
+- Every file of the record is copied. A manifest holds the length and the CRC-32 of each file, so
+  every flipped bit is noticed. A file that has changed is not read. Then no figure counts, and
+  safety is UNKNOWN unless the other files show a violation.
+- `context.json` holds the facts that the record lacks: scenario without secrets, window, workers
+  that ended early, faults, the servers' count of commands. The judge of a kept record needs nothing
+  else, and does not read the result.
+- docs/record.md describes the form of the files.
 """
 
 import shutil
@@ -68,8 +68,10 @@ def checksum(path: Path) -> int:
 
 
 def judge_kept(result: Path) -> JudgedRecord:
-    """Judge the kept record of a result, in a folder or file, anew. Raises UsageError where none
-    was kept, or where it is so torn that nobody knows what it is of."""
+    """Judge the kept record of a result again. `result`: its folder or file.
+
+    Raises UsageError if no record was kept, or if its manifest or context is torn.
+    """
     folder = (result.parent if result.is_file() else result) / FOLDER
     if not (folder / MANIFEST).is_file():
         if several := sorted(
@@ -95,7 +97,7 @@ def judge_kept(result: Path) -> JudgedRecord:
         for name in manifest.files.keys() - torn.keys():
             Path(place, name).symlink_to((folder / name).absolute())
         missing = tuple(f"{name} of the kept record {why}" for name, why in sorted(torn.items()))
-        # figures of a part of the record are not those of the run
+        # A part of the record cannot give the figures of the whole run.
         breaks = (*context.breaks, *missing)
         return judge_record(
             Path(place), msgspec.structs.replace(context, torn=missing, breaks=breaks)
@@ -103,7 +105,7 @@ def judge_kept(result: Path) -> JudgedRecord:
 
 
 def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """The files that are not what was kept, and why."""
+    """The files that have changed since they were kept, and how each one has changed."""
     torn = {}
     for name, (size, total) in files.items():
         path = folder / name

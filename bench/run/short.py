@@ -26,12 +26,12 @@ from bench.run.run import Order, run_on
 from bench.run.servers import Servers
 from bench.workloads.launch import LocustSeries
 
-# A refusal names so many of its runs.
+# A refusal names at most this many runs.
 MOST_NAMED = 3
 
 
 class TornError(BenchError):
-    """A run of which the load ended early."""
+    """The load of a run ended early."""
 
 
 def run_short(
@@ -43,8 +43,10 @@ def run_short(
     series: LocustSeries | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> RunResult:
-    """Run `order` on servers that stand, with other runs before and after it. `look`: what looks at
-    the run each second; `series`, `environ`: as in `run_on`.
+    """Run `order` on running servers, as one of several runs.
+
+    `look`: the function that is called with each look at the run. `series`, `environ`: as in
+    `run_on`.
 
     Raises KeyboardInterrupt, TornError, and BenchError as `run_on` does.
     """
@@ -63,14 +65,13 @@ def run_short(
 
 
 def require_whole(result: RunResult) -> None:
-    """Raise InconclusiveError where a run is broken: another run would break as this one did."""
+    """Raise InconclusiveError if a run is broken, because another run would break, too."""
     if result.verdict.status == "invalid" and result.generator.verdict == "VALID":
         raise InconclusiveError(f"a probe did not run to its end: {result.verdict.reasons[0]}")
 
 
 def is_disturbed(result: RunResult) -> bool:
-    """Whether the figures of a run are not what its load claims, so that it is worth another
-    run."""
+    """Whether the load of a run was not the ordered load, so that another run is worth its time."""
     is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
     return result.verdict.status == "invalid" or is_late
 
@@ -78,10 +79,10 @@ def is_disturbed(result: RunResult) -> bool:
 def require_earned(
     command: str, series: Sequence[Sequence[RunResult]], labels: Sequence[str]
 ) -> None:
-    """Raise UsageError where a run's own word says that its figures are no basis.
+    """Raise UsageError if a run's own verdict word says that its figures cannot be used.
 
-    A side that was not tested beside one that was may be fast because it asks nobody. So NOT TESTED
-    counts only where no side was tested, as in a load that nobody contends for.
+    If only one side was tested, the untested side may be fast because it asks no server. So NOT
+    TESTED is accepted only if no run was tested, as in a load without contention.
     """
     runs = [
         (label, result) for results, label in zip(series, labels, strict=True) for result in results
