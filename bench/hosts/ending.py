@@ -1,5 +1,5 @@
-"""The end of a run that several workers made: *how far each worker has come → whom the end still
-waits for*.
+"""The end of a run that several workers made: *the progress of each worker → the workers that the
+end still waits for*.
 
     WORKING ──its last report──▶ FINISHED ──its fold──▶ FOLDED ──its files──▶ HERE
        │                            │                     │
@@ -11,9 +11,10 @@ waits for*.
 
 Rules
 - The end takes one step after the other. A step is over when nobody is left in the state that it
-  waits for. So a death shortens whom to wait for. It ends no step early, and never the end itself.
-- HERE and LOST are final. Whatever such a worker says later changes nothing, and neither does a
-  message that comes twice. A state cannot be skipped.
+  waits for. So after a death the end waits for one worker less. A death never ends the wait for the
+  other workers.
+- HERE and LOST are final. A later message of such a worker changes nothing. A repeated message
+  changes nothing, either. A state cannot be skipped.
 - A worker that joins after the end has begun takes no part in it.
 """
 
@@ -35,7 +36,7 @@ FINAL = (Progress.HERE, Progress.LOST)
 
 
 class Ending:
-    """Who takes part in an end that begins now, and how far each of them has come."""
+    """The workers that take part in an end that begins now, and the progress of each one."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self._progress = dict.fromkeys(nodes, Progress.WORKING)
@@ -45,9 +46,9 @@ class Ending:
     # wait for it again. No state can be skipped, because each step of the end waits for one state.
     # A worker that jumped over it would have left out what that step fetches.
     def note(self, node: str, progress: Progress) -> bool:
-        """A worker has come so far; whether that was so.
+        """Note the progress of a worker. Returns whether the progress was accepted.
 
-        A late, repeated or unknown message is not.
+        A late or repeated message is not accepted, and neither is one of an unknown worker.
         """
         before = self._progress.get(node)
         if before is None or before in FINAL:
@@ -58,14 +59,14 @@ class Ending:
         return True
 
     def progress(self, node: str) -> Progress | None:
-        """How far a worker has come; None: it takes no part."""
+        """The progress of a worker. None: the worker takes no part in the end."""
         return self._progress.get(node)
 
     def at(self, progress: Progress) -> list[str]:
-        """Those that have come exactly so far."""
+        """The workers whose progress is exactly `progress`."""
         return [node for node, reached in self._progress.items() if reached is progress]
 
     def lose(self, nodes: Collection[str]) -> None:
-        """Wait for these no more."""
+        """Give up these workers as LOST, so the end no longer waits for them."""
         for node in nodes:
             self.note(node, Progress.LOST)
