@@ -1,11 +1,15 @@
-"""Locust without its habits: *its command line → a running Locust that has read nothing else*.
+"""Locust without its configuration files: *a command line → a running Locust that reads no other
+options*.
 
-Rules: started as a program, by its path; nobody imports it. Locust takes options from
-`~/.locust.conf`, from `locust.conf` and `pyproject.toml` in the folder where it runs, and from
-variables that begin with `LOCUST_`. Those are meant for another load test: `tags = x` there leaves
-a run without users, `run-time = 3s` cuts it. Here it does without the files; launch.py takes the
-variables away. A plain `locust -f locustfile.py` goes past both and keeps its own. Source:
-locust.argument_parser, configargparse.
+launch.py starts this file as a program, by its path. No module imports it.
+
+Locust takes options from `~/.locust.conf`, from `locust.conf` and `pyproject.toml` in the folder
+where it runs, and from variables that begin with `LOCUST_`. These options belong to other load
+tests. For example, `tags = x` leaves a run without users, and `run-time = 3s` cuts it short. This
+file makes Locust ignore the files, and launch.py removes the variables. A plain `locust -f
+locustfile.py` uses neither and keeps its own options.
+
+Source: locust.argument_parser, configargparse.
 """
 
 from locust import argument_parser
@@ -15,7 +19,7 @@ from locust.main import main
 class BareParser(argument_parser.LocustArgumentParser):
     """Locust's parser, without default files.
 
-    All of its parsers are made from the name that is replaced below.
+    Locust makes all of its parsers from the name that this module replaces below.
     """
 
     def __init__(self, *arguments: object, **settings: object) -> None:

@@ -1,12 +1,15 @@
 """The side of a run that leads: *Locust's events in a master or local runner → one origin, one end,
 one fault*.
 
-Rules: when all users run, every worker gets the same origin and its part of the schedule; a planned
-run ends by itself. Before Locust stops a distributed run every worker is asked to finish and its
-last report awaited: quitting drops reports (ending.py has the states of that end). Once the end has
-begun nothing but its own steps ends it: whoever wants Locust to quit waits until it is over. The
-first fault of any worker ends the run with its sentence and its exit code. A run that no plan ends
-has a judge beside it. Source: locust.runners, locust.main (shutdown).
+Rules
+- When all users run, every worker gets the same origin and its part of the schedule.
+- A planned run ends by itself. A run that no plan ends has a judge beside it.
+- Before Locust stops a distributed run, the conductor asks every worker to finish and waits for its
+  last report, because quitting drops reports. ending.py has the states of that end.
+- Once the end has begun, only its own steps complete it. A quit of Locust waits until it is over.
+- The first fault of any worker ends the run with its sentence and its exit code.
+
+Source: locust.runners, locust.main (shutdown).
 """
 
 import logging
@@ -54,8 +57,11 @@ logger = logging.getLogger(__name__)
 
 
 def in_order_of_users(ids: Iterable[str]) -> list[str]:
-    """Workers as Locust deals out users: the first of each host by name, then the second of each;
-    who is first has never fewer than who comes later."""
+    """The workers in the order in which Locust gives them users.
+
+    The first worker of each host comes first, by name, then the second worker of each. A worker
+    never has fewer users than a later one.
+    """
     hosts = [
         list(workers) for _, workers in groupby(sorted(ids), lambda worker: worker.split("_")[0])
     ]
@@ -64,9 +70,12 @@ def in_order_of_users(ids: Iterable[str]) -> list[str]:
 
 @dataclass(eq=False, slots=True)
 class ConductedRun:
-    """One run so far. `plan`: stays as it is, although a form may change Locust's options while the
-    run lasts; None: there is none. `there`: callers that run, by worker. `ending`, `over`: its end,
-    once that has begun, and when it is over."""
+    """The state of one run.
+
+    `plan`: the plan of the run, or None. It does not change, although a form may change Locust's
+    options during the run. `there`: how many callers run, by worker. `ending`: the end of the run,
+    once it has begun. `over`: set when the end is over.
+    """
 
     plan: Plan | None = None
     has_begun: bool = False
@@ -90,7 +99,7 @@ class Conductor:
         self._run = ConductedRun()
         self._is_running = False
         self._judge = None if planned(os.environ) else JudgeBeside()
-        # the verdict on the last run
+        # The verdict on the last run.
         self.told: ToldVerdict | None = None
         events = environment.events
         events.test_start.add_listener(self._start)
@@ -167,7 +176,7 @@ class Conductor:
         self.told = None
         environment = self._environment
         setattr(environment.parsed_options, PLAN, None)
-        # the workers will say it
+        # The workers report this error.
         with suppress(BenchError):
             run.plan = self._make_plan(environment.parsed_options or Namespace())
             environment.stop_timeout = environment.stop_timeout or run.plan.grace_s
@@ -192,7 +201,7 @@ class Conductor:
             self._judge = self._judge or JudgeBeside()
             folder = self._judge.begin(plan, options.result and Path(options.result).absolute())
             plan = replace(plan, workdir=folder, bind=bind if folder else None)
-        # they have folders of their own
+        # Workers of other hosts have their own folders.
         theirs = plan if plan.bind is None else replace(plan, workdir=None)
         setattr(options, PLAN, theirs.text.decode())
         return plan
@@ -237,7 +246,7 @@ class Conductor:
             gevent.spawn(self._end_at, origin_ns + end_ns + TAIL_NS)
 
     def _end_at(self, due_ns: int) -> None:
-        # gevent's timers count from the turn's begin
+        # gevent's timers count from the beginning of the pass of its loop.
         while (left_ns := due_ns - monotonic_ns()) > 0:
             gevent.sleep(left_ns / NS_PER_S)
         self.end_run()
@@ -262,7 +271,7 @@ class Conductor:
         try:
             if plan is not None and plan.workdir is not None:
                 note_ending(plan.workdir)
-            # else a worker that leaves now has its users spawned on the others
+            # Otherwise Locust would spawn the users of a worker that leaves now on the others.
             runner.update_state(STATE_STOPPING)
             self._await_reports(run, run.ending, hosts)
             if plan is not None:

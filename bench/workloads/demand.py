@@ -1,15 +1,15 @@
-"""What callers want, how long and when: *skew, hold, think; rate, spacing; seed → endless draws and
-schedules*.
+"""Resources, times and arrivals of callers: *skew, hold, think; rate, spacing; seed → endless draws
+and schedules*.
 
 Rules
-- Draws are made with numpy in chunks and handed out by a C iterator, some 20 ns each; they wait in
-  arrays, a quarter of what as many integers take of the processor's caches.
-- Every caller has its own streams, seeded by (seed, caller, what for): a run repeats whatever order
-  callers run in.
-- Resource 0 is the most wanted one under every skew but `own`, which gives each caller one to
-  itself: number i of the callers of worker p of P has i·P + p. One too many is refused.
-- Every worker computes the whole schedule and takes its own stride: shares are disjoint and
-  together complete.
+- numpy draws in chunks, and a C iterator hands out the draws in about 20 ns each. The draws wait in
+  arrays, which take a quarter of the processor cache that integer objects would take.
+- Every caller has its own streams. Their seed is (seed, caller, purpose). So a run repeats in
+  whatever order its callers run.
+- Resource 0 is the most frequent one under every skew but `own`. The skew `own` gives each caller
+  its own resource. Caller i of worker p of P has resource i·P + p. A caller too many is refused.
+- Every worker computes the whole schedule and takes every P-th start. The shares do not overlap,
+  and together they are complete.
 
 Source: Zipf's law P(k) ∝ 1/k^s over the resources; lognormal by its median and sigma.
 """
@@ -25,23 +25,25 @@ from bench.measure.record import CALLERS_PER_WORKER
 from bench.scenario import Delay, Skew
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
-# which worker of the fleet, of how many
+# The number of a worker in the fleet, and how many workers there are.
 Seat = tuple[int, int]
 ALONE: Seat = (0, 1)
 Sampler = Callable[[np.random.Generator, int], np.ndarray]
 # of the operations of a shared run
 READERS = 0.9
-# what a heavy tail is cut at: int64 must hold it
+# The longest delay. It cuts heavy tails, because int64 must hold every delay.
 _LONGEST_NS = 86_400 * NS_PER_S
 
 
 def resource_sampler(skew: Skew, resources: int) -> Sampler:
-    """Return what draws resource indices (0 ≤ index < `resources`) in arrays; build it once per
-    process."""
+    """Return a function that draws arrays of resource indices (0 ≤ index < `resources`).
+
+    Build it once per process.
+    """
     if skew.kind == "zipf":
         weights = np.arange(1, resources + 1, dtype=np.float64) ** -skew.value
         shares = np.cumsum(weights / weights.sum())
-        # whatever rounding left
+        # Rounding may leave another number here.
         shares[-1] = 1.0
         return lambda generator, size: np.searchsorted(shares, generator.random(size), side="right")
     if skew.kind == "hot":
@@ -52,7 +54,7 @@ def resource_sampler(skew: Skew, resources: int) -> Sampler:
 
 
 def delay_sampler(delay: Delay) -> Sampler | None:
-    """Return what draws times in whole ns; None for a delay of zero."""
+    """Return a function that draws times in whole ns. None: the delay is zero."""
     scale_ns = delay.ms * NS_PER_MS
     if not scale_ns:
         return None
@@ -90,9 +92,9 @@ class Contention:
         self._seed = seed
 
     def resources(self, caller: int) -> Iterator[int]:
-        """Yield, without end, the indices of the resources that `caller` wants.
+        """Yield, without end, the indices of the resources that `caller` locks.
 
-        Raises UsageError for want of one.
+        Raises UsageError if there is no resource for this caller.
         """
         if self._own is not None:
             (part, parts), resources = self._own
@@ -106,13 +108,11 @@ class Contention:
         return self._draws(self._resources, caller, 1) if self._resources else repeat(0)
 
     def holds_ns(self, caller: int) -> Iterator[int] | None:
-        """Yield, without end, how long (ns) `caller` works under each lock; None when it does
-        not."""
+        """Yield, without end, how long (ns) `caller` works under each lock. None: it does not."""
         return self._draws(self._hold, caller, 2) if self._hold else None
 
     def thinks_ns(self, caller: int) -> Iterator[int] | None:
-        """Yield, without end, how long (ns) `caller` rests after each operation; None when it does
-        not."""
+        """Yield, without end, how long (ns) `caller` rests after an operation. None: never."""
         return self._draws(self._think, caller, 3) if self._think else None
 
     def readers(self, caller: int) -> Iterator[int]:
@@ -122,23 +122,26 @@ class Contention:
 
     def _draws(self, sampler: Sampler, caller: int, stream: int) -> Iterator[int]:
         generator = np.random.default_rng([self._seed, caller, stream])
-        # ten thousand callers with few operations each stay small
+        # The first chunks are small, so many callers with few operations need little memory.
         sizes = chain((16, 32, 64, 128, 256), repeat(512))
         return chain.from_iterable(
             array("q", sampler(generator, size).astype(np.int64).tobytes()) for size in sizes
         )
 
 
-# arrivals of the whole schedule drawn at a time: about 30 µs
+# How many arrivals of the whole schedule are drawn at once, in about 30 µs.
 CHUNK = 1024
 
 
 def offsets_ns(
     rate_per_s: float, spacing: str, seed: int, part: int = 0, parts: int = 1
 ) -> Iterator[int]:
-    """Yield, without end, the start times (ns after the origin, ascending) that worker `part` of
-    `parts` has to keep: every `parts`-th of the whole schedule. `rate_per_s` > 0 is that of all
-    workers; `spacing` is `fixed` or `poisson`."""
+    """Yield, without end, the start times of worker `part` of `parts` (ns after the origin,
+    ascending).
+
+    These are every `parts`-th start of the whole schedule. `rate_per_s` > 0 is the rate of all
+    workers together. `spacing` is `fixed` or `poisson`.
+    """
     numbered = zip(count(0, CHUNK), _chunks(rate_per_s, spacing, seed), strict=False)
     return chain.from_iterable(
         times_ns[(part - first) % parts :: parts].tolist() for first, times_ns in numbered
@@ -146,8 +149,7 @@ def offsets_ns(
 
 
 def due_between(rate_per_s: float, spacing: str, seed: int, from_ns: int, until_ns: int) -> int:
-    """Return how many starts of the whole schedule are due from `from_ns` to before `until_ns`,
-    whoever keeps them."""
+    """Return how many starts of all workers are due from `from_ns` to before `until_ns`."""
     due = 0
     for times_ns in _chunks(rate_per_s, spacing, seed):
         due += int(((times_ns >= from_ns) & (times_ns < until_ns)).sum())

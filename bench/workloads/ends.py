@@ -1,8 +1,8 @@
-"""How a load process ends: *a signal, its time, or a recipe that never yields → an end in order, or
-with a sentence*.
+"""How a load process ends: *a signal, a time limit, or a recipe that never yields → an orderly end,
+or an end with an error message*.
 
-Rules: Python's own SIGINT handler raises inside whatever runs, for example between a grant and its
-variable. Here Ctrl-C comes between two passes of the hub.
+Python's own SIGINT handler raises inside the code that runs, for example between a grant and the
+assignment of its lease. With this module, Ctrl-C comes between two passes of the hub.
 """
 
 import logging
@@ -20,17 +20,18 @@ from bench.workloads.launch import note_failure
 from bench.workloads.worker import Worker
 from lockcore.clock import NS_PER_S, monotonic_ns
 
-# A hub that had a core for so long let nobody else run.
+# A caller that has used a core for so long has let no other greenlet run.
 OWN_TIME_NS = NS_PER_S // 2
-# two looks are over before a master misses the heartbeats
+# Two looks end before a master misses the heartbeats of this process.
 LOOK_S = 1
 logger = logging.getLogger(__name__)
 
 
 def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
-    """Install the handler in this process.
+    """Install the handler for Ctrl-C in this process.
 
-    While `is_starting()`, when Locust catches nothing, it exits with 130.
+    While `is_starting()` is true, Locust does not catch the interrupt. The process then exits
+    with 130.
     """
     numbers = count(1)
 
@@ -50,8 +51,7 @@ def interrupt_main_only(is_starting: Callable[[], bool]) -> None:
 
 
 def end_within(seconds: float) -> None:
-    """Have the kernel end this process (SIGALRM) if it still lives after so many seconds, whatever
-    it waits for."""
+    """Let the kernel end this process (SIGALRM) after `seconds`, even while it waits."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(max(1, int(seconds)))
 
@@ -62,9 +62,11 @@ def end_within(seconds: float) -> None:
 # whether anybody else ran. Time spent waiting for a core is left out, so that a busy machine ends
 # no healthy process.
 def end_when_stuck(worker: Worker, leader: int | None) -> None:
-    """Have the kernel look (SIGALRM) whether anything but one caller has run here; after two looks
-    in vain this process ends with a sentence, and the process `leader` is to end, too. Time in
-    which it waited for a core does not count."""
+    """Check at each SIGALRM whether more than one caller has run in this process.
+
+    After two checks without progress, this process ends with an error message. It then also sends
+    SIGTERM to the process `leader`. Time spent waiting for a core does not count.
+    """
     seen_ns = -1
     in_vain = 0
     since_ns = 0
@@ -73,7 +75,7 @@ def end_when_stuck(worker: Worker, leader: int | None) -> None:
         nonlocal seen_ns, in_vain, since_ns
         if worker.is_ending:
             return
-        # all time but what it waited for a core
+        # All time except the time spent waiting for a core.
         own_ns = monotonic_ns() - scheduled_ns()[1]
         if worker.probe.looked_ns != seen_ns:
             seen_ns = worker.probe.looked_ns
@@ -95,7 +97,7 @@ def _end_stuck(recipe: str, leader: int | None) -> None:
         "or a release must wait for "
         "something by gevent"
     )
-    # whoever was interrupted may be in the middle of a print
+    # The interrupted code may be in the middle of a print, so this writes past `sys.stderr`.
     os.write(2, f"lockbench: {error}\n".encode())
     note_failure(error)
     if leader is not None:

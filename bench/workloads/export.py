@@ -1,7 +1,7 @@
-"""Telemetry of a worker that nobody follows: *a plain `locust` worker's folder → OTLP, by a process
-beside it*.
+"""Telemetry of a plain `locust` worker, which has no follower: *the worker's folder → OTLP, sent by
+a process beside it*.
 
-Rules: imported only where OTEL_* variables ask for it; what it has to say stands in Locust's log.
+This module is imported only if OTEL_* variables ask for telemetry. Its messages go to Locust's log.
 """
 
 import logging
@@ -27,8 +27,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportOrder:
-    """What the exporter is told: whose `folder` it reads, as worker number `worker` of its host,
-    and what that runs."""
+    """The order to the exporter.
+
+    `folder`: the folder of the worker to export. `worker`: the number of the worker on its host.
+    `targets`, `run`: the servers and the run of the worker.
+    """
 
     folder: Path
     worker: int
@@ -37,8 +40,10 @@ class ExportOrder:
 
 
 def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callable[[], None]:
-    """Export what the worker `index` of `workers` writes into `folder`; call what is returned when
-    that is complete."""
+    """Export the files that worker `index` of `workers` writes into `folder`.
+
+    Returns a function. Call it when the files are complete.
+    """
     child = Child("the exporter", __name__)
 
     def finish() -> None:
@@ -57,19 +62,19 @@ def export_beside(plan: Plan, index: int, folder: Path, workers: int) -> Callabl
 
 
 def main() -> int:
-    """Export until told to end. Returns an exit code."""
+    """Export until the worker closes its pipe. Returns an exit code."""
     order = next(orders(ExportOrder), None)
     settings = settings_of(os.environ)
     if order is None or settings is None:
         return 0
     try:
-        # one of them is enough to ask the servers
+        # One exporter of a host is enough to ask the servers.
         watch = InfoWatch(order.targets) if order.worker == 0 else None
         facts = inspect(order.targets, allow_missing=True)
         run = order.run.on_servers(
             facts, databases_of(order.targets), f"-{order.worker}-{os.getppid()}"
         )
-        # each worker of a host has one of its own, on consecutive ports
+        # Each worker of a host has its own page. The pages have consecutive ports.
         if settings.page is not None:
             host, port = settings.page
             settings = replace(settings, page=(host, port + order.worker if port else 0))
@@ -78,7 +83,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     exporter.start()
-    # there is none: its end is the run's
+    # No other order comes. The run ends when the pipe closes.
     next(orders(str), None)
     sys.stderr.writelines(f"{warning}\n" for warning in exporter.finish())
     return 0

@@ -1,9 +1,12 @@
 """Our rows in Locust's table: *the records of a second → counts → Locust's StatsEntry*.
 
-Rules: Locust's entry and its total are extended by one delta: both then equal our own counts
-exactly, because a worker's last delta is made before its last report. Keys of Locust's
-response-time table are milliseconds of two significant digits; its own rounding knows whole ones
-only. Source: locust.stats, "customizing response time bucketing" in its documentation.
+Rules
+- One delta extends Locust's entry and its total. Both then equal our own counts exactly, because a
+  worker makes its last delta before its last report.
+- The keys of Locust's response-time table are milliseconds with two significant digits. Locust's
+  own rounding keeps only whole milliseconds.
+
+Source: locust.stats, "customizing response time bucketing" in its documentation.
 """
 
 import math
@@ -20,7 +23,7 @@ from bench.measure.histogram import Histogram, highest_of_bucket, lowest_of_buck
 from bench.measure.record import ACQUIRED, OUTCOMES, RELEASED, Records
 from lockcore.clock import NS_PER_MS
 
-# records at a time: about 100 µs
+# How many records are counted at once. This takes about 100 µs.
 FOLD = 1500
 
 
@@ -32,7 +35,7 @@ def bucket_ms(milliseconds: float) -> float:
     return round(milliseconds, 1 - math.floor(math.log10(milliseconds)))
 
 
-# durations (ns), outcome codes, the code of a success
+# Durations (ns), outcome codes, and the code of a success.
 Taken = tuple[NDArray[np.int64], NDArray[np.int64], int]
 
 
@@ -46,7 +49,7 @@ def acquires_of(records: Records) -> Taken:
 
 
 def releases_of(records: Records) -> Taken:
-    """How long each release that was answered took, and how it ended."""
+    """How long each release with a reply took, and how it ended."""
     codes = records.release_code
     answered = codes != 0
     took_ns = records.release_replied_ns - records.release_sent_ns
@@ -54,8 +57,11 @@ def releases_of(records: Records) -> Taken:
 
 
 class Row:
-    """One row of the table, made of what `taken` finds in the records; with `fire`, an event of
-    Locust's own for every operation, its table fills itself."""
+    """One row of the table.
+
+    `select` takes the durations and outcomes of the row from the records. With `fire`, every
+    operation is an event of Locust, and Locust fills its table from the events.
+    """
 
     def __init__(
         self,
@@ -68,20 +74,20 @@ class Row:
         self.name = name
         self.fire = fire
         self._select = select
-        # since the last report
+        # Operations since the last report.
         self._new = Histogram()
         self._failures = Counter[str]()
-        # before it
+        # The counts of operations up to the last report.
         self._told = self._told_failures = 0
 
     def fold(self, records: Records) -> None:
-        """Count what these operations say."""
+        """Count these operations."""
         times_ns, codes, success = self._select(records)
         self._new.add(times_ns)
         self._failures.update(OUTCOMES[code] for code in codes[codes != success].tolist())
 
     def report(self, stats: RequestStats) -> None:
-        """Hand what is new to Locust's table."""
+        """Add the operations since the last report to Locust's table."""
         new = self._new
         self._new = Histogram()
         failures = self._failures
@@ -100,7 +106,10 @@ class Row:
             error.occurrences += times - 1
 
     def tell(self, took_ns: int, exception: str | None) -> None:
-        """Fire: one operation took so many ns and succeeded (None) or ended otherwise."""
+        """Fire an event for one operation.
+
+        The operation took `took_ns`. `exception` names its failure; None: it succeeded.
+        """
         assert self.fire is not None
         self.fire(
             request_type=self.method,
@@ -113,7 +122,7 @@ class Row:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Requests and failures that Locust was told of, or will be."""
+        """All requests and failures, including those of the next report."""
         return self._told + self._new.count, self._told_failures + self._failures.total()
 
     def _delta(self, stats: RequestStats, new: Histogram, failures: int) -> StatsEntry:
@@ -152,6 +161,6 @@ def _response_times(histogram: Histogram) -> dict[float, int]:
 def keep_fractions() -> None:
     """Make Locust's table keep fractions of a millisecond.
 
-    Once per process, at the locustfile's import.
+    Call this once per process, when the locustfile is imported.
     """
     locust_stats.bucket_response_time = bucket_ms  # type: ignore[assignment]

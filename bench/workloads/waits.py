@@ -1,8 +1,8 @@
-"""Where the callers of one process wait: *a scenario → holds, rests, arrivals, turns; when each
-caller's next operation starts*.
+"""Where the callers of one process wait: *a scenario → holds, rests, arrivals, time slices; when
+each caller's next operation starts*.
 
-Rules: made in the process that uses it. Nobody waits for anything else between two operations, so a
-user that is to stop is woken here.
+The process that uses this object makes it. Between two operations, callers wait only here. So this
+object also wakes a user that must stop.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from lockcore.clock import NS_PER_S, monotonic_ns
 
 
 class Waits:
-    """All waits of one process's callers. `started`: users of all workers run."""
+    """All waits of one process's callers. `started`: set when the users of all workers run."""
 
     def __init__(self, scenario: Scenario, ring: Ring | None) -> None:
         self._scenario = scenario
@@ -31,23 +31,26 @@ class Waits:
         self.started = Event()
         self._arrivals = PreciseAlarm() if scenario.rate_per_s else None
         self.pacer: Pacer | None = None
-        # callers were kept from their next operation by passes of the hub and by rests in an outage
+        # How long passes of the hub and rests in an outage kept callers from their operations.
         self._kept_ns = 0
-        # what they were kept for in all when measuring began, and when it ended
+        # The sum of all such times when measuring began, and when it ended.
         self._kept_before_ns = 0
         self._kept_until_ns: int | None = None
         self._measuring: Greenlet | None = None
 
     @property
     def take(self) -> Callable[[], int] | None:
-        """What gives a caller the start of its next operation (ns), 0 = there is none; None: it
-        starts at once."""
+        """A function that returns the start of a caller's next operation (ns).
+
+        It returns 0 if there is no other operation. None instead of a function: an operation starts
+        at once.
+        """
         if self._arrivals is not None:
             return self._next_arrival
         return self.turns.take if self.turns is not None else None
 
     def _next_arrival(self) -> int:
-        """The next arrival of the schedule, which is there once all users run."""
+        """The next arrival of the schedule (ns). The schedule exists once all users run."""
         if self.pacer is None:
             self.started.wait()
         return self.pacer.take() if self.pacer else 0
@@ -55,8 +58,10 @@ class Waits:
     def begin(
         self, origin_ns: int, window_ns: tuple[int, int | None], part: int, parts: int
     ) -> None:
-        """All users run: the schedule starts at `origin_ns` (monotonic), of which this process has
-        `part` of `parts`."""
+        """Start the schedule at `origin_ns` (monotonic), because all users run.
+
+        This process has part `part` of `parts` of the schedule.
+        """
         scenario = self._scenario
         if self._arrivals is not None and scenario.rate_per_s:
             schedule = offsets_ns(
@@ -79,14 +84,16 @@ class Waits:
             self._kept_until_ns = self._kept_in_all_ns
 
     def _wait_until(self, due_ns: int) -> None:
-        """Sleep until then, in own time."""
+        """Sleep until `due_ns` of this process's own time."""
         turns = self.turns
         while (left_ns := due_ns - (turns.own_ns() if turns else monotonic_ns())) > 0:
             gevent.sleep(left_ns / NS_PER_S)
 
     def wake(self, user: greenlet) -> None:
-        """End the rest of a user that is to stop: a wait for others or for an arrival, a think
-        time. A hold goes on."""
+        """End the wait of a user that must stop.
+
+        This ends a wait for other users or for an arrival, and a think time. A hold goes on.
+        """
         self.started.set()
         self.rests.cancel(user)
         if self.turns is not None:
@@ -95,7 +102,7 @@ class Waits:
             self._arrivals.cancel(user)
 
     def keep(self, kept_ns: int) -> None:
-        """A caller was kept from its next operation for so long."""
+        """Count how long a caller was kept from its next operation."""
         self._kept_ns += kept_ns
 
     @property
@@ -120,7 +127,7 @@ class Waits:
         return self.rests.waiting + (self._arrivals.waiting if self._arrivals else 0)
 
     def close(self) -> None:
-        """Give the timers back."""
+        """Close the timers."""
         if self._measuring is not None:
             self._measuring.kill()
         for alarm in (self.naps, self.rests, self._arrivals):
