@@ -1,9 +1,8 @@
-"""Where a load process notices that it did not run: *a look at its clocks every 10 ms → gaps and
+"""How a load process notices that it did not run: *a look at its clocks every 10 ms → gaps and
 pauses in a file*.
 
-Rules: all looks are made in the thread that has the hub. What a gap is, and what a pause:
-measure/gaps.py. Sources: Documentation/scheduler/sched-stats.rst of Linux (the second number of
-schedstat), clock_gettime(2).
+The thread that has the hub makes all looks. measure/gaps.py defines gaps and pauses. Sources:
+Documentation/scheduler/sched-stats.rst of Linux (the second number of schedstat), clock_gettime(2).
 """
 
 import os
@@ -16,7 +15,7 @@ from bench.measure.grown import Grown
 
 
 class GapLog:
-    """Keeps the gaps of this process, the worker `worker`."""
+    """The file of the gaps of this process, which is worker `worker`."""
 
     def __init__(self, workdir: str | os.PathLike[str], worker: int) -> None:
         self._file = Grown(Path(workdir) / f"{GAPS}-{worker}-{os.getpid()}.bin")
@@ -36,9 +35,11 @@ class GapLog:
     # timer that is late says nothing by itself: a busy core looks the same. The count never begins
     # before the last look, so no time is counted twice.
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
-        """A look that was due at `due_ns`. `waited_ns`: by how much the clock of the record is
-        behind. `idle`: others have their time slice, and this process makes no load. Raises
-        EnvironmentNotReadyError when the disk is full."""
+        """Make a look that was due at `due_ns`.
+
+        `waited_ns`: how far the clock of the record is behind. `idle`: another process has the time
+        slice, and this process makes no load. Raises EnvironmentNotReadyError if the disk is full.
+        """
         ran_ns = time.thread_time_ns()
         core_ns = self._waited()
         still_ns = now_ns - max(due_ns, self._looked_ns) - (ran_ns - self._ran_ns)
@@ -56,13 +57,13 @@ class GapLog:
             self._keep(begun_ns - waited_ns, now_ns - waited_ns, lost_ns, PAUSED)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Close the log."""
         if self._waits is not None:
             os.close(self._waits)
             self._waits = None
 
     def _waited(self) -> int:
-        """How long this thread has waited for a core; 0 where the kernel does not count that."""
+        """How long this thread has waited for a core (ns). 0: the kernel does not count it."""
         return 0 if self._waits is None else int(os.pread(self._waits, 100, 0).split()[1])
 
     def _keep(self, *row: int) -> None:

@@ -1,8 +1,8 @@
-"""What the callers of one process leave: *operations → records, votes, lost attempts, what the
-recipe said and cannot be; counts in Locust's table*.
+"""The history of the callers of one process: *operations → records, votes, lost attempts,
+impossible values of the recipe; counts in Locust's table*.
 
-Rules: callers only append. All else happens once a second, in pieces of about 100 µs, or at the
-end. Records read once are counted once.
+Callers only append. All other work happens once a second, in pieces of about 100 µs, or at the end.
+Every record is counted exactly once.
 """
 
 from collections import Counter
@@ -20,14 +20,16 @@ from bench.workloads.table import FOLD, Row, acquires_of, releases_of
 from bench.workloads.turns import RingPlace
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
-# votes patched at a time
+# How many votes are patched at once.
 PATCH = 64
 SETTLE_S = 0.002
 
 
 class WorkerHistory:
-    """The record of the worker number `index` in `workdir`, and its two rows of Locust's table.
-    Raises EnvironmentNotReadyError when a file cannot be made."""
+    """The record of worker `index` in `workdir`, and its two rows of Locust's table.
+
+    Raises EnvironmentNotReadyError if it cannot create a file.
+    """
 
     def __init__(
         self,
@@ -71,32 +73,32 @@ class WorkerHistory:
     # -- for callers -------------------------------------------------------------------------------
 
     def misreport(self, sentence: str) -> None:
-        """The recipe has said what cannot be."""
+        """Count an impossible value that the recipe has reported."""
         self.misreports[sentence] += 1
 
     def cut(self) -> None:
-        """An acquire ended with its caller."""
+        """Count an acquire that ended with its caller."""
         self.cuts += 1
 
     def lost(self, resource: int, times_ns: Sequence[int]) -> None:
-        """Attempts of one acquire that lost were begun at these times."""
+        """Keep the start times of the lost attempts of one acquire."""
         waited_ns = self._turns.waited_ns if self._turns else 0
         self.begun.lost(resource, [time_ns - waited_ns for time_ns in times_ns])
 
     # -- once a second -----------------------------------------------------------------------------
 
     def patch(self) -> Iterator[None]:
-        """Patch the votes of rounds closed since, a few at a time."""
+        """Patch the votes of rounds that have closed since the last call, a few at a time."""
         for _ in range(0, len(self.open), PATCH):
             self.open.look(PATCH)
             yield
 
     def fold(self) -> Iterator[None]:
-        """Count what has been recorded by now, some operations at a time.
+        """Count the records that exist now, some operations at a time.
 
-        What comes while it counts is for the next second. Each pause brings new records, so a loop
-        that ran until there were none left had no end in an overload: everything that came after it
-        waited, for 8 s and more.
+        Records that arrive during the count are for the next second. Each pause brings new records.
+        So in an overload a loop until none were left had no end, and all later work waited for 8 s
+        and more.
         """
         until = self.recorder.written
         while len(records := self.recorder.read(self._folded, min(FOLD, until - self._folded))):
@@ -122,7 +124,7 @@ class WorkerHistory:
     # -- at the end --------------------------------------------------------------------------------
 
     def settle(self, timeout_ms: float) -> None:
-        """Give the rounds still open as long as they can last, then count everything."""
+        """Give open rounds up to twice `timeout_ms` to close, then count everything."""
         deadline_ns = monotonic_ns() + 2 * int(timeout_ms * NS_PER_MS)
         self.open.look(len(self.open))
         while len(self.open) and monotonic_ns() < deadline_ns:
@@ -134,7 +136,7 @@ class WorkerHistory:
         self.report()
 
     def close(self) -> None:
-        """Nothing more comes. Times are brought to own time once the files are closed."""
+        """Close the files. Only afterwards can the times be shifted to own time."""
         self.recorder.close()
         self.begun.close()
         if self._turns is not None:

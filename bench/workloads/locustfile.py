@@ -1,8 +1,9 @@
-"""The file Locust loads, alone or for `lockbench run`: *Locust's events → the two sides of a run*.
+"""The file that Locust loads, alone or for `lockbench run`: *Locust's events → a Conductor, a
+Member, or both*.
 
-Rules: importing opens nothing but the plan. Works with web UI, headless, `--processes`, and master
-and workers on other hosts, where the package must be installed. Source: Locust's documentation,
-"Event hooks".
+An import of this file opens only the plan. The file works with the web UI, headless, with
+`--processes`, and with a master and workers on several hosts. Each host must have the package.
+Source: Locust's documentation, "Event hooks".
 """
 
 import os
@@ -20,7 +21,7 @@ from locust.env import Environment
 from locust.runners import STATE_INIT, LocalRunner, MasterRunner, WorkerRunner
 from locust.web import WebUI
 
-# run from a checkout that is not installed, from any folder
+# The checkout may not be installed, and Locust may run in any folder.
 if str(Path(__file__).parents[2]) not in sys.path:
     sys.path.append(str(Path(__file__).parents[2]))
 
@@ -40,10 +41,10 @@ _COLOURS = {Kind.GOOD.value: "#1b7f3b", Kind.UNKNOWN.value: "#8a6100", Kind.BAD.
 
 _loader_pid = os.getpid()
 keep_fractions()
-# a worker asks once per option whenever users are added, and nothing else runs for 0.1 s: once will
-# do
+# Whenever users are added, a worker calls this once per option. That stops everything else for
+# 0.1 s. The result is always the same, so a cache keeps it.
 argument_parser.default_args_dict = cache(argument_parser.default_args_dict)
-# it tries to connect for minutes
+# Without its parent, a worker would try to connect for minutes.
 os.register_at_fork(after_in_child=lambda: die_with_parent(_loader_pid))
 if os.environ.get(PARENT_VARIABLE):
     die_with_parent()
@@ -56,12 +57,12 @@ def _connect(
     **_: object,
 ) -> None:
     options = environment.parsed_options or Namespace()
-    # else Locust's run time counts from before all imports
+    # Otherwise Locust's run time would count from before all imports.
     get_hub().loop.update_now()
     headless = web_ui is None and not isinstance(runner, WorkerRunner)
     interrupt_main_only(lambda: headless and runner.state == STATE_INIT)
     if isinstance(runner, WorkerRunner):
-        # the master's to write; a worker would put its rest over it
+        # Only the master writes this file. A worker would overwrite it with its own part.
         options.json = options.json_file = None
         Member(environment, runner)
         return
@@ -76,8 +77,10 @@ def _connect(
 
 
 def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
-    """Add to Locust's page the verdict and the report of the last run, behind its login. Its field
-    for a host goes: what is asked are targets."""
+    """Add the verdict and the report of the last run to Locust's page, behind its login.
+
+    The Host field is removed. lockbench asks for targets instead.
+    """
     app = web_ui.app
     assert app is not None
     prefix = (getattr(web_ui.environment.parsed_options, "web_base_path", None) or "").rstrip("/")
@@ -119,7 +122,7 @@ def _show_verdict(web_ui: WebUI, conductor: Conductor) -> None:
 
 @contextmanager
 def _ending_when_wrong() -> Iterator[None]:
-    """A run that nobody can correct in a form ends here when its options are wrong."""
+    """End a run with wrong options, if it has no web form in which to correct them."""
     try:
         yield
     except BenchError as error:

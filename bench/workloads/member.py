@@ -1,11 +1,13 @@
-"""The side of a run that holds users: *Locust's events in a local runner or worker → one Worker,
-begun and ended*.
+"""The side of a run that has the users: *Locust's events in a local runner or worker → one Worker
+that begins and ends*.
 
-Rules: a user's loop is its task, so Locust does nothing between two operations. The lock is
-connected when a test starts, in this process, before its users are spawned. A worker finishes
-before its last report, so Locust's table at the master equals our counts: on the conductor's word,
-or on Ctrl-C or SIGTERM of the worker itself, whichever comes first. Source: locust.runners
-(WorkerRunner), locust.main (shutdown).
+Rules
+- The task of a user is its whole loop, so Locust does nothing between two operations.
+- The process connects the lock when a test starts, before its users are spawned.
+- A worker finishes before its last report, so Locust's table at the master equals our counts. It
+  finishes on the conductor's message, or at its own Ctrl-C or SIGTERM, whichever comes first.
+
+Source: locust.runners (WorkerRunner), locust.main (shutdown).
 """
 
 import os
@@ -44,7 +46,7 @@ _AFTER_GRACE_S = 15.0
 class LockUser(User):
     """One caller."""
 
-    # for Locust's page alone, which asks for one
+    # Only Locust's page uses this, because it needs a host.
     host = "redis://targets"
     # A user rests so long (s) after an unexpected exception, and while there is nothing to do.
     wait_time = constant(1)
@@ -54,8 +56,10 @@ class LockUser(User):
 
     @task
     def cycles(self) -> None:
-        """Run operations until Locust asks this user to stop, the schedule ends, or there is no
-        worker to run on."""
+        """Run operations until Locust asks this user to stop, or the schedule ends.
+
+        If there is no worker, run none.
+        """
         worker = self.worker
         if worker is None:
             return
@@ -77,9 +81,9 @@ class LockUser(User):
             raise RuntimeError("the recipe raised an exception") from error
 
     def stop(self, force: bool = False) -> bool:
-        """Stop as Locust does, and do not wait for a far arrival or the end of a rest.
+        """Stop as Locust does, but do not wait for a far arrival or the end of a rest.
 
-        Once is enough.
+        Only the first call has an effect.
         """
         self._is_asked_to_stop = True
         if self._state == LOCUST_STATE_STOPPING and not force:
@@ -90,7 +94,7 @@ class LockUser(User):
         return killed
 
     def on_stop(self) -> None:
-        """Nobody uses this caller's number any more."""
+        """Free the number of this caller."""
         if self._caller is not None and self.worker is not None:
             self.worker.leave(self._caller)
 
@@ -104,12 +108,12 @@ class Member:
         runner: LocalRunner | WorkerRunner,
         end: Callable[[], None] | None = None,
     ) -> None:
-        """`end`: ends a run that takes turns; None: Locust ends with it."""
+        """`end` ends a run that shares time slices. None: Locust ends with the run."""
         self._environment = environment
         self._runner = runner
         self._end = runner.quit if end is None else end
         self._worker: Worker | None = None
-        # the worker that waits for the run to begin
+        # The worker, while it waits for the run to begin.
         self._waiting: Worker | None = None
         self._quitting = False
         self._finished = Event()
@@ -122,7 +126,7 @@ class Member:
         self._away = Away(runner) if isinstance(runner, WorkerRunner) else None
         if isinstance(runner, WorkerRunner):
             runner.register_message(FINISH, self._finish, concurrent=True)
-            # who comes in the middle of a run may get no user, ever
+            # A worker that comes in the middle of a run may never get a user.
             self._say_here()
 
     def _say_here(self) -> None:
@@ -151,7 +155,7 @@ class Member:
         except BenchError as error:
             self._failed(error)
             return
-        # Ctrl-C while connecting: Locust has stopped already, and will spawn all the same
+        # After Ctrl-C during the connect, Locust has stopped already, but it still spawns users.
         if self._quitting:
             worker.finish()
         else:
@@ -161,7 +165,7 @@ class Member:
             end_when_stuck(worker, os.getppid() if forked else None)
 
     def _seat(self, plan: Plan) -> Seat:
-        """This worker's place in the fleet. Raises UsageError when it has none and needs one."""
+        """This worker's place in the fleet. Raises UsageError if it needs a place and has none."""
         runner = self._runner
         fleet = plan.fleet
         if not isinstance(runner, WorkerRunner):
@@ -178,8 +182,10 @@ class Member:
         self._runner.send_message(FAILED, note_of(error))
 
     def _say_there(self, worker: Worker) -> None:
-        """Until the run begins: how many callers run here. Locust says that it has made them a
-        second later at most, be they there or not."""
+        """Report how many callers run here, until the run begins.
+
+        Locust's own report comes up to a second later, and it does not show whether they run.
+        """
         reported = 0
         while self._waiting is worker and not worker.is_ending:
             if worker.callers != reported:
@@ -193,7 +199,7 @@ class Member:
             self._worker.begin(self._end, **msg.data)
 
     def _close(self, **_: object) -> None:
-        """All users have ended; whoever is spawned after this has nothing to do."""
+        """Close the worker, because all users have ended. A user spawned later does nothing."""
         LockUser.worker = None
         try:
             if self._worker is not None:
@@ -202,14 +208,13 @@ class Member:
             # The code that ends this process waits for this event.
             self._finished.set()
         if isinstance(self._runner, WorkerRunner):
-            # a worker sleeps so long after it stopped
+            # Locust's worker sleeps for this time after it has stopped.
             self._environment.stop_timeout = 0.0
         else:
             self._runner.send_message(FINISHED)
 
     def _quit(self, **_: object) -> None:
-        """This process ends, asked to or not: a worker's own way to quit would drop what it has not
-        reported."""
+        """Finish before this process ends. Locust's own quit of a worker drops unsent reports."""
         self._quitting = True
         end_within(self._environment.stop_timeout + _AFTER_GRACE_S)
         if isinstance(self._runner, WorkerRunner):
@@ -221,7 +226,7 @@ class Member:
         runner = self._runner
         if not self._finished.is_set():
             if runner.state in (STATE_CLEANUP, STATE_STOPPED):
-                # somebody else stops it now
+                # Another greenlet stops the runner now.
                 self._finished.wait(self._environment.stop_timeout + _AFTER_GRACE_S)
             else:
                 runner.stop()

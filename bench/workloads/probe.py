@@ -1,8 +1,8 @@
-"""The generator's own health: *a look every 10 ms → how late greenlets run here, how late timers
-are, CPU, and the time in which this process did not run*.
+"""The health of the load generator: *a look every 10 ms → how late greenlets and timers are, CPU
+time, and the time in which this process did not run*.
 
-Rules: everything happens in the thread that has the hub. A process that waits for its turn of
-several is not away, and uses no CPU.
+Everything happens in the thread that has the hub. A process that waits for its time slice does not
+count as stopped, and it uses no CPU.
 """
 
 import time
@@ -22,7 +22,7 @@ PROBE_NS = 10 * NS_PER_MS
 
 
 class GeneratorProbe:
-    """Looks from the moment it is made. `broke` is called when the disk is full."""
+    """A greenlet that looks from its creation on. It calls `broke` when the disk is full."""
 
     def __init__(
         self, workdir: Path, index: int, waits: Waits, broke: Callable[[BenchError], None]
@@ -34,25 +34,25 @@ class GeneratorProbe:
         self.lag = Histogram()
         self.lateness = Histogram()
         self._cpu_s = time.process_time()
-        # when the last look was due
+        # When the last look was due.
         self.looked_ns = 0
         self._task = gevent.spawn(self._run)
 
     def _run(self) -> None:
-        """How late greenlets run here: a nap until every tenth millisecond."""
+        """Nap until every tenth millisecond, and keep how late this greenlet wakes."""
         due_ns = monotonic_ns()
         while True:
             self.looked_ns = due_ns
             due_ns += PROBE_NS
             late_ns = self._waits.naps.wait_until(due_ns)
             self._look_for_gap(due_ns)
-            # a stall counts for every tick that nobody looked at
+            # A stall counts once for every look that it has prevented.
             lags_ns = list(range(late_ns, -1, -PROBE_NS)) or [0]
             self._lags_ns += lags_ns
             due_ns += PROBE_NS * (len(lags_ns) - 1)
 
     def _look_for_gap(self, due_ns: int) -> None:
-        """Keep the time in which this process was away."""
+        """Keep the time in which this process did not run."""
         turns = self._waits.turns
         waited_ns = turns.waited_ns if turns else 0
         idle = turns is not None and not turns.holding
@@ -62,7 +62,7 @@ class GeneratorProbe:
             self._broke(error)
 
     def count(self) -> None:
-        """Count the delays since the last time."""
+        """Count the delays since the last call."""
         for histogram, times_ns in (
             (self.lag, self._lags_ns),
             (self.lateness, self._waits.late_ns),
@@ -70,18 +70,18 @@ class GeneratorProbe:
             count(histogram, times_ns)
 
     def begin(self) -> None:
-        """CPU time counts from now on."""
+        """Count CPU time from now on."""
         self._cpu_s = time.process_time()
 
     @property
     def cpu_s(self) -> float:
-        """The CPU time that the load has taken so far."""
+        """The CPU time that the load has used so far (s)."""
         turns = self._waits.turns
         waited_s = turns.waited_cpu_ns / 1e9 if turns else 0.0
         return time.process_time() - self._cpu_s - waited_s
 
     def close(self) -> None:
-        """The last look: a stop that nobody has looked at since is kept, too."""
+        """Look a last time, so that a stop since the last look is kept, too."""
         self._task.kill()
         self._look_for_gap(self.looked_ns + PROBE_NS)
         self._gaps.close()

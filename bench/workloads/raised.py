@@ -1,8 +1,7 @@
-"""What a lock raised: *exceptions → how often each, by its sentence with file and line*.
+"""The exceptions of a lock: *exceptions → a count for each message with file and line*.
 
-A recipe answers with a Lease, a Denied or an Outcome. So an exception is unexpected, be it of an
-acquire, of a release, or of a greenlet or thread that the recipe has started, as one that extends a
-lease.
+A recipe answers with a Lease, a Denied or an Outcome. So every exception is unexpected. It may come
+from an acquire, from a release, or from a greenlet or thread of the recipe, for example a watchdog.
 """
 
 import contextlib
@@ -16,19 +15,19 @@ from typing import Any
 import bench
 from bench.errors import secrets
 
-# texts kept by one process: some exceptions have a number of their own each time
+# How many texts a process keeps. Some exceptions have another number in their text each time.
 MOST_TEXTS = 5
-# letters of an exception's own text
+# How many characters of an exception's own text are kept.
 LONGEST = 200
 OTHERS = "exceptions with other texts"
-# compiled files have a relative name
+# The code objects of compiled files have a relative file name.
 _OURS = (str(Path(bench.__file__).parent), "bench/", contextlib.__file__)
 
 
 def sentence_of(error: BaseException, stage: str = "") -> str:
     """An exception in one line, without secrets: its type, its text and where it was raised.
 
-    `stage`: of the operation, if that is worth a word.
+    `stage`: the stage of the operation, or "" to leave it out.
     """
     try:
         text = " ".join(str(error).split())
@@ -40,7 +39,10 @@ def sentence_of(error: BaseException, stage: str = "") -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Where it was raised; and where in the lock that was called, if that is another file."""
+    """The line that raised `error`.
+
+    If the lock's own call is in another file, the text names that line, too.
+    """
     frames = extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_OURS)] or frames[-1:]
     if not theirs:
@@ -53,15 +55,17 @@ def place_of(error: BaseException) -> str:
 
 
 class Raised:
-    """The exceptions of one load process, by sentence, the first one first."""
+    """The exceptions of one load process, by message, in the order of their first occurrence."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._last: BaseException | None = None
 
     def note(self, error: BaseException) -> None:
-        """Count one; the same object twice in a row, which a greenlet and its caller raise, only
-        once."""
+        """Count one exception.
+
+        A greenlet and its caller may raise the same object. Twice in a row, it counts once.
+        """
         if error is self._last:
             return
         self._last = error
@@ -70,8 +74,10 @@ class Raised:
         self.counts[sentence if is_known else OTHERS] += 1
 
     def watch(self, hub: Any) -> Callable[[], None]:
-        """Note what greenlets of this hub and threads raise and nobody catches; return what ends
-        that."""
+        """Note uncaught exceptions of threads and of this hub's greenlets.
+
+        Returns a function that ends this.
+        """
         print_exception = hub.print_exception
         threads_hook = threading.excepthook
 

@@ -1,8 +1,8 @@
-"""Several runs in one Locust: *a plan that comes by a socket → the next test of a master or local
-runner*.
+"""Several runs in one Locust: *a plan that comes through a socket → the next test of a master or
+local runner*.
 
-Rules: a test is stopped before the next plan is read, so everything of a run has ended and is
-written by then. Whoever sends the plans learns of each end. Source: locust.runners
+A test stops before the next plan is read. By then all of its run has ended and all files are
+written. The sender of the plans gets a message at each end. Source: locust.runners
 (MasterRunner.stop, LocalRunner.start).
 """
 
@@ -19,7 +19,7 @@ from bench.workloads.launch import OVER, SERIES_VARIABLE, note_failure
 from bench.workloads.plan import PLAN_VARIABLE, in_memory, plan_from
 
 READY_LOOK_S = 0.01
-# how long load processes may take to be ready for the next run
+# How long load processes may take to be ready for the next run.
 READY_S = 30.0
 
 
@@ -30,7 +30,7 @@ class Series:
         self._channel = channel
         self._runner = runner
         self._plans = channel.makefile("rb")
-        # in memory
+        # The descriptor of a file in memory.
         self._plan_file: int | None = None
 
     # The order is the protocol. `stop` returns when the test has ended, so all of a run is written
@@ -39,8 +39,10 @@ class Series:
     # else a run would begin with fewer processes than its plan has. One that died between two runs
     # never reports, so the wait has an end.
     def go_on(self) -> None:
-        """End the test that runs, say so, and start the next when its plan comes; Locust ends when
-        none will."""
+        """End the test that runs, report its end, and start the next test when its plan comes.
+
+        If no other plan can come, Locust ends.
+        """
         runner = self._runner
         runner.stop()
         self._channel.sendall(OVER)
@@ -70,7 +72,7 @@ class Series:
         runner.quit()
 
     def _keep(self, text: bytes) -> None:
-        """Put the plan where that of the first run stood."""
+        """Store the plan where the plan of the first run was."""
         if self._plan_file is not None:
             os.close(self._plan_file)
         self._plan_file = in_memory(text)
@@ -78,7 +80,7 @@ class Series:
 
 
 def series_of(environ: Mapping[str, str], runner: LocalRunner | MasterRunner) -> Series | None:
-    """The runs that may follow; None where this Locust was started for one."""
+    """The later runs of this Locust. None: this Locust was started for one run."""
     path = environ.get(SERIES_VARIABLE)
     if path is None:
         return None
