@@ -1,11 +1,14 @@
-"""Locust as a process of its own: *a plan → a running Locust; its end, or the sentence that ended
-it*.
+"""Locust as a separate process: *a plan → a running Locust; its end, or the error that ended it*.
 
-Rules: imports neither Locust nor gevent, which patch whole processes. Locust and its workers form
-one process group and end with us: each asks the kernel for a SIGTERM at its parent's death, which
-lets Locust give its locks back (start this in a thread that lives as long as the run). No web UI,
-no files but in the plan's folder, the master's port on loopback unless other hosts take part.
-Locust reads its command line alone: none of its files, no LOCUST_ variable (bare_locust.py).
+Rules
+- This module imports neither Locust nor gevent, because they patch the whole process.
+- Locust and its workers form one process group and end with us. Each asks the kernel for a SIGTERM
+  at its parent's death, so Locust can give its locks back. Start Locust in a thread that lives as
+  long as the run.
+- Locust has no web UI and writes only into the plan's folder. The master's port is on loopback
+  unless other hosts take part.
+- Locust reads only its command line. It ignores its files (bare_locust.py) and LOCUST_ variables.
+
 Source: Locust's command line; proc(5).
 """
 
@@ -32,7 +35,7 @@ from bench.workloads.plan import PLAN_VARIABLE, Plan, in_memory, planned
 
 LOG_FILE = "locust.log"
 TABLE_FILE = "locust.json"
-# in the folder where Locust runs: why it ended the run, and the exit code
+# The file in Locust's folder that says why Locust ended the run, and the exit code.
 FAILURE_FILE = "failure.json"
 _BARE = Path(__file__).with_name("bare_locust.py")
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -40,11 +43,11 @@ _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 # imports
 _LOCUST = (sys.executable, "-P", str(_BARE), "-f", str(_LOCUSTFILE))
 _LOG_LINES = 12
-# the socket that brings the plans of later runs
+# The variable that names the socket for the plans of later runs.
 SERIES_VARIABLE = "LOCKBENCH_SERIES"
-# the answer, once a run of a series has ended
+# The message that a run of a series has ended.
 OVER = b"over\n"
-# how long workers of other hosts may take to come
+# How long workers of other hosts may take to come.
 WORKERS_S = 300.0
 _GROUP_ENDS_S = 3.0
 _ERRORS = {
@@ -83,9 +86,11 @@ def command_line(plan: Plan) -> list[str]:
 
 
 def join(host: str, port: int, processes: int, note: Path) -> subprocess.Popen[bytes]:
-    """A Locust that waits for who leads at `host`, works for it, and ends with us. It logs on
-    stderr. When it has been told what to do `note` says whether another run may follow: `MORE` or
-    `LAST`."""
+    """Start a Locust that waits for the master at `host`, works for it, and ends with us.
+
+    It logs to stderr. Once it has its plan, the file `note` says whether another run may follow:
+    `MORE` or `LAST`.
+    """
     words = [*_LOCUST, "--worker", "--master-host", host, "--master-port", str(port)]
     words += ["--processes", str(processes)] if processes > 1 else []
     environment = _environment(os.environ, **{NOTE_VARIABLE: str(note)})
@@ -167,21 +172,23 @@ class LocustProcess:
             os.close(text)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` (None: without end) for Locust's end; the exit code, None if it
-        still runs."""
+        """Wait up to `timeout_s` (None: without end) for Locust's end.
+
+        Returns the exit code, or None if Locust still runs.
+        """
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def interrupt(self) -> None:
-        """Ask Locust to end in order: locks go back, notes are written."""
+        """Ask Locust to end in order, so that it gives its locks back and writes its notes."""
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        """See that nobody of the group is left: workers that outlive Locust get 3 s, then SIGKILL.
+        """Wait until no process of the group is left. After 3 s, kill the workers that remain.
 
-        Idempotent: its number may belong to other processes once it has been closed.
+        A second call does nothing, because the group's number may belong to other processes then.
         """
         if self._is_closed:
             return
@@ -189,16 +196,16 @@ class LocustProcess:
         with contextlib.suppress(ProcessLookupError):
             while time.monotonic() < deadline_s:
                 os.killpg(self._process.pid, 0)
-                # orphaned workers are not our children: nobody tells when they end
+                # Orphaned workers are not our children, so no system call waits for their end.
                 time.sleep(0.01)
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._is_closed = True
 
     def failure(self) -> BenchError | None:
-        """Why the run failed, once Locust has ended: its own sentence, else the end of its log.
+        """Why the run failed, once Locust has ended. None if it did not fail.
 
-        None if it did not.
+        The text is Locust's own message, or the end of its log if there is no message.
         """
         with contextlib.suppress(OSError, ValueError):
             return error_of(
@@ -239,9 +246,9 @@ class Load(Protocol):
 class LocustSeries:
     """One Locust for many runs, one after the other. `close` must be called.
 
-    A new Locust costs two to five seconds of start and end, more than a short probe lasts. Here
-    only the test inside it begins anew: users, connections and the record are each run's own, so a
-    run of a series is judged as any other.
+    A new Locust needs two to five seconds to start and end, which is longer than a short probe. In
+    a series, only the test inside Locust begins anew. Each run has its own users, connections and
+    record, so the judge treats it as any other run.
     """
 
     def __init__(self) -> None:
@@ -254,8 +261,11 @@ class LocustSeries:
     # so that error is no failure here: a new Locust is started. A check alone, however late, would
     # leave a gap in which a plan goes to a Locust that no longer reads.
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
-        """Start the run of `plan` and return at once: in the Locust that is there, else in a new
-        one. All plans of a series have as many processes. Raises EnvironmentNotReadyError."""
+        """Start the run of `plan` and return at once.
+
+        It runs in the present Locust if there is one, else in a new one. All plans of a series have
+        the same number of processes. Raises EnvironmentNotReadyError.
+        """
         if self._process is not None and self._ours is not None and self._is_sound(self._process):
             # it may end at this moment: then a new one is started
             with contextlib.suppress(ConnectionError):
@@ -305,8 +315,11 @@ class SeriesRun:
     # not have been reaped at that moment. So its exit code is waited for, for up to a second. With
     # 0 here a dead Locust could count as running for one more look.
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait up to `timeout_s` for the end of this run, or of Locust: 0 or Locust's exit code;
-        None: neither."""
+        """Wait up to `timeout_s` for the end of this run or of Locust.
+
+        Returns 0 if the run has ended, or Locust's exit code if Locust has. Returns None if neither
+        has ended.
+        """
         readable, _, _ = select.select([self._channel], [], [], timeout_s)
         # a Locust that dies with an unread plan resets the connection
         with contextlib.suppress(ConnectionError):
@@ -316,8 +329,10 @@ class SeriesRun:
         return self._process.wait(1.0 if readable else 0)
 
     def close(self) -> None:
-        """See that nobody is left of a run that has not ended, or that was asked to; after any
-        other the next may follow."""
+        """End Locust if the run has not ended, or if it was interrupted.
+
+        After any other run, the next run may follow in the same Locust.
+        """
         if not self._is_over or self._is_interrupted:
             self._process.close()
 

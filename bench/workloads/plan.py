@@ -1,11 +1,13 @@
-"""What this Locust process shall do: *a plan in memory or Locust's own options → one Plan, or one
-sentence*.
+"""The plan of a Locust process: *a plan in memory or Locust's own options → one Plan, or one error
+message*.
 
-Rules: `lockbench run` names a plan in LOCKBENCH_PLAN; plain `locust` takes our options on its
-command line or in its web form; workers get the plan of whoever leads. Plans hold passwords: they
-go by files in memory, never by the disk. Users, processes and run time are Locust's own -u,
---processes and -t. `locust --headless --result DIR` goes on as `lockbench run`, as there is one way
-to lead a run, before a port is open or anybody forked.
+Rules
+- `lockbench run` names a plan in LOCKBENCH_PLAN. Plain `locust` takes our options on its command
+  line or in its web form. Workers get the plan of the process that leads.
+- Plans hold passwords, so they are in files in memory and never on disk.
+- Users, processes and run time are Locust's own -u, --processes and -t.
+- `locust --headless --result DIR` replaces itself by `lockbench run` before it opens a port or
+  forks. So there is one way to lead a run.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from lockcore.bench import is_secretive
 from lockcore.clock import NS_PER_MS
 
 PLAN_VARIABLE = "LOCKBENCH_PLAN"
-# with it plain `locust` is led by `lockbench run`
+# With this option, `lockbench run` leads a plain `locust`.
 RESULT = "--result"
-# among Locust's options: the plan of the run, for all who take part
+# The name under which Locust's options carry the plan of the run to its workers.
 PLAN = "lockbench_plan"
 
 _LOCUSTS_OWN = {"instances", "fsync", "users", "processes", "duration", "warmup"}
@@ -56,12 +58,17 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run. `workdir` None: nobody reads the history, so a private folder will do. `timed`:
-    warm-up and duration of the scenario end the run; else Locust alone decides when it begins and
-    ends. `allow_missing`: a quorum of the targets is enough. `ring`: who takes turns with it.
-    `bind`: the address and port at which workers of any host are awaited, as many as the scenario
-    has processes, each with a workdir of its own; None: all are forked here. `more`: another run
-    may follow. `fleet`: the ids of Locust's workers that take part, each in its place."""
+    """The plan of one run.
+
+    `workdir`: the folder of the run. None: no other process reads the history, so the worker makes
+    a private folder. `timed`: warm-up and duration of the scenario end the run. Otherwise Locust
+    alone decides when it begins and ends. `allow_missing`: a quorum of the targets is enough.
+
+    `ring`: the runs that share time slices with this one. `bind`: the address and port at which the
+    master waits for workers of any host. It waits for as many as the scenario has processes, and
+    each has its own workdir. None: the master forks all workers. `more`: another run may follow.
+    `fleet`: the ids of Locust's workers that take part, in the order of their places.
+    """
 
     run_id: str
     targets: tuple[str, ...]
@@ -111,13 +118,16 @@ class Plan:
 
     @property
     def grace_s(self) -> float:
-        """How long an operation under way may take to end (s): its wait, its hold, its release."""
+        """How long an operation in progress may need to end (s): its wait, hold and release."""
         return min((self.scenario.wait_ms + self.scenario.ttl_ms) / 1000 + 2.0, 120.0)
 
     @property
     def others_s(self) -> float:
-        """How much longer it may take (s) as others run in between, which start late and need their
-        turns, or until the history of other hosts has arrived."""
+        """How much longer the run may take because of other processes (s).
+
+        Runs in the same ring may start late and need their time slices. The history of other hosts
+        needs time to arrive.
+        """
         if self.ring:
             parts = 3 * self.ring.places
         else:
@@ -179,7 +189,7 @@ def plan_from(text: bytes | str, what: str) -> Plan:
 
 
 def given_of(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, object]:
-    """What Locust's command line, form and environment say of a scenario, as texts by key.
+    """The scenario keys in Locust's command line, form and environment, as texts by key.
 
     Raises UsageError.
     """

@@ -27,9 +27,9 @@ from bench.measure.seals import reseal
 from bench.workloads.plan import Ring
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# far longer than an operation, far shorter than disturbances by other programs
+# Far longer than an operation, and far shorter than disturbances by other programs.
 SLICE_NS = 100 * NS_PER_MS
-# after the window, as in a run without time slices
+# The time after the window, as in a run without time slices.
 TAIL_NS = 20 * NS_PER_MS
 _LOOK_S = 0.01
 
@@ -54,7 +54,7 @@ class RingPlace:
         self._over = True
         self._holding = False
         self._ended = False
-        # from which record on, by how much
+        # Pairs of a record's number and the shift (ns) from that record on.
         self._shifts: list[tuple[int, int]] = [(0, 0)]
         self.kept_ns = self.waited_ns = self.waited_cpu_ns = 0
 
@@ -63,8 +63,10 @@ class RingPlace:
     # operation than a list of times. `_begin` sets it to 0, otherwise each time slice would count
     # the earlier ones again.
     def take(self) -> int:
-        """When this caller's next operation starts (monotonic, ns): now, or at the beginning of the
-        next time slice."""
+        """Return the start of this caller's next operation (monotonic, ns).
+
+        This is now, or the beginning of the next time slice.
+        """
         if self._over:
             self._parked_at_ns += monotonic_ns()
             self._parked += 1

@@ -45,12 +45,12 @@ from bench.workloads.waits import Waits
 from lockcore import InstanceStatus
 from lockcore.clock import NS_PER_MS, monotonic_ns
 
-# notes from one encoding of the scheduler lag to the next
+# How many notes pass from one encoding of the scheduler lag to the next.
 ENCODE_EVERY = 5
-# segments of a judged history whose length nobody knows: 2 million operations, 270 MB
+# How many segments are kept of a history without a planned end: 2 million operations, 270 MB.
 SEGMENTS_KEPT = 16
-# between two pieces of housekeeping; a sleep of 0 would come before the replies waiting in the
-# sockets
+# The sleep between two pieces of housekeeping. A sleep of 0 would end before the hub reads the
+# replies that wait in the sockets.
 PAUSE_S = 0.001
 # asdict would copy deeply, for 17 µs each
 _SEEN = tuple(field.name for field in fields(InstanceStatus))
@@ -59,9 +59,10 @@ Answer = TypeVar("Answer")
 
 
 class Worker:
-    """The running share.
+    """One process's share of a running run.
 
-    Made by `open`; `begin` when all users of all workers run; `finish` when all have ended.
+    `open` makes it. Call `begin` when all users of all workers run, and `finish` when all users
+    have ended.
     """
 
     def __init__(
@@ -114,14 +115,14 @@ class Worker:
             believes_grant=any(pause.point == "after-grant" for pause in scenario.pause),
         )
         self._replies = tuple(Histogram() for _ in recipe.instances)
-        # how many callers there are, or were
+        # How many callers there are, or were.
         self.callers = 0
-        # the numbers of those that have left
+        # The numbers of callers that have left.
         self._left: list[int] = []
         self._origin_ns = 0
         self._ending = Event()
         self._tasks = [gevent.spawn(self._housekeep), gevent.spawn(self._report)]
-        # what is undone when all of the run is written, the last first
+        # Steps that close everything once the run is written. The last step runs first.
         self._closing = ExitStack()
         self._end_watch = self.raised.watch(get_hub())
 
@@ -129,9 +130,12 @@ class Worker:
     def open(
         cls, plan: Plan, index: int, environment: Environment, broke: Broke, seat: Seat = ALONE
     ) -> Self:
-        """Connect the recipe and open the history. `broke` is called with what ends the run while
-        it runs; `seat`: which worker of how many. Raises UsageError or EnvironmentNotReadyError;
-        nothing is left open then."""
+        """Connect the recipe and open the history.
+
+        `broke`: gets an error that ends the run while it runs. `seat`: the number of this worker,
+        and how many there are. Raises UsageError or EnvironmentNotReadyError, and leaves nothing
+        open then.
+        """
         with ExitStack() as closing:
             workdir = plan.workdir
             if workdir is None:
@@ -168,10 +172,10 @@ class Worker:
     # -- for users ---------------------------------------------------------------------------------
 
     def caller(self) -> Caller:
-        """A new caller; it takes the number of one that has left. Raises UsageError.
+        """Make a caller. It takes the number of a caller that has left. Raises UsageError.
 
-        Callers of a planned run begin together, when all of them are there. Otherwise the first
-        thousand at work kept the rest from being spawned for seconds, and the run measured fewer
+        Callers of a planned run begin together, when all of them exist. Before that, the work of
+        the first thousand delayed the spawning of the rest for seconds. The run then measured fewer
         callers than the scenario asks for.
         """
         place_in_row = heappop(self._left) if self._left else self.callers
@@ -191,7 +195,7 @@ class Worker:
         )
 
     def leave(self, caller: Caller) -> None:
-        """A caller has ended: its number, and with it a resource of its own, is free."""
+        """Free the number of a caller that has ended, and with it the caller's own resource."""
         heappush(self._left, caller.ledger.number % CALLERS_PER_WORKER)
 
     # -- the course of a run -----------------------------------------------------------------------
@@ -202,8 +206,11 @@ class Worker:
         return bool(self._ending.is_set())
 
     def begin(self, end: Callable[[], None], origin_ns: int, part: int, parts: int) -> None:
-        """All users run: the schedule starts at `origin_ns` (monotonic), of which this worker is
-        `part` of `parts`. `end` ends a run that takes turns."""
+        """Start the schedule at `origin_ns` (monotonic), because all users run.
+
+        This worker has part `part` of `parts` of the schedule. `end` ends a run that shares time
+        slices.
+        """
         if self._origin_ns:
             return
         self._origin_ns = origin_ns
@@ -222,8 +229,10 @@ class Worker:
     # The note is written before the lock closes, and once more if closing raised something. Times
     # are shifted only after the recorder has closed the files.
     def finish(self) -> None:
-        """All users have ended: settle votes, fold everything into Locust's table, leave the last
-        note, close. Once."""
+        """Finish after all users have ended. Only the first call has an effect.
+
+        Settle the votes, count everything in Locust's table, write the last note, and close.
+        """
         if self.is_ending:
             return
         turns = self.waits.turns
@@ -256,12 +265,11 @@ class Worker:
         self._closing.close()
 
     def _told(self, ask: Callable[[], Answer], nothing: Answer) -> Answer:
-        """What the recipe tells of itself; `nothing` where it raises, which is noted like all that
-        it raises."""
+        """Ask the recipe for a value. If it raises, note the exception and return `nothing`."""
         try:
             return ask()
         except Exception as error:  # noqa: BLE001
-            # whatever it is, the record of the run is not lost for it
+            # No exception of a recipe may cost the record of the run.
             self.raised.note(error)
             return nothing
 
@@ -300,8 +308,8 @@ class Worker:
                 self.history.forget(SEGMENTS_KEPT if self.plan.workdir else 2)
 
     def _count_times(self) -> None:
-        """Count delays and reply times; once a second, as the recipe writes its observed attempts
-        then."""
+        """Count delays and reply times. Call it once a second: the recipe then also writes its
+        observed attempts."""
         self.probe.count()
         none: tuple[list[int], ...] = ()
         replies_ns = self._told(self.recipe.take_reply_times_ns, none)
@@ -309,8 +317,10 @@ class Worker:
             count(histogram, times_ns)
 
     def _note(self, phase: Phase, cpu_s: float) -> WorkerNote:
-        """What this process says of itself, without histograms: to encode them takes milliseconds,
-        which are no work of callers."""
+        """The note of this process, without histograms.
+
+        To encode histograms takes milliseconds, which must not count as work of callers.
+        """
         history = self.history
         waits = self.waits
         pacer = waits.pacer
