@@ -31,9 +31,9 @@ class GapLog:
 
     # A process that does not run cannot notice it while it lasts, so this compares clocks
     # afterwards. The time since the look was due, less the CPU time used, is time in which it did
-    # not run. Of that the kernel counts what it waited for a core, and only the rest is a gap. A
-    # timer that is late says nothing by itself: a busy core looks the same. The count never begins
-    # before the last look, so no time is counted twice.
+    # not run. The kernel counts how much of that it waited for a core. Only the rest is a gap. A
+    # late timer alone proves nothing, because a busy core has the same effect. The count never
+    # begins before the last look, so no time is counted twice.
     def look(self, due_ns: int, now_ns: int, waited_ns: int = 0, *, idle: bool = False) -> None:
         """Make a look that was due at `due_ns`.
 

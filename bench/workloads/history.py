@@ -52,11 +52,11 @@ class WorkerHistory:
         self.begun = Begun(workdir, index)
         votes = PackedVotes()
         self.open = OpenVotes(self.recorder.patch_votes, votes)
-        # impossible values that the recipe reported, by sentence
+        # Impossible values that the recipe reported, by message.
         self.misreports: Counter[str] = Counter()
-        # operations that the end of the run cut off
+        # Operations that the end of the run cut off.
         self.cuts = 0
-        # records that are counted in Locust's table
+        # Records that are counted in Locust's table.
         self._folded = 0
         self.books = Books(
             recorder=self.recorder,

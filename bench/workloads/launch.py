@@ -39,8 +39,7 @@ TABLE_FILE = "locust.json"
 FAILURE_FILE = "failure.json"
 _BARE = Path(__file__).with_name("bare_locust.py")
 _LOCUSTFILE = Path(__file__).with_name("locustfile.py")
-# -P: else the folder of bare_locust.py would be the first place where Locust looks for its own
-# imports
+# Without -P, Locust would look for its imports in the folder of bare_locust.py first.
 _LOCUST = (sys.executable, "-P", str(_BARE), "-f", str(_LOCUSTFILE))
 _LOG_LINES = 12
 # The variable that names the socket for the plans of later runs.
@@ -62,8 +61,8 @@ def command_line(plan: Plan) -> list[str]:
     processes = plan.scenario.processes
     words = [*_LOCUST, "--headless", "--only-summary"]
     words += ["-u", str(users), "-r", str(users), "--stop-timeout", f"{plan.grace_s:.0f}"]
-    # by its bare name: given a path, Locust would make the folder anew when its orphan's end comes
-    # after the clean-up
+    # Locust gets the bare name of the file. An orphaned Locust may end after the clean-up. With a
+    # path it would then make the folder again.
     words += ["--json-file", TABLE_FILE.removesuffix(".json"), "--exit-code-on-error", "0"]
     bind = plan.bind
     if bind is not None:
@@ -256,10 +255,10 @@ class LocustSeries:
         self._process: LocustProcess | None = None
         self._ours: socket.socket | None = None
 
-    # The Locust of the run before may be gone, about to quit, or end at this very moment. The first
-    # two are seen before the plan is sent. The third shows only as a broken channel while sending,
-    # so that error is no failure here: a new Locust is started. A check alone, however late, would
-    # leave a gap in which a plan goes to a Locust that no longer reads.
+    # The Locust of the last run may have ended, be about to quit, or end at this very moment. A
+    # check before sending notices the first two cases. In the third case only the send fails, with
+    # a broken channel. So this error is not a failure here, and a new Locust starts. A check alone
+    # would leave a gap in which a plan goes to a Locust that no longer reads.
     def begin(self, plan: Plan, environ: Mapping[str, str] = os.environ) -> "SeriesRun":
         """Start the run of `plan` and return at once.
 
@@ -267,7 +266,7 @@ class LocustSeries:
         the same number of processes. Raises EnvironmentNotReadyError.
         """
         if self._process is not None and self._ours is not None and self._is_sound(self._process):
-            # it may end at this moment: then a new one is started
+            # Locust may end at this moment. Then a new one starts.
             with contextlib.suppress(ConnectionError):
                 self._ours.sendall(plan.text + b"\n")
                 return SeriesRun(self._process, self._ours)
@@ -297,7 +296,7 @@ class LocustSeries:
             self._process.close()
         if self._ours is not None:
             self._ours.close()
-        # the next Locust runs in the same folder, and has failures of its own
+        # The next Locust runs in the same folder and may write its own failure.
         (self._guard.folder / FAILURE_FILE).unlink(missing_ok=True)
 
 
@@ -311,9 +310,9 @@ class SeriesRun:
         self._is_interrupted = False
 
     # A channel that can be read means one of two things: the run is over, or Locust has died and
-    # closed it. `recv` tells them apart, as a closed channel gives no bytes. The dead process may
-    # not have been reaped at that moment. So its exit code is waited for, for up to a second. With
-    # 0 here a dead Locust could count as running for one more look.
+    # closed it. `recv` tells them apart, because a closed channel gives no bytes. The kernel may
+    # need a moment until the exit code of the dead process is there, so this waits up to a second
+    # for it. Without that wait, a dead Locust could count as running for one more look.
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait up to `timeout_s` for the end of this run or of Locust.
 
@@ -321,7 +320,7 @@ class SeriesRun:
         has ended.
         """
         readable, _, _ = select.select([self._channel], [], [], timeout_s)
-        # a Locust that dies with an unread plan resets the connection
+        # A Locust that dies with an unread plan resets the connection.
         with contextlib.suppress(ConnectionError):
             self._is_over = bool(readable and self._channel.recv(len(OVER)))
         if self._is_over:

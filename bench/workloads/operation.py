@@ -33,8 +33,10 @@ from lockcore.clock import monotonic_ns
 
 
 class PackedVotes(dict[Tally, int]):
-    """The `votes` field of a record for every tally seen so far: there are few of them, and packing
-    costs 0.4 µs."""
+    """A cache of the `votes` field of a record, by tally.
+
+    There are few different tallies, and packing one costs 0.4 µs.
+    """
 
     def __missing__(self, tally: Tally) -> int:
         packed = 0
@@ -104,17 +106,17 @@ class LocustUser(Protocol):
 
 LATE: Final = LATE_VOTES
 READS: Final = READER
-# open votes, before the oldest are looked at
+# How many open records are kept before `add` looks at the oldest.
 KEPT: Final = 256
-# no time is later
+# No time is later than this.
 LAST_NS: Final = 1 << 62
 NO_ROUND: Final = Closed(Tally())
 MOST_ATTEMPTS: Final = 1 << 31
 RELEASED: Final = Outcome.RELEASED
 UNREACHABLE: Final = Outcome.UNREACHABLE
-# of a release
+# The outcomes of a release.
 ANSWERS: Final = (Outcome.RELEASED, Outcome.GONE, Outcome.UNREACHABLE)
-# of an acquire
+# The outcomes of an acquire without a lease.
 REFUSALS: Final = (Outcome.CONTENDED, Outcome.SPLIT_VOTE, Outcome.UNREACHABLE, Outcome.TOO_LATE)
 ACQUIRED: Final = OUTCOME_CODES["acquired"]
 ACQUIRED_RELEASED: Final = ACQUIRED | OUTCOME_CODES["released"] << 8
@@ -535,8 +537,8 @@ class Caller:
     # A kill may come anywhere in an operation, and `sent_ns` says how far it was. If it is set, the
     # release has been called, and it is not called again: the record says that no reply came. If it
     # is 0, the lease goes back here. The record is written in `finally`, because this release may
-    # raise or be killed, too. Without the record the mark in `begun` would stay, and safety would
-    # be UNKNOWN for a lease about which everything is known.
+    # raise or be killed, too. Without the record the mark in `begun` would stay. Safety would then
+    # be UNKNOWN, although the history of the lease is complete.
     def _broken_off(self, lease: Lease | None, sent_ns: int) -> None:
         """Give the lease back and record the operation, after a kill or an exception."""
         ledger = self.ledger

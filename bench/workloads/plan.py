@@ -177,7 +177,7 @@ def in_memory(text: bytes) -> int:
 def plan_from(text: bytes | str, what: str) -> Plan:
     """The plan in `text`. Raises UsageError with a message that calls the text `what`."""
     try:
-        # a Path
+        # The hook decodes a Path.
         plan = decoded(text, Plan, lambda part, value: part(value))
     except msgspec.DecodeError as error:
         raise UsageError(
@@ -225,7 +225,7 @@ def add_options(parser: Any) -> None:
             metavar=key.kind.metavar,
             default=default,
             help=key.help.replace("%", "%%"),
-            # a drop-down in the form
+            # With choices, the form shows a drop-down list.
             choices=key.kind.words or None,
             action=_Joined if key.kind.many else "store",
             **shown,
