@@ -54,7 +54,7 @@ Exemplars = Mapping[str, Mapping[int, Exemplar]]
 OLD = 2
 # The time (s) between two INFOs of the instances.
 INFO_S = 2.0
-# no field of INFO: put there by whoever has the shim, which outlives its server
+# This is not a field of INFO. The owner of the shim adds it, because the shim outlives its server.
 FSYNCS = "lockbench_fsyncs"
 
 _FIELDS = {
@@ -105,8 +105,10 @@ class Run:
         *,
         shares: int = 1,
     ) -> Self:
-        """The run of a scenario, as far as it is known before its servers are asked; `shares`: so
-        many export it, each its share of the rate."""
+        """Return the run of a scenario before its servers have reported anything.
+
+        `shares`: how many processes export the run, each with its share of the rate.
+        """
         return cls(
             run_id,
             scenario.recipe,
@@ -120,7 +122,7 @@ class Run:
     def on_servers(
         self, facts: Sequence[InstanceFacts], databases: Sequence[int], part: str = ""
     ) -> Self:
-        """The same on servers that have said what they are."""
+        """Return the same run with the facts that its servers have reported."""
         policies = {fact.fsync for fact in facts if fact.fsync is not None}
         addresses = []
         for fact in facts:
@@ -146,7 +148,7 @@ class Run:
         return ("redlock.recipe", self.recipe), ("redlock.fsync", self.fsync)
 
     def resource(self, service_name: str) -> dict[str, str]:
-        """What exports, as OpenTelemetry wants it said."""
+        """Return the attributes of OpenTelemetry's resource, which identify the exporter."""
         return {
             "service.name": service_name,
             "service.instance.id": self.id + self.part,
@@ -157,7 +159,7 @@ class Run:
 
     @property
     def settle_ns(self) -> int:
-        """The time (ns) after an operation's end from which its votes are patched no more."""
+        """The time (ns) after an operation's end at which its votes become final."""
         return PATCHED_WITHIN_NS + int(2 * self.instance_timeout_ms * NS_PER_MS)
 
 
@@ -239,9 +241,11 @@ class OperationCounts:
         self._achieved_per_s = self._releasing = 0.0
 
     def look(self, records: Records, now_ns: int) -> None:
-        """Count what is new at `now_ns`, the hand-offs whose release was sent in the interval
-        before the last look (by now the next grant has been recorded), leases a second, and how
-        many callers were releasing on average."""
+        """Count the new operations at `now_ns`, leases per second and the mean number of releasers.
+
+        Also count hand-offs whose release was sent in the interval before the last look. Their next
+        grants have been recorded by now.
+        """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         before = self.leases
         self.add(records)
@@ -309,11 +313,11 @@ class OperationCounts:
         notes: Sequence[WorkerNote] = (),
         fresh: Sequence[WorkerNote] = (),
     ) -> Iterator[DataPoint]:
-        """All of it, and how those waited who had to, also by what the recipes of the `notes`'
-        workers counted.
+        """Return all points of the operations, and points about the callers that had to wait.
 
-        The numbers of callers that hold a lease and that wait come from the `fresh` notes. There
-        are none while load processes run and none of them has spoken lately.
+        The recipes of the workers in `notes` have counted some of these waits. The numbers of
+        holders and waiters come from the `fresh` notes. If load processes run but none has written
+        a note lately, these points are missing.
         """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"

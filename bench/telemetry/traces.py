@@ -11,10 +11,11 @@ Pure.
     └─ redlock.release            release sent → returned
 
 Rules
-- Of every look: the slowest, those that failed, met a split vote or an instance that did not vote,
-  releases that found nothing, up to `PER_REASON` of each, for one reason only; and one operation in
-  `one_in`. Those are preferred whose attempts were observed (of the slowest, for half): their
-  traces show each instance.
+- Each look chooses up to `PER_REASON` operations for each of these reasons: slowest, failed, split
+  vote, an instance that did not vote, a release that found nothing. An operation is chosen for one
+  reason only. One operation in `one_in` is chosen by chance.
+- Operations with observed attempts come first, because their traces show each instance. Among the
+  slowest this holds for half.
 - An operation that had to wait brings along the one that held the lock until its grant or end, and
   links to it.
 - Made of settled records only: by then the round has closed, late replies are patched in and its
@@ -189,7 +190,7 @@ class Tracing:
         _forget_oldest(self._extensions)
 
     def look(self, records: Records) -> Iterator[TraceSpan]:
-        """The spans of some of these records, whose votes are patched no more."""
+        """Return the spans of some of these records. Their votes must be final."""
         began_ns = np.fromiter(
             (began_ns for _, began_ns in self._attempts), np.int64, len(self._attempts)
         )

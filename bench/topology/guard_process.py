@@ -142,7 +142,7 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
                 os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
             )
         except ChildProcessError:
-            # it has ended since poll: what is dead is not asked whether it stands still
+            # The process has ended since `poll`. A dead process cannot be stopped.
             exit_code = process.poll()
     return {"exit_code": exit_code, "stopped": stopped}
 

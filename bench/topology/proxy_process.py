@@ -25,7 +25,7 @@ _CHUNK_BYTES = 8 << 10
 _CHUNKS = 1 << 10
 # SO_LINGER is on and lasts no time, so that closing resets the connection.
 _RST = struct.pack("ii", 1, 0)
-# when each chunk is due; an empty one is the end
+# Chunks, each with its due time. An empty chunk is the end of the stream.
 Waiting = asyncio.Queue[tuple[float, bytes]]
 
 
@@ -40,7 +40,7 @@ class ExactSelector(selectors.EpollSelector):
 
 
 class Link:
-    """The way to one instance as it is now, as `Shape` in child.py says."""
+    """The link to one instance, with its present shape."""
 
     def __init__(self, port: int, seed: str) -> None:
         self._own_port = self._port = port
@@ -63,7 +63,7 @@ class Link:
         reset: bool,
         port: int | None,
     ) -> None:
-        """Be like this from now on, as `Shape` in child.py says; what waits keeps its due time."""
+        """Take this shape from now on. Chunks that wait already keep their due time."""
         self._port = port or self._own_port
         self._delay_s = delay_s
         self._jitter_s = jitter_s
@@ -75,8 +75,7 @@ class Link:
             _reset(end)
 
     async def connect(self, requests: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """A client came: connect to the instance, and pass on what both say until both have
-        ended."""
+        """Connect a new client to the instance, and pass bytes on until both sides have ended."""
         if self._reset:
             _reset(client)
             return
@@ -147,7 +146,10 @@ def _reset(end: asyncio.StreamWriter) -> None:
 
 
 async def serve(seed: int, ports: list[int]) -> None:
-    """Listen for every port's clients, tell the owner where, do what it says until it is gone."""
+    """Listen for the clients of every port, and send the owner the ports.
+
+    Then carry out the owner's requests until the owner is gone.
+    """
     loop = asyncio.get_running_loop()
     links = [Link(port, f"{seed}:{index}") for index, port in enumerate(ports)]
     servers = [await asyncio.start_server(link.connect, HOST, 0, backlog=4096) for link in links]

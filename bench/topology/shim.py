@@ -119,10 +119,13 @@ class FileWords(ctypes.Structure):
 
 
 class ControlWords(ctypes.Structure):
-    """What a server and Python share. `sync_delay_ns`: how much longer every fsync and fdatasync
-    takes; `sync_error`: an errno with which each fails, making nothing durable (0: none);
-    `note_writes` 1: the time of every append is noted (two system calls more); `disk_full` 1: every
-    append to a file fails."""
+    """The memory that a server and Python share.
+
+    `sync_delay_ns`: how much longer every fsync and fdatasync takes. `sync_error`: the errno with
+    which each of them fails (0: none). Then nothing becomes durable. `note_writes` 1: the shim
+    notes the time of every append, which costs two more system calls. `disk_full` 1: every append
+    to a file fails.
+    """
 
     __slots__ = ()
     _fields_ = [
@@ -137,7 +140,9 @@ class ControlWords(ctypes.Structure):
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """Inode and birth time (ns, 0 where there is none): no other file ever has both.
+    """Return inode and birth time of a file. No other file ever has both.
+
+    The birth time is in ns, and 0 if the file system has none.
 
     Raises OSError.
     """
@@ -164,7 +169,7 @@ class Control:
         size = ctypes.sizeof(ControlWords)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # a page that a full disk cannot give would kill the server
+            # If a full disk could not provide a page later, the kernel would kill the server.
             os.posix_fallocate(file, 0, size)
             self.words = ControlWords.from_buffer(mmap.mmap(file, size))
         finally:
@@ -242,8 +247,10 @@ class Preload:
         self.controls: dict[int, Control] = {}
 
     def environment(self, index: int, folder: Path) -> Mapping[str, str]:
-        """What instance `index` in `folder` gets; called at every start of it, also after a
-        kill."""
+        """Return the environment of instance `index` in `folder`.
+
+        The fleet calls this at every start of the instance, also after a kill.
+        """
         if index not in self.controls:
             (folder / LIBRARY_FILE).write_bytes(self._library)
             self.controls[index] = Control(folder / CONTROL_FILE)
