@@ -1,7 +1,7 @@
 """Votes into outcomes: *counts of votes, N, q → the name of a round, and when it is fixed*.
 
-Pure. This file is compiled. No rule of docs/lockcore/compiled.md matters here, because all
-functions work on numbers.
+Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.md. None of them
+matters here, because all functions work on numbers.
 
 Rules, with q = N // 2 + 1 of the *configured* instances, in this order: granted ≥ q → ACQUIRED
 (TOO_LATE once validity ≤ 0) · refused ≥ q → CONTENDED · granted + refused < q → UNREACHABLE · else
