@@ -55,7 +55,7 @@ class RoundEngine(Core):
 
 
 class Counting(InFlight):
-    """The counts of every round, beside `undecided` and `missing` (see `Awaited`)."""
+    """The counts of every round, beside those of `InFlight`."""
 
     __slots__ = ("engine", "errored", "refused", "silent")
     engine: RoundEngine
