@@ -140,7 +140,8 @@ def test_a_run_that_ends_by_itself_keeps_its_whole_window(follower: Follower) ->
     assert not load.asked
     assert [look.phase for look in seen] == ["draining", "draining", "draining"]
     assert seen[0].troubles[0] == ("down", 3)
-    assert len(course.clock) == 3
+    # A sample that took long is left out, so a busy machine may leave fewer than one for each look.
+    assert 1 <= len(course.clock) <= 3
 
 
 def test_ctrl_c_stops_the_load_and_keeps_what_was_measured(follower: Follower) -> None:
