@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from bench.errors import EnvironmentNotReadyError
+from bench.experiments.judge.judge import AT_ONCE
 from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import CutError, HangsError, Party
 from bench.experiments.judge.result import RowFigure
@@ -186,7 +187,7 @@ def contention(stage: JudgeStage) -> RowFinding:
     tests = leases_tested(seen)
     figures = (
         RowFigure("leases", float(len(seen.leases)), ""),
-        RowFigure("at once", float(most), ""),
+        RowFigure(AT_ONCE, float(most), ""),
     )
     fault = _fault(stage, seen)
     if fault:

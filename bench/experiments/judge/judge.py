@@ -15,6 +15,27 @@ from bench.measure import verdict as words
 from bench.measure.verdict import Evidence, Verdict, conclude
 
 CONTENTION = "contention"
+# The figure of contention: the most clients that held the lock together.
+AT_ONCE = "at once"
+# The rows that only inform. No other row may say `told`.
+INFORMATIVE = frozenset(
+    (
+        "renewal",
+        "sigterm",
+        "sigkill",
+        "stopped",
+        "network",
+        "restart",
+        "failover",
+        "eviction",
+        "readonly",
+        "out-of-memory",
+        "loading",
+        "busy",
+        "same-caller",
+        "several-names",
+    )
+)
 
 
 def judge_rows(
@@ -26,6 +47,8 @@ def judge_rows(
     parts = []
     if planned is not None and there != planned:
         parts.append(f"{there} of {planned} rows are here; judge the lock again")
+    if there != len(rows):
+        parts.append("a row is here twice; judge the lock again")
     broken = [row for row in rows if row.verdict == "does not"]
     reasons = {
         words.VIOLATED: [_sentence(row) for row in broken if row.is_safety],
@@ -50,18 +73,22 @@ def _sentence(row: JudgedRow) -> str:
 
 def earned(result: JudgeResult) -> JudgeResult:
     """Return `result` with the words and the verdict that its rows earn."""
-    rows = tuple(replace(row, verdict=word_of_row(row)) for row in result.rows)
+    most = None if result.shared else result.capacity
+    rows = tuple(replace(row, verdict=word_of_row(row, most)) for row in result.rows)
     verdict = judge_rows(rows, result.planned, interrupted=result.interrupted)
     return replace(result, rows=rows, verdict=verdict)
 
 
-def word_of_row(row: JudgedRow) -> JudgedWord:
-    """Return the word that the counts of a stored row earn."""
-    if row.wrong:
+def word_of_row(row: JudgedRow, most: int | None = None) -> JudgedWord:
+    """Return the word that the counts of a stored row earn. `most`: how many clients may hold the
+    lock together (None: the row does not count them)."""
+    together = [one.value for one in row.figures if one.name == AT_ONCE]
+    if row.wrong or (most is not None and any(value > most for value in together)):
         return "does not"
     if row.verdict in ("not known", "not applicable"):
         # Plays before the last one may have held.
         return row.verdict
-    if row.plays:
-        return "told" if row.verdict == "told" else "holds"
-    return "not known"
+    is_misplaced = row.verdict == "told" and row.topic not in INFORMATIVE
+    if not row.plays or is_misplaced or row.verdict == "does not":
+        return "not known"
+    return "told" if row.verdict == "told" else "holds"

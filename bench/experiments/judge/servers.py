@@ -126,13 +126,18 @@ def evicted(stage: JudgeStage) -> RowFinding:
 def _second_holder(holder: Party, other: Party, which: str) -> tuple[bool, str]:
     """Whether a second client is granted a lock that the servers have lost while the first client
     has it, and the messages to both clients."""
-    granted = other.acquire()
+    first_try = other.acquire()
+    # A client may have a connection to a server that is gone. Then it learns so, and asks again.
+    granted = other.acquire() if first_try.error else first_try
+    client = "a second client"
+    if first_try.error:
+        client += f", whose first try failed ({first_try.error}),"
     is_second = granted.ok and other.operations[-1].granted_ns < holder.until_ns
     released = holder.release().error or "no error"
     if is_second:
-        remark = f"a second client is granted the lock {which}"
+        remark = f"{client} is granted the lock {which}"
     elif granted.ok:
-        remark = "a second client is granted the lock only when the first one's lease has ended"
+        remark = f"{client} is granted the lock only when the first one's lease has ended"
     else:
         remark = f"a second client is refused: {granted.error or 'no'}"
     return is_second, f"{remark}; the first one's release: {released}"

@@ -4,6 +4,7 @@ of each fault*, verdict first."""
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from bench.experiments.judge.judge import AT_ONCE, CONTENTION
 from bench.experiments.judge.result import (
     CourseStep,
     JudgedRow,
@@ -112,7 +113,7 @@ def _headline(result: JudgeResult) -> str:
 def _keys(result: JudgeResult) -> Iterator[KeyFigure]:
     """The figures at the head of the page."""
     figures = {(row.topic, one.name): one.value for row in result.rows for one in row.figures}
-    at_once = figures.get(("contention", "at once"))
+    at_once = figures.get((CONTENTION, AT_ONCE))
     if at_once is not None:
         may = "readers may" if result.shared else f"{result.capacity} may"
         yield KeyFigure("holders at once", f"{at_once:.0f}", may)

@@ -5,8 +5,14 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bench.errors import UsageError
-from bench.experiments.judge.judge import CONTENTION, judge_rows, word_of_row
-from bench.experiments.judge.result import JudgedRow, JudgedWord
+from bench.experiments.judge.judge import (
+    AT_ONCE,
+    CONTENTION,
+    INFORMATIVE,
+    judge_rows,
+    word_of_row,
+)
+from bench.experiments.judge.result import JudgedRow, JudgedWord, RowFigure
 from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.words import ADVICE
 from bench.measure.section import typed
@@ -25,12 +31,21 @@ FEW = replace(CONTENDED, tested=99)
 OTHER = replace(CONTENDED, topic="late-set", is_safety=False, tested=0)
 
 
+TOPICS = {
+    "told": "renewal",
+    "not applicable": "one-stopped",
+    "not known": "majority-down",
+    "does not": "exception-in-body",
+}
+
+
 def row(verdict: JudgedWord, *, is_safety: bool = False) -> JudgedRow:
-    """Return a row with this word, and the counts that earn it."""
+    """Return a row with this word and the counts that earn it. Each word has its own topic."""
     wrong = int(verdict == "does not")
     plays = int(verdict in ("holds", "does not", "told"))
     return replace(
         OTHER,
+        topic="paused-in-acquire" if is_safety else TOPICS.get(verdict, OTHER.topic),
         verdict=verdict,
         is_safety=is_safety,
         happened=verdict,
@@ -96,6 +111,34 @@ def test_a_row_whose_last_play_said_nothing_keeps_its_word_in_a_report(word: Jud
 
 def test_a_stored_row_that_went_wrong_does_not_hold() -> None:
     assert word_of_row(replace(row("holds"), wrong=1)) == "does not"
+
+
+def test_a_stored_row_that_can_be_wrong_does_not_only_tell() -> None:
+    assert word_of_row(replace(row("told"), topic="late-set")) == "not known"
+
+
+def test_the_rows_that_only_inform_are_those_of_the_table() -> None:
+    assert {one.name for one in ROWS if one.only_tells} == INFORMATIVE
+
+
+def test_a_stored_fault_without_a_play_that_showed_it_is_not_known() -> None:
+    assert word_of_row(replace(row("does not"), wrong=0)) == "not known"
+
+
+@pytest.mark.parametrize(
+    ("most", "together", "word"),
+    [(1, 1, "holds"), (1, 2, "does not"), (3, 3, "holds"), (None, 4, "holds")],
+)
+def test_more_holders_than_the_lock_may_have_are_a_fault(
+    most: int | None, together: int, word: str
+) -> None:
+    seen = replace(CONTENDED, figures=(RowFigure(AT_ONCE, float(together), ""),))
+    assert word_of_row(seen, most) == word
+
+
+def test_two_rows_of_one_topic_are_not_one_judgement() -> None:
+    halves = [replace(CONTENDED, tested=60), replace(CONTENDED, tested=60)]
+    assert judge_rows(halves).word == "NOT KNOWN"
 
 
 def test_a_stored_row_with_half_a_surrogate_pair_is_refused() -> None:
