@@ -7,10 +7,12 @@ Rules: every operation and its duration are counted (`Durations`). One operation
 sample. These are about `PER_SECOND` cycles a second, by the rate of the interval before (`pace`).
 The sink records the duration of a sample in the caller's own context, so an exemplar belongs to the
 caller's span. This duration is not in `Durations`. There are no samples before the first
-collection, because the sink may have no reader before it. The sink gets each failed or slow
-operation, and each lease that was gone, at once and in the caller's own context. It records all
-failed releases, but only samples of other operations. A lease without a release is forgotten an
-hour after its end.
+collection, because the sink may have no reader before it. The sink also gets each failed or slow
+acquire, each failed release, and each extension. It gets them at once and in the caller's own
+context, except that a keeper has no caller. A contended acquire is failed only with
+`contended_is_odd`. The sink records all failed releases and all extensions, but only samples of
+other operations. If a keeper finds that a lease is gone, this is only counted. A lease without a
+release is forgotten an hour after its end.
 """
 
 from bisect import bisect_left
@@ -175,10 +177,12 @@ class Counts:
         for row, durations in self.durations.copy().items():
             added, added_ns = durations.news()
             if durations is self.tries:
-                added[bisect_left(BOUNDS_NS, NS_PER_S)] += first_tries - self._read_tries
-                added_ns += (first_tries - self._read_tries) * NS_PER_S
+                new_tries = first_tries - self._read_tries
+                # This is set before the `yield`, because the reader may not come back.
+                self._read_tries = first_tries
+                added[bisect_left(BOUNDS_NS, NS_PER_S)] += new_tries
+                added_ns += new_tries * NS_PER_S
             yield row, added, added_ns
-        self._read_tries = first_tries
 
     def standing(self, now_ns: int) -> tuple[int, int]:
         """The number of held leases, and the number of expired leases without a release."""
@@ -193,8 +197,9 @@ class Counts:
 
 
 # Only one thread at a time counts, because the listener has a lock. Another thread reads without a
-# lock. This is correct for two reasons. A dictionary's entry is set or removed as a whole. Numbers
-# only grow, so a reader in another thread may see an old number but not a wrong one.
+# lock. This is correct for two reasons. A dictionary's entry is set or removed as a whole. A number
+# is also set as a whole, and every number but `waiting` only grows. So a reader in another thread
+# may see an old number but not a wrong one.
 class Tallied:
     """An `Observer` that counts.
 

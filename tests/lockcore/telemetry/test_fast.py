@@ -191,6 +191,16 @@ def test_attempts_are_counted_as_what_they_are() -> None:
     assert counted(watch)[TRIES, "acquired"] == (5, 19 * NS_PER_S)
 
 
+def test_attempts_are_counted_once_though_a_reader_stops_at_them() -> None:
+    watch = watch_of(Told(), every=1000)
+    watch.ended("r", lease(), 0)
+    for row, _, added_ns in watch.counts[""].news():
+        if row == (TRIES, "acquired"):
+            assert added_ns == NS_PER_S
+            break
+    assert (TRIES, "acquired") not in counted(watch)
+
+
 def test_nothing_is_a_sample_before_somebody_collects() -> None:
     """A sink whose provider is set later would lose the samples of before."""
     told = Told()
