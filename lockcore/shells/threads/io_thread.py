@@ -50,6 +50,8 @@ class IoDriver(LoopedDriver):
         # search for them.
         self._messages = 0
         self._until_ns = 0
+        # True while a timer for `_look_out` is set. There is never more than one such timer.
+        self._is_looking = False
         self._thread = threading.Thread(target=self._run, name="lockcore", daemon=True)
         # The identity of the I/O thread.
         self._io = 0
@@ -93,12 +95,14 @@ class IoDriver(LoopedDriver):
         self._messages += 1
         # After an interrupt a caller leaves no message, so later the thread looks rarely.
         self._until_ns = monotonic_ns() + NS_PER_S
-        if self._messages == 1:
+        if not self._is_looking:
+            self._is_looking = True
             self._loop.call_later(LOOK_S, self._look_out)
 
     def _look_out(self) -> None:
         self.wake()
-        if self._messages:
+        self._is_looking = self._messages > 0
+        if self._is_looking:
             is_near = monotonic_ns() < self._until_ns
             self._loop.call_later(LOOK_S if is_near else 100 * LOOK_S, self._look_out)
 
