@@ -5,8 +5,8 @@ observations are a server's reply, an errno, an alert, or bytes. They become sym
 specific symptom comes first. The first symptom with a row in `FAILURES` gets this row's
 explanation. Nothing is guessed. For example, the cure is TLS only if the peer spoke TLS. A foreign
 text is quoted only if no row matches it, in one short line, and never with a secret. A row copies
-only the parts of a text that its pattern names. So an explanation cannot contain a password, and it
-needs no mask.
+only the parts of a text that its pattern names, so they cannot contain a password. One row quotes
+the first line of the peer. This line is left out if the peer's first bytes contain a secret.
 """
 
 import errno
@@ -183,12 +183,14 @@ FAILURES: dict[str, Failure] = {
         "give one of a CA that it trusts with ?ssl_certfile=FILE and ?ssl_keyfile=FILE",
         InstanceRefusedError,
     ),
-    "alert .*(?:CERTIFICATE|ALERT_HANDSHAKE_FAILURE|PEER_DID_NOT_RETURN)": Failure(
+    "alert .*(?:CERTIFICATE_REQUIRED|ALERT_BAD_CERTIFICATE|ALERT_HANDSHAKE_FAILURE"
+    "|PEER_DID_NOT_RETURN)": Failure(
         "the server asks for a certificate of ours",
         "give one with ?ssl_certfile=FILE and ?ssl_keyfile=FILE",
         InstanceRefusedError,
     ),
-    "alert .*(?:VERSION|UNSUPPORTED_PROTOCOL|NO_SHARED_CIPHER|NO_PROTOCOLS)": Failure(
+    "alert .*(?:PROTOCOL_VERSION|UNSUPPORTED_VERSION|UNSUPPORTED_PROTOCOL|NO_SHARED_CIPHER"
+    "|NO_PROTOCOLS)": Failure(
         "server and client have no version of TLS or no cipher in common",
         "mend ?ssl_min_version and ?ssl_ciphers, or the server's",
         InstanceRefusedError,
@@ -294,7 +296,7 @@ def _known(
     facts = {
         "prefix": prefix,
         "begin": f" that begin with {prefix}" if prefix else "",
-        "line": _line(_first(heard, peer)),
+        "line": _line(target, _first(heard, peer)),
     }
     for symptom in _symptoms(target, error, heard, peer):
         for pattern, failure in FAILURES.items():
@@ -416,10 +418,13 @@ def _of_files(target: InstanceTarget) -> Failure | None:
     return None
 
 
-def _line(heard: bytes) -> str:
-    """The first line of the peer's bytes, as printable text."""
-    line = heard.split(b"\n", 1)[0].strip()[:40]
-    return repr(line.decode("ascii", "replace").replace("\ufffd", "?")) if line else "an empty line"
+def _line(target: InstanceTarget, heard: bytes) -> str:
+    """The first line of the peer's bytes, as printable text, unless they contain a secret."""
+    text = heard.decode("utf-8", "replace")
+    if target.mask(text) != text:
+        return "a text that is not shown, because it contains a secret"
+    line = text.partition("\n")[0].strip()[:40]
+    return repr(line.encode("ascii", "replace").decode()) if line else "an empty line"
 
 
 def _quoted(target: InstanceTarget, error: Any, what: str) -> str:

@@ -15,7 +15,9 @@ import pytest
 from bench.topology.fleet import HOST, KeptPort
 from lockcore.errors import InstanceError, InstanceRefusedError
 from lockcore.shells.common import peer as look_closer
+from lockcore.shells.common.failure import failure_of
 from lockcore.shells.common.handshake import shake
+from lockcore.shells.common.peer import Peer, Speech
 from lockcore.shells.common.target import target_of
 from tests.doubles.peer import (
     PONG,
@@ -206,6 +208,16 @@ def test_a_password_is_neither_shown_nor_cut_out_of_a_sentence(
         assert password not in str(error)
 
 
+@pytest.mark.parametrize("password", ["hunter2", "mail", "or", "hünter2", "h" * 60])
+def test_a_peer_s_first_line_is_not_quoted_if_it_has_the_password(password: str) -> None:
+    with listening(banner(f"220 mail or what? AUTH ann {password}\r\n".encode())) as port:
+        error = refusal(f"redis://ann:{password}@{HOST}:{port}")
+    assert error.detail == (
+        "it does not speak the Redis protocol: it begins with a text that is not shown, because it "
+        "contains a secret; mend its port"
+    )
+
+
 def test_a_database_is_selected_after_a_sentinel_is_recognised() -> None:
     replies = {
         "INFO": bulk("redis_mode:sentinel\r\n"),
@@ -316,6 +328,44 @@ def test_what_is_wrong_with_a_certificate(made: Certificates) -> None:
     with secured(made, ask_client=True) as port:
         asked = refusal(f"rediss://{HOST}:{port}?ssl_ca_certs={made.authority}")
         assert "asks for a certificate of ours; give one with ?ssl_certfile=FILE" in asked.detail
+
+
+@pytest.mark.parametrize(
+    ("serve", "says"),
+    [
+        (http, "it speaks HTTP and not the Redis protocol; mend its port"),
+        (
+            banner(b"SSH-2.0-OpenSSH_9.2\r\n"),
+            "it speaks SSH and not the Redis protocol; mend its port",
+        ),
+        (
+            banner(b"220 mail ready\r\n"),
+            "it does not speak the Redis protocol: it begins with '220 mail ready'; mend its port",
+        ),
+    ],
+)
+def test_tls_to_a_peer_of_another_protocol_names_this_protocol(serve: Serve, says: str) -> None:
+    with listening(serve) as port:
+        assert refusal(f"rediss://{HOST}:{port}").detail == says
+
+
+@pytest.mark.parametrize(
+    ("alert", "says"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "the server asks for a certificate of ours; "),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", "the server asks for a certificate of ours; "),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", "server and client have no version of TLS "),
+        ("UNSUPPORTED_PROTOCOL", "server and client have no version of TLS "),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", "the TLS handshake failed: sslv3 alert certificate ex"),
+        ("SSLV3_ALERT_CERTIFICATE_REVOKED", "the TLS handshake failed: sslv3 alert certificate re"),
+        ("SSLV3_ALERT_CERTIFICATE_UNKNOWN", "the TLS handshake failed: sslv3 alert certificate un"),
+        ("WRONG_VERSION_NUMBER", "the TLS handshake failed: wrong version number; "),
+    ],
+)
+def test_an_alert_advises_only_the_cure_of_its_own_cause(alert: str, says: str) -> None:
+    target = target_of(f"rediss://{HOST}:1", 1.0, "")
+    failure = failure_of(target, OSError("ended"), peer=Peer(Speech.TLS, alert=alert))
+    assert str(failure).startswith(says)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="Python checks RFC 5280 from 3.13 on")
