@@ -3,10 +3,11 @@
 Rules: there is one interface. Each method does nothing, so a subclass of `Observer` overrides only
 the methods that it needs. A class with all six methods need not be a subclass. An observer must
 return fast, and never block. If it raises, no caller loses a lease (observed.py). An observer never
-gets two calls at once. The thread that does the I/O reports attempts. The caller's own thread,
-greenlet or task reports an operation as it ends. A keeper has no caller, so its extensions are
-reported beside all callers. This file is not compiled, because your class could not derive from a
-compiled class.
+gets calls from two threads at once. But a second call may come during the first call, from a signal
+handler, or from another greenlet while the first greenlet waits in the observer. The thread that
+does the I/O reports attempts. The caller's own thread, greenlet or task reports an operation as it
+ends. A keeper has no caller, so its extensions are reported beside all callers. This file is not
+compiled, because your class could not derive from a compiled class.
 """
 
 from typing import Protocol

@@ -308,15 +308,16 @@ class Redlock(_AnyRedlock["GreenletDriver | ThreadDriver"]):
         """Extend the lease as `extend` does, but return a `Denied` instead of raising.
 
         The value is a new `Lease`, or a `Denied` (GONE, UNREACHABLE). With a `Denied` the old lease
-        ends as before.
+        ends as before. Raises ValueError, TypeError and CannotWaitError as `extend` does.
         """
         return self._extended(lease, self._driver.drive(self._extend_steps(lease, ttl_ms)))
 
     def extend(self, lease: Lease, ttl_ms: int | None = None) -> Lease:
         """Make the lease last `ttl_ms` from now (default: its own TTL).
 
-        Raises LeaseGoneError or UnreachableError. Then the lease ends as before. Raises ValueError
-        when the extension would shorten the lease.
+        Raises LeaseGoneError or UnreachableError. Then the lease ends as before. Before anything is
+        sent it raises ValueError when the extension would shorten the lease, ValueError or
+        TypeError for arguments that make no sense, and CannotWaitError where it cannot wait.
         """
         return _granted(self.try_extend(lease, ttl_ms), lease)
 

@@ -112,8 +112,8 @@ class RetryPolicy:
 class LagCap:
     """How far an instance may lag before it gets no more SETs.
 
-    At most `operations` commands and `bytes` bytes may be unanswered. The oldest unanswered command
-    may be `age_ms` old.
+    At most `operations` commands may be unanswered. The socket may leave at most `bytes` bytes that
+    it has not taken yet. The oldest unanswered command may be `age_ms` old.
     """
 
     operations: int = 20_000

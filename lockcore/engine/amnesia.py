@@ -5,9 +5,9 @@ Pure. This file is compiled, so it follows the rules of docs/lockcore/compiled.m
 
 Rules: an instance that may have forgotten locks abstains until all of them have expired
 (facts/membership.py). Four signs show that it may have forgotten them: a push message from the
-server, an answer -READONLY, another replication id, and a larger number of database swaps. The
-engine asks for the replication id once a second, if the server sends no push messages. It asks for
-the number of swaps ahead of SETs, at most four times a second.
+server, an answer -READONLY, another replication id, and another number of database swaps above 0.
+The engine asks for the replication id once a second, if the server sends no push messages. It asks
+for the number of swaps ahead of SETs, at most four times a second.
 """
 
 from collections.abc import Callable, Sequence

@@ -354,5 +354,5 @@ def newest_of(lease: Lease) -> Lease:
 
 
 def asked_until_ns(lease: Lease) -> int:
-    """The latest end of all extensions that were sent for the lease, granted or not."""
+    """The latest requested end of the lease, by its SET or an extension, granted or not."""
     return max(newest_of(lease).valid_until_ns, getattr(lease.round, "asked_until_ns", 0))

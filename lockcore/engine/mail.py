@@ -65,8 +65,8 @@ class Message:
 class Arrivals:
     """The messages that each instance has brought.
 
-    An instance counts once, however often it brings a message. A flood from one instance pushes out
-    older messages of the same instance, and no others.
+    An instance counts once, however often it brings a message. A full table is emptied (`Recent`).
+    So a flood from one instance empties the table of this instance, and no other table.
     """
 
     def __init__(self, instances: int, quorum: int) -> None:
@@ -77,7 +77,7 @@ class Arrivals:
     def completes(self, message: bytes, index: int) -> bool:
         """True if this instance completes a quorum of instances that have brought the message.
 
-        It is True only once for each message.
+        It is True once for each message, until the tables are emptied (`Recent`).
         """
         if message in self._of[index] or message in self._complete:
             return False

@@ -35,7 +35,9 @@ MOST_KINDS: Final = 32
 class Traffic:
     """The traffic with one instance since `connect`, over all of its connections.
 
-    `aside` counts commands, sent bytes and received bytes that a timer causes, not a lock.
+    `aside` counts the commands, sent bytes and received bytes of swap readings (amnesia.py). The
+    number of these readings depends on the clock and not on the number of locks. There are at most
+    four a second.
     """
 
     __slots__ = (
@@ -121,7 +123,7 @@ class InstancePipe:
             self.forgot(self, "it is a replica")
 
     def set_aside(self, commands: int, sent_bytes: int, received_bytes: int) -> None:
-        """Mark a part of the traffic as caused by a timer, so it is not a cost of locks.
+        """Mark a part of the traffic as a swap reading (amnesia.py), so it is no cost of locks.
 
         The status leaves this part out. Otherwise the cost of a lock would depend on the rate of
         locks.

@@ -16,7 +16,8 @@ from typing import Final
 
 from lockcore.errors import ProtocolError
 
-# The longest reply of a healthy server is the line of an error, and it is far shorter than this.
+# The longest reply of a healthy server is its INFO commandstats. Beyond LONGEST_STATISTICS, which
+# is half of this, lockcore asks for it no more (facts/membership.py).
 LONGEST_REPLY: Final = 1 << 16  # bytes
 
 # A server drops a subscriber if it must keep more bytes for this subscriber (Redis: 32 MiB).

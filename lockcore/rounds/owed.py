@@ -94,7 +94,10 @@ class OwedRelease:
             self.last_reply(reply, pipe)
 
     def last_reply(self, reply: object, pipe: InstancePipe) -> None:
-        """Take the answer to the source. The release is done, given up, or still owed."""
+        """Take the final answer, which is any answer but a first NOSCRIPT.
+
+        The release is done, given up, or still owed.
+        """
         pipe.count_late()
         put_off = is_owed(reply)
         if put_off:

@@ -243,7 +243,8 @@ class LoopDriver(Connections):
             self.wake()
 
     def _look(self) -> None:
-        # The time is read before the sockets, because a delay may also come between the two.
+        # The time is read before the sockets, because a delay may also come between the reading of
+        # the sockets and the judgement.
         now_ns = monotonic_ns()
         for index, pipe in enumerate(self.engine.pipes):
             if pipe.pending:

@@ -2,11 +2,11 @@
 
 Pure. It is the application's handle and on no hot path, so it stays Python.
 
-Rules: the holder gets a call as soon as the keeper ends, before anybody else. A keeper ends with
-the lease's end, a closed Redlock, a cancelled task or a bug of lockcore. After `stop` there is no
-call. An exception of the holder's callback goes no further. In a forked child nothing is called,
-because the lease still belongs to the parent. The child's handle has an error that says so
-(`forked`).
+Rules: the holder gets a call as soon as the keeper ends, before anybody else. This is so if the
+keeper ends with the lease's end, a cancelled task or a bug of lockcore. There is no call after
+`stop`, a release or a close. An exception of the holder's callback goes no further. In a forked
+child nothing is called, because the lease still belongs to the parent. The child's handle has an
+error that says so (`forked`).
 """
 
 from collections.abc import Callable, Generator
@@ -31,13 +31,13 @@ class KeepAlive:
     """The handle of a lease that is kept alive.
 
     `lease` is the newest lease, after extensions by the keeper or by others. `gone` is None while
-    the lease is kept. Then it is the `Denied` that ended the keeper. `renewals` is the number of
-    extensions so far.
+    the lease is kept, and it stays None after `stop`, a release or a close. After any other end it
+    is the `Denied` that ended the keeper. `renewals` is the number of extensions so far.
 
-    `stopped` is True once the keeper has ended: after `stop`, after the release of the lease, or
-    when the lease is gone. It also ends after its last extension. `error` is the exception that
-    ended it, if no answer of the instances did. Then `gone` is UNREACHABLE, and the lease lasts
-    until `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because only
+    `stopped` is True once the keeper has ended: after `stop`, a release or a close, or when the
+    lease is gone. It also ends after its last extension. `error` is the exception that ended it, if
+    no answer of the instances did. Then `gone` is UNREACHABLE, and the lease lasts until
+    `lease.valid_until_ns`. In a forked child `error` is a ForeignProcessError, because only
     the parent extends the lease. `tell_extended` and `tell_gone` report to the Redlock's observer.
     """
 
