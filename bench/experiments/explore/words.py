@@ -67,13 +67,11 @@ def _headline(result: ExploreResult) -> str:
 def _keys(rows: Sequence[ExploredRow]) -> Iterator[KeyFigure]:
     for is_safe, name in ((True, "must hold"), (False, "known flaws")):
         of_kind = [row for row in rows if row.safe is is_safe]
-        unbroken = sum(row.broken is None for row in of_kind)
-        if of_kind and is_safe:
-            yield KeyFigure(
-                name, f"{unbroken} of {len(of_kind)} recipes held", "no proof beyond these"
-            )
-        elif of_kind:
-            yield KeyFigure(name, f"{len(of_kind) - unbroken} of {len(of_kind)} recipes broken")
+        word = "held" if is_safe else "broken"
+        count_of_word = sum(row.outcome.startswith(word) for row in of_kind)
+        bound = "no proof beyond these" if is_safe else ""
+        if of_kind:
+            yield KeyFigure(name, f"{count_of_word} of {len(of_kind)} recipes {word}", bound)
     tested = sum(row.tested for row in rows)
     at_stake = f"{count(tested)} with a command sent while another held the lock"
     yield KeyFigure("schedules", count(sum(row.schedules for row in rows)), at_stake)
@@ -99,7 +97,7 @@ def figures(result: ExploreResult) -> list[Figure]:
         Panel("steps of the smallest", "schedule that breaks it"),
         Panel("schedules", "played"),
     ]
-    about = "A search ends at the first schedule that breaks a recipe"
+    about = "A search ends once 5 schedules broke the recipe, or one with at most 12 steps"
     title = _headline(result)
     return [panels("explored", title, about, heads=heads, groups=groups)] if groups else []
 

@@ -1,8 +1,15 @@
 """A schedule as a table: a column for each client, or who and what where that would not fit into a
 terminal."""
 
-from bench.experiments.explore.result import Broken, Step
-from bench.experiments.explore.words import diagram
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from bench.experiments.explore.result import Broken, ExploreResult, Step
+from bench.experiments.explore.search import ENOUGH, SHORT
+from bench.experiments.explore.words import diagram, figures, sheet
+from bench.measure.result import read_result
+from bench.measure.section import typed
 
 RULE = Step(9.0, -1, "two leases valid at once: C1's and C2's")
 
@@ -43,3 +50,26 @@ def test_what_is_wider_than_a_terminal_says_who_in_every_row() -> None:
     )
     assert part.head == ("ms", "who", "step")
     assert [row[1] for row in part.rows] == ["client 1", "server", "client 2"]
+
+
+def explored() -> ExploreResult:
+    """A stored result of one flawed recipe, which was broken, and one safe recipe, which held."""
+    path = Path(__file__).parents[3] / "histories" / "results" / "explore.json"
+    return typed(read_result(path), ExploreResult)
+
+
+def test_a_row_that_is_not_known_neither_held_nor_broke() -> None:
+    result = explored()
+    keys = {key.name: key.value for key in sheet(result).keys}
+    assert keys["must hold"] == "1 of 1 recipes held"
+    assert keys["known flaws"] == "1 of 1 recipes broken"
+    rows = [replace(row, broken=None, verdict="not known") for row in result.rows]
+    keys = {key.name: key.value for key in sheet(replace(result, rows=(*rows, *result.rows))).keys}
+    assert keys["must hold"] == "1 of 2 recipes held"
+    assert keys["known flaws"] == "1 of 2 recipes broken"
+
+
+def test_the_picture_says_when_a_search_ends() -> None:
+    (picture,) = figures(explored())
+    assert f"{ENOUGH} schedules broke" in picture.about
+    assert f"at most {SHORT} steps" in picture.about
