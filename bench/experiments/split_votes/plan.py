@@ -69,7 +69,8 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
     @property
     def retried(self) -> list[Contest]:
         """Return the rows of the section retries. All contenders start at once, in parallel order
-        and in random order, because in these orders most rounds have no winner."""
+        and in random order. In random order most rounds have no winner. In parallel order few
+        rounds have no winner, so this order gets more trials."""
         orders = [order for order in self.orders if order != "sequential"] or self.orders
         count = max(RETRY_CONTENDERS, *self.contenders)
         return [

@@ -61,3 +61,46 @@ def test_markdown_has_the_same_rows(result: dict[str, Any]) -> None:
     for name in ("calibration", "contention", "retries"):
         assert f"### {name}: " in text
     assert {line.count("|") for line in tables} == {6, 8, 11}
+
+
+def advice(result: dict[str, Any]) -> list[str]:
+    """The lines of advice on a result, without their label."""
+    sheet = sheet_of_its_kind(typed(result, SplitVotesResult), PLACE)
+    return [line.text for line in sheet.lines if line.label == "retry"]
+
+
+def row_of(result: dict[str, Any], order: str, policy: str) -> dict[str, Any]:
+    """The row of 20 callers with this order and policy."""
+    rows: list[dict[str, Any]] = result["retries"]
+    return next(
+        row
+        for row in rows
+        if (row["contenders"], row["order"], row["retry"]["policy"]) == (20, order, policy)
+    )
+
+
+def test_policies_are_compared_within_one_order_if_their_times_are_apart(
+    result: dict[str, Any],
+) -> None:
+    """In parallel order most first attempts win, and both medians are about 2 ms."""
+    assert advice(result) == [
+        "asking random, retry by full-jitter over 5 ms: with 20 callers it gave 90 % of the first "
+        "grants within 150 ms; any other policy tried took 161 ms or more for 50 %"
+    ]
+    assert "measure again" not in text_of(result, 100)
+    row_of(result, "random", "full-jitter")["first_grant_s"]["p90"] = 0.17
+    assert advice(result) == []
+    assert "more --repeats may tell the retry policies apart" in text_of(result, 100)
+
+
+@pytest.mark.parametrize("policy", ["full-jitter", "fixed"])
+def test_a_policy_with_a_trial_without_a_grant_is_not_compared(
+    policy: str, result: dict[str, Any]
+) -> None:
+    row_of(result, "random", policy)["granted"] -= 1
+    assert advice(result) == []
+
+
+def test_a_policy_with_too_few_trials_is_not_compared(result: dict[str, Any]) -> None:
+    row_of(result, "random", "fixed")["first_grant_s"]["p50"] = None
+    assert advice(result) == []
