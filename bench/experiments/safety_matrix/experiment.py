@@ -204,8 +204,8 @@ def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> lis
 
 
 def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
-    """Test `case`, at most TRIES times while it is not known. An exception during a test makes the
-    row not known.
+    """Test `case`, at most TRIES times while it is not known. An exception of BROKEN_OFF makes the
+    row not known. Any other exception passes through.
 
     A search of schedules that came to its end is not repeated, because the same seed plays the same
     schedules.

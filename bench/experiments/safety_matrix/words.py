@@ -4,7 +4,7 @@ verdict first."""
 from collections.abc import Iterator, Sequence
 
 from bench.experiments.safety_matrix.result import Figures, SafetyResult, SafetyRow
-from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
+from bench.measure.expectation import AS_EXPECTED, ROW_WORDS, VIOLATED
 from bench.report.figures import counted
 from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
@@ -127,7 +127,10 @@ def figures(result: SafetyResult) -> list[Figure]:
             measures.insert(0, (counted(len(held), noun), [tick]))
         if measures:
             groups.append((_PARTS[part], measures))
-    about = "Each recipe or claim with the steps of the smallest schedule that breaks it"
+    about = (
+        "Each recipe with the steps of the smallest schedule that breaks it. "
+        "A violated claim has a bar of one step"
+    )
     heads = [Panel("broken in", "steps")]
     return [panels("matrix", _answer(result.rows), about, heads=heads, groups=groups)]
 
@@ -139,6 +142,8 @@ def _name(row: SafetyRow) -> str:
 def _measure(row: SafetyRow) -> Measure:
     steps = row.figures.get("steps") if row.seen == FLAW else None
     text = f"{steps:.0f}" if steps else f"{row.seen}: {row.verdict}"
+    if row.verdict == VIOLATED:
+        steps = steps or 1
     return harm(steps, text, some="broken", none="held")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.experiments.safety_matrix.result import SafetyResult
-from bench.experiments.safety_matrix.words import figures_text, sheet, suite
+from bench.experiments.safety_matrix.words import figures, figures_text, sheet, suite
 from bench.measure.result import read_result
 from bench.measure.section import typed
 from tests.bench.report.screen import sheet_text
@@ -74,3 +74,14 @@ def test_rows_are_junit_cases_and_what_was_not_looked_at_is_no_pass() -> None:
 def test_an_interrupted_matrix_says_so_in_its_first_line() -> None:
     first = sheet_text(sheet(result(ROW, interrupted=True), "here"), 80).splitlines()[0]
     assert first.startswith("NOT AS EXPECTED   0 of 1 known flaws showed, then interrupted")
+
+
+def test_a_violated_claim_has_a_red_bar_and_one_that_is_not_known_has_none() -> None:
+    claim = {**ROW, "part": "claim", "recipe": "redlock", "expected": "confirmed", "figures": {}}
+    violated = {**claim, "fault": "votes", "seen": "refuted", "verdict": "violated"}
+    unknown = {**claim, "fault": "extension", "seen": "not known", "verdict": "not known"}
+    (picture,) = figures(result(violated, unknown))
+    assert [row[-1] for row in picture.rows] == [1, None]
+    assert picture.svg.count('class="area bad"') == 1
+    assert "refuted: violated" in picture.svg
+    assert [*picture.legend] == ["broken"]
