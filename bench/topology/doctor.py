@@ -78,8 +78,11 @@ def _server() -> Fact:
         )
         return Fact("server", str(error), Status.MISSING, advice)
     what = f"{server.name} {server.version}, {server.path} (from {server.source})"
-    release = f"compare-and-delete by {(facts.release_command or 'nothing').upper()}"
-    return _fact("server", f"{what}: {'' if server.tls else 'no '}TLS, AOF, {release}")
+    command = facts.release_command
+    release = f"by {command.upper()}" if command else "not known"
+    advice = "" if command else "try again: the server told nothing of DELEX, DELIFEQ and EVALSHA"
+    value = f"{what}: {'' if server.tls else 'no '}TLS, AOF, compare-and-delete {release}"
+    return _fact("server", value, advice)
 
 
 def _compiler() -> Fact:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import EnvironmentNotReadyError, UsageError
-from bench.topology import doctor
+from bench.topology import doctor, probe
 from bench.topology.doctor import Fact, Status, examine, examine_target, examine_targets
 from bench.topology.fleet import HOST, KeptPort
 from bench.topology.server import find_server
@@ -31,6 +31,15 @@ def test_this_machine_has_what_the_tests_run_on(tmp_path: Path) -> None:
     assert all(fact.advice for fact in facts.values() if fact.status is not Status.OK)
     assert not any(fact.advice for fact in facts.values() if fact.status is Status.OK)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_server_without_a_known_release_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "dialect_of", lambda _target: None)
+    fact = doctor._server()
+    assert fact.status is Status.LIMITED
+    assert fact.value.endswith("compare-and-delete not known")
+    assert "DELEX" in fact.advice
 
 
 def test_a_poor_machine_is_told_what_to_do_and_nothing_raises(
