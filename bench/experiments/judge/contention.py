@@ -24,6 +24,7 @@ from bench.experiments.judge.row import RowFinding, need
 from bench.experiments.judge.stage import JudgeStage
 from bench.measure.record import OperationFacts
 from bench.measure.verdict import TESTED_LEAST
+from bench.report.figures import counted
 from bench.topology.probe import commands_between, info_snapshot
 
 CALLERS = 4
@@ -58,8 +59,8 @@ class ContendedLoad:
 def contend(
     stage: Stage, seconds: float, callers: int = CALLERS, readers: Sequence[Party] = ()
 ) -> ContendedLoad:
-    """Run `callers` processes, the first `readers` of them as readers. For `seconds` they all lock
-    one name, hold it for 2 ms and release it."""
+    """Start `callers` processes, and run them beside the `readers`, which are started already. For
+    `seconds` they all lock one name, hold it for 2 ms and release it."""
     parties = [*readers, *(stage.party() for _ in range(callers))]
     for party in parties:
         party.note = lambda _step: None
@@ -190,19 +191,22 @@ def contention(stage: JudgeStage) -> RowFinding:
         RowFigure(AT_ONCE, float(most), ""),
     )
     fault = _fault(stage, seen)
+    errors = ""
+    if seen.errors:
+        errors = f"; {counted(len(seen.errors), 'error')}, the first: {seen.errors[0]}"
     if fault:
-        return RowFinding(fault, figures=figures)
+        return RowFinding(fault + errors, figures=figures)
     need(
         tests >= TESTED_LEAST,
-        f"{TESTED_LEAST} leases were held while another process asked; there were {tests}"
-        + (f", and the lock raised {seen.errors[0]!r}" if seen.errors else ""),
+        f"{TESTED_LEAST} leases were held while another process asked; there were {tests}{errors}",
     )
     limit = (
         f"no writer beside another one, {most} readers at once"
         if stage.is_shared
         else f"never more than {most} of {len(seen.operations)} at once"
     )
-    return RowFinding(remark=f"{limit}, in {tests:,} tested leases", tested=tests, figures=figures)
+    remark = f"{limit}, in {tests:,} tested leases{errors}"
+    return RowFinding(remark=remark, tested=tests, figures=figures)
 
 
 def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:

@@ -43,7 +43,8 @@ ALONE = (CONTENTION, "search", "renewal", "busy")
 @dataclass(frozen=True, slots=True)
 class JudgePlan:
     """How to judge. `seconds`: the duration of each load. `plays`: the plays of each other row.
-    `with_costs`: whether to measure the costs of waiting, too."""
+    A row that only tells is played once. `with_costs`: whether to measure the costs of waiting,
+    too."""
 
     subject: Subject
     instances: int

@@ -1,16 +1,16 @@
 """One client of a library: *a step as a line → the client's answer as a line*, at whatever time the
 client likes.
 
-Rules: each client is a process of its own, and no wait for a client is longer than `PATIENCE_S`.
-Its grants are recorded as operations, like those of a load. A lease ends when the library said so
-at the grant. Without such a statement it ends a TTL after its acquire began. Every step is noted in
-the library's own words (libraries.py).
+Rules: each client is a process of its own. A wait for an answer lasts `PATIENCE_S`, unless the
+caller names another time. The client's grants are recorded as operations, like those of a load. A
+lease ends when the library said so at the grant. Without such a statement it ends a TTL after its
+acquire began. Every step is noted in the library's own words (libraries.py).
 """
 
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
@@ -40,7 +40,7 @@ WAIT_MS = 500
 # A pause of this length stays below the time-outs that clients set for a server. The shortest of
 # these time-outs is lockcore's, 50 ms.
 BRIEF_S = 0.04
-# The time between two checks whether the audit was interrupted.
+# The time between two checks whether the audit or the judgement was interrupted.
 LOOK_S = 0.1
 # A client with one of these exit codes was killed from outside, for example for lack of memory.
 # This is not the fault of its library.
@@ -68,7 +68,14 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class HangsError(Exception):
-    """A client that did not answer in time."""
+    """A client that did not answer in time. `is_waiting(parties)`: whether it waits for a lock that
+    one of these clients had when it asked."""
+
+    def __init__(
+        self, text: str, is_waiting: Callable[[Sequence["Party"]], bool] = lambda _parties: False
+    ) -> None:
+        super().__init__(text)
+        self.is_waiting = is_waiting
 
 
 class NotApplicableError(Exception):
@@ -76,8 +83,8 @@ class NotApplicableError(Exception):
 
 
 class CutError(Exception):
-    """The audit was interrupted. A schedule that is under way is dropped, because an incomplete
-    schedule proves nothing."""
+    """The audit or the judgement was interrupted. A schedule that is under way is dropped, because
+    an incomplete schedule proves nothing."""
 
 
 Message = TypeVar("Message")
@@ -112,6 +119,7 @@ class Party(Child):
         self.operations: list[OperationFacts] = []
         self.note: Callable[[str], None] = lambda _step: None
         self._words = driver.words
+        self._step = ""
         self._asked_ns = 0
         self._ttl_ms = 0
         # The moment when the keys of its last lock end.
@@ -129,7 +137,7 @@ class Party(Child):
     def has_written(self, patience_s: float | None) -> bool:
         """Whether the client writes something, or ends, within this time (None: READY_S).
 
-        Raises CutError as soon as the audit is cut.
+        Raises CutError as soon as the audit or the judgement is interrupted.
         """
         deadline_s = time.monotonic() + (READY_S if patience_s is None else patience_s)
         while not super().has_written(LOOK_S):
@@ -142,6 +150,7 @@ class Party(Child):
     def begin(self, do: str, **words: object) -> None:
         """Send the client a step."""
         self.idle_ns = self._asked_ns = monotonic_ns()
+        self._step = do
         self._ttl_ms = int(str(words.get("ttl_ms", 0)))
         self.note(self._words.call(do, self._ttl_ms, WAIT_MS))
         self.tell({"do": do, **words})
@@ -153,13 +162,22 @@ class Party(Child):
         except EnvironmentNotReadyError:
             if not self.ended:
                 self.note(f"→ nothing for {patience_s:.0f} s")
-                raise HangsError(f"no answer within {patience_s:.0f} s") from None
+                raise HangsError(f"no answer within {patience_s:.0f} s", self._waits) from None
             if self.process.returncode in _FROM_OUTSIDE:
                 raise
             reply = Said(ok=False, error="the process ended")
         valid = "" if reply.valid_ms is None else f", valid for {reply.valid_ms:,.0f} ms"
         self.note(f"→ yes{valid}" if reply.ok else f"→ {reply.error or 'no'}")
         return reply
+
+    def _waits(self, parties: Sequence["Party"]) -> bool:
+        """Whether the current step asks for the lock, and one of `parties` had the lock when the
+        step began. In the step fork this may be the client itself, because its child asks."""
+        return self._step != "release" and any(
+            lease.granted_ns and not lease.release_sent_ns and one.until_ns > self._asked_ns
+            for one in parties
+            for lease in one.operations[-1:]
+        )
 
     def ask(self, do: str, **words: object) -> Said:
         """Send the client a step and return its answer.

@@ -18,7 +18,7 @@ from bench.errors import BenchError
 from bench.experiments.judge.library_stage import Stage
 from bench.experiments.judge.party import HangsError, NotApplicableError
 from bench.experiments.judge.result import JudgedRow, JudgedWord
-from bench.experiments.judge.row import JudgeRow, OutlivedError, RowFinding, UnmetError
+from bench.experiments.judge.row import JudgeRow, OutlivedError, RowFinding, UnmetError, need
 from bench.run.experiment import Show
 
 StageT = TypeVar("StageT", bound=Stage)
@@ -81,13 +81,15 @@ def _played(
         try:
             finding = ask(stage, row)
         except HangsError as error:
-            finding = _hung(row, error)
+            finding = _hung(stage, row, error)
+        except OutlivedError:
+            finding = _waited(stage, "the other client waited until the lock had ended")
+            if not row.may_wait or not (finding.wrong or stage.has_waited()):
+                raise
         stage.require_servers()
     except NotApplicableError as error:
         return "not applicable", RowFinding(remark=str(error))
     except UnmetError as error:
-        if isinstance(error, OutlivedError) and row.may_wait and stage.has_waited():
-            return "holds", RowFinding(remark="the other client waited until the lock had ended")
         return "not known", RowFinding(remark=f"did not come about: {error}")
     except (BenchError, RedisError, TimeoutError, OSError) as error:
         return "not known", RowFinding(remark=f"{type(error).__name__}: {error}")
@@ -96,12 +98,19 @@ def _played(
     return ("told" if row.only_tells else "holds"), finding
 
 
-def _hung(row: JudgeRow[StageT], error: HangsError) -> RowFinding:
-    """Judge a client that did not answer. It may be waiting for a lock that another client
-    holds."""
+def _hung(stage: StageT, row: JudgeRow[StageT], error: HangsError) -> RowFinding:
+    """Judge a client that did not answer. It may be waiting for a lock that another client holds.
+    Raises UnmetError if it hangs for another reason in a row where clients may wait."""
     if row.may_wait:
-        return RowFinding(remark="the other client waited")
+        need(error.is_waiting(stage.parties), f"a client answers if nobody has the lock ({error})")
+        return _waited(stage, "the other client waited")
     return RowFinding(remark=str(error)) if row.only_tells else RowFinding(wrong=str(error))
+
+
+def _waited(stage: StageT, remark: str) -> RowFinding:
+    """The finding of a play in which a client waited for the lock. Clients that held it together
+    are a fault even then."""
+    return RowFinding(stage.broken(has_waited=True), remark)
 
 
 def play_together(

@@ -7,14 +7,16 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from msgspec import structs
 
 from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.contention import _cpu_s
 from bench.experiments.judge.library_stage import Stage
-from bench.experiments.judge.party import CutError, HangsError, Said
+from bench.experiments.judge.party import CutError, HangsError, Party, Said
 from bench.experiments.judge.stage import CommandParty, JudgeStage, driver_of
 from bench.experiments.judge.subject import Subject
+from bench.measure.record import OperationFacts
 from bench.topology.child import is_alive
 from bench.topology.fleet import wait_until
 
@@ -74,6 +76,79 @@ def test_a_lock_that_hangs_while_it_is_free_is_refused(monkeypatch: pytest.Monke
     stage.name = "mine.py"
     with pytest.raises(UsageError, match=r"mine\.py hangs while nobody else has its lock"):
         stage.learn()
+
+
+def party(step: str, *, asked_ns: int = 0, lease: OperationFacts | None = None) -> Party:
+    """A client at this step, whose keys end at 100 ns."""
+    client = object.__new__(CommandParty)
+    client._step = step
+    client._asked_ns = asked_ns
+    client.operations = [lease] if lease else []
+    client.until_ns = 100
+    return client
+
+
+LEASE = OperationFacts(
+    start_ns=0,
+    attempt_ns=0,
+    ended_ns=1,
+    resource=0,
+    caller=0,
+    sequence=1,
+    outcome="acquired",
+    granted_ns=1,
+    valid_until_ns=100,
+)
+RELEASED = structs.replace(LEASE, release_sent_ns=20)
+REFUSED = structs.replace(LEASE, outcome="contended", granted_ns=0)
+
+
+@pytest.mark.parametrize(
+    ("step", "asked_ns", "lease", "is_waiting"),
+    [
+        ("acquire", 50, LEASE, True),
+        ("hold", 50, LEASE, True),
+        # the lock had ended, had been released, or nobody had got it
+        ("acquire", 100, LEASE, False),
+        ("acquire", 50, RELEASED, False),
+        ("acquire", 50, REFUSED, False),
+        ("acquire", 50, None, False),
+        ("release", 50, LEASE, False),
+    ],
+)
+def test_a_client_waits_if_it_asks_for_a_lock_that_is_held(
+    step: str, asked_ns: int, lease: OperationFacts | None, is_waiting: bool
+) -> None:
+    other = party("acquire", lease=lease)
+    client = party(step, asked_ns=asked_ns)
+    assert client._waits([other, client]) is is_waiting
+
+
+def test_a_holder_that_forks_waits_for_its_own_lease() -> None:
+    client = party("fork", asked_ns=50, lease=LEASE)
+    assert client._waits([client])
+
+
+def test_a_client_that_hangs_says_at_which_step(tmp_path: Path) -> None:
+    with client("sleep 5", tmp_path) as hanging:
+        hanging.note = lambda _step: None
+        hanging._words = driver_of(Subject("mine", "mine")).words
+        hanging.begin_acquire()
+        with pytest.raises(HangsError, match="no answer within 0 s") as raised:
+            hanging.acquired(0.2)
+        assert raised.value.is_waiting([party("acquire", lease=LEASE)]) is False
+        assert raised.value.is_waiting([]) is False
+
+
+@pytest.mark.parametrize(
+    ("has_waited", "fault"), [(False, "it was granted after its end"), (True, "")]
+)
+def test_a_lease_without_a_stated_end_may_be_granted_late_after_a_wait(
+    has_waited: bool, fault: str
+) -> None:
+    stage = Stage.__new__(Stage)
+    stage.parties = [party("acquire", lease=structs.replace(LEASE, ended_ns=150, granted_ns=150))]
+    assert stage.broken(has_waited=has_waited) == fault
 
 
 def test_modules_on_the_users_own_path_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
