@@ -160,7 +160,10 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
 def lock_judge(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> LockJudge:
-    """Judges a lock, and fails the test unless the lock is safe. LockJudge describes its call."""
+    """Judges a lock, and fails the test unless the verdict is HOLDS.
+
+    LockJudge describes its call.
+    """
     return LockJudge(
         request.node.name, request.config.stash[_SESSION].lines, tmp_path_factory.mktemp("judge")
     )

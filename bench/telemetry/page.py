@@ -5,8 +5,9 @@ Rules
   OTLP. Every series has the run id as a label; `target_info` has the rest of the resource.
 - If a snapshot is older than two intervals, its gauges are left out, because they may no longer be
   true.
-- The last snapshot stays up until a regular scraper has read it. The page waits at most 1.5 times
-  the scraper's longest pause, and at most `LINGER_S`.
+- If there were at least two scrapes, the last snapshot stays up until a scraper has read it. The
+  page waits at most 1.5 times the longest pause between two scrapes plus 0.5 s. It also waits at
+  most `LINGER_S`, unless the caller of `close` names another time.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """

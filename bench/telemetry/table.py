@@ -2,8 +2,8 @@
 Prometheus.
 
 Rules
-- Every exported value is defined here and nowhere else. The `/metrics` page, the boards and the
-  README's table are made from this table.
+- Every exported value is defined here and nowhere else. The `/metrics` page, the boards and
+  docs/telemetry/instruments.md are made from this table.
 - An attribute is never a resource, key, owner token or password. Values that are not listed here
   come from the run's configuration, so their number is known before the first operation. Names are
   OpenTelemetry's stable names, if there are any.

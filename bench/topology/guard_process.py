@@ -150,7 +150,8 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
 # An adopted process may be a user's command, which has started others: they are in its process
 # group. The command may have ended already, because its stdin has, and then its number may belong
 # to somebody else. So only processes of that group die that have our parent's name in their
-# environment. They may fork between the look and the kill, so it is done until nobody is found.
+# environment. They may fork between the look and the kill, so this is done until nobody is
+# found, at most _LOOKS times.
 def _end_groups(groups: frozenset[int], parent_pid: int) -> None:
     mark = f"{_PARENT_VARIABLE}={parent_pid}".encode()
     for _ in range(_LOOKS):

@@ -427,7 +427,7 @@ def _command(client: redis.Redis, *words: str) -> Any:
 
 
 def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
-    """How many commands with a key each server took between two snapshots.
+    """How many commands that are not in `_NO_KEY` each server took between two snapshots.
 
     A server that does not tell counts as 0.
     """

@@ -86,7 +86,8 @@ def known(entries: Sequence[LibraryEntry], words: Sequence[str]) -> Sequence[Lib
 def run_audit(order: ExperimentOrder[AuditPlan], show: Show) -> Done[AuditResult]:
     """Play all schedules of `order`.
 
-    Raises BenchError, and KeyboardInterrupt if it comes before the first library has finished.
+    Raises BenchError, and KeyboardInterrupt if it comes before the first schedule of any
+    library has ended.
     """
     plan = order.plan
     server = find_server(order.server)

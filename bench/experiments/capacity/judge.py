@@ -49,8 +49,8 @@ from bench.measure.verdict import Evidence, Verdict, Word, conclude
 from bench.report.figures import count, counted, latency, percent
 from bench.scenario import Scenario
 
-# All of at least this number of probes at the target must hold. If fewer probes were made, the
-# target may miss half of the time even though every probe held.
+# The fewest probes that can show that the target holds. If all of four probes held, their interval
+# (Wilson) lies above one half. If all of three probes held, the interval contains one half.
 LEAST_TARGET = 4
 # A closed loop may be faster than random arrivals by this factor.
 MORE_BY = 2.0

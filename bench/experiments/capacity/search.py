@@ -30,7 +30,9 @@ MOST_PROBES = 40
 MIDDLE = (0.4, 0.6, 0.8)
 # The proposed rate grows by this factor for each consecutive probe that showed nothing.
 HIGHER = 1.1
-# LEAST_NEAR probes confirm an end of the interval. They lie at most the factor NEAR away from it.
+# LEAST_NEAR probes confirm an end of the interval. For the lower end they are probes that held, at
+# most the factor NEAR below this end. For the upper end they are probes that missed, at most the
+# factor NEAR above this end.
 NEAR = 1.25
 LEAST_NEAR = 2
 # The rate (operations/s) of the lowest probes. They show whether any rate holds.

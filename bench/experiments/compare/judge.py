@@ -8,7 +8,7 @@ Rules, in addition to the gate's rules (README of this folder):
 - A pair in which neither side has a value is ignored. If only one side has a value, nothing passes.
 - No figure of an INVALID run is judged. Only violations and counted costs fail then.
 - Commands, bytes and round trips per acquire may not grow. For stored runs nobody can count single
-  cycles. There, certain growth fails without a tolerance.
+  cycles. There, growth fails if it is certain and above `COUNTED_MORE`, whatever the tolerance is.
 
 `earned` judges a stored comparison again, with the same functions as a new one.
 """
@@ -176,8 +176,8 @@ def gate_looks(pairs: int, metrics: int) -> tuple[int, ...]:
 
 def figure_verdict(kind: Kind, worse: Shift, tolerance: float, *, counted: bool = False) -> Word:
     """Return the word of a gate or a comparison on a shift (above 0 is worse) with a tolerance (0.1
-    = 10 %). `counted`: the figure is a count, and a count fails as soon as its growth is
-    certain."""
+    = 10 %). `counted`: the figure is a count, and a count fails if its growth is certain and above
+    `COUNTED_MORE`."""
     limit = log(1 + tolerance)
     if counted and worse.low > 0 and worse.shift > log(1 + COUNTED_MORE):
         return "fail"

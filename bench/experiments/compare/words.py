@@ -203,7 +203,7 @@ def _word_of(entry: Judged) -> str:
 
 
 def change_text(ratio: float | None) -> str:
-    """Return the ratio second ÷ first as a change in per cent; "endless" if too many acquires
+    """Return the ratio second ÷ first as a change in per cent, or `+∞` if too many acquires
     failed."""
     if ratio is None:
         return MISSING
