@@ -59,8 +59,10 @@ class Holders:
             )
 
     def section(self) -> tuple[Holder, ...]:
-        """One entry per resource, with the most violated resource first. Times are in µs from the
-        start of the measured window."""
+        """One entry per resource, in µs from the start of the measured window.
+
+        The resource with the earliest service fault comes first, then the one with the most leases.
+        """
         most = MOST_LEASES // max(len(self._held), 1)
         at_ns = self._slowest[1] if self._fault_ns is None else self._fault_ns
         violated_us = min((_first_fault(table) for _, table in self._held), default=math.inf)
@@ -100,5 +102,6 @@ class Holders:
 
 
 def _first_fault(table: Table) -> float:
-    """The grant time in µs of the first lease that overlaps another; infinite if no lease does."""
+    """The grant time in µs of the first lease that is part of a service fault; infinite without
+    such a lease."""
     return min(map(float, table[table[:, -1] > 0, 0][:1]), default=math.inf)

@@ -152,9 +152,11 @@ class Judge:
                 resources, *bounds, writer = attempts[:, sent]
                 self._evidence.contested += rules.contested(leases)
                 earliest, latest = (timeline.keys(resources, bound) for bound in bounds)
-                self._evidence.tested += rules.tested(leases, earliest, latest, writer > 0)
-                self._evidence.held += int((leases.end > leases.returned).sum())
                 capacity = self._circumstances.capacity
+                self._evidence.tested += rules.tested(
+                    leases, earliest, latest, writer > 0, capacity
+                )
+                self._evidence.held += int((leases.end > leases.returned).sum())
                 gaps_ns = self._circumstances.gaps_ns
                 for kind, broken in rules.broken_rules(leases, gaps_ns, capacity):
                     self._note(kind, part.own, *broken)
@@ -258,7 +260,9 @@ class Judge:
         if unknown:
             return "UNKNOWN", unknown
         if tested < TESTED_LEAST:
-            return "NOT TESTED", not_tested(self._evidence.held, tested, unasked=unasked)
+            capacity = self._circumstances.capacity
+            held = self._evidence.held
+            return "NOT TESTED", not_tested(held, tested, capacity, unasked=unasked)
         return "SAFE", None
 
     def _note(self, kind: BrokenRule, records: Records, *rows: Integers) -> None:
@@ -329,8 +333,9 @@ def clock_step_ns(samples: Sequence[ClockSample]) -> int:
     return max((jump for apart, jump in changes if jump > TOLERANCE_NS + SLEW * apart), default=0)
 
 
-def not_tested(held: int, tested: int, *, unasked: bool) -> str:
-    """Why `tested` leases are too few. `held`: leases that were held for a time."""
+def not_tested(held: int, tested: int, capacity: int = 1, *, unasked: bool) -> str:
+    """Why `tested` leases are too few. `held`: leases that were held for a time. `capacity`: how
+    many may hold a resource."""
     if unasked:
         return (
             "the servers counted fewer commands than the recipe reported, so some attempts "
@@ -338,8 +343,9 @@ def not_tested(held: int, tested: int, *, unasked: bool) -> str:
         )
     if not held:
         return "no lease was held for a time: set --hold"
+    places = f"all {capacity} places were taken and " if capacity > 1 else ""
     return (
-        f"{tested:,} of {held:,} leases were held while another attempt was sent, and "
+        f"{tested:,} of {held:,} leases were held while {places}another attempt was sent, and "
         f"{TESTED_LEAST} are needed: "
         "more --users, fewer --resources or a longer --hold"
     )

@@ -344,13 +344,28 @@ def contested(leases: Leases) -> int:
 
 
 def tested(
-    leases: Leases, at_earliest: Integers, at_latest: Integers, is_writer: NDArray[np.bool_]
+    leases: Leases,
+    at_earliest: Integers,
+    at_latest: Integers,
+    is_writer: NDArray[np.bool_],
+    capacity: int,
 ) -> int:
     """How many leases were held while another attempt that conflicts with them sent a command.
+
+    With `capacity` above 1, only an attempt counts that was sent while so many leases of the
+    resource were surely held. Any other attempt finds a free place, and tells nothing.
 
     A lease is held from the return of its acquire, which is after its own attempts. `at_earliest`
     and `at_latest` are the keys of all commands, and `is_writer` tells which are surely a writer's.
     """
+    if capacity > 1:
+        held = leases.end > leases.returned
+        taken = np.searchsorted(np.sort(leases.returned[held]), at_earliest, "left")
+        over = np.searchsorted(np.sort(leases.end[held]), at_latest, "right")
+        full = taken - over >= capacity
+        at_earliest = at_earliest[full]
+        at_latest = at_latest[full]
+        is_writer = is_writer[full]
     inside = _inside(leases, at_earliest, at_latest)
     if leases.reader.any():
         by_writers = _inside(leases, at_earliest[is_writer], at_latest[is_writer])

@@ -263,6 +263,22 @@ def test_readers_and_a_writer_are_judged_by_their_sides(
         assert result["safety"]["tested_leases"] > 0
 
 
+@pytest.mark.parametrize(
+    "recipe, verdict, code", [("semaphore", "SAFE", 0), ("semaphore-off-by-one", "VIOLATED", 5)]
+)
+def test_a_semaphore_is_judged_by_its_places(
+    recipe: str, verdict: str, code: int, run: Run
+) -> None:
+    ended, result = run("--recipe", recipe, "--capacity", "3")
+    safety = result["safety"]
+    assert (ended, safety["verdict"]) == (code, verdict), result["verdict"]
+    marked = any(row[5] for holder in safety["holders"] for row in holder["rows"])
+    assert marked == (code > 0)
+    (instance,) = result["instances"]
+    assert instance["leaked_keys"] == 0
+    assert not instance["other_keys"]
+
+
 def test_the_same_pause_at_work_makes_the_safe_lock_overstay_and_nothing_worse(run: Run) -> None:
     code, result = run(
         "--recipe", "set-nx-lua", "--pause", "after-grant:100ms:0.1", "--fencing", "--duration=4s"

@@ -55,6 +55,19 @@ def follower(tmp_path: Path) -> Follower:
     return Follower(tmp_path, scenario, began_ns=9 * S)
 
 
+@pytest.mark.parametrize(("capacity", "seen"), [("1", "VIOLATED"), ("2", None)])
+def test_the_live_judge_knows_how_many_may_hold(
+    tmp_path: Path, capacity: str, seen: str | None
+) -> None:
+    follower = Follower(tmp_path, load(options={"capacity": capacity}), began_ns=9 * S)
+    acquired = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+    recorder = Recorder(tmp_path, 0)
+    for at in (10 * S, 10 * S + MS):
+        end = at + 5 * MS
+        recorder.write(at, at, at, at, at + S, end, end, end + 9, at, 0, 0, acquired, 5, 1, at % 7)
+    assert follower.look(11 * S).safety.verdict == seen
+
+
 def test_an_interval_shows_only_what_ended_in_it(tmp_path: Path, follower: Follower) -> None:
     recorder = Recorder(tmp_path, 0)
     for index in range(2000):

@@ -52,6 +52,15 @@ def test_two_valid_at_once_are_marked(history):
     assert [row[-1] for row in entry["rows"]] == [1, 1, 0]
 
 
+def test_with_several_places_only_a_lease_too_many_is_marked(history):
+    leases = [lease(1_100, 1_200), lease(1_110, 1_210), lease(1_120, 1_130), lease(1_140, 1_150)]
+    for capacity, marks in ((1, [1, 1, 1, 1]), (2, [0, 1, 1, 1]), (3, [0, 0, 0, 0])):
+        holders = Holders(WINDOW, capacity=capacity)
+        holders.add(history(leases).records)
+        (entry,) = holders.section()
+        assert [row[-1] for row in entry.rows] == marks
+
+
 def test_a_violated_resource_comes_before_hotter_ones(history):
     quiet = [lease(1_100, 1_200, resource=99), lease(1_150, 1_190, caller=2, resource=99)]
     hot = [

@@ -108,6 +108,22 @@ def test_a_blind_rule_would_be_noticed(legal, monkeypatch):
     assert seen_live(records).verdict is None
 
 
+@pytest.mark.parametrize(("capacity", "violations"), [(1, 2), (2, 1), (3, 0)])
+def test_more_holders_than_may_be_are_seen_across_looks(history, capacity, violations):
+    lease = {"outcome": "acquired", "release": "released", "start": 0, "valid_until": 98}
+    ended = [
+        lease
+        | {"caller": at, "granted": at, "work_end": end, "release_sent": end}
+        | {"release_replied": end + 1}
+        for at, end in ((1, 30), (2, 50), (3, 70))
+    ]
+    oracle = LiveJudge(TTL_MS, capacity)
+    for number in range(3):
+        oracle.add(history(ended).records[number : number + 1])
+    assert oracle.verdict.counts["service_fault"] == violations
+    assert not oracle.verdict.counts.get("client_overstay")
+
+
 def test_only_so_much_is_kept(legal):
     oracle = LiveJudge(10_000_000)
     oracle.add(legal(3 * MOST_KEPT, 50))

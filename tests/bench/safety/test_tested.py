@@ -8,6 +8,7 @@ import pytest
 from bench.measure.history import History
 from bench.measure.record import READER
 from bench.safety.judge import Circumstances, judge
+from tests.bench.safety.conftest import history_of
 from tests.doubles.records import granted_earlier
 
 MS = 1_000_000
@@ -135,3 +136,74 @@ def test_the_bound_is_three_over_n_from_a_hundred_tested_leases_on(history, test
     assert (report.verdict, report.reason is None) == (
         ("NOT TESTED", False) if bound is None else ("SAFE", True)
     )
+
+
+def three_times_held(starts):
+    """A lease per start, held for 30 ms, with an attempt of a fourth caller 5 ms after each."""
+    rows = []
+    for number, at in enumerate(starts):
+        times = {"start": at, "granted": at + 1, "valid_until": at + 98, "work_end": at + 31}
+        freed = {"release_sent": at + 31, "release_replied": at + 32}
+        rows.append({**HELD, **times, **freed, "caller": number % 3})
+        rows.append({"caller": 3, "outcome": "contended", "start": at + 5, "ended": at + 6})
+    return rows
+
+
+@pytest.mark.parametrize("capacity, tested", [(1, 400), (2, 400), (3, 0), (8, 0)])
+def test_an_attempt_tests_a_lease_only_when_every_place_is_taken(history, capacity, tested):
+    """The hole: a semaphore of eight looked safe although never more than two held it."""
+    starts = [at for pair in range(200) for at in (1000 * pair, 1000 * pair + 10)]
+    late = [
+        {"caller": 3, "outcome": "contended", "start": 1000 * pair + 20, "ended": 1000 * pair + 21}
+        for pair in range(200)
+    ]
+    made = history([*three_times_held(starts), *late])
+    report = judge(made, TTL_MS, Circumstances(capacity=capacity))
+    assert report.tested_leases == tested
+    if capacity > 2:
+        assert report.verdict == "NOT TESTED"
+        assert report.reason.startswith(
+            f"0 of 400 leases were held while all {capacity} places were taken and another attempt"
+        )
+
+
+def test_three_leases_at_once_are_tested_by_an_attempt_between_them(history):
+    made = history(three_times_held([0, 1, 2]))
+    assert judge(made, TTL_MS, Circumstances(capacity=3)).tested_leases == 3
+    # Each attempt is sent before the third grant, or after the first release.
+    made = history(three_times_held([0, 26, 27]))
+    assert judge(made, TTL_MS, Circumstances(capacity=3)).tested_leases == 0
+
+
+def test_with_several_places_tested_leases_are_counted_as_one_by_one():
+    rng = np.random.default_rng(7)
+    found = 0
+    for _ in range(300):
+        count = 12
+        rows = []
+        for number in range(count):
+            start = float(rng.integers(0, 60))
+            end = start + 1 + float(rng.integers(0, 30))
+            times = {"start": start, "granted": start + 1, "valid_until": start + 98}
+            freed = {"work_end": end, "release_sent": end, "release_replied": end + 1}
+            rows.append({**HELD, **times, **freed, "resource": number % 2, "caller": number})
+        made = history_of(rows)
+        held = [(row["resource"], row["granted"], row["release_sent"]) for row in rows]
+        asked = [(row["resource"], row["start"]) for row in rows]
+        for capacity in (1, 2, 3):
+            expected = 0
+            for lease in held:
+                sent = [
+                    at
+                    for resource, at in asked
+                    if resource == lease[0] and lease[1] < at < lease[2]
+                ]
+                expected += any(
+                    sum(other[0] == lease[0] and other[1] < at < other[2] for other in held)
+                    >= capacity
+                    for at in sent
+                )
+            report = judge(made, TTL_MS, Circumstances(capacity=capacity))
+            assert report.tested_leases == expected
+            found += capacity > 1 and expected
+    assert found > 300
