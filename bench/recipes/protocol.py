@@ -40,7 +40,7 @@ class About:
     passes them. `replicated`: the other instances must be replicas of the first. `channels`: it
     publishes on channels that have the names of its keys. `counts`: its settings decide how many
     callers may hold a resource at once. `shares`: it has two sides, readers and a writer
-    (`SharedRecipe`).
+    (`SharedRecipe`). `beside`: suffixes of the keys that it has beside the key of a resource.
     """
 
     how: str
@@ -54,6 +54,13 @@ class About:
     channels: bool = False
     counts: bool = False
     shares: bool = False
+    beside: tuple[str, ...] = ()
+
+    def suffixes(self, capacity: int) -> tuple[str, ...]:
+        """The suffixes of all keys of a resource. A recipe that counts its holders has a key for
+        each further place. One place more is for `semaphore-off-by-one`."""
+        places = range(1, capacity + 1) if self.counts else ()
+        return ("", *self.beside, *(f":{place}" for place in places))
 
     @property
     def all_points(self) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class ReaderWriter(SetNxLuaRecipe):
         SetNxLuaRecipe.about,
         how="one instance: readers in a sorted set, a writer in a key beside it, by Lua",
         shares=True,
+        beside=(":readers",),
     )
 
     def acquire_shared(self, resource: str, ttl_ms: int, wait_ms: int, /) -> Lease | Denied:

@@ -210,7 +210,7 @@ def conclude(
     # The last lock of a killed caller has no record. So every resource is checked in this case.
     is_complete = context.orderly and judged.whole
     resources = sorted(judged.used) if is_complete else range(scenario.resources)
-    leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, resources))
+    leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, scenario, resources))
     # The fencing counter and the registers are not leaks, but they are removed, too.
     if scenario.fencing:
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
@@ -376,9 +376,10 @@ def _circumstances(  # noqa: PLR0917 - the caller has read these already
     )
 
 
-def key_names(key_prefix: str, resources: Iterable[int]) -> Iterator[str]:
-    """The names that the keys of these resources have on every instance."""
-    return (f"{key_prefix}r{index}" for index in resources)
+def key_names(key_prefix: str, scenario: Scenario, resources: Iterable[int]) -> Iterator[str]:
+    """The names that the recipe's keys of these resources have on every instance."""
+    suffixes = find_recipe(scenario.recipe).about.suffixes(scenario.capacity)
+    return (f"{key_prefix}r{index}{suffix}" for index in resources for suffix in suffixes)
 
 
 def _instances(

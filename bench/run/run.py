@@ -141,7 +141,7 @@ def run_on(
                 course = follow(load, follower, interrupts, grace_s, show, faults=timeline)
             if course.window is None:
                 if not course.orderly:
-                    names = key_names(plan.key_prefix, range(scenario.resources))
+                    names = key_names(plan.key_prefix, scenario, range(scenario.resources))
                     leaked_keys(servers.urls, names)
                 raise KeyboardInterrupt
             evidence = RunEvidence(

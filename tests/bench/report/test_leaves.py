@@ -277,6 +277,35 @@ def test_leases_of_several_clocks_may_be_drawn_over_each_other(clock_error_s: fl
         assert of_its_kind(made, "x").verdict.word == "SAFE"
 
 
+def test_more_unmarked_leases_at_once_than_may_hold_a_resource_are_refused() -> None:
+    made = copy.deepcopy(GOOD)
+    holder = made["safety"]["holders"][0]
+    holder["rows"] = [
+        [0, 100, 200, 100, 1, 0],
+        [50, 150, 250, 150, 2, 0],
+        [99, 160, 250, 160, 3, 0],
+        [150, 170, 250, 170, 4, 0],
+    ]
+    holder["spans_us"] = [[0, 170]]
+    holder["leases"] = 4
+    made["scenario"]["capacity"] = 3
+    assert of_its_kind(made, "x").verdict.word == "SAFE"
+    made["scenario"]["capacity"] = 2
+    with pytest.raises(UsageError, match="a lease overlaps 2 others, and is not marked"):
+        of_its_kind(made, "x")
+
+
+@pytest.mark.parametrize(("more", "keys"), [({}, 1), ({"capacity": 3}, 4), ({"shared": True}, 2)])
+def test_a_resource_leaves_no_more_keys_behind_than_it_has(more: Any, keys: int) -> None:
+    made = copy.deepcopy(GOOD)
+    made["scenario"] |= more
+    made["instances"][0]["leaked_keys"] = keys * made["scenario"]["resources"]
+    assert of_its_kind(made, "x").verdict.word == "SAFE"
+    made["instances"][0]["leaked_keys"] += 1
+    with pytest.raises(UsageError, match="leaked_keys"):
+        of_its_kind(made, "x")
+
+
 @pytest.mark.parametrize("more", [{"capacity": 2}, {"shared": True}])
 def test_leases_may_overlap_unmarked_where_several_may_hold_a_resource(more: Any) -> None:
     made = copy.deepcopy(GOOD)

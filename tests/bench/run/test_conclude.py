@@ -1,5 +1,6 @@
 """What is said of an instance that did not see the run through: each cause once."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from bench.hosts.workers import FarCounts
 from bench.measure.record import OUTCOME_CODES
 from bench.measure.recorder import Recorder
 from bench.measure.run_result import InfoDelta, InstanceReport
-from bench.run.conclude import Context, _instance_warnings, _judge
+from bench.run.conclude import Context, _instance_warnings, _judge, key_names
 from bench.run.servers import Servers
 from bench.scenario import load
 
@@ -87,6 +88,43 @@ def test_a_run_whose_rate_drifts_says_so(tmp_path: Path, growth: int, drifts: bo
         any("not a steady state: the rate changed by" in text for text in sections.warnings)
         == drifts
     )
+
+
+@pytest.mark.parametrize(("capacity", "faults"), [(1, 2), (2, 1), (3, 0)])
+def test_the_oracle_and_the_drawing_know_how_many_may_hold(
+    tmp_path: Path, capacity: int, faults: int
+) -> None:
+    second_ns = 1_000_000_000
+    outcome = OUTCOME_CODES["acquired"] | OUTCOME_CODES["released"] << 8
+    recorder = Recorder(tmp_path, 0, 64)
+    for number in range(3):
+        at = second_ns + number * 1_000_000
+        end = at + 9_000_000
+        recorder.write(
+            at, at, at, at, at + second_ns, end, end, end + 9, at, 0, 0, outcome, 5, 1, number
+        )
+    recorder.close()
+    scenario = replace(load(options={"duration": "1s", "warmup": "0s"}), capacity=capacity)
+    context = Context(scenario=scenario, window_ns=(second_ns, 2 * second_ns))
+    sections, *_ = _judge(tmp_path, context, [], {}, FarCounts())
+    safety = sections.values.safety
+    assert safety.service_faults == faults
+    assert any(row[5] for row in safety.holders[0].rows) == (faults > 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "capacity", "names"),
+    [
+        ("set-nx-lua", 1, ["pr7"]),
+        ("semaphore", 3, ["pr7", "pr7:1", "pr7:2", "pr7:3"]),
+        ("reader-writer", 1, ["pr7", "pr7:readers"]),
+    ],
+)
+def test_every_key_of_a_resource_is_unlinked_by_name(
+    recipe: str, capacity: int, names: list[str]
+) -> None:
+    scenario = replace(load(), recipe=recipe, capacity=capacity)
+    assert list(key_names("p", scenario, [7])) == names
 
 
 class EndedFleet:
