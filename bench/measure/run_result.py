@@ -221,7 +221,11 @@ class SafetyReport(Section, frozen=True):
         Count, says("service_faults, under the name that thresholds use", shown="beside")
     ] = 0
     service_faults: Annotated[
-        Count, says("leases granted while another lease of the resource was valid", shown="table")
+        Count,
+        says(
+            "leases granted while `capacity` conflicting leases of the resource were valid",
+            shown="table",
+        ),
     ] = 0
     client_overstays: Annotated[
         Count,
@@ -234,7 +238,10 @@ class SafetyReport(Section, frozen=True):
         Count, says("releases that removed another's lease", shown="table")
     ] = 0
     spurious_refusals: Annotated[
-        Count, says("refusals during which nobody can have held a key", shown="table")
+        Count,
+        says(
+            "refusals during which fewer than `capacity` others can have held a key", shown="table"
+        ),
     ] = 0
     unexplained: Annotated[
         Count,
@@ -249,7 +256,8 @@ class SafetyReport(Section, frozen=True):
     tested_leases: Annotated[
         Count,
         says(
-            "leases held for a time in which another attempt's command was sent",
+            "leases held for a time in which another attempt's command was sent, with all "
+            "`capacity` places taken",
             shown="table beside",
         ),
     ] = 0

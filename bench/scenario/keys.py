@@ -290,7 +290,13 @@ class Scenario(Workload):
     ]
     seed: Annotated[int, whole(0, 2**63 - 1), 1, says("seed of every random choice of the load")]
     fencing: Annotated[
-        bool, FLAG, False, says("holders write to a register that rejects stale fencing tokens")
+        bool,
+        FLAG,
+        False,
+        says(
+            "holders write to a register that rejects stale writes, by fencing token or by the "
+            "last holder's mark"
+        ),
     ]
     capacity: Annotated[
         int,
@@ -531,6 +537,14 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
             f"{scenario.processes} processes need at least as many users, and there are "
             f"{scenario.users}",
         )
+    if scenario.users <= scenario.capacity > 1:
+        yield (
+            "capacity",
+            f"{scenario.capacity} may hold a resource, and with {scenario.users} users nobody is "
+            "refused; raise users above capacity",
+        )
+    if scenario.fencing and scenario.capacity > 1:
+        yield "capacity", "fencing orders writes of one holder at a time; take one out"
     if scenario.shared and scenario.capacity > 1:
         yield "shared", "capacity counts holders, and readers are not counted; take one out"
     if scenario.shared and scenario.fencing:

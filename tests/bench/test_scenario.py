@@ -218,6 +218,8 @@ CONTRADICTIONS = [
         "key `processes`: 3 processes need at least as many users, and there are 2",
     ),
     ("capacity = 2\nshared = true", "key `shared`: capacity counts holders"),
+    ("users = 3\ncapacity = 3", "key `capacity`: 3 may hold a resource, and with 3 users"),
+    ("fencing = true\ncapacity = 2", "key `capacity`: fencing orders writes of one holder"),
     ("fencing = true\nshared = true", "key `shared`: fencing orders writes"),
     ("arrivals = 'fixed'", "key `arrivals`: arrivals need a rate"),
     ("rate = 100\nthink = '1ms'", "key `think`: think time belongs to the closed loop"),
