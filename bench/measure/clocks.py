@@ -176,7 +176,7 @@ def _stretches(rows: Integers) -> Iterator[_Stretch]:
 
 
 def _between(one: _Stretch, two: _Stretch) -> tuple[int, int]:
-    """The span of their time in which the step between two stretches lies."""
+    """The span of their time that the step between two stretches skipped, or showed twice."""
     last = one.trips[-1].tolist()
     first = two.trips[0].tolist()
     apart = 2 * (first[2] - last[0])

@@ -81,7 +81,7 @@ class Seals:
         self._file.cut(0)
 
     def close(self) -> None:
-        """Close the file. No further seal follows."""
+        """Drop the view of the file. No further seal follows."""
         self._words = memoryview(b"").cast("q")
 
 

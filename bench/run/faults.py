@@ -70,8 +70,9 @@ class FaultTimeline:
     ) -> None:
         """Check at once that every fault can be injected here.
 
-        `window` returns the measured window (ns), or None before it has begun. Raises UsageError or
-        EnvironmentNotReadyError if a fault is impossible and may not be skipped.
+        `window` returns the measured window (ns), which may lie in the future. It returns None
+        until every worker has spawned its users. Raises UsageError or EnvironmentNotReadyError if a
+        fault is impossible and may not be skipped.
         """
         self._window = window
         self._allow_skipped = allow_skipped

@@ -52,8 +52,8 @@ class OpenVotes:
 
     The patch sets the bit `LATE`. Until it does, a key of a denied acquire may have existed.
 
-    Each new entry makes this class look at the oldest two. When it looked once a second, it kept
-    50,000 leases, and each garbage collection stopped every caller for 26 to 56 ms.
+    Each new entry beyond `KEPT` makes this class look at the oldest two. When it looked once a
+    second, it kept 50,000 leases, and each garbage collection stopped every caller for 26 to 56 ms.
     """
 
     def __init__(self, patch: Callable[[int, int], bool], votes: PackedVotes) -> None:
