@@ -30,7 +30,7 @@ def schemas() -> Iterator[tuple[Path, str]]:
 def words_table() -> str:
     """Return a Markdown table of all verdict words with their exit codes and meanings."""
     rows = [f"| **{word.text}** | {word.exit_code} | {word.means} |" for word, _ in _spoken()]
-    return "\n".join(("| word | exit | means |\n|---|--:|---|", *rows))
+    return "\n".join(("| word | exit | meaning |\n|---|--:|---|", *rows))
 
 
 def evidence_table() -> str:
@@ -39,7 +39,7 @@ def evidence_table() -> str:
         f"| **{word.text}** | {word.colour} | {' '.join(speakers)} | {word.needs} |"
         for word, speakers in _spoken()
     ]
-    return "\n".join(("| word | colour | said by | rests on |\n|---|---|---|---|", *rows))
+    return "\n".join(("| word | colour | commands | condition |\n|---|---|---|---|", *rows))
 
 
 def _spoken() -> list[tuple[Word, list[str]]]:

@@ -98,138 +98,137 @@ VIOLATED = Word(
     Kind.BAD,
     "violated",
     5,
-    "two leases of one resource valid at once, or another rule broken",
-    "the lock did not hold",
+    "Two leases of one resource were valid at once, or another safety rule was broken.",
+    "The lock did not hold.",
 )
 FAIL = Word(
     "FAIL",
     Kind.BAD,
     "fail",
     1,
-    "a limit that certainly does not hold",
-    "slower, or worse, than you allow",
+    "A limit certainly does not hold.",
+    "The lock is slower or worse than you allow.",
 )
 INVALID = Word(
     "INVALID",
     Kind.UNKNOWN,
     "invalid",
     4,
-    "the load was not what it claims: a part of it was away or ended early, or the "
-    "recipe raised in over 1 %",
-    "figures mean nothing; mend the recipe, or repeat it on a quieter machine",
+    "A part of the load was missing or ended early, or the recipe raised in over 1 % of its "
+    "operations.",
+    "The figures mean nothing. Repair the recipe, or repeat the run on a quieter machine.",
 )
 INCONCLUSIVE = Word(
     "INCONCLUSIVE",
     Kind.UNKNOWN,
     "inconclusive",
     4,
-    "too few samples, or figures that contradict each other",
-    "not answered; the reasons say what it takes",
+    "There are too few samples, or the figures contradict each other.",
+    "There is no answer. The reasons say what an answer needs.",
 )
 NOT_KNOWN = Word(
     "NOT KNOWN",
     Kind.UNKNOWN,
     "inconclusive",
     4,
-    "a precondition did not come about, rounds disagree, or too few rows could be judged",
-    "says nothing about the lock; repeat it on a quieter machine",
+    "A precondition was not met, rounds disagree, or too few rows could be judged.",
+    "Nothing is known about the lock. Repeat the command on a quieter machine.",
 )
 INTERRUPTED = Word(
     "INTERRUPTED",
     Kind.UNKNOWN,
     "inconclusive",
     INTERRUPTED_CODE,
-    "Ctrl-C, before anything certain was seen",
-    "what was finished is in the result",
+    "Ctrl-C came before anything certain was seen.",
+    "The result has the finished parts.",
 )
 SAFE = Word(
     "SAFE",
     Kind.GOOD,
     "pass",
     0,
-    f"≥ {TESTED_LEAST} tested leases (held, and asked for meanwhile), 0 violations",
-    "95 % sure: fewer than 3 ÷ tested leases are violated",
+    f"At least {TESTED_LEAST} leases were tested, and there is no violation.",
+    "Fewer than 3 ÷ tested leases are violated, 95 % sure.",
 )
 NOT_TESTED = Word(
     "NOT TESTED",
     Kind.UNKNOWN,
     "pass",
     0,
-    f"fewer than {TESTED_LEAST} tested leases, and no limit that needs them",
-    "the figures hold, nothing is said of safety; --hold and fewer resources test it",
+    f"Fewer than {TESTED_LEAST} leases were tested, and no limit needs tested leases.",
+    "The figures hold. Safety was not tested; use --hold and fewer resources to test it.",
 )
 UNKNOWN = Word(
     "UNKNOWN",
     Kind.UNKNOWN,
     "pass",
     0,
-    "a history with holes, a clock that stepped or has no bound",
-    "the figures hold, nothing is said of safety",
+    "The history has holes, or a clock stepped or has no bound.",
+    "The figures hold. Nothing is known about safety.",
 )
 COMPARED = Word(
     "COMPARED",
     Kind.GOOD,
     "pass",
     0,
-    "finished pairs, and a figure that says different or same (not of success alone)",
-    "each figure has its own word",
+    "Pairs finished, and a figure other than the success is different or the same.",
+    "Each figure has its own word.",
 )
 PASS = Word(
     "PASS",
     Kind.GOOD,
     "pass",
     0,
-    "finished pairs; every interval ends within the tolerance (wrong in 5 of 100 gates at most)",
-    "not worse than the tolerance",
+    "Pairs finished, and every interval ends within the tolerance. At most 5 of 100 are wrong.",
+    "The candidate is not worse than the tolerance allows.",
 )
 AS_EXPECTED = Word(
     "AS EXPECTED",
     Kind.GOOD,
     "pass",
     0,
-    "every row that was judged came out as it must, and enough were judged",
-    "what must be safe was, what must show did",
+    "Enough rows were judged, and every judged row has its expected word.",
+    "Safe locks held, and each expected effect appeared.",
 )
 NOT_AS_EXPECTED = Word(
     "NOT AS EXPECTED",
     Kind.UNKNOWN,
     "inconclusive",
     4,
-    "an effect that must show did not, though it could have",
-    "the experiment does not show what it should",
+    "An expected effect did not appear, although it could have appeared.",
+    "The experiment does not show the expected effect.",
 )
 FOUND = Word(
     "FOUND",
     Kind.GOOD,
     "pass",
     0,
-    "at least 8 probes, two or more near each end, and ±25 % or less; or a target that holds",
-    "95 % sure: the capacity lies in the interval, or the target holds",
+    "At least 8 probes, two near each end, give an interval of ±25 % or less; or a target holds.",
+    "The capacity lies in the interval, 95 % sure; or the target rate holds.",
 )
 NOT_KEPT = Word(
     "NOT KEPT",
     Kind.BAD,
     "fail",
     1,
-    "every probe missed, two at 1/s and three in the middle; or the target mostly missed, "
-    "beyond the interval",
-    "no rate holds, or the rate you plan for does not",
+    "Every probe missed, two at 1/s and three higher ones; or the target rate missed too often.",
+    "No rate holds, or your target rate does not hold.",
 )
 RECOMMENDED = Word(
     "RECOMMENDED",
     Kind.GOOD,
     "pass",
     0,
-    "20 crashes or more of each way, none of the one named led to a double grant",
-    "what to choose, of what was measured; the page names the machine and the dates",
+    "Each way had at least 20 crashes, and no crash of the recommended way granted a lock twice.",
+    "This is the best of the measured ways. The page names the machine and the dates.",
 )
 HOLDS = Word(
     "HOLDS",
     Kind.GOOD,
     "pass",
     0,
-    f"every row that can be right or wrong; ≥ {TESTED_LEAST} leases tested under contention",
-    "nothing that was tried breaks the lock; the page says what was not tried",
+    f"Every row that decides holds, and contention tested at least {TESTED_LEAST} leases.",
+    "No row breaks the lock. The page says what was not tried.",
 )
 
 _EXPERIMENT = (AS_EXPECTED, NOT_AS_EXPECTED, NOT_KNOWN, VIOLATED, INTERRUPTED)
