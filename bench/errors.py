@@ -29,8 +29,8 @@ EXIT_INTERRUPTED = 130
 
 @cache
 def secrets() -> Mask:
-    """The mask of this process. It learns the secrets of every URL that the process reads, and
-    every output passes through it."""
+    """Return the mask of this process. It learns the secrets of every URL that the process reads,
+    and every output passes through it."""
     # Imported here, because the command line must start without loading the lock.
     from lockcore.bench import Mask
 

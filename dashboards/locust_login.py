@@ -24,8 +24,8 @@ CALLBACK = "/authenticate"
 
 
 def is_right(user: str, password: str, file: Path) -> bool:
-    """Whether `user` and `password` are the name and the password in `file`. An empty or missing
-    password is never right."""
+    """Return whether `user` and `password` are the name and the password in `file`. An empty or
+    missing password is never right."""
     expected = file.read_text(encoding="utf-8").strip() if file.exists() else ""
     return (
         bool(expected)

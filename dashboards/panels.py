@@ -104,8 +104,8 @@ def heat(title: str, description: str, query: Query) -> Builder:
 
 
 def unit_of(unit: str) -> str:
-    """The unit of the table as Grafana writes it; `{acquire}/s` becomes "acquires/s" behind the
-    number.
+    """Return the unit of the table as Grafana writes it; `{acquire}/s` becomes "acquires/s" behind
+    the number.
 
     Grafana puts a space before a suffix. A suffix is not shortened (78.8 K), so a count is exactly
     that of result.json.

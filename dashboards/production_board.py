@@ -152,7 +152,7 @@ _TROUBLES = (
 
 
 def production() -> str:
-    """The board as JSON."""
+    """Return the board as JSON."""
     apps = f'{queries.RUN}=""'
     service = choice("service", "Service", "who locks", "job", apps, of="redlock.leases.held")
     variables = (service, *instances(f'{apps}, job=~"$service"'))

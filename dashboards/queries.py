@@ -48,13 +48,13 @@ class Query:
     legend: str = ""
 
     def named(self, legend: str) -> Query:
-        """The same query with the name `legend`; `{{label}}` stands for a label's value."""
+        """Return the same query with the name `legend`; `{{label}}` stands for a label's value."""
         return replace(self, legend=legend)
 
 
 def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
-    """The selector of instrument `name`; `part` of a histogram: bucket, sum, count, `NATIVE`;
-    `labels`: exact values, or others behind their operator (`!=`, `=~`).
+    """Return the selector of instrument `name`; `part` of a histogram: bucket, sum, count,
+    `NATIVE`; `labels`: exact values, or others behind their operator (`!=`, `=~`).
 
     Raises KeyError for an instrument or label that the table does not have, ValueError for a wrong
     part.
@@ -83,8 +83,8 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
 def grown(
     name: str, part: str = "", *, whole: bool = False, run: str = "$run", **labels: str
 ) -> str:
-    """Each series of a counter (or `part`) per second as of now, or `whole`: over the whole of the
-    runs in view."""
+    """Return each series of a counter (or `part`) per second as of now, or `whole`: over the whole
+    of the runs in view."""
     selector = metric(name, part, run=run, **labels)
     return (
         f"last_over_time({selector}[$__range])" if whole else f"rate({selector}[$__rate_interval])"
@@ -92,7 +92,8 @@ def grown(
 
 
 def summed(expr: str, by: Sequence[str] = (), function: str = "sum") -> str:
-    """The series of `expr`, combined with `function` (sum, max, min, avg) by the labels `by`."""
+    """Return the series of `expr`, combined with `function` (sum, max, min, avg) by the labels
+    `by`."""
     return f"{function} by ({', '.join(by)}) ({expr})" if by else f"{function}({expr})"
 
 
@@ -101,7 +102,7 @@ def _query(name: str, expr: str, by: Sequence[str] = (), unit: str = "") -> Quer
 
 
 def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """The present value of a gauge, combined with `function` by the labels `by`."""
+    """Return the present value of a gauge, combined with `function` by the labels `by`."""
     return _query(name, summed(metric(name, **labels), by, function), by)
 
 
@@ -111,7 +112,7 @@ def state(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels:
 
 
 def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """How fast a counter grows, per second."""
+    """Return how fast a counter grows, per second."""
     unit = BY_NAME[name].unit
     return _query(
         name,
@@ -122,23 +123,23 @@ def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
 
 
 def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """A counter's value at the end of each run in view, summed."""
+    """Return a counter's value at the end of each run in view, summed."""
     return _query(name, summed(grown(name, whole=True, **labels), by), by)
 
 
 def either(classic: str, native: str) -> str:
-    """The first of the two queries that has data."""
+    """Return the first of the two queries that has data."""
     return f"({classic} or {native})"
 
 
 def count(name: str) -> Query:
-    """The number of values in a histogram at the end of each run in view."""
+    """Return the number of values in a histogram at the end of each run in view."""
     classic, native = (summed(grown(name, part, whole=True)) for part in ("count", NATIVE))
     return Query(either(classic, f"histogram_count({native})"), "{operation}")
 
 
 def below(name: str, bound: str, **labels: str) -> Query:
-    """The number of values of whole runs that do not exceed `bound`, which is a bound of the
+    """Return the number of values of whole runs that do not exceed `bound`, which is a bound of the
     histogram."""
     classic = summed(grown(name, "bucket", whole=True, le=bound, **labels))
     whole = summed(grown(name, NATIVE, whole=True, **labels))
@@ -147,8 +148,8 @@ def below(name: str, bound: str, **labels: str) -> Query:
 
 
 def voting() -> Query:
-    """The number of voting instances. An instance counts only while every load process gets its
-    vote."""
+    """Return the number of voting instances. An instance counts only while every load process gets
+    its vote."""
     name = "redlock.instance.voting"
     return _query(name, f"sum({now(name, (RUN, *INSTANCE), function='min').expr})")
 
@@ -167,7 +168,7 @@ def whole_rate(by: Sequence[str] = (), *, run: str = "$run") -> Query:
 def quantile(
     q: float, name: str, by: Sequence[str] = (), *, whole: bool = False, **labels: str
 ) -> Query:
-    """The `q` quantile of a histogram."""
+    """Return the `q` quantile of a histogram."""
     classic, native = (grown(name, part, whole=whole, **labels) for part in ("bucket", NATIVE))
     return _query(
         name,
@@ -179,8 +180,8 @@ def quantile(
 def acquire_quantile(
     q: float, by: Sequence[str] = (), *, whole: bool = False, run: str = "$run"
 ) -> Query:
-    """The `q` quantile over all acquires: one that failed is in no bucket but the last, as it took
-    for ever.
+    """Return the `q` quantile over all acquires: one that failed is in no bucket but the last, as
+    it took for ever.
 
     So it is the largest bound when more than 1 − `q` failed.
     """
@@ -202,7 +203,7 @@ def _quantile(q: float, expr: str) -> str:
 
 
 def mean(name: str) -> Query:
-    """The mean of a histogram, moment by moment."""
+    """Return the mean of a histogram, moment by moment."""
     upper, lower, native = (summed(grown(name, part)) for part in ("sum", "count", NATIVE))
     return _query(
         name, either(f"{upper} / {lower}", f"histogram_sum({native}) / histogram_count({native})")
@@ -210,11 +211,11 @@ def mean(name: str) -> Query:
 
 
 def buckets(name: str, **labels: str) -> Query:
-    """A histogram's buckets, for a heatmap: observations per second by upper bound."""
+    """Return a histogram's buckets, for a heatmap: observations per second by upper bound."""
     classic, native = (grown(name, part, whole=False, **labels) for part in ("bucket", NATIVE))
     return _query(name, either(summed(classic, ("le",)), summed(native)), ("le",))
 
 
 def ratio(upper: Query, lower: Query, unit: str = RATIO) -> Query:
-    """The quotient of two queries, with `unit`."""
+    """Return the quotient of two queries, with `unit`."""
     return Query(f"{upper.expr} / {lower.expr}", unit, upper.legend)

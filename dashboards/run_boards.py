@@ -128,7 +128,7 @@ _LEASES = (
 
 
 def overview() -> str:
-    """The board as JSON."""
+    """Return the board as JSON."""
     slo = (
         dashboard.CustomVariable("slo")
         .label("SLO (s)")
@@ -268,7 +268,7 @@ _TROUBLES = (
 
 
 def quorum() -> str:
-    """The board as JSON."""
+    """Return the board as JSON."""
     about = (
         "Votes, margins, split-brain retries (split votes: rounds nobody wins), and the "
         "instances behind them."
@@ -343,7 +343,7 @@ _SERVERS = (
 
 
 def fsync() -> str:
-    """The board as JSON."""
+    """Return the board as JSON."""
     about = (
         "What each AOF policy costs and what it loses. Run the same scenario with --fsync "
         "none, everysec, always."
@@ -427,7 +427,7 @@ _RATIOS = (
 
 
 def generator() -> str:
-    """The board as JSON."""
+    """Return the board as JSON."""
     about = (
         "Whether the load generator was good enough to be believed, and the chosen run "
         "against a baseline."

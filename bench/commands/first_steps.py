@@ -118,7 +118,7 @@ def _cells(*texts: str) -> list[str]:
 
 
 def _table(*heads: str) -> Table:
-    """A table without rules. Its last column wraps at the right edge of the terminal."""
+    """Return a table without rules. Its last column wraps at the right edge of the terminal."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

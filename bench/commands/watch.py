@@ -52,7 +52,8 @@ class Watch(NamedTuple):
 
 
 def graphs(url: str) -> str:
-    """The address of the page on which the Prometheus at `url` draws the series of its rules."""
+    """Return the address of the page on which the Prometheus at `url` draws the series of its
+    rules."""
     each = (
         f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS)
     )
@@ -95,7 +96,7 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
 
 
 def find_collector(named: str | None) -> str | None:
-    """The path of an OpenTelemetry Collector, or None if there is none. Raises
+    """Return the path of an OpenTelemetry Collector, or None if there is none. Raises
     EnvironmentNotReadyError."""
     if named == "none" or (not named and any(map(os.environ.get, _ENDPOINTS))):
         # The user's own collector gets the telemetry. Prometheus scrapes the metrics page instead.
@@ -184,7 +185,8 @@ def last_words(guard: Guard, index: int) -> str:
 
 
 def wanted_variables(ports: list[int], *, collector: bool) -> dict[str, str]:
-    """The variables that make a run export to the collector, or serve the page for Prometheus."""
+    """Return the variables that make a run export to the collector, or serve the page for
+    Prometheus."""
     if collector:
         return {
             "OTEL_SDK_DISABLED": "false",

@@ -35,7 +35,7 @@ class HelpPage(cloup.HelpFormatter):
     even on an ASCII screen."""
 
     def getvalue(self) -> str:
-        """The page."""
+        """Return the page."""
         return fit(super().getvalue(), sys.stdout.encoding)
 
 
@@ -106,7 +106,7 @@ def _refuse(sentence: str, code: int, group: click.Group, arguments: Sequence[st
 
 
 def _parameters(group: click.Group, arguments: Sequence[str]) -> Mapping[str, object]:
-    """The parameters that the user typed, as far as click can read them."""
+    """Return the parameters that the user typed, as far as click can read them."""
     context = click.Context(group, resilient_parsing=True)
     with suppress(click.ClickException, BenchError):
         command = group.get_command(context, arguments[0])

@@ -102,7 +102,7 @@ class Several(click.ParamType[tuple[object, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Any, ...]:
-        """The values. Fails with the sentence of a usage error."""
+        """Return the values. Fails with the sentence of a usage error."""
         return tuple(
             dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in value.split(","))
         )

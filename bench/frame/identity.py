@@ -38,8 +38,8 @@ def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _stem(place: object) -> str:
-    """The name of a scenario's file. "" if the file has no name of its own (a pipe, a file in
-    memory)."""
+    """Return the name of a scenario's file. "" if the file has no name of its own (a pipe, a file
+    in memory)."""
     path = Path(str(place or ""))
     return "" if path.is_relative_to("/proc") or path.is_relative_to("/dev") else path.stem
 

@@ -158,7 +158,7 @@ class Offered(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The words that begin with the typed text."""
+        """Return the words that begin with the typed text."""
         return [CompletionItem(word) for word in self._words() if word.startswith(incomplete)]
 
 
@@ -269,8 +269,8 @@ def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
 
 
 def environment_targets(*, quiet: bool) -> list[str]:
-    """The targets in the variables of the environment. A line on stderr says which variable names
-    them.
+    """Return the targets in the variables of the environment. A line on stderr says which variable
+    names them.
 
     They serve a command with neither --target nor an option for servers of its own. Raises
     UsageError.
@@ -300,7 +300,8 @@ def scenario_of(path: Path | None, values: Values, *, quiet: bool = False) -> Sc
 
 
 def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> list[dict[str, str]]:
-    """Every combination of the swept values. Each of the `texts` is KEY=A,B. Raises UsageError."""
+    """Return every combination of the swept values. Each of the `texts` is KEY=A,B. Raises
+    UsageError."""
     sweeps = dict[str, list[tuple[str, str]]]()
     for text in texts:
         name, _, values = (part.strip() for part in text.partition("="))

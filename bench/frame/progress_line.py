@@ -92,7 +92,7 @@ def block(progress: RunProgress, width: int) -> str:
 
 
 def _lines(progress: RunProgress) -> list[list[str]]:
-    """The items to show, by line."""
+    """Return the items to show, by line."""
     if progress.phase == "starting":
         return [["starting users"]]
     outcomes = [
@@ -109,7 +109,7 @@ def _lines(progress: RunProgress) -> list[list[str]]:
 
 
 def _health(progress: RunProgress) -> Iterator[str]:
-    """The items about health.
+    """Yield the items about health.
 
     They are the knowledge of the live oracle, the present faults, the state of the generator, and
     the instances with a special state. The oracle reports violations at once, and SAFE never before

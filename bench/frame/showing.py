@@ -37,8 +37,8 @@ Stored = TypeVar("Stored", bound="Document")
 
 
 def _places(outputs: Outputs) -> list[Path | None]:
-    """The files for the Markdown, the JUnit XML and the summary of a CI job. None for each file
-    that nobody asked for."""
+    """Return the files for the Markdown, the JUnit XML and the summary of a CI job. None for each
+    file that nobody asked for."""
     step = os.environ.get("GITHUB_STEP_SUMMARY")
     return [outputs.markdown, outputs.junit, Path(step) if step else None]
 

@@ -98,7 +98,7 @@ def judge_run(
 
 
 def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
-    """The reasons why no figure of this run means anything; empty if the figures count.
+    """Return the reasons why no figure of this run means anything; empty if the figures count.
 
     `deaths`: sentences about workers that ended early.
     """
@@ -112,8 +112,8 @@ def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
 
 
 def _raised(exceptions: Exceptions) -> list[str]:
-    """One sentence if the recipe raised too often. An acquire that raised leaves no record, and its
-    caller pauses. So the latencies, the shares and the load are all wrong."""
+    """Return one sentence if the recipe raised too often. An acquire that raised leaves no record,
+    and its caller pauses. So the latencies, the shares and the load are all wrong."""
     raised = exceptions.raised
     operations = exceptions.operations
     if raised <= MOST_RAISED * operations:
@@ -141,8 +141,8 @@ def _evictions(measured: Figures) -> list[str]:
 
 
 def _nothing_granted(measured: Figures) -> list[str]:
-    """A sentence if no acquire of the window got a lease. Outcomes count acquires that were due in
-    the window. The rate counts grants in the window. A long queue makes these differ."""
+    """Return a sentence if no acquire of the window got a lease. Outcomes count acquires that were
+    due in the window. The rate counts grants in the window. A long queue makes these differ."""
     if measured.outcomes.acquired:
         return []
     if measured.rate.achieved_per_s:

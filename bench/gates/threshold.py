@@ -58,7 +58,7 @@ def find_metric(name: str) -> Metric:
 
 @cache
 def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
-    """Every metric by its full path: all numbers of a section and of the sections in it."""
+    """Return every metric by its full path: all numbers of a section and of the sections in it."""
     by_path = {}
     for field in fields_in(kind):
         name = field.name.removeprefix("latency_s.")
@@ -77,7 +77,7 @@ def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
 
 
 def finite(value: float | None) -> float | None:
-    """The value for a ratio, in which `FOREVER_S` replaces infinity."""
+    """Return the value for a ratio, in which `FOREVER_S` replaces infinity."""
     return FOREVER_S if value == inf else value
 
 
@@ -146,12 +146,13 @@ class Threshold:
         )
 
     def _room(self, value: float) -> float:
-        """The distance from the value to the limit; negative if the value is beyond the limit."""
+        """Return the distance from the value to the limit; negative if the value is beyond the
+        limit."""
         room = self.limit - value
         return {"<": room, ">": -room, "!": abs(room), "=": -abs(room)}[self.operator[0]]
 
     def _doubt(self, result: Figures, value: float | None, *, holds: bool) -> str:
-        """Why `result` cannot decide the limit; empty if it can."""
+        """Return why `result` cannot decide the limit; empty if it can."""
         section = self.metric.path[0]
         figure = self.metric.path[-1]
         safety = result.safety
@@ -176,7 +177,7 @@ class Threshold:
 
 
 def _samples(metric: Metric, result: Figures) -> int:
-    """The number of samples behind a figure of a distribution; 0 for other figures."""
+    """Return the number of samples behind a figure of a distribution; 0 for other figures."""
     if metric.path[0] != "latency_s":
         return 0
     section: Latency | AllAcquires = result.latency_s.value_of(metric.path[1])
@@ -184,14 +185,14 @@ def _samples(metric: Metric, result: Figures) -> int:
 
 
 def sentence(entry: JudgedThreshold) -> str:
-    """The sentence that a broken limit adds to the reasons of a verdict."""
+    """Return the sentence that a broken limit adds to the reasons of a verdict."""
     if entry.status == "inconclusive":
         return f"{entry.expression}: {entry.reason}"
     return f"{entry.expression} does not hold" + (f" ({entry.reason})" if entry.reason else "")
 
 
 def value_of(entry: JudgedThreshold) -> float:
-    """The value by which a decided limit was judged. It may be inf."""
+    """Return the value by which a decided limit was judged. It may be inf."""
     return inf if entry.infinite or entry.value is None else entry.value
 
 
@@ -256,8 +257,8 @@ _OF_LOAD = (
 
 
 def _gap_doubt(threshold: Threshold, result: Figures) -> str:
-    """Why the generator alone may have broken this limit, which does not hold: acquires touched a
-    gap of a load process."""
+    """Return why the generator alone may have broken this limit, which does not hold: acquires
+    touched a gap of a load process."""
     generator = result.generator
     path = threshold.metric.path
     if not generator.gap_operations or path[0] not in _OF_LOAD:
@@ -275,7 +276,7 @@ def _gap_doubt(threshold: Threshold, result: Figures) -> str:
 
 
 def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
-    """Whether a percentile is certainly beyond its limit.
+    """Return whether a percentile is certainly beyond its limit.
 
     The percentile must be beyond the limit under two assumptions in the lock's favour. No operation
     that touched a gap of the generator counts. Every other operation was shorter by the delay that
@@ -315,8 +316,8 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 
 
 def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
-    """The candidates (ns) for the delay that the generator added: 0, each twentieth of its delays,
-    and the largest."""
+    """Return the candidates (ns) for the delay that the generator added: 0, each twentieth of its
+    delays, and the largest."""
     delays_ns = {0}
     for delay in delays:
         if delay.count:

@@ -59,11 +59,11 @@ class Ending:
         return True
 
     def progress(self, node: str) -> Progress | None:
-        """The progress of a worker. None: the worker takes no part in the end."""
+        """Return the progress of a worker. None: the worker takes no part in the end."""
         return self._progress.get(node)
 
     def at(self, progress: Progress) -> list[str]:
-        """The workers whose progress is exactly `progress`."""
+        """Return the workers whose progress is exactly `progress`."""
         return [node for node, reached in self._progress.items() if reached is progress]
 
     def lose(self, nodes: Collection[str]) -> None:

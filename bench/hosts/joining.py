@@ -42,7 +42,7 @@ def address(text: str) -> Address:
 
 
 def own_address(host: str, port: int) -> str:
-    """The address from which this host would reach `host`; "" if no address is known.
+    """Return the address from which this host would reach `host`; "" if no address is known.
 
     Nothing is sent.
     """
@@ -110,7 +110,7 @@ def await_leader(master: Address, wait_s: float, signals: Count) -> None:
 
 
 def _absence(master: Address) -> str:
-    """Why there is no leader; "" if there is one. A leader greets each new connection."""
+    """Return why there is no leader; "" if there is one. A leader greets each new connection."""
     heard = b""
     try:
         with socket.create_connection(master, _CONNECT_S) as connection, suppress(TimeoutError):

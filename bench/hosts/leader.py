@@ -118,11 +118,11 @@ class Host:
 
     @property
     def is_settled(self) -> bool:
-        """Whether frequent questions no longer improve the bound on this clock."""
+        """True if frequent questions no longer improve the bound on this clock."""
         return len(self.trips) - self.shortest_at >= RECENT
 
     def ahead_ns(self) -> int:
-        """The best estimate of our clock minus the worker's clock, in ns, as of now."""
+        """Return the best estimate of our clock minus the worker's clock, in ns, as of now."""
         if self.same_clock or not self.trips:
             return 0
         there = self.trips[-1][1]
@@ -208,7 +208,7 @@ class Hosts:
             self._runner.send_message(TAKEN, {"why": why}, node)
 
     def ready(self) -> bool:
-        """Whether every worker's clock has enough round trips for the run to begin."""
+        """Return whether every worker's clock has enough round trips for the run to begin."""
         return all(
             len(self.known[node].trips) >= ENOUGH
             for node in self._runner.clients
@@ -244,12 +244,13 @@ class Hosts:
             gevent.sleep(ASK_S)
 
     def is_gone(self, node: str) -> bool:
-        """Whether Locust has lost this worker, so that no more messages will come from it."""
+        """Return whether Locust has lost this worker, so that no more messages will come from
+        it."""
         client = self._runner.clients.get(node)
         return client is None or client.state == STATE_MISSING
 
     def is_dead(self, node: str) -> bool:
-        """Whether the process of a worker on this host has ended."""
+        """Return whether the process of a worker on this host has ended."""
         host = self.known.get(node)
         return host is not None and not is_alive(host.pid)
 
@@ -442,7 +443,7 @@ class Hosts:
         return True
 
     def _ask(self, node: str, what: Answer) -> Answer | None:
-        """The worker's answer. None: the worker is gone, or it failed."""
+        """Return the worker's answer. None: the worker is gone, or it failed."""
         host = self.known[node]
         deadline_s = time.monotonic() + WORK_S
         host.request = what

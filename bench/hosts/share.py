@@ -65,7 +65,7 @@ class Led:
 
 
 def buckets_of(resources: Integers) -> Integers:
-    """The bucket of each resource."""
+    """Return the bucket of each resource."""
     return (resources.astype(np.uint64) * _GOLDEN >> np.uint64(54)).astype(np.int64)
 
 
@@ -88,7 +88,7 @@ def budget_per_s() -> float:
 # measured, and 2 % more, so that the next try most likely fits. After TRIES guesses nothing is
 # sent.
 def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:
-    """How many buckets fit.
+    """Return how many buckets fit.
 
     `sizes`: unpacked bytes by bucket. `packed(n)`: packs the first n buckets and returns the bytes.
     """
@@ -104,7 +104,7 @@ def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int
 
 
 def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
-    """How many buckets travel.
+    """Return how many buckets travel.
 
     `fits`: how many buckets fit for each worker. `counts`: the records of each worker by bucket.
     """
@@ -119,7 +119,7 @@ def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
 # happen) makes large distances, and they are exact in int64. `unpack` is the way back, so both
 # change together.
 def pack(words: Integers) -> bytes:
-    """At most `MOST_ROWS` rows of int64 as one block."""
+    """Return at most `MOST_ROWS` rows of int64 as one block."""
     steps = np.array(words, np.int64)
     steps[:, 1:TIMES] = np.diff(words[:, :TIMES], axis=1)
     columns = (
@@ -134,7 +134,7 @@ def pack(words: Integers) -> bytes:
 # block that says less than it holds. `eof` shows a block that was cut. `zlib.decompress` alone
 # could fill the memory before anybody could compare sizes.
 def unpack(path: Path, width: int) -> Iterator[Integers]:
-    """The blocks of a file as rows of `width` words.
+    """Yield the blocks of a file as rows of `width` words.
 
     Raises ValueError if the file is torn, or if `pack` did not make it.
     """
@@ -214,16 +214,16 @@ def write_led(workdir: Path, led: Led) -> None:
 
 
 def read_led(workdir: Path) -> Led | None:
-    """The leader's decisions. None: nothing came from other hosts."""
+    """Return the leader's decisions. None: nothing came from other hosts."""
     path = workdir / LED_FILE
     return decoded(path.read_bytes(), Led) if path.exists() else None
 
 
 def read_fold(path: Path) -> SumsState:
-    """The counts of one worker. Raises ValueError if the file does not hold counts."""
+    """Return the counts of one worker. Raises ValueError if the file does not hold counts."""
     return decoded(path.read_bytes(), SumsState)
 
 
 def read_folds(workdir: Path) -> Mapping[Who, SumsState]:
-    """The counts of the workers on other hosts, by worker and pid."""
+    """Return the counts of the workers on other hosts, by worker and pid."""
     return {who: read_fold(path) for who, path in worker_files(workdir, FOLD, "json")}

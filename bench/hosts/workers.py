@@ -36,7 +36,7 @@ class FarCounts:
 
     @property
     def whole(self) -> bool:
-        """Whether the leader fetched the records of all resources."""
+        """True if the leader fetched the records of all resources."""
         return self.buckets == BUCKETS
 
     @property
@@ -60,12 +60,12 @@ class FarCounts:
         return counts
 
     def ratio(self, judged: int) -> float:
-        """The share of all leases that was judged. `judged`: how many leases were."""
+        """Return the share of all leases that was judged. `judged`: how many leases were."""
         return 1.0 if self.whole else min(judged / max(self.leases.total(), 1), 1.0)
 
 
 def share_warning(judged_ratio: float) -> Iterator[str]:
-    """A warning if not all leases were judged."""
+    """Yield a warning if not all leases were judged."""
     if judged_ratio < 1:
         yield (
             f"the oracle saw {judged_ratio:.2%} of the leases: those of resources chosen "
@@ -77,7 +77,7 @@ def share_warning(judged_ratio: float) -> Iterator[str]:
 
 
 def leases_by_worker(records: Records) -> Counter[int]:
-    """How many leases each worker was granted."""
+    """Return how many leases each worker was granted."""
     workers, counts = np.unique(
         records.caller[acquired(records)] // CALLERS_PER_WORKER, return_counts=True
     )
@@ -87,14 +87,14 @@ def leases_by_worker(records: Records) -> Counter[int]:
 def load_workers(
     notes: Sequence[WorkerNote], clocks: Clocks, leases: Mapping[int, int]
 ) -> tuple[LoadWorker, ...]:
-    """One row for each worker on another host. A run on one host has no rows."""
+    """Return one row for each worker on another host. A run on one host has no rows."""
     return tuple(
         _worker(note, clocks.get((note.worker, note.pid)), leases) for note in notes if note.host
     )
 
 
 def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
-    """One sentence for each worker whose clock was never compared with ours.
+    """Yield one sentence for each worker whose clock was never compared with ours.
 
     The leases of such a worker cannot be compared with other leases.
     """

@@ -164,8 +164,8 @@ class Sheet:
         return {term: meaning for part in self.parts for term, meaning in part.terms.items()}
 
     def style_of(self, line: Sentence) -> str:
-        """The style of one line of the sheet. A reason has the style of the verdict. A warning has
-        the style that asks for attention."""
+        """Return the style of one line of the sheet. A reason has the style of the verdict. A
+        warning has the style that asks for attention."""
         return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")
 
 
@@ -297,8 +297,8 @@ def _part(part: Part, width: int) -> Iterator[RenderableType]:
 
 
 def _tables(part: Part, width: int) -> Iterator[RenderableType]:
-    """The table. A table that is too wide is cut between columns into pieces. Each piece begins
-    with the first column, and no figure is cut."""
+    """Yield the table. A table that is too wide is cut between columns into pieces. Each piece
+    begins with the first column, and no figure is cut."""
     gap = 2 if width >= ROOMY and part.aside is None else 1
     shown = [column for column in range(len(part.head)) if column != part.aside or width >= ROOMY]
     widths = [
@@ -342,7 +342,7 @@ def _table(part: Part, shown: Sequence[int], gap: int) -> Table:
 
 
 def _two_lines(part: Part, below: int) -> Iterator[RenderableType]:
-    """Each row, with its column `below` on a line of its own."""
+    """Yield each row, with its column `below` on a line of its own."""
     lines = [
         [cell for column, cell in enumerate(row) if column != below]
         for row in (part.head, *part.rows)

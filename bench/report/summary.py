@@ -59,7 +59,7 @@ def sheet(result: RunResult, place: str = "") -> Sheet:
 
 
 def suite(result: RunResult) -> Suite:
-    """The run as JUnit cases: its verdict, and every threshold."""
+    """Return the run as JUnit cases: its verdict, and every threshold."""
     verdict = result.verdict
     scenario = result.scenario
     own = result.verdict.status
@@ -136,7 +136,7 @@ def in_one_line(result: RunResult) -> str:
 
 
 def _acquire(result: RunResult, name: str) -> str:
-    """A percentile over all acquires."""
+    """Return a percentile over all acquires."""
     value = find_metric(f"acquire.{name}").value(result)
     late = value not in (None, inf) and result.generator.verdict in IN_DOUBT
     return ("≤ " if late else "") + latency(value)
@@ -216,7 +216,7 @@ def _thresholds(result: RunResult) -> Iterator[Sentence]:
 
 
 def endings(result: RunResult) -> list[str]:
-    """The outcomes of acquires, as shares: `contended 1.1 %`."""
+    """Return the outcomes of acquires, as shares: `contended 1.1 %`."""
     retried = result.scenario.retry.unreachable
     how = {"unreachable": " (retried within wait)" if retried else " (not retried)"}
     shares = {one: one.value(result.outcome_shares) for one in fields_in(OutcomeShares)}
@@ -228,7 +228,7 @@ def endings(result: RunResult) -> list[str]:
 
 
 def margins(result: RunResult) -> str:
-    """The vote margins of the leases, as shares: `2: 97.9 %, 1: 2.1 %`."""
+    """Return the vote margins of the leases, as shares: `2: 97.9 %, 1: 2.1 %`."""
     counts = result.votes.margin
     whole = sum(counts.values())
     ordered = sorted(counts, key=int, reverse=True)
@@ -300,7 +300,7 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
 
 
 def _faults(result: RunResult) -> Iterator[Sentence]:
-    """The times of each fault. A fault that never began stands among the warnings."""
+    """Yield the times of each fault. A fault that never began stands among the warnings."""
     begun: dict[str, list[str]] = {}
     for fault in result.faults:
         if fault.begun_s is not None:

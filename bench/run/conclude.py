@@ -137,7 +137,7 @@ class Context(Section, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, evidence: RunEvidence) -> Self:
-        """The context of a run that has ended."""
+        """Return the context of a run that has ended."""
         course = evidence.course
         commands = [info.commands_processed for info in evidence.counters]
         return cls(
@@ -314,7 +314,7 @@ def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str
 
 
 def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[str]:
-    """How many acquires of the window touched a gap, and how many of them failed."""
+    """Return how many acquires of the window touched a gap, and how many of them failed."""
     if not gaps:
         return Counter()
     inside = records[window.holds(records.intended_ns)]
@@ -323,7 +323,7 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
 
 
 def _due(scenario: Scenario, window: Window) -> Due:
-    """The operations that an open loop's schedule demands until the end of the window.
+    """Return the operations that an open loop's schedule demands until the end of the window.
 
     The count does not depend on the workers that were left to start them.
     """
@@ -377,7 +377,7 @@ def _circumstances(  # noqa: PLR0917 - the caller has read these already
 
 
 def key_names(key_prefix: str, scenario: Scenario, resources: Iterable[int]) -> Iterator[str]:
-    """The names that the recipe's keys of these resources have on every instance."""
+    """Return the names that the recipe's keys of these resources have on every instance."""
     suffixes = find_recipe(scenario.recipe).about.suffixes(scenario.capacity)
     return (f"{key_prefix}r{index}{suffix}" for index in resources for suffix in suffixes)
 
@@ -388,7 +388,7 @@ def _instances(
     leaks: Sequence[int | None],
     others: Sequence[int | None],
 ) -> tuple[InstanceReport, ...]:
-    """The load's report on each instance, together with the instance's own figures."""
+    """Return the load's report on each instance, together with the instance's own figures."""
     rows = []
     for fact, info, leak, other in zip(
         evidence.servers.facts, evidence.counters, leaks, others, strict=True
@@ -464,7 +464,7 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 
 
 def eviction_text(keys: int) -> str:
-    """The warning that a server evicted keys during the run, and its meaning for a lock."""
+    """Return the warning that a server evicted keys during the run, and its meaning for a lock."""
     return (
         f"it evicted {keys:,} keys for want of memory: a lock that it evicts is free for the "
         "next caller"

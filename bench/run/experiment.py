@@ -84,7 +84,7 @@ def exit_code(verdict: Verdict, *, interrupted: bool) -> int:
 
 
 def now_text() -> str:
-    """The time of day in UTC, to the second."""
+    """Return the time of day in UTC, to the second."""
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -103,7 +103,7 @@ class Experiment(Interrupts):
 
     @property
     def is_over(self) -> bool:
-        """Whether a signal has asked the experiment to end."""
+        """True if a signal has asked the experiment to end."""
         return self.cut or self.count > 0
 
     @contextlib.contextmanager

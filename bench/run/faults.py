@@ -112,12 +112,12 @@ class FaultTimeline:
         self.stop()
 
     def section(self) -> tuple[InjectedFault, ...]:
-        """The section `faults` of a result."""
+        """Return the section `faults` of a result."""
         start_ns = self._span[0] if self._span else None
         return tuple(_entry(fault, start_ns) for fault in self.faults)
 
     def absences(self, *, allowed: bool = False) -> list[str]:
-        """One sentence for each fault that did not take place as ordered.
+        """Return one sentence for each fault that did not take place as ordered.
 
         `allowed` selects the kind. True: sentences on faults that may be skipped. False: sentences
         on faults that may not.
@@ -136,7 +136,7 @@ class FaultTimeline:
         ]
 
     def spans_ns(self) -> tuple[Span, ...]:
-        """The begin and end of each fault that has begun, to explain other events.
+        """Return the begin and end of each fault that has begun, to explain other events.
 
         A fault that is not undone lasts until now.
         """
@@ -148,7 +148,8 @@ class FaultTimeline:
         )
 
     def killed_workers(self) -> dict[int, int]:
-        """The pid of each load worker that a fault killed, by worker. Such deaths are planned."""
+        """Return the pid of each load worker that a fault killed, by worker. Such deaths are
+        planned."""
         return {
             fault.order.index: fault.detail["pid"]
             for fault in self.faults
@@ -159,7 +160,7 @@ class FaultTimeline:
         }
 
     def active(self) -> list[str]:
-        """The kind and target of each fault in force now."""
+        """Return the kind and target of each fault in force now."""
         there = (fault.order for fault in self.faults if fault.begun_ns and not fault.ended_ns)
         return [f"{order.kind} {order.target}" for order in there]
 

@@ -66,7 +66,7 @@ class Course:
 
     @property
     def orderly(self) -> bool:
-        """Whether every caller could give its lease back."""
+        """True if every caller could give its lease back."""
         return not (self.killed or self.deaths or self.casualties)
 
 
@@ -175,14 +175,14 @@ def _in_one_line(failure: BenchError, exit_code: int) -> str:
 
 
 def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """One sentence for each worker that is gone before its time, with or without a report, and that
-    no fault killed."""
+    """Return one sentence for each worker that is gone before its time, with or without a report,
+    and that no fault killed."""
     notes = _not_killed(follower, faults)
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))
 
 
 def _early(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """One sentence for each worker that ended before the others.
+    """Return one sentence for each worker that ended before the others.
 
     If all workers ended early, there is no sentence.
     """
@@ -231,7 +231,8 @@ def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 
 
 def _ended_ns(follower: Follower) -> int:
-    """When a load ended by itself: the end of its last worker, if the workers reported it."""
+    """Return when a load ended by itself: the end of its last worker, if the workers reported
+    it."""
     notes = workers.read_workers(follower.workdir)
     ends = [note.stopped_ns for note in notes if note.phase == "stopped"]
     return max(ends, default=time.monotonic_ns())

@@ -82,14 +82,15 @@ class Follower:
         return start, start + round(self.scenario.duration_ms * NS_PER_MS)
 
     def until(self, stop_ns: int) -> Window | None:
-        """The measured window of a run that another program ended. None: it had not begun."""
+        """Return the measured window of a run that another program ended. None: it had not
+        begun."""
         self.find_window()
         lasted_ns = stop_ns - (self.spawned_ns or stop_ns)
         self.scenario = replace(self.scenario, duration_ms=lasted_ns / NS_PER_MS)
         return self.window_before(stop_ns)
 
     def window_before(self, ended_ns: int) -> Window | None:
-        """The part of the planned window that had passed at `ended_ns`.
+        """Return the part of the planned window that had passed at `ended_ns`.
 
         With workers on other hosts, it is the window that the leader sent them. None: the window
         had not begun.
@@ -101,7 +102,8 @@ class Follower:
         return Window(self.window_ns[0], min(self.window_ns[1], ended_ns))
 
     def find_window(self) -> tuple[int, int] | None:
-        """The measured window as of now, without waiting for the next look; any thread may ask."""
+        """Return the measured window as of now, without waiting for the next look; any thread may
+        ask."""
         if (
             self.spawned_ns is None
             and len(notes := workers.read_workers(self.workdir)) >= self.scenario.processes

@@ -129,7 +129,7 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether an experiment was cut in `folder`: it has a journal and no result."""
+    """Return whether an experiment was cut in `folder`: it has a journal and no result."""
     return (folder / JOURNAL_NAME).is_file() and not (folder / RESULT_NAME).exists()
 
 

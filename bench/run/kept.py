@@ -59,7 +59,7 @@ def keep(workdir: Path, folder: Path, context: Context) -> Path:
 
 
 def checksum(path: Path) -> int:
-    """The CRC-32 of a file."""
+    """Return the CRC-32 of a file."""
     total = 0
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -105,7 +105,7 @@ def judge_kept(result: Path) -> JudgedRecord:
 
 
 def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """The files that have changed since they were kept, and how each one has changed."""
+    """Return the files that have changed since they were kept, and how each one has changed."""
     torn = {}
     for name, (size, total) in files.items():
         path = folder / name

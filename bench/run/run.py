@@ -170,7 +170,8 @@ def run_on(
 def _ended(
     result: RunResult, order: Order, troubles: Sequence[str], interrupts: Interrupts
 ) -> Done[RunResult]:
-    """The result with its name, its warnings and its exit code, stored where `order` says."""
+    """Return the result with its name, its warnings and its exit code, stored where `order`
+    says."""
     # An interrupt during the judgement counts, too.
     code = exit_code(result.verdict, interrupted=interrupts.count > 0)
     result = structs.replace(
@@ -188,7 +189,7 @@ def _begun(plan: Plan, environ: Mapping[str, str], series: LocustSeries | None) 
 
 
 def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
-    """The plan that the load processes of this run receive."""
+    """Return the plan that the load processes of this run receive."""
     return Plan(
         order.run_id,
         servers.load_urls,
@@ -223,7 +224,7 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
 
 
 def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTimeline:
-    """The faults of a run, aimed at its servers and at the workers that run by now.
+    """Return the faults of a run, aimed at its servers and at the workers that run by now.
 
     Raises BenchError.
     """
@@ -264,5 +265,6 @@ def telemetry_of(
 
 
 def _syncs(fleet: Fleet | None, index: int) -> Mapping[str, int]:
-    """How often instance `index` has synced, if the shim counts it. INFO does not show this."""
+    """Return how often instance `index` has synced, if the shim counts it. INFO does not show
+    this."""
     return {FSYNCS: fleet.controls[index].syncs} if fleet and fleet.controls else {}

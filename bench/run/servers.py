@@ -52,7 +52,7 @@ class Servers:
         return self.fleet.load_urls if self.fleet else self.urls
 
     def section(self) -> FleetFacts:
-        """The section `fleet` of a result: who serves, how durable, on what disk."""
+        """Return the section `fleet` of a result: who serves, how durable, on what disk."""
         server = self.fleet.server if self.fleet else None
         fsync = self.fleet.fsync if self.fleet else None
         return FleetFacts(
@@ -64,23 +64,23 @@ class Servers:
         )
 
     def key_counts(self) -> tuple[int | None, ...]:
-        """How many keys each server has now.
+        """Return how many keys each server has now.
 
         None: the number is unknown, or the server is not ours and may hold keys of others.
         """
         return key_counts(self.urls) if self.fleet else (None,) * len(self.urls)
 
     def other_keys(self, before: Sequence[int | None]) -> tuple[int | None, ...]:
-        """How many keys each of our own servers has more than `before`, once those of the run are
-        unlinked."""
+        """Return how many keys each of our own servers has more than `before`, once those of the
+        run are unlinked."""
         pairs = zip_longest(before, self.key_counts())
         return tuple(
             None if old is None or new is None else max(new - old, 0) for old, new in pairs
         )
 
     def losses(self) -> list[str]:
-        """One sentence for each server of ours that has ended, once every fault is undone: nobody
-        ordered that."""
+        """Return one sentence for each server of ours that has ended, once every fault is undone:
+        nobody ordered that."""
         try:
             codes = self.fleet.exit_codes() if self.fleet else ()
         except EnvironmentNotReadyError as error:
@@ -93,7 +93,7 @@ class Servers:
         ]
 
     def warnings(self) -> list[str]:
-        """The warnings about the servers, which concern every number of this run."""
+        """Return the warnings about the servers, which concern every number of this run."""
         sentences = [
             f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings
         ]

@@ -71,7 +71,8 @@ def require_whole(result: RunResult) -> None:
 
 
 def is_disturbed(result: RunResult) -> bool:
-    """Whether the load of a run was not the ordered load, so that another run is worth its time."""
+    """Return whether the load of a run was not the ordered load, so that another run is worth its
+    time."""
     is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
     return result.verdict.status == "invalid" or is_late
 
@@ -105,6 +106,6 @@ def require_earned(
 
 
 def _why(result: RunResult) -> str:
-    """The first reason of a run's word, in brackets."""
+    """Return the first reason of a run's word, in brackets."""
     reason = next(iter(result.verdict.reasons), result.safety.reason)
     return f" ({reason})" if reason else ""

@@ -21,13 +21,14 @@ OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 def split_targets(text: str) -> list[str]:
-    """The URLs in `text`, separated by spaces, line breaks or commas."""
+    """Return the URLs in `text`, separated by spaces, line breaks or commas."""
     stripped = text.strip(" \t\r\n,")
     return re.split(r"[\s,]+(?=[\w.+-]+://)", stripped) if stripped else []
 
 
 def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
-    """The URLs from `environ` and the name of the variable; an empty list if there are no URLs.
+    """Return the URLs from `environ` and the name of the variable; an empty list if there are no
+    URLs.
 
     Raises UsageError.
     """
@@ -53,8 +54,8 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
-    """A warning with its cure if other users may read the file of `urls` and it has passwords; ""
-    otherwise."""
+    """Return a warning with its cure if other users may read the file of `urls` and it has
+    passwords; "" otherwise."""
     # Imported here, because the command line must start without loading the lock.
     from lockcore.bench import secrets_of
 

@@ -392,7 +392,7 @@ def load(
 
 
 def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
-    """The key name, the value as in TOML, and the place of each option."""
+    """Yield the key name, the value as in TOML, and the place of each option."""
     for name, raw in options.items():
         value = [toml_value(str(text)) for text in raw] if isinstance(raw, list | tuple) else raw
         yield (
@@ -403,7 +403,7 @@ def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, st
 
 
 def document_of(path: Path) -> dict[str, object]:
-    """The content of a scenario's file, with or without a byte order mark.
+    """Return the content of a scenario's file, with or without a byte order mark.
 
     Raises UsageError if the file is not TOML; also OSError and UnicodeDecodeError.
     """
@@ -419,7 +419,7 @@ def document_of(path: Path) -> dict[str, object]:
 
 
 def _wrong_toml(path: Path, text: str, error: str) -> str:
-    """One sentence about the error in the text.
+    """Return one sentence about the error in the text.
 
     If a key stands twice, tomllib names only the last line.
     """
@@ -435,7 +435,7 @@ def _wrong_toml(path: Path, text: str, error: str) -> str:
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
-    """The name, the value and the place of each key in a file."""
+    """Yield the name, the value and the place of each key in a file."""
     try:
         document = document_of(path)
     except FileNotFoundError:
@@ -463,8 +463,8 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
 
 
 def place_of(path: Path) -> Path:
-    """The file of a scenario. If `path` is not a file, it may be the name of a ready scenario, or
-    that scenario's path in a checkout, bench/scenarios/NAME.toml."""
+    """Return the file of a scenario. If `path` is not a file, it may be the name of a ready
+    scenario, or that scenario's path in a checkout, bench/scenarios/NAME.toml."""
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))
     return ready if by_name and not path.is_file() and ready.exists() else path

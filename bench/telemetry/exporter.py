@@ -192,8 +192,8 @@ class Exporter:
                 sink.offer(snapshot)
 
     def _others(self, judged: Judged | None) -> Iterator[DataPoint]:
-        """The points about safety, faults and dropped items. Without an oracle there is no point
-        about safety, not even a zero."""
+        """Yield the points about safety, faults and dropped items. Without an oracle there is no
+        point about safety, not even a zero."""
         if judged is not None:
             leases, violations = judged
             yield point("redlock.safety.judged_leases", leases)

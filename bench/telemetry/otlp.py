@@ -348,8 +348,8 @@ class CollectorAnswers:
 
 
 def _answer_with(field: str) -> Any:
-    """An empty answer of one signal. `field` is the field that counts the rejected items of this
-    signal."""
+    """Return an empty answer of one signal. `field` is the field that counts the rejected items of
+    this signal."""
     name = "metrics" if field == "rejected_data_points" else "trace"
     module = import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_pb2")
     return getattr(

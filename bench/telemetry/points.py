@@ -63,8 +63,8 @@ class Buckets:
 
     @classmethod
     def of_histogram(cls, histogram: Histogram) -> Self:
-        """The samples of an HDR histogram. Each sample has the middle value of its HDR bucket
-        (three digits)."""
+        """Return the samples of an HDR histogram. Each sample has the middle value of its HDR
+        bucket (three digits)."""
         buckets = cls()
         filled = np.flatnonzero(histogram.counts)
         middles = [
@@ -106,7 +106,7 @@ class Buckets:
 
 
 def bucket_of(value: float) -> int:
-    """The index of the bucket that an exported value (seconds, things) belongs to."""
+    """Return the index of the bucket that an exported value (seconds, things) belongs to."""
     return int(np.searchsorted(BOUNDS, value, side="left"))
 
 
@@ -147,8 +147,8 @@ class Snapshot:
 
 
 def point(name: str, value: float | Buckets, /, **attributes: str | int) -> DataPoint:
-    """A point of the instrument `name`. Attribute names are written with `_` for `.`. Buckets are
-    copied.
+    """Return a point of the instrument `name`. Attribute names are written with `_` for `.`.
+    Buckets are copied.
 
     Raises KeyError or ValueError for a name or a value that is not in the table.
     """
@@ -199,7 +199,7 @@ class Totals:
 
 
 def by_name(points: Sequence[DataPoint]) -> Mapping[Instrument, list[DataPoint]]:
-    """The points of each instrument. Instruments are in the order of their first point."""
+    """Return the points of each instrument. Instruments are in the order of their first point."""
     groups: dict[Instrument, list[DataPoint]] = {}
     for one in points:
         groups.setdefault(one.instrument, []).append(one)

@@ -61,7 +61,7 @@ def require_receivers(environ: Environ) -> None:
 
 
 def _fault(endpoint: Endpoint) -> str:
-    """The fault of the server at this endpoint. "" if no fault is certain."""
+    """Return the fault of the server at this endpoint. "" if no fault is certain."""
     url = endpoint.url
     if url.scheme not in ("http", "https", "") or not url.hostname or _by_proxy(url):
         return ""
@@ -73,7 +73,7 @@ def _fault(endpoint: Endpoint) -> str:
 
 
 def _of_secure(place: tuple[str, int]) -> str:
-    """The fault of a port that should speak TLS.
+    """Return the fault of a port that should speak TLS.
 
     The message ends with empty lines, because a text server waits for the end of a line.
     """
@@ -93,7 +93,7 @@ def _of_secure(place: tuple[str, int]) -> str:
 
 
 def _of_plain(place: tuple[str, int], *, is_grpc: bool) -> str:
-    """The fault of a port that should speak without TLS."""
+    """Return the fault of a port that should speak without TLS."""
     frame = _answer(place, _PREFACE, _FRAME_BYTES)
     if frame is None:
         return ""
@@ -129,7 +129,7 @@ def _by_proxy(url: SplitResult) -> bool:
 
 
 def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
-    """The first `size` bytes of the answer.
+    """Return the first `size` bytes of the answer.
 
     There are fewer bytes if the connection ends. None if there is no connection, or no answer.
     """

@@ -164,13 +164,13 @@ class Run:
 
 
 def where(address: Address) -> dict[str, str | int]:
-    """The attributes of an instance's points."""
+    """Return the attributes of an instance's points."""
     return {"server_address": address[0], "server_port": address[1]}
 
 
 def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
-    """The notes that gauges may use at `now_ns` (monotonic): the recent notes, and each worker's
-    last note.
+    """Return the notes that gauges may use at `now_ns` (monotonic): the recent notes, and each
+    worker's last note.
 
     The age of a note from another host counts from its writing there. Such a note may travel for
     one more interval.
@@ -203,7 +203,7 @@ def run_points(
 
 
 def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
-    """The load processes' own health."""
+    """Yield the load processes' own health."""
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
         # The end is not the present time, so the number never falls.
@@ -417,7 +417,7 @@ class InfoTotals(Totals):
 def _instance_points(
     notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], addresses: Sequence[Address]
 ) -> Iterator[DataPoint]:
-    """The instances as the load sees them, over all processes.
+    """Yield the instances as the load sees them, over all processes.
 
     States are those of the `fresh` notes.
     """

@@ -70,13 +70,14 @@ class TelemetrySettings:
 
 
 def is_wanted(environ: Environ) -> bool:
-    """Whether any export is requested. This question is cheap and comes before everything else."""
+    """Return whether any export is requested. This question is cheap and comes before everything
+    else."""
     off = _word(environ, "OTEL_SDK_DISABLED") == "true"
     return not off and any(_exporters(environ, signal) for signal in SIGNALS)
 
 
 def settings_of(environ: Environ) -> TelemetrySettings | None:
-    """The settings, or None if no export is requested.
+    """Return the settings, or None if no export is requested.
 
     Raises UsageError for a value that cannot be read.
     """
@@ -118,7 +119,7 @@ class Endpoint:
 
 
 def endpoints_of(environ: Environ) -> list[Endpoint]:
-    """The OTLP addresses in the variables, each address once.
+    """Return the OTLP addresses in the variables, each address once.
 
     Raises UsageError for an address that can never work.
     """
@@ -141,7 +142,7 @@ def endpoints_of(environ: Environ) -> list[Endpoint]:
 
 
 def _url(variable: str, text: str, protocol: str) -> SplitResult:
-    """The parts of an address.
+    """Return the parts of an address.
 
     The text may hold a password, so a message shows at most the host and port.
     """
@@ -195,8 +196,8 @@ def _ignored(environ: Environ) -> Iterator[str]:
 
 
 def _exporters(environ: Environ, signal: str) -> set[str]:
-    """The exporters that the variables name for a signal. The default is `otlp` if there is an
-    endpoint."""
+    """Return the exporters that the variables name for a signal. The default is `otlp` if there is
+    an endpoint."""
     if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
         return named - {"none"}
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
@@ -228,7 +229,7 @@ def _endpoint(environ: Environ, protocol: str) -> str:
 
 
 def _one_in(environ: Environ) -> int:
-    """One in how many ordinary operations is traced; 0 = none. −1 = no traces at all."""
+    """Return one in how many ordinary operations is traced; 0 = none. −1 = no traces at all."""
     match _word(environ, "OTEL_TRACES_SAMPLER").removeprefix("parentbased_"):
         case "always_on":
             return 1

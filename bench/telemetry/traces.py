@@ -98,7 +98,7 @@ def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -
 
 
 def _holder_of(records: Records, row: int) -> int | None:
-    """The row of the operation that held the lock while `row` waited, if any.
+    """Return the row of the operation that held the lock while `row` waited, if any.
 
     It is the last operation that released the lock between the start of `row` and its grant or end.
     """
@@ -133,7 +133,7 @@ def _by_reason(
 
 
 def _most(weights: Rows, number: int = PER_REASON) -> Rows:
-    """The rows of most weight. A row of weight 0 is never chosen."""
+    """Return the rows of most weight. A row of weight 0 is never chosen."""
     rows = np.flatnonzero(weights)
     return rows[np.argsort(-weights[rows], kind="stable")][:number]
 
@@ -206,7 +206,7 @@ class Tracing:
     def _spans(
         self, chosen: Chosen, attempts: Sequence[ObservedAttempt], extensions: Sequence[Extension]
     ) -> Iterator[TraceSpan]:
-        """All spans of an operation.
+        """Yield all spans of an operation.
 
         `attempts`: the observed ones of its acquire; `extensions`: of its lease.
         """
@@ -315,7 +315,7 @@ class Tracing:
 
 
 def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str, int]:
-    """The votes of an acquire's last round, by kind.
+    """Return the votes of an acquire's last round, by kind.
 
     Where its last round was observed, they are those that the trace's children show: a record keeps
     the votes that were out when the load ended as undecided, and so do recipes without rounds.

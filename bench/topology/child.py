@@ -43,7 +43,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def is_alive(pid: int) -> bool:
-    """Whether process `pid` runs (or sleeps, or is stopped)."""
+    """Return whether process `pid` runs (or sleeps, or is stopped)."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -102,7 +102,7 @@ class Child:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended."""
+        """True if the process has ended."""
         return self.process.poll() is not None
 
     def write(self, text: str) -> None:
@@ -136,7 +136,8 @@ class Child:
         return line.decode(errors="replace")
 
     def has_written(self, patience_s: float | None) -> bool:
-        """Whether the process writes something or ends within `patience_s` (None: without end)."""
+        """Return whether the process writes something or ends within `patience_s` (None: without
+        end)."""
         return bool(select.select([self._stdout], [], [], patience_s)[0])
 
     def tell(self, message: object) -> None:
@@ -158,12 +159,12 @@ class Child:
     # child. Parent and child share one position in that file. `pread` leaves the position alone.
     # After a `seek` and a `read` the child would write wherever the parent stopped reading.
     def last_words(self) -> list[str]:
-        """The lines that the process wrote on stderr so far."""
+        """Return the lines that the process wrote on stderr so far."""
         output = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
         return output.decode(errors="replace").strip().splitlines()
 
     def failure(self) -> EnvironmentNotReadyError:
-        """The error that says why the process ended. Wait a moment for its end first."""
+        """Return the error that says why the process ended. Wait a moment for its end first."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
         code = self.process.returncode

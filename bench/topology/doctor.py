@@ -194,7 +194,7 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
 
 
 def _channels(url: str) -> Iterator[Fact]:
-    """A fact if locks that publish cannot work there. Nothing if they can."""
+    """Yield a fact if locks that publish cannot work there. Nothing if they can."""
     if denied := denied_names(url, channels=True):
         yield _fact(
             "channels", "not allowed: --retry-policy push and set-nx-pubsub need them", denied

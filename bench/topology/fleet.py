@@ -163,7 +163,7 @@ class Fleet:
         self.proxies.shape(index, shape)
 
     def control(self, index: int) -> Control:
-        """The shim of instance `index`. Raises EnvironmentNotReadyError if there is none."""
+        """Return the shim of instance `index`. Raises EnvironmentNotReadyError if there is none."""
         if not self.controls:
             raise EnvironmentNotReadyError(
                 self.missing.get("shim", "no shim was prepared for this fleet")

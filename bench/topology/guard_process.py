@@ -168,7 +168,7 @@ def _end_groups(groups: frozenset[int], parent_pid: int) -> None:
 
 
 def _group(process: Path) -> int:
-    """The process group of a process in /proc. 0 if the process has ended."""
+    """Return the process group of a process in /proc. 0 if the process has ended."""
     try:
         return int((process / "stat").read_text().rpartition(")")[2].split()[2])
     except OSError:

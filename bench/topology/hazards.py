@@ -45,7 +45,7 @@ class Hazard:
 
 
 def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[Hazard, ...]:
-    """The hazards of one instance.
+    """Return the hazards of one instance.
 
     `info`: INFO by field; `config`: CONFIG GET by name. Any field may be missing.
     """
@@ -54,7 +54,7 @@ def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[H
 
 
 def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
-    """The data that a crash of this instance loses, in words. "" if its policy is unknown.
+    """Return the data that a crash of this instance loses, in words. "" if its policy is unknown.
 
     `fsync`: none … always.
     """

@@ -226,7 +226,7 @@ def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, 
 
 
 def key_counts(urls: Sequence[str]) -> tuple[int | None, ...]:
-    """The number of keys of each instance, in all its databases. None: the instance does not
+    """Return the number of keys of each instance, in all its databases. None: the instance does not
     tell."""
 
     def count(client: redis.Redis, _target: InstanceTarget) -> int | None:
@@ -404,7 +404,7 @@ def settings_of(url: str) -> ServerSettings:
 
 
 def _reply_s(client: redis.Redis) -> float:
-    """The median time of a few PINGs, in seconds."""
+    """Return the median time of a few PINGs, in seconds."""
     times = []
     for _ in range(_PINGS):
         began_ns = time.monotonic_ns()
@@ -427,7 +427,7 @@ def _command(client: redis.Redis, *words: str) -> Any:
 
 
 def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
-    """How many commands that are not in `_NO_KEY` each server took between two snapshots.
+    """Return how many commands that are not in `_NO_KEY` each server took between two snapshots.
 
     A server that does not tell counts as 0.
     """

@@ -137,7 +137,7 @@ class Guard(Servant):
         self.ask(do="adopt", pid=pid)
 
     def states(self) -> dict[int, ServerState]:
-        """The present state of every started server."""
+        """Return the present state of every started server."""
         return self.ask(do="states").states
 
     def leave_folder(self) -> None:

@@ -48,7 +48,7 @@ def find_server(explicit: str | None = None) -> ServerBinary:
 
 
 def found_servers() -> tuple[ServerBinary, ...]:
-    """Every server of this machine that runs, in the order of search."""
+    """Return every server of this machine that runs, in the order of search."""
     servers: list[ServerBinary] = []
     for path, source in _candidates():
         with suppress(EnvironmentNotReadyError):

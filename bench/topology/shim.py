@@ -69,7 +69,7 @@ def shim_library() -> bytes:
 
 
 def find_compiler() -> str | None:
-    """The C compiler that makes the shim."""
+    """Return the C compiler that makes the shim."""
     return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
@@ -177,7 +177,8 @@ class Control:
         self.words.layout = LAYOUT
 
     def synced(self, path: Path) -> FileWords:
-        """The ledger's entry for the file at `path`. All values are zero if it was never synced.
+        """Return the ledger's entry for the file at `path`. All values are zero if it was never
+        synced.
 
         Raises OSError if there is no such file.
         """
@@ -198,7 +199,7 @@ class Control:
         return sum(row.syncs for row in self.files())
 
     def files(self) -> list[FileWords]:
-        """All entries of the ledger. If `words.overflow` is set, some files are missing."""
+        """Return all entries of the ledger. If `words.overflow` is set, some files are missing."""
         return [row for row in self.words.ledger[: self.words.used] if row.ready]
 
     def shift_clock(self, by_ns: int) -> None:
@@ -215,7 +216,8 @@ class Control:
             self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
 
     def ahead_ns(self, now_ns: int) -> int:
-        """How far (ns) the server's wall clock is ahead at the true wall-clock time `now_ns`."""
+        """Return how far (ns) the server's wall clock is ahead at the true wall-clock time
+        `now_ns`."""
         clock = self._clock()
         return int(clock.offset_ns + (now_ns - clock.since_ns) * clock.ppb // NS_PER_S)
 
@@ -229,7 +231,7 @@ class Control:
         self.words.turn = turn
 
     def loaded_in(self, process_id: int) -> bool:
-        """Whether the program that process `process_id` runs now has the shim in it."""
+        """Return whether the program that process `process_id` runs now has the shim in it."""
         try:
             program = Path(f"/proc/{process_id}/exe").stat().st_ino
         except OSError:

@@ -29,7 +29,7 @@ class TlsConnection(SSLConnection):
     """
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Whether bytes of a reply are there within `timeout` (s).
+        """Return whether bytes of a reply are there within `timeout` (s).
 
         Raises redis-py's ConnectionError.
         """
@@ -42,7 +42,7 @@ class TlsConnection(SSLConnection):
         return False
 
     def _holds_a_reply(self) -> bool:
-        """Whether the received bytes hold more than a ticket."""
+        """Return whether the received bytes hold more than a ticket."""
         parser = self._parser  # hiredis's
         try:
             # This drops tickets and keeps a reply.
@@ -56,7 +56,7 @@ class TlsConnection(SSLConnection):
 def connection_pool(
     options: Mapping[str, Any], *, timeout_s: float, connect_timeout_s: float
 ) -> ConnectionPool:
-    """A pool that connects on first use.
+    """Return a pool that connects on first use.
 
     `options`: of lockcore's target; both time-outs in s, > 0.
     """
@@ -68,7 +68,7 @@ def connection_pool(
 
 
 def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
-    """A client that connects on first use, waits `timeout_s` (> 0) for each step and never
+    """Return a client that connects on first use, waits `timeout_s` (> 0) for each step and never
     retries."""
     return redis.Redis.from_pool(
         connection_pool(target.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
@@ -91,7 +91,7 @@ def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
 
 
 def databases_of(urls: Sequence[str]) -> list[int]:
-    """The index of the database that each URL selects. Raises as `parse_targets` does."""
+    """Return the index of the database that each URL selects. Raises as `parse_targets` does."""
     return [target.options.get("db", 0) for target in parse_targets(urls)]
 
 

@@ -43,7 +43,7 @@ OF_SERVERS = {"restart", "stop", "flush", "forget", "full", "die"}
 
 
 def steps_of(events: Sequence[Event], instances: int) -> list[Step]:
-    """The steps, in order. The last step is the rule that was broken."""
+    """Return the steps, in order. The last step is the rule that was broken."""
     writes = {b"SET", b"SETNX", b"GETSET"}
     owners = {
         event[5][2]: event[2]
@@ -78,7 +78,7 @@ def steps_of(events: Sequence[Event], instances: int) -> list[Step]:
 
 
 def _other(event: Event, ms: float, instances: int) -> Step | None:
-    """The row of a step that is not a command."""
+    """Return the row of a step that is not a command."""
     what = event[1]
     if what in ("granted", "extended"):
         until = (
@@ -101,7 +101,8 @@ def _ms(time_ns: int) -> float:
 
 
 def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
-    """The calls of one kind that were sent together, and executed at the same time or nearly so."""
+    """Yield the calls of one kind that were sent together, and executed at the same time or nearly
+    so."""
     begun = events[first]
     for index in range(first, len(events)):
         event = events[index]
@@ -116,8 +117,8 @@ def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]
 
 
 def _found_nothing(calls: Sequence[Event]) -> bool:
-    """Whether the calls changed nothing: a clean-up without keys, the loading of a script, or the
-    call of a script that the server did not know yet."""
+    """Return whether the calls changed nothing: a clean-up without keys, the loading of a script,
+    or the call of a script that the server did not know yet."""
     replies = b"".join(event[6] for event in calls)
     words = calls[0][5][:2]
     deletes = words[0] in {b"DELIFEQ", b"DELEX"} or SCRIPTS.get(words[-1]) == "del if"
@@ -125,8 +126,8 @@ def _found_nothing(calls: Sequence[Event]) -> bool:
 
 
 def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -> str:
-    """The text of a call: `SET NX PX 500 → OK`. If only some of several instances got it: `2,3: … →
-    OK nil`. For several commands, their number."""
+    """Return the text of a call: `SET NX PX 500 → OK`. If only some of several instances got it:
+    `2,3: … → OK nil`. For several commands, their number."""
     sent_ns, command = calls[0][4:6]
     targets = sorted({event[3] + 1 for event in calls})
     where = f"{','.join(map(str, targets))}: " if len(targets) < instances else ""

@@ -114,7 +114,7 @@ class EngineClient:
 
     @property
     def is_calm(self) -> bool:
-        """Whether the engine has nothing to send, no reply to await and no connection to make."""
+        """True if the engine has nothing to send, no reply to await and no connection to make."""
         return (
             self.engine.is_idle and None not in self._links and not any(self.engine.members.debts)
         )

@@ -100,7 +100,7 @@ def _searchers(processes: int, children: ExitStack) -> list[Child]:
 def _on_servers(
     row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show
 ) -> Replayed:
-    """The result of a row's smallest schedule on real servers."""
+    """Return the result of a row's smallest schedule on real servers."""
     show(f"{row.recipe}: broken; again on real servers")
     if find_recipe(row.recipe).about.replicated:
         return Replayed(reason="replication cannot be forced")
@@ -126,7 +126,7 @@ def _on_servers(
 
 
 def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:
-    """The orders for the search processes, in blocks."""
+    """Yield the orders for the search processes, in blocks."""
     if plan.exhaustive is not None:
         for part in range(PARTS):
             yield SearchOrder(recipe, plan.seed, part, PARTS, plan.exhaustive)
@@ -160,8 +160,8 @@ def explored(
 def _answers(
     orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan
 ) -> Iterator[Hunt]:
-    """The answers to the orders, in the order of the orders, until there are no more or the time is
-    up."""
+    """Yield the answers to the orders, in the order of the orders, until there are no more or the
+    time is up."""
     patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
     while time.monotonic() < until_s and (block := list(zip(searchers, orders, strict=False))):
@@ -173,8 +173,8 @@ def _answers(
 def row_of(
     recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: str = ""
 ) -> ExploredRow:
-    """The row of a recipe, judged. If no rule was broken, a good word needs enough schedules that
-    could have broken the recipe, and all requested schedules. `cut`: the reason why the search
+    """Return the row of a recipe, judged. If no rule was broken, a good word needs enough schedules
+    that could have broken the recipe, and all requested schedules. `cut`: the reason why the search
     ended early."""
     # A part that ran in real time may be the part that keeps the recipe safe. So nothing counts as
     # broken.
@@ -199,7 +199,7 @@ def row_of(
 
 
 def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mapping[str, bool]:
-    """The preconditions of a recipe's word, each with whether it was met.
+    """Return the preconditions of a recipe's word, each with whether it was met.
 
     A search that ended before every schedule was played can show a flaw. It cannot show that there
     is none. The flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand

@@ -108,7 +108,7 @@ class Keyspace:
             return encoded(error)
 
     def call(self, command: Command) -> Reply:
-        """The reply to one command. Raises ReplyError."""
+        """Return the reply to one command. Raises ReplyError."""
         name = command[0].upper()
         run = None if name in self._forbidden else _COMMANDS.get(name)
         if run is None:

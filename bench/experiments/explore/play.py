@@ -65,7 +65,7 @@ class Played:
 
     @property
     def tested(self) -> bool:
-        """Whether a command was sent while another client held a lock."""
+        """True if a command was sent while another client held a lock."""
         holding = Counter[int]()
         for _, what, who, *_ in self.seen:
             if what == "call" and holding.total() > holding[who]:

@@ -99,7 +99,7 @@ class Schedule:
 
 
 def lasting(what: str, share: float) -> Change:
-    """A change of the kind `what` that lasts for a share of the TTL."""
+    """Return a change of the kind `what` that lasts for a share of the TTL."""
     return Change(what, int(share * TTL_MS * NS_PER_MS))
 
 
@@ -143,8 +143,8 @@ def by_priorities(
 
 
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
-    """Every schedule with one more change, which comes behind the last change. `passed`: the places
-    in the order in which the schedule passes them."""
+    """Yield every schedule with one more change, which comes behind the last change. `passed`: the
+    places in the order in which the schedule passes them."""
     places = list(passed)
     last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)
     for place in places[last + 1 :]:
@@ -198,8 +198,8 @@ def _less(setting: Setting) -> Iterator[Setting]:
 def begun_later(
     schedule: Schedule, client: int, begin_ms: float, skipped: Mapping[tuple[str, int], int]
 ) -> Schedule:
-    """The schedule in which `client` begins at `begin_ms`. `skipped`: the number of visits that are
-    omitted, by (where, who)."""
+    """Return the schedule in which `client` begins at `begin_ms`. `skipped`: the number of visits
+    that are omitted, by (where, who)."""
     begins_ms = schedule.setting.begins_ms
     moved = (*begins_ms[:client], begin_ms, *begins_ms[client + 1 :])
     changes = {
@@ -211,7 +211,8 @@ def begun_later(
 
 
 def _without(schedule: Schedule, gone: int) -> Schedule:
-    """The schedule without one client. The numbers of the clients behind it decrease by one."""
+    """Return the schedule without one client. The numbers of the clients behind it decrease by
+    one."""
     moved = {
         (
             place._replace(who=place.who - (place.who > gone)) if place.where != "serve" else place

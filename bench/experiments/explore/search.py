@@ -62,8 +62,8 @@ CROWD = 4
 
 
 def setting_of(recipe: str, about: About) -> Setting:
-    """The setting in which `recipe` is explored. The changes in it are those that the recipe claims
-    to survive."""
+    """Return the setting in which `recipe` is explored. The changes in it are those that the recipe
+    claims to survive."""
     if recipe == ENGINE:
         return Setting(recipe=recipe, may=ENGINE_MAY, clients=2, instances=3, hold_ms=TTL_MS / 25)
     instances = 3 if about.most is None and not about.replicated else about.usual
@@ -163,7 +163,7 @@ class Hunt(Struct):
 
     @property
     def is_enough(self) -> bool:
-        """Whether the search may stop: it has enough broken schedules, or a short one."""
+        """True if the search may stop: it has enough broken schedules, or a short one."""
         return self.broken_count >= ENOUGH or (
             self.broken is not None and len(self.broken.steps) <= SHORT + 1
         )
@@ -213,7 +213,7 @@ def _size(of: Size) -> dict[str, Any]:
 
 
 def schedule_of(usual: Setting, broken: Broken) -> Schedule:
-    """The schedule of a stored result, in the setting in which its recipe is explored."""
+    """Return the schedule of a stored result, in the setting in which its recipe is explored."""
     changes = {
         Place(one.where, one.who, one.visit): Change(one.what, int(one.for_ms * NS_PER_MS))
         for one in broken.changes
@@ -222,7 +222,7 @@ def schedule_of(usual: Setting, broken: Broken) -> Schedule:
 
 
 def kind_of(rule: str) -> str:
-    """The kind of a broken rule, without the clients that broke it."""
+    """Return the kind of a broken rule, without the clients that broke it."""
     return " ".join(rule.split()[:3])
 
 
@@ -251,7 +251,7 @@ def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
 
 
 def _passed(schedule: Schedule, played: Played) -> dict[Place, Change]:
-    """The changes that came about before the play was over."""
+    """Return the changes that came about before the play was over."""
     return {place: change for place, change in schedule.changes.items() if place in played.passed}
 
 
@@ -294,7 +294,7 @@ def main() -> None:
 
 
 def answer(order: SearchOrder) -> Hunt:
-    """The result of an order."""
+    """Return the result of an order."""
     from bench.recipes.registry import find_recipe
 
     try:

@@ -40,7 +40,7 @@ class Scene:
 
 
 def url_of(index: int) -> str:
-    """The URL at which a recipe finds server `index`."""
+    """Return the URL at which a recipe finds server `index`."""
     return f"redis://simulated:{PORT + index}"
 
 
@@ -50,7 +50,8 @@ OWN_LOCKS: dict[str, Callable[[Sequence[str]], object]] = {}
 
 
 def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> object:
-    """A connected recipe, from lockbench or another package, in the course that will use it."""
+    """Return a connected recipe, from lockbench or another package, in the course that will use
+    it."""
     from bench.recipes.registry import find_recipe
 
     if Scene.servers != servers:
@@ -101,7 +102,7 @@ class _SimulatedSocket:
         return count
 
     def can_read(self, timeout_s: float | None) -> bool:
-        """Whether there are bytes, or the end of the connection, within the timeout."""
+        """Return whether there are bytes, or the end of the connection, within the timeout."""
         actor = here()
         world = here().world
         end_ns = FAR_FUTURE_NS if timeout_s is None else world.now_ns + int(timeout_s * NS_PER_S)
@@ -133,7 +134,7 @@ class _SimulatedSocket:
         self._timeout_s = timeout_s
 
     def fileno(self) -> int:
-        """A real descriptor for a selector. It shows either nothing to read, or the end."""
+        """Return a real descriptor for a selector. It shows either nothing to read, or the end."""
         return (_ENDED if self._is_over or not self._link.is_open else _QUIET)[0].fileno()
 
     def close(self, *_how: int) -> None:

@@ -87,7 +87,8 @@ def _parts(result: ExploreResult) -> Iterator[Part]:
 
 
 def figures(result: ExploreResult) -> list[Figure]:
-    """The steps of the smallest schedule that broke each recipe, and the schedules played."""
+    """Return the steps of the smallest schedule that broke each recipe, and the schedules
+    played."""
     groups = []
     for is_safe, heading in ((True, "must hold"), (False, "known to be flawed")):
         rows = [(row.recipe, _measures(row)) for row in result.rows if row.safe is is_safe]
@@ -109,9 +110,9 @@ def _measures(row: ExploredRow) -> list[Measure]:
 
 
 def diagram(recipe: str, broken: Broken) -> Part:
-    """The steps as a table. It has a column for each client, and one for the servers if something
-    happens to them. If that would be wider than a terminal, the columns are client and step
-    instead."""
+    """Return the steps as a table. It has a column for each client, and one for the servers if
+    something happens to them. If that would be wider than a terminal, the columns are client and
+    step instead."""
     steps = broken.steps[:-1]
     rule = broken.steps[-1]
     clients = max((step.who for step in broken.steps), default=0) + 1
@@ -160,7 +161,7 @@ def _lines(result: ExploreResult) -> Iterator[Sentence]:
 
 
 def suite(result: ExploreResult) -> Suite:
-    """The recipes as JUnit cases."""
+    """Return the recipes as JUnit cases."""
     cases = [
         Case(
             row.recipe,

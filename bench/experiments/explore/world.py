@@ -94,7 +94,7 @@ class World:
             self.now_ns = max(self.now_ns, until_ns)
 
     def change(self, visits: Iterator[Place]) -> Change | None:
-        """The change at the next of these places, which is passed now."""
+        """Return the change at the next of these places, which is passed now."""
         if not self.is_begun:
             return None
         place = next(visits)

@@ -167,7 +167,7 @@ CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
 
 
 def all_cases() -> Iterator[PlannedRow]:
-    """All rows, the recipes first."""
+    """Yield all rows, the recipes first."""
     for recipe, entry in RECIPES.items():
         expected = "no flaw" if entry.about.safe else "the flaw"
         yield PlannedRow(
@@ -187,7 +187,7 @@ def all_cases() -> Iterator[PlannedRow]:
 
 
 def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> list[PlannedRow]:
-    """The rows of these recipes and claims, or all rows if no name is listed.
+    """Return the rows of these recipes and claims, or all rows if no name is listed.
 
     Raises UsageError with the nearest name.
     """

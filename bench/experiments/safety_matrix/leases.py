@@ -46,7 +46,7 @@ class RowSetup:
 
 
 def cannot(verdict: MatrixWord, reason: str) -> Finding:
-    """The finding of a case that was not tested."""
+    """Return the finding of a case that was not tested."""
     return Finding("–", verdict, reason=reason)
 
 
@@ -58,8 +58,8 @@ def confirmed(
     broken: bool = False,
     reason: str | None = None,
 ) -> Finding:
-    """The finding of a claim that `holds` or does not, if all its `needs` were met. `broken`: two
-    leases were valid at once."""
+    """Return the finding of a claim that `holds` or does not, if all its `needs` were met.
+    `broken`: two leases were valid at once."""
     verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
     outcome = "confirmed" if verdict == AS_EXPECTED else "refuted"
     if verdict == NOT_KNOWN:
@@ -69,15 +69,15 @@ def confirmed(
 
 
 def connect(urls: Sequence[str], **settings: Any) -> Redlock:
-    """A new client. It trusts every server unless `settings` says otherwise."""
+    """Return a new client. It trusts every server unless `settings` says otherwise."""
     options = {"key_prefix": PREFIX, "rejoin": "trust", **settings}
     # This "shell" is a way of waiting, not a command shell.
     return Redlock.connect(urls, shell="threads", **options)  # noqa: S604
 
 
 def double_grant(first: Lease, second: Lease | Denied) -> bool:
-    """Whether `second` was granted while `first` was valid. The holder of `first` must not have
-    released it before."""
+    """Return whether `second` was granted while `first` was valid. The holder of `first` must not
+    have released it before."""
     return isinstance(second, Lease) and second.granted_ns < first.valid_until_ns
 
 
@@ -140,14 +140,14 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
 
 
 def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
-    """Whether the next client got the lock as soon as the key was gone, which is TTL ÷ rate after
-    the grant. If the client asks later, no overlap can show. Keys on a slow clock outlive their
-    lease, however late the next client asks."""
+    """Return whether the next client got the lock as soon as the key was gone, which is TTL ÷ rate
+    after the grant. If the client asks later, no overlap can show. Keys on a slow clock outlive
+    their lease, however late the next client asks."""
     return rate < 1 or lived_ms - ttl_ms / rate < max((1 - 1 / rate) * ttl_ms / 2, LEAST_MS)
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """The overlap of a lease with the next one, in ms (the longest of TIMES tries), and the
+    """Return the overlap of a lease with the next one, in ms (the longest of TIMES tries), and the
     lifetime of its key (the shortest)."""
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])

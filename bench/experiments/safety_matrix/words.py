@@ -65,7 +65,7 @@ def _keys(rows: Sequence[SafetyRow]) -> Iterator[KeyFigure]:
 
 
 def _answer(rows: Sequence[SafetyRow]) -> str:
-    """One sentence that counts the rows that are as they must be."""
+    """Return one sentence that counts the rows that are as they must be."""
     return "; ".join(f"{key.value} {key.bound}" for key in _keys(rows)) or "nothing finished"
 
 
@@ -111,8 +111,8 @@ def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
 
 
 def figures(result: SafetyResult) -> list[Figure]:
-    """The pictures of the recipes and what broke them. Recipes that must hold and do hold share one
-    row."""
+    """Return the pictures of the recipes and what broke them. Recipes that must hold and do hold
+    share one row."""
     looked_at = [row for row in result.rows if row.verdict in ROW_WORDS]
     if not looked_at:
         return []
@@ -163,14 +163,14 @@ def _number(value: float | None) -> str:
 
 
 def _figure(row: SafetyRow) -> str:
-    """The figures of a row. A claim also shows its reason. Other rows show a reason only if they
-    have no figure."""
+    """Return the figures of a row. A claim also shows its reason. Other rows show a reason only if
+    they have no figure."""
     reason = row.reason if row.part == "claim" or not row.figures else None
     return "; ".join(filter(None, (figures_text(row.figures), reason))) or "–"
 
 
 def suite(result: SafetyResult) -> Suite:
-    """The tested rows, as JUnit cases. A property has the number of the other rows."""
+    """Return the tested rows, as JUnit cases. A property has the number of the other rows."""
     cases = [
         Case(
             " ".join((row.part, row.recipe, row.fault)),

@@ -119,5 +119,5 @@ class Attempt(Struct, frozen=True, array_like=True):
 
     @property
     def is_won(self) -> bool:
-        """Whether the attempt gave a lease."""
+        """True if the attempt gave a lease."""
         return self.outcome is Outcome.ACQUIRED

@@ -19,7 +19,7 @@ class Chapter:
     style: str = ""
 
     def is_full(self) -> bool:
-        """Whether the chapter has any content."""
+        """Return whether the chapter has any content."""
         return bool(self.figures or self.tables)
 
 

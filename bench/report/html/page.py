@@ -70,7 +70,8 @@ def render(page: Page) -> str:
 
 
 def _lines_of(sheet: Sheet) -> dict[str, object]:
-    """The sentences of a page, grouped by their place: alarms, advice (by heading), notes."""
+    """Return the sentences of a page, grouped by their place: alarms, advice (by heading),
+    notes."""
     alarms = list[Sentence]()
     notes = list[Sentence]()
     advice: dict[str, list[Sentence]] = {}

@@ -135,8 +135,9 @@ def plot(
     rows: Sequence[Sequence[Cell]],
     xs: Sequence[float] = (),
 ) -> Figure:
-    """The figure `name` of `marks` over both scales, with bands below the other marks. A screen
-    reader reads `title` and `about`. `xs`: the position of each of the `rows` on the x axis."""
+    """Return the figure `name` of `marks` over both scales, with bands below the other marks. A
+    screen reader reads `title` and `about`. `xs`: the position of each of the `rows` on the x
+    axis."""
     x = replace(x, start=LEFT, end=RIGHT)
     y = replace(y, start=BOTTOM, end=TOP)
     bands = [mark for mark in marks if isinstance(mark, Band)]
@@ -175,7 +176,8 @@ def _grid(x: Scale, y: Scale) -> str:
 
 
 def _odd(place: int, scale: Scale) -> str:
-    """The class of a tick label that is hidden on a phone, because a phone has no room for it."""
+    """Return the class of a tick label that is hidden on a phone, because a phone has no room for
+    it."""
     return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
@@ -188,7 +190,7 @@ def _area(x: Scale, band: Band) -> str:
 
 
 def _band_names(x: Scale, bands: Sequence[Band]) -> str:
-    """The edges and names of the bands, drawn above everything else."""
+    """Return the edges and names of the bands, drawn above everything else."""
     parts = []
     free = 0.0
     for band in sorted(bands, key=lambda band: band.start):
@@ -231,7 +233,7 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
 
 
 def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """One entry for each name, with every mark that is drawn under this name."""
+    """Return one entry for each name, with every mark that is drawn under this name."""
     legend: dict[str, str] = {}
     for key, swatch in dict.fromkeys(named):
         legend[key] = legend.get(key, "") + swatch
@@ -239,7 +241,7 @@ def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _swatch(mark: Mark) -> str:
-    """The mark as its legend shows it, in a space of 26 × 10."""
+    """Return the mark as its legend shows it, in a space of 26 × 10."""
     style = _class_of(mark)
     if isinstance(mark, Line):
         return stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
@@ -298,8 +300,8 @@ def forest(
     lines: Sequence[tuple[float, str]] = (),
     limit: str = "limit",
 ) -> Figure:
-    """The figure `name` of `bars` over `x`, in the style of a meta-analysis, with the name and
-    words of a row above its interval. `lines`: values to mark, with their names. `limit`: the
+    """Return the figure `name` of `bars` over `x`, in the style of a meta-analysis, with the name
+    and words of a row above its interval. `lines`: values to mark, with their names. `limit`: the
     meaning of the rows' own limit marks."""
     x = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN)
     bottom = _FIRST_PX + len(bars) * _ROW_PX
@@ -334,7 +336,7 @@ def forest(
 
 
 def _beside_bar(at: float, top: float, style: str) -> str:
-    """A vertical line as high as the interval of a row, so that the line crosses no name."""
+    """Return a vertical line as high as the interval of a row, so that the line crosses no name."""
     return stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
 
 
@@ -351,8 +353,8 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
 
 
 def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
-    """The interval and the point of a bar, if they are known. `x_of`: the positions of its `low`,
-    `high` and `value`."""
+    """Return the interval and the point of a bar, if they are known. `x_of`: the positions of its
+    `low`, `high` and `value`."""
     parts = []
     if bar.low is not None and bar.high is not None:
         left = x_of("low")
@@ -390,8 +392,8 @@ class Measure:
 
 
 def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
-    """The measure of something that should not happen. It is a green tick if it did not happen
-    (`none`), a red bar if it did (`some`), and only the text if this is unknown."""
+    """Return the measure of something that should not happen. It is a green tick if it did not
+    happen (`none`), a red bar if it did (`some`), and only the text if this is unknown."""
     return Measure(value, text, "bad", some) if value else Measure(value, text, "good", none)
 
 
@@ -416,9 +418,9 @@ def panels(
     heads: Sequence[Panel],
     groups: Sequence[Group],
 ) -> Figure:
-    """The figure `name` of rows in groups, with the bars of a row beside each other. Every panel
-    scales its bars to its own largest value. The data are the measures, each behind its group and
-    name."""
+    """Return the figure `name` of rows in groups, with the bars of a row beside each other. Every
+    panel scales its bars to its own largest value. The data are the measures, each behind its group
+    and name."""
     letters = max(len(text) for _, named in groups for text, _ in named)
     first = letters * _PHONE_LETTER_PX + _GAP_PX
     width = (_WIDTH - first) / len(heads)
@@ -496,7 +498,7 @@ def _number(value: float) -> str:
 
 
 def element(name: str, content: str = "", /, **attributes: float | str | None) -> str:
-    """An element. `content` is markup.
+    """Return an element. `content` is markup.
 
     A trailing `_` of an attribute's name is dropped, and other `_` become `-`. An attribute that is
     None is left out.
@@ -511,17 +513,17 @@ def element(name: str, content: str = "", /, **attributes: float | str | None) -
 
 
 def label(text: str, x: float, y: float, *, anchor: str | None = None, style: str = "") -> str:
-    """A text at a position."""
+    """Return a text at a position."""
     return element("text", escape(text), x=x, y=y, text_anchor=anchor, class_=style or None)
 
 
 def stroke(x: float, y: float, to_x: float, to_y: float, style: str) -> str:
-    """A straight line."""
+    """Return a straight line."""
     return element("path", d=_polyline([(x, y), (to_x, to_y)]), class_=style)
 
 
 def circle(x: float, y: float, radius: float, style: str) -> str:
-    """A round mark."""
+    """Return a round mark."""
     return element("circle", cx=x, cy=y, r=radius, class_=style)
 
 
@@ -538,7 +540,7 @@ def _polyline(points: Iterable[tuple[float, float] | None]) -> str:
 
 
 def drawing(height: float, parts: Sequence[str], label: str) -> str:
-    """The whole drawing. A screen reader reads `label`."""
+    """Return the whole drawing. A screen reader reads `label`."""
     shape = f'viewBox="0 0 {_number(_WIDTH)} {_number(height)}"'
     return (
         f'<svg {shape} role="img" tabindex="0" aria-label="{escape(label)}">{"".join(parts)}</svg>'

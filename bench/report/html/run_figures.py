@@ -48,7 +48,7 @@ class LatencyCurve:
 
 
 def percentile_figure(result: RunResult) -> Figure | None:
-    """All latencies of a run as percentile curves, or None if nothing was measured."""
+    """Return all latencies of a run as percentile curves, or None if nothing was measured."""
     curves = []
     for field, style in zip(fields_in(Latencies, "curve"), _STYLES, strict=False):
         name = field.name
@@ -78,7 +78,8 @@ def percentile_figure(result: RunResult) -> Figure | None:
 
 
 def instance_figures(result: RunResult) -> Iterator[Figure | None]:
-    """The reply times of the first MOST_INSTANCES instances. All pictures have the same axes."""
+    """Yield the reply times of the first MOST_INSTANCES instances. All pictures have the same
+    axes."""
     shown: dict[str, tuple[str, LatencyCurve]] = {}
     for one in result.instances[:MOST_INSTANCES]:
         name = f"reply_{one.index}"
@@ -106,8 +107,8 @@ def curves_figure(
     name: str = "percentiles",
     beside: Sequence[LatencyCurve] = (),
 ) -> Figure | None:
-    """The picture of the `curves` of `what`, or None without any. The axes also fit the curves
-    `beside` it, so that pictures can be compared."""
+    """Return the picture of the `curves` of `what`, or None without any. The axes also fit the
+    curves `beside` it, so that pictures can be compared."""
     if not curves:
         return None
     x = percentiles(max(curve.points[-1][0] for curve in (*curves, *beside)))
@@ -128,8 +129,8 @@ def curves_figure(
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:
-    """The percentile curve of an encoded histogram. It goes as far as the number of samples allows.
-    Its last point is the largest sample, `most_s`."""
+    """Return the percentile curve of an encoded histogram. It goes as far as the number of samples
+    allows. Its last point is the largest sample, `most_s`."""
     histogram = Histogram.decode(encoded)
     if not histogram.count:
         return []
@@ -148,7 +149,7 @@ def curve_of(encoded: str, most_s: float | None) -> Curve:
 
 
 def _lines(curve: LatencyCurve) -> Iterator[Mark]:
-    """The solid line of a curve, and its faint end."""
+    """Yield the solid line of a curve, and its faint end."""
     samples = curve.points[-1][0]
     sure = [point for point in curve.points if samples / point[0] >= SAMPLES_BEYOND]
     faint = [*sure[-1:], *curve.points[len(sure) :]]
@@ -173,15 +174,15 @@ _SHARES = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "share", lambda share: f"
 
 
 def course_of(result: RunResult) -> OverTime | None:
-    """The figures over time. Results of older versions have none, and neither has a run that was
-    cut off when its window began."""
+    """Return the figures over time. Results of older versions have none, and neither has a run that
+    was cut off when its window began."""
     over = result.over_time
     return over if over and over.start_s and over.slice_s else None
 
 
 def slowest_of(result: RunResult) -> tuple[float, str] | None:
-    """The middle of the slice in which the slowest acquire was due, and a sentence about it. None
-    if no slowest acquire is known."""
+    """Return the middle of the slice in which the slowest acquire was due, and a sentence about it.
+    None if no slowest acquire is known."""
     over = course_of(result)
     whole = result.latency_s.acquire.max
     slices = zip(over.acquire.max_s, over.start_s, strict=True) if over else ()
@@ -197,7 +198,7 @@ def slowest_of(result: RunResult) -> tuple[float, str] | None:
 
 
 def course_figures(result: RunResult) -> list[Figure]:
-    """The pictures over time. A result without figures over time has none."""
+    """Return the pictures over time. A result without figures over time has none."""
     if (over := course_of(result)) is None:
         return []
     course = _CourseFigures(result, over)
@@ -271,7 +272,7 @@ class _CourseFigures:
         return self._figure("rate", title, about, y, marks=marks, columns=columns)
 
     def outcomes(self) -> Figure:
-        """How acquires ended, as shares."""
+        """Return how acquires ended, as shares."""
         counts = self._over.outcomes
         shares = ", ".join(endings(self._result))
         title = (
@@ -323,8 +324,8 @@ class _CourseFigures:
         styles: Mapping[Column, str],
         columns: Mapping[Column, Sequence[int]],
     ) -> Figure:
-        """A picture of shares, with the columns that have a style stacked. They fill every slice
-        that has a value."""
+        """Return a picture of shares, with the columns that have a style stacked. They fill every
+        slice that has a value."""
         sums = [
             sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)
         ]
@@ -349,7 +350,7 @@ class _CourseFigures:
         marks: Sequence[Mark],
         columns: Mapping[Column, Sequence[Cell]],
     ) -> Figure:
-        """A picture over time. `columns`: its data, slice by slice."""
+        """Return a picture over time. `columns`: its data, slice by slice."""
         rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
         named = (Column("start_s", "text", "at s"), *columns)
         bands = self._bands
@@ -367,8 +368,8 @@ class _CourseFigures:
 
 
 def fault_bands(result: RunResult) -> list[Band]:
-    """One band for each fault that took place, on all its targets, in seconds of the measured
-    window."""
+    """Return one band for each fault that took place, on all its targets, in seconds of the
+    measured window."""
     groups: dict[tuple[str, float, float | None], list[InjectedFault]] = {}
     for fault in result.faults:
         if fault.begun_s is not None:
@@ -377,8 +378,8 @@ def fault_bands(result: RunResult) -> list[Band]:
 
 
 def _band(faults: Sequence[InjectedFault], end_s: float) -> Band:
-    """The band of one fault. `end_s`: the end of the measured window, which also ends a fault that
-    was never undone."""
+    """Return the band of one fault. `end_s`: the end of the measured window, which also ends a
+    fault that was never undone."""
     targets = ", ".join(
         fault.target.replace("instance:", "#").replace(":", " ") for fault in faults
     )

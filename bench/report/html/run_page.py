@@ -69,7 +69,7 @@ def run_page(result: RunResult, place: str = "") -> Page:
 
 
 def advice(result: RunResult) -> Iterator[Sentence]:
-    """What to do after this run, and what this run did not measure."""
+    """Yield what to do after this run, and what this run did not measure."""
     scenario = result.scenario
     safety = result.safety
     if safety.verdict == "VIOLATED":
@@ -170,7 +170,7 @@ def moment_of(result: RunResult) -> Eyecatcher | None:
 
 
 def findings(result: RunResult) -> list[Example]:
-    """The oracle's findings, violations before the rest, the earliest first."""
+    """Return the oracle's findings, violations before the rest, the earliest first."""
     return sorted(result.safety.examples, key=lambda one: (one.kind not in _VIOLATIONS, one.at_ns))
 
 
@@ -180,8 +180,8 @@ def _told(example: Example, origin_ns: int) -> str:
 
 
 def _span(example: Example, origin_ns: int) -> tuple[float, float]:
-    """The time span of the operations of a finding. A lease that was never released lasts until the
-    finding."""
+    """Return the time span of the operations of a finding. A lease that was never released lasts
+    until the finding."""
     names = (name for name in TIMES if name != "valid_until_ns")
     times = [
         example.at_ns,
@@ -191,7 +191,8 @@ def _span(example: Example, origin_ns: int) -> tuple[float, float]:
 
 
 def _around(result: RunResult, at_s: float) -> tuple[float, float]:
-    """The time span of `at_s` and of the leases of the first resource that are nearest to it."""
+    """Return the time span of `at_s` and of the leases of the first resource that are nearest to
+    it."""
     rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
     near = sorted(rows, key=lambda row: abs(row[0] / 1e6 - at_s))[:_LEASES]
     times = [at_s, *(row[0] / 1e6 for row in near), *(row[1] / 1e6 for row in near)]
@@ -251,7 +252,8 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
 
 
 def _examples(result: RunResult) -> Part | None:
-    """The operations of every finding, with times in ms from the finding's first operation."""
+    """Return the operations of every finding, with times in ms from the finding's first
+    operation."""
     rows: list[tuple[str, ...]] = []
     for number, example in enumerate(findings(result), 1):
         operations = example.operations

@@ -31,7 +31,7 @@ class Scale:
     end: float = 1.0
 
     def __call__(self, value: float) -> float:
-        """The position of a value. A value outside the range is put on the edge."""
+        """Return the position of a value. A value outside the range is put on the edge."""
         low = self.low
         high = self.high
         at = min(max(value, self.low), self.high)
@@ -43,14 +43,14 @@ class Scale:
 
 
 def linear(values: Iterable[float], name: str, label: Label) -> Scale:
-    """A linear scale from 0 over `values`, with about five ticks."""
+    """Return a linear scale from 0 over `values`, with about five ticks."""
     high = max(values, default=1.0) or 1.0
     step = _nice(high / 5)
     return exact(0.0, math.ceil(high / step - 1e-9) * step, name, label)
 
 
 def exact(low: float, high: float, name: str, label: Label, *, most: int = 6) -> Scale:
-    """A linear scale that ends exactly at `low` and `high` (time on a run), with round ticks
+    """Return a linear scale that ends exactly at `low` and `high` (time on a run), with round ticks
     between them."""
     if high <= low:
         high = low + 1.0
@@ -60,7 +60,7 @@ def exact(low: float, high: float, name: str, label: Label, *, most: int = 6) ->
 
 
 def logarithmic(values: Iterable[float], name: str, label: Label, *, most: int = 7) -> Scale:
-    """A logarithmic scale over the positive `values`, with about `most` ticks."""
+    """Return a logarithmic scale over the positive `values`, with about `most` ticks."""
     positives = [value for value in values if value > 0] or [1.0]
     low = _nice(min(positives), up=False)
     high = _nice(max(positives))
@@ -74,26 +74,26 @@ def logarithmic(values: Iterable[float], name: str, label: Label, *, most: int =
 
 
 def latencies(values: Iterable[float]) -> Scale:
-    """The logarithmic scale of latencies in s."""
+    """Return the logarithmic scale of latencies in s."""
     return logarithmic(values, "latency (log scale)", duration_tick)
 
 
 def percentiles(count: float) -> Scale:
-    """The scale of a percentile curve. It is logarithmic in 1 ÷ (1 − share), and ends at the first
-    power of ten that is not below `count`, the number of samples."""
+    """Return the scale of a percentile curve. It is logarithmic in 1 ÷ (1 − share), and ends at the
+    first power of ten that is not below `count`, the number of samples."""
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
     return Scale(1.0, 10.0**nines, ticks, "percentile", percentile_text, log=True)
 
 
 def percentile_text(value: float) -> str:
-    """The label of a tick of this scale: 100 → 99 %."""
+    """Return the label of a tick of this scale: 100 → 99 %."""
     share = 100 * (1 - 1 / value)
     return f"{share:.{max(round(math.log10(value)) - 2, 0)}f} %"
 
 
 def duration_tick(seconds: float) -> str:
-    """The label of a tick that is a time, in the unit that needs the fewest digits."""
+    """Return the label of a tick that is a time, in the unit that needs the fewest digits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= size * 0.999:
             return f"{seconds / size:,.3g} {unit}"
@@ -101,7 +101,7 @@ def duration_tick(seconds: float) -> str:
 
 
 def number_tick(value: float) -> str:
-    """The label of a tick that is a count or rate: 12,000 → 12k."""
+    """Return the label of a tick that is a count or rate: 12,000 → 12k."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= size * 9.99:
             return f"{value / size:g}{unit}"
@@ -109,8 +109,8 @@ def number_tick(value: float) -> str:
 
 
 def _nice(value: float, *, up: bool = True) -> float:
-    """The next number above or below `value` that is 1, 2 or 5 times a power of ten. If `value` is
-    such a number, `value` itself."""
+    """Return the next number above or below `value` that is 1, 2 or 5 times a power of ten. If
+    `value` is such a number, `value` itself."""
     power = 10.0 ** math.floor(math.log10(value))
     steps = [step * power for step in (*STEPS, 10.0)]
     return (

@@ -51,7 +51,7 @@ def sequence(
     moves: Sequence[Move],
     holdings: Sequence[HoldingSpan] = (),
 ) -> Figure:
-    """The figure `name` of a course. `lines`: the clients and the servers. Its data are the
+    """Return the figure `name` of a course. `lines`: the clients and the servers. Its data are the
     moves."""
     places = [
         FIRST + (LAST - FIRST) * number / max(len(lines) - 1, 1) for number in range(len(lines))
@@ -80,7 +80,7 @@ def sequence(
 
 
 def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
-    """The drawing of a move: its time, its text, and below them its arrow or dot."""
+    """Yield the drawing of a move: its time, its text, and below them its arrow or dot."""
     here = places[move.line]
     low = top + 17
     yield label(f"{move.at_ms:,.0f}", FIRST - 26, top + 12, anchor="end", style="name")
@@ -102,7 +102,7 @@ def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
 
 
 def _text(text: str, x: float, y: float, room: float, *, anchor: str | None = None) -> str:
-    """A text that is cut at the end of its space. The table below the picture has the whole
+    """Return a text that is cut at the end of its space. The table below the picture has the whole
     text."""
     most = int(room / LETTER_PX)
     shown = text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

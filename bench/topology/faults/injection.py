@@ -49,8 +49,8 @@ def prepared_fleet(
     *,
     seed: int = 0,
 ) -> Fleet:
-    """A running fleet that faults with these needs may strike, behind proxies if they are needed.
-    `seed` drives their jitter. Raises as `start_fleet`."""
+    """Return a running fleet that faults with these needs may strike, behind proxies if they are
+    needed. `seed` drives their jitter. Raises as `start_fleet`."""
     server = server or find_server()
     missing = dict[str, str]()
     preload = None
@@ -179,7 +179,7 @@ class Injection:
         return self._fleet
 
     def refusal(self) -> BenchError | None:
-        """Why the fault cannot be injected here, or None. Called before the load.
+        """Return why the fault cannot be injected here, or None. Called before the load.
 
         The reason is a UsageError if the order is at fault.
         """
