@@ -8,9 +8,10 @@ the process, with its reason*.
         say(answer_to(order))
 
 Rules: orders come by pipe, never on a command line, because they may hold passwords. The process
-has its own session, so Ctrl-C does not reach it. It ends when its stdin ends, and `die_with_parent`
-ends it even while it is busy. The kernel's signal depends on the *thread* that started the process,
-and a fork clears it. So each process requests the signal for itself.
+has its own session, so Ctrl-C does not reach it. The process ends when its stdin ends, and
+`die_with_parent` ends it even while it is busy. The kernel's death signal depends on the *thread*
+that started the process, and a fork clears the signal. So each process requests the signal for
+itself.
 
 Source: pipe(7); prctl(2), PR_SET_PDEATHSIG.
 """
@@ -53,10 +54,10 @@ def is_alive(pid: int) -> bool:
 class Child:
     """A started process. Messages to the user call it `name`.
 
-    A context manager: at its end the process is gone.
+    The object is a context manager. When its block ends, the process is gone.
     """
 
-    # What to do about one that gives no answer in time.
+    # The advice to the user when the process gives no answer in time.
     IF_LATE = "ask for less"
 
     def __init__(
@@ -67,7 +68,7 @@ class Child:
         environ: Mapping[str, str] | None = None,
         folder: Path = _ROOT,
     ) -> None:
-        """Start `command`, a module of ours or the words of a command line.
+        """Start `command`: a module of lockbench (str), or the words of a command line.
 
         Raises EnvironmentNotReadyError.
         """
@@ -114,11 +115,14 @@ class Child:
         except OSError:
             raise self.failure() from None
 
-    # `select` sees what is in the pipe and not what a Python buffer holds. So the pipe is opened
-    # without a buffer, and `_heard` keeps what was read beyond a line. With a buffered `readline` a
-    # second answer could already be in the buffer while `select` waits for it in vain.
+    # `select` sees the bytes in the pipe, but no bytes in a Python buffer. So the pipe is opened
+    # without a buffer, and `_heard` keeps the bytes that were read beyond a line. With a buffered
+    # `readline`, a second answer could already be in the buffer while `select` waits for the answer
+    # in vain.
     def read_line(self, patience_s: float | None = None) -> str:
-        """Return the next line of the process. Wait up to `patience_s` for it (None: without end).
+        """Return the next line that the process writes.
+
+        Wait up to `patience_s` for the line (None: without end).
 
         Raises EnvironmentNotReadyError.
         """
@@ -141,35 +145,35 @@ class Child:
         return bool(select.select([self._stdout], [], [], patience_s)[0])
 
     def tell(self, message: object) -> None:
-        """Send a message, as `orders` reads it. Raises EnvironmentNotReadyError."""
+        """Send a message in the format that `orders` reads. Raises EnvironmentNotReadyError."""
         self.write(_line(message))
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
         """Return the next message that the process `say`s.
 
-        Raises EnvironmentNotReadyError if the message is late or not a `kind`, or if the process
-        ends.
+        Raises EnvironmentNotReadyError if the message is late, if its type is not `kind`, or if the
+        process ends.
         """
         try:
             return decoded(self.read_line(patience_s), kind)
         except msgspec.DecodeError:
             raise self.failure() from None
 
-    # The child's stderr is a file and no pipe, because a full pipe that nobody reads would stop the
-    # child. Parent and child share one position in that file. `pread` leaves the position alone.
-    # After a `seek` and a `read` the child would write wherever the parent stopped reading.
+    # The child's stderr is a file. A full pipe that nobody reads would stop the child. Parent and
+    # child share one position in that file. `pread` does not move the position. After a `seek` and
+    # a `read`, the child would write at the place where the parent stopped reading.
     def last_words(self) -> list[str]:
         """Return the lines that the process wrote on stderr so far."""
         output = os.pread(self._errors.fileno(), os.fstat(self._errors.fileno()).st_size, 0)
         return output.decode(errors="replace").strip().splitlines()
 
     def failure(self) -> EnvironmentNotReadyError:
-        """Return the error that says why the process ended. Wait a moment for its end first."""
+        """Wait a moment for the end of the process. Return the error that says why it ended."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S)
         code = self.process.returncode
         lines = self.last_words()
-        # Some programs end with their version, and name the error some lines before.
+        # Some programs print their version last, and their error some lines before the version.
         named = [line for line in lines if "Error" in line] or lines
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         return EnvironmentNotReadyError(
@@ -214,14 +218,14 @@ def _line(message: object) -> str:
     return msgspec.json.encode(message, enc_hook=str).decode() + "\n"
 
 
-# The kernel's signal comes only for a parent that dies after `prctl`. One that died before is not
-# noticed. So the parent is compared afterwards, and the process ends itself if it is another one.
-# The expected pid comes from the parent, by the environment. `getppid` here would name whoever has
-# adopted an orphan, and that would look right.
+# The kernel's signal comes only if the parent dies after `prctl`. The kernel does not report an
+# earlier death. So this process compares the pid of its parent afterwards, and ends itself if the
+# parent is another process. The expected pid comes from the parent, in an environment variable.
+# `getppid` at this point would return the process that adopted an orphan, which would look right.
 def die_with_parent(parent_pid: int | None = None) -> None:
-    """Have this process end when its parent ends. If the parent has ended already, end at once.
+    """Make this process end when its parent ends. If the parent has ended already, end at once.
 
-    `parent_pid`: None = the process that started this one.
+    `parent_pid`: the parent (None: the process that started this process).
     """
     parent_pid = parent_pid or int(os.environ.get(PARENT_VARIABLE, os.getppid()))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
@@ -233,7 +237,7 @@ def orders(kind: type[Message]) -> Iterator[Message]:
     """Yield the messages on stdin until its end. This process ends with its parent from now on."""
     die_with_parent()
     for line in sys.stdin:
-        # a Path
+        # The function makes a Path of a string.
         yield decoded(line, kind, lambda part, value: part(value))
 
 

@@ -1,7 +1,8 @@
 """What this machine can do: *this machine → facts, each with advice*.
 
 Rules: the doctor tries a feature instead of guessing. A failure is a fact, so nothing raises.
-"missing" stops every run, "limited" only what the advice names. Source: cgroups(7).
+"missing" stops every run. "limited" stops only the features that the advice names. Source:
+cgroups(7).
 """
 
 import tempfile
@@ -32,7 +33,7 @@ FAR_S = 10e-3
 
 
 class Status(StrEnum):
-    """How good or bad a fact is."""
+    """The effect of a fact on runs: none, some features are missing, or no run is possible."""
 
     OK = "ok"
     LIMITED = "limited"
@@ -50,9 +51,9 @@ class Fact:
 
 
 def examine(folder: Path | None = None) -> tuple[Fact, ...]:
-    """Return all facts of this machine, in the order to print; takes a second.
+    """Return all facts about this machine, in the order to print. This takes a second.
 
-    `folder`: where the disk is measured.
+    `folder`: a folder on the disk to measure (None: the folder for temporary files).
     """
     disk = _disk(folder or Path(tempfile.gettempdir()))
     return (
@@ -175,7 +176,8 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
         return (Fact(target.address, "cannot take part", Status.MISSING, denied), *ignored)
     hello = connected.hello
     dialect = connected.dialect
-    # Processes of two machines may have the same number, so a process number proves no twin.
+    # Processes of two machines may have the same number. So equal process numbers do not prove that
+    # two addresses lead to the same server.
     addresses = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers
     if hello.run_id in addresses:
         twin = f"the same server as {addresses[hello.run_id]}, and each server votes once"
@@ -194,7 +196,7 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
 
 
 def _channels(url: str) -> Iterator[Fact]:
-    """Yield a fact if locks that publish cannot work there. Nothing if they can."""
+    """Yield a fact if this user may not use the channels of locks that publish."""
     if denied := denied_names(url, channels=True):
         yield _fact(
             "channels", "not allowed: --retry-policy push and set-nx-pubsub need them", denied
@@ -202,7 +204,7 @@ def _channels(url: str) -> Iterator[Fact]:
 
 
 def _configuration(url: str) -> Iterator[Fact]:
-    """Return what the instance's settings, distance and persistence do to locks.
+    """Yield the effects of the instance's settings, reply time and persistence on locks.
 
     Settings that the instance does not report are left out.
     """
@@ -222,7 +224,10 @@ def _configuration(url: str) -> Iterator[Fact]:
 
 
 def why_not_here(server: ServerBinary) -> dict[str, BenchError | None]:
-    """Return for every kind of fault why it is impossible with `server` here, or None.
+    """Return, for every kind of fault, the reason why it is impossible with `server` here.
+
+    The reason is None if the fault is possible.
+
 
     Raises EnvironmentNotReadyError.
     """

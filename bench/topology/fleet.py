@@ -3,8 +3,9 @@ their URLs*.
 
 Rules: each instance has its own folder inside one private temporary folder. It listens on loopback
 only and keeps its port for the fleet's life. An instance is ready when it answers PING (NOAUTH is
-an answer, LOADING is not). The guard process owns the servers and the folder. So both end with this
-process, however it ends. `close` kills the servers, because no data needs to be saved.
+an answer, LOADING is not). The guard process owns the servers and the folder. So the servers and
+the folder end with this process, however it ends. `close` kills the servers, because no data needs
+to be saved.
 
 Source: redis.conf of Redis 7.0 and Valkey 9.1; Linux inet_csk_bind_conflict
 (net/ipv4/inet_connection_sock.c).
@@ -43,7 +44,7 @@ LD_PRELOAD shim)."""
 
 LOG_FILE = "server.log"
 _LOG_LINES = 8
-# The time (s) for all servers to answer, and for every later signal to take effect.
+# The longest time (s) until all servers answer, and until a later signal takes effect.
 TIMEOUT_S = 10.0
 _POLL_S = 0.002
 _ASK_S = 2.0
@@ -54,7 +55,10 @@ _SERVER_DESCRIPTORS = 160
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """The present state of one server of the fleet. `pid`: the running process, or the last one."""
+    """The present state of one server of the fleet.
+
+    `pid`: the process that runs, or the last process that ran.
+    """
 
     index: int
     port: int
@@ -97,11 +101,11 @@ def start_fleet(
 
 
 class Fleet:
-    """Running servers, which `start_fleet` has started. A context manager that closes at its end.
+    """Running servers that `start_fleet` has started. As a context manager it closes at its end.
 
-    `folder`: the files of all instances; `close` removes it. `controls`: the shim of each instance.
-    `missing`: the preparations for faults that are impossible here, each with the reason. `locks`:
-    one for each instance, held while the instance starts or ends.
+    `folder`: the folder with the files of all instances. `close` removes the folder. `controls`:
+    the shim of each instance. `missing`: the preparations for faults that are impossible here, each
+    with the reason. `locks`: a lock for each instance, held while the instance starts or ends.
     """
 
     def __init__(
@@ -150,7 +154,10 @@ class Fleet:
 
     @property
     def load_urls(self) -> tuple[str, ...]:
-        """The URLs to which a load connects: the proxies if there are any, else the instances."""
+        """The URLs to which a load connects.
+
+        They lead to the proxies if there are proxies, and otherwise to the instances.
+        """
         return (
             tuple(f"redis://{HOST}:{port}" for port in self.proxies.ports)
             if self.proxies
@@ -158,7 +165,7 @@ class Fleet:
         )
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Give the link to instance `index`, behind its proxy, this shape from now on."""
+        """Give the proxy's link to instance `index` this shape from now on."""
         assert self.proxies is not None
         self.proxies.shape(index, shape)
 
@@ -173,7 +180,7 @@ class Fleet:
     def exit_codes(self) -> tuple[int | None, ...]:
         """Return the exit code of each instance, or minus the signal that killed it.
 
-        None: the instance lives. A stopped instance lives, too.
+        None means that the instance lives. A stopped instance lives, too.
         """
         return tuple(state.exit_code for _, state in sorted(self._guard.states().items()))
 
@@ -215,7 +222,10 @@ class Fleet:
             self._wait_until_ready(indices)
 
     def adopt(self, pid: int) -> None:
-        """Make process `pid` of lockbench end together with the servers, however they end."""
+        """Make the process `pid` of lockbench end together with the servers.
+
+        This works however the servers end.
+        """
         self._guard.adopt(pid)
 
     def close(self) -> None:
@@ -256,13 +266,15 @@ class Fleet:
             return list(pipeline.execute())
 
     def info(self, index: int) -> Info:
-        """Instance `index`'s INFO. Raises EnvironmentNotReadyError."""
+        """Return the INFO of instance `index`. Raises EnvironmentNotReadyError."""
         with self._client(index) as client:
             return client.info("all")
 
     def configure(self, index: int, settings: Mapping[str, str]) -> dict[str, str]:
-        """CONFIG SET all of `settings`. Return the earlier values. Raises
-        EnvironmentNotReadyError."""
+        """Set all `settings` with CONFIG SET, and return the earlier values.
+
+        Raises EnvironmentNotReadyError.
+        """
         with self._client(index) as client:
             before = {name: str(client.config_get(name).get(name, "")) for name in settings}
             for name, value in settings.items():
@@ -270,9 +282,10 @@ class Fleet:
         return before
 
     def until(self, index: int, reached: Callable[[Info], bool], what: str) -> None:
-        """Wait until `reached` holds for the INFO of instance `index`, 5 s at most.
+        """Wait until `reached` returns true for the INFO of instance `index`, 5 s at most.
 
-        Raises EnvironmentNotReadyError with `what`.
+        After that time it raises EnvironmentNotReadyError, which says that the instance did not
+        `what`.
         """
         wait_until(lambda: reached(self.info(index)), SETTLE_S, f"instance {index} did not {what}")
 
@@ -307,7 +320,7 @@ class Fleet:
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             waiting -= {index for index in waiting if _answers(self._ports[index].number)}
-            # Another program on the port may have answered, so the exit codes are checked, too.
+            # Another program on the port may have answered. So the exit codes are checked, too.
             for index, exit_code in enumerate(self.exit_codes()):
                 if index in indices and exit_code is not None:
                     raise self._did_not_start(index, f"ended with exit code {exit_code}")
@@ -317,7 +330,7 @@ class Fleet:
                 raise self._did_not_start(
                     min(waiting), f"did not answer PING within {TIMEOUT_S:g} s"
                 )
-            # A server does not signal that it listens, so it is polled.
+            # A server sends no signal when it begins to listen. So it is polled.
             time.sleep(_POLL_S)
 
     def _until(self, index: int, reached: Callable[[ServerState], bool], what: str) -> None:
@@ -342,8 +355,10 @@ class Fleet:
 
 
 def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) -> None:
-    """Call `reached` until it returns true. Raises EnvironmentNotReadyError with `complaint` after
-    `timeout_s`."""
+    """Call `reached` until it returns true.
+
+    Raises EnvironmentNotReadyError with `complaint` after `timeout_s`.
+    """
     deadline_s = time.monotonic() + timeout_s
     while not reached():
         if time.monotonic() > deadline_s:
@@ -352,8 +367,9 @@ def wait_until(reached: Callable[[], bool], timeout_s: float, complaint: str) ->
 
 
 def require_descriptors(instances: int, clients: int = 0) -> None:
-    """Raise the limit on descriptors for this many servers, with `clients` connections to each
-    server.
+    """Raise this process's limit on descriptors so that it suffices for `instances` servers.
+
+    Each server has `clients` connections.
 
     Raises EnvironmentNotReadyError if the hard limit is too low.
     """
@@ -384,8 +400,8 @@ def _answers(port: int) -> bool:
 class KeptPort:
     """One loopback port, reserved until `release()` by a socket that is bound and never listens.
 
-    This socket and the server both set SO_REUSEADDR. So a server can listen on the port, and again
-    after a restart. The kernel gives the port to no other program.
+    This socket and the server both set SO_REUSEADDR. So a server can listen on the port, even after
+    a restart. The kernel gives the port to no other program.
     """
 
     def __init__(self) -> None:

@@ -4,10 +4,11 @@ left*.
 Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`; requests and answers are lines
 of JSON.
 
-Rules: it ends everything when asked (end of file), when the parent is dead (a pidfd tells, even
-while a forked child of the parent still holds the pipe), and on SIGTERM. It has one thread, to
-which the servers' death signal is tied. Nothing here waits for a server: the parent asks again.
-docs/topology/guard.md says why. Source: prctl(2), pidfd_open(2), pipe(7).
+Rules: the guard ends everything when its stdin ends, when the parent is dead, and on SIGTERM. A
+pidfd reports the parent's death, even while a forked child of the parent still holds the pipe. The
+guard has one thread, because the servers' death signal is tied to a thread. No request waits for a
+server. The parent asks again instead. docs/topology/guard.md gives the reasons. Source: prctl(2),
+pidfd_open(2), pipe(7).
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _REMOVE_S = 5.0
-# the name in child.py, which this script cannot import
+# This is the name in child.py, which this script cannot import.
 _PARENT_VARIABLE = "LOCKBENCH_PARENT"
 _LOOKS = 20
 
@@ -38,8 +39,10 @@ Adopted = dict[int, int]
 
 
 def main(parent_pid: int, temp_root: str, prefix: str) -> None:
-    """Serve the parent until it closes its end or dies; then kill every server and remove the
-    folder `prefix`…."""
+    """Serve the parent until the parent closes its end of the pipe or dies.
+
+    Then kill every server and remove the folder `prefix`….
+    """
     _take_no_part_in_the_terminal()
     servers: Servers = {}
     adopted: Adopted = {}
@@ -63,11 +66,11 @@ def main(parent_pid: int, temp_root: str, prefix: str) -> None:
         _end(servers, adopted, folder, parent_pid)
 
 
-# The end of stdin is not enough: a forked child of the parent may hold the pipe open for ever. So a
-# pidfd tells of the parent's death, too. The pidfd is opened first and `getppid` compared after. A
-# parent that died earlier may have left its number to another process, and the guard would watch
-# that one. A dead parent is looked for before each read, so orders it left in the pipe are not
-# carried out.
+# The end of stdin is not enough, because a forked child of the parent may hold the pipe open for
+# ever. So a pidfd reports the parent's death, too. The pidfd is opened first, and `getppid` is
+# compared afterwards. If the parent had died earlier, another process might have its number, and
+# the guard would watch that process. The guard checks for a dead parent before each read. So it
+# carries out no orders that a dead parent left in the pipe.
 def _requests(parent_pid: int) -> Iterator[Message]:
     poller = select.poll()
     poller.register(0, select.POLLIN)
@@ -105,10 +108,10 @@ def _answer(request: Message, servers: Servers, adopted: Adopted) -> Message:
     return {"states": {index: _state(process) for index, process in servers.items()}}
 
 
-# The kernel kills a server when the thread that forked it ends. So the guard has one thread only.
-# The signal is asked for in the child, between fork and exec, and a guard that died before that is
-# not noticed. The comparison of pids closes that moment. Python between fork and exec is safe here
-# only because no other thread can hold a lock.
+# The kernel kills a server when the thread that forked the server ends. So the guard has only one
+# thread. The child requests this signal between fork and exec. The kernel does not report a guard
+# that died before the request, so the child also compares the pids. Python code between fork and
+# exec is safe here only because no other thread can hold a lock.
 def _start(request: Message) -> "subprocess.Popen[bytes]":
     guard_pid = os.getpid()
     libc = ctypes.CDLL(None)
@@ -131,8 +134,8 @@ def _start(request: Message) -> "subprocess.Popen[bytes]":
         )
 
 
-# `WNOWAIT` leaves the news that a server has stopped where it is. Without the flag the first look
-# would take it, and the next look would say that the server runs.
+# With `WNOWAIT`, `waitid` leaves a stopped server reportable. Without the flag the first call would
+# consume the report, and the next call would say that the server runs.
 def _state(process: "subprocess.Popen[bytes]") -> Message:
     exit_code = process.poll()
     stopped = False
@@ -147,18 +150,18 @@ def _state(process: "subprocess.Popen[bytes]") -> Message:
     return {"exit_code": exit_code, "stopped": stopped}
 
 
-# An adopted process may be a user's command, which has started others: they are in its process
-# group. The command may have ended already, because its stdin has, and then its number may belong
-# to somebody else. So only processes of that group die that have our parent's name in their
-# environment. They may fork between the look and the kill, so this is done until nobody is
-# found, at most _LOOKS times.
+# An adopted process may be a user's command that has started other processes. These processes are
+# in the command's process group. The command may have ended already, because its stdin has ended.
+# Then its number may belong to an unrelated process. So the guard kills only the processes of the
+# group that have our parent's pid in their environment. A process may fork between the search and
+# the kill. So the guard repeats the search until no process is left, at most _LOOKS times.
 def _end_groups(groups: frozenset[int], parent_pid: int) -> None:
     mark = f"{_PARENT_VARIABLE}={parent_pid}".encode()
     for _ in range(_LOOKS):
         members = [process for process in Path("/proc").glob("[0-9]*") if _group(process) in groups]
         alive = False
         for process in members:
-            # it has ended, or is not ours to read
+            # The process has ended, or we may not read its environment.
             with contextlib.suppress(OSError):
                 if mark in (process / "environ").read_bytes().split(b"\0"):
                     os.kill(int(process.name), signal.SIGKILL)
@@ -168,7 +171,7 @@ def _end_groups(groups: frozenset[int], parent_pid: int) -> None:
 
 
 def _group(process: Path) -> int:
-    """Return the process group of a process in /proc. 0 if the process has ended."""
+    """Return the process group of a process in /proc, or 0 if the process has ended."""
     try:
         return int((process / "stat").read_text().rpartition(")")[2].split()[2])
     except OSError:
@@ -177,7 +180,7 @@ def _group(process: Path) -> int:
 
 def _end(servers: Servers, adopted: Adopted, folder: str, parent_pid: int) -> None:
     for one in adopted:
-        # it has ended
+        # The process may have ended.
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(one, signal.SIGKILL)
     _end_groups(frozenset(adopted.values()), parent_pid)
@@ -186,13 +189,13 @@ def _end(servers: Servers, adopted: Adopted, folder: str, parent_pid: int) -> No
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except PermissionError:
-            # a server that changed its user: nothing here may touch it
+            # The server changed its user, so this process may not kill it.
             pass
         else:
             process.wait()
     deadline = time.monotonic() + _REMOVE_S
     while folder and Path(folder).exists() and time.monotonic() < deadline:
-        # Removing is repeated while a dying child of a server still writes there.
+        # A dying child of a server may still write there, so the removal is repeated.
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -200,12 +203,12 @@ def _watch(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
     except OSError:
-        # forbidden or unknown to this kernel: the end of file has to do
+        # This kernel forbids or does not know pidfd_open. Then only the end of stdin is noticed.
         return None
 
 
 def _say(message: Message) -> None:
-    # the parent is gone; the next poll says so
+    # If the parent is gone, the next poll says so.
     with contextlib.suppress(OSError):
         print(json.dumps(message), flush=True)  # noqa: T201 - the parent reads it
 
@@ -217,7 +220,7 @@ def _take_no_part_in_the_terminal() -> None:
         number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN
     }
     for number in ignored | {signal.SIGINT, signal.SIGHUP, signal.SIGPIPE}:
-        # a handler, not SIG_IGN: exec resets it, so that the servers react as usual
+        # Exec resets a handler, but it would keep SIG_IGN. So the servers react as usual.
         signal.signal(number, _stay)
 
 

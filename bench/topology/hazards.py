@@ -1,8 +1,8 @@
 """What an instance's configuration does to locks: *INFO and CONFIG GET → hazards, each with
 advice*. Pure.
 
-Rules: an unknown setting is neither a hazard nor an all-clear. The caller reports which settings it
-could not read. A hazard that takes locks away comes first.
+Rules: an unknown setting is neither a hazard nor an all-clear. The caller reports the settings that
+it could not read. Hazards that make an instance lose locks come first.
 
 Sources: the Redis documentation, "Key eviction",
 "Replication", "Persistence"; redis.conf of Redis 7.0 on `timeout`, `min-replicas-to-write` and
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NO_EVICTION: Final = "noeviction"
-# of maxmemory
+# The share of maxmemory above which an instance counts as nearly full.
 NEARLY_FULL: Final = 0.8
 SETTINGS: Final = (
     "maxmemory",
@@ -28,7 +28,7 @@ SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """One setting that costs locks, or the time of callers.
+    """One setting that can lose locks, refuse callers or slow callers down.
 
     `advice`: "" if nothing needs to be done.
     """
@@ -54,9 +54,10 @@ def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[H
 
 
 def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
-    """Return the data that a crash of this instance loses, in words. "" if its policy is unknown.
+    """Return a sentence about the data that a crash of this instance loses.
 
-    `fsync`: none … always.
+    `fsync`: its policy, "none", "no", "everysec" or "always". The sentence is "" if `fsync` is
+    None.
     """
     if fsync is None:
         return ""

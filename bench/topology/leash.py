@@ -9,10 +9,10 @@ from bench.topology.child import Child
 _UNDO_S = 5.0
 
 
-# The change is undone by the end of another process, never by code of ours, because `kill -9`
-# leaves us no code to run. The command holds the change while its stdin is open. The kernel closes
-# the pipe when we end, however that happens. Then the command undoes the change. `finally` would be
-# enough only for an orderly end. After any other, a rule of nft or a stopped worker would stay.
+# Another process undoes the change, because after a `kill -9` no code of ours runs. The command
+# holds the change while its stdin is open. The kernel closes the pipe when this process ends,
+# however it ends. Then the command undoes the change. A `finally` would be enough only for an
+# orderly end. After any other end, an nft rule or a stopped worker would remain.
 class Leash:
     """A command that holds a change until it is released, and then undoes the change.
 
@@ -20,7 +20,7 @@ class Leash:
     """
 
     def __init__(self, command: str | Sequence[str], *, ready: str, say: str = "") -> None:
-        """Start `command`, send it `say`, and wait for a line that begins `ready`.
+        """Start `command`, send it the text `say`, and wait for a line that begins with `ready`.
 
         Raises EnvironmentNotReadyError.
         """

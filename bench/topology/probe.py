@@ -1,7 +1,8 @@
 """Questions to running instances: *URLs → facts, counters, leaked keys, reasons for silence*.
 
 Rules: all instances get their questions in parallel, and each step has its own time-out. If an ACL
-forbids a command (INFO, CONFIG, COMMAND), its facts are None and a warning says so.
+forbids a command (INFO, CONFIG, COMMAND), the facts from that command are None and a warning says
+so.
 
 Source: Redis 7.0 and Valkey 9.1.
 """
@@ -48,9 +49,9 @@ _AOF_NOW = (
     "aof_last_bgrewrite_status",
 )
 _COMMAND = "cmdstat_"
-# The time (s) of each step.
+# The longest time (s) of each step.
 TIMEOUT_S = 2.0
-# The time (s) between two looks of InfoWatch.
+# The time (s) between two readings of InfoWatch.
 EVERY_S = 2.0
 _KEYS_PER_COMMAND = 500
 _PINGS = 15
@@ -95,7 +96,10 @@ _NO_KEY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class InfoSnapshot:
-    """One instance's INFO at `taken_ns` (monotonic), or None and why in `missing`."""
+    """The INFO of one instance at `taken_ns` (monotonic).
+
+    If there is no INFO, `values` is None and `missing` gives the reason.
+    """
 
     address: str
     taken_ns: int
@@ -104,7 +108,7 @@ class InfoSnapshot:
 
 
 def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
-    """Return what one instance did from `before` to `after`, two snapshots of the same address."""
+    """Return the counts of one instance between two snapshots of the same address."""
     elapsed_s = (after.taken_ns - before.taken_ns) / NS_PER_S
     old = before.values
     new = after.values
@@ -118,7 +122,7 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
     def increase(*names: str) -> Any:
         if not all(name in values for name in names for values in (old, new)):
             return None
-        # the servers' own resolution
+        # Servers report CPU times with six decimals.
         return round(sum(new[name] - old[name] for name in names), 6)
 
     return InfoDelta(
@@ -143,10 +147,11 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
 def inspect(
     urls: Sequence[str], *, allow_missing: bool = False, channels: bool = False
 ) -> tuple[InstanceFacts, ...]:
-    """Ask every instance for its facts, and return them in the order of `urls`.
+    """Ask every instance for its facts, and return the facts in the order of `urls`.
 
-    `channels`: the lock publishes. Raises UsageError. Unless `allow_missing`, also raises
-    EnvironmentNotReadyError, which names every unreachable instance with the reason.
+    `channels`: whether the lock publishes. Raises UsageError. If an instance is unreachable and
+    `allow_missing` is false, it raises EnvironmentNotReadyError. This error names every unreachable
+    instance with the reason.
     """
 
     def unreachable(target: InstanceTarget, why: str) -> InstanceFacts:
@@ -212,9 +217,9 @@ def info_snapshot(urls: Sequence[str]) -> tuple[InfoSnapshot, ...]:
 
 
 def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, ...]:
-    """Unlink the existing keys among the full key `names`. Never scans.
+    """Unlink the existing keys among the full key `names`, without scanning.
 
-    Returns how many keys existed on each instance. None: unknown.
+    Return how many of these keys existed on each instance (None: unknown).
     """
     remaining = iter(names)
     chunks = tuple(iter(lambda: tuple(islice(remaining, _KEYS_PER_COMMAND)), ()))
@@ -226,8 +231,10 @@ def leaked_keys(urls: Sequence[str], names: Iterable[str]) -> tuple[int | None, 
 
 
 def key_counts(urls: Sequence[str]) -> tuple[int | None, ...]:
-    """Return the number of keys of each instance, in all its databases. None: the instance does not
-    tell."""
+    """Return the number of keys of each instance, in all its databases.
+
+    The number is None if the instance does not report it.
+    """
 
     def count(client: redis.Redis, _target: InstanceTarget) -> int | None:
         return sum(int(database["keys"]) for database in client.info("keyspace").values())
@@ -244,8 +251,8 @@ def _ask(
 ) -> tuple[Answer, ...]:
     """Return the answer of each instance.
 
-    If an instance does not answer, `silent` turns the reason into its answer. `closer`: look for
-    the reason with further connections.
+    If an instance does not answer, `silent` turns the reason into its answer. `closer`: whether to
+    search for the reason with further connections.
     """
     targets = parse_targets(urls)
 
@@ -261,11 +268,11 @@ def _ask(
 
 
 def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
-    """Return why the instance does not answer, and what helps.
+    """Return the reason why the instance does not answer, and the cure.
 
     A server may refuse with one line and close the connection. redis-py's pool loses that line and
-    says "Connection not ready". So the `closer` look makes the handshake of the lock instead. After
-    a time-out it calls `look`.
+    says "Connection not ready". So with `closer` this function repeats the lock's own handshake.
+    After a time-out it calls `look` instead.
     """
     if not closer:
         return str(failure_of(target, error))
@@ -279,10 +286,10 @@ def _reason(target: InstanceTarget, error: Exception, *, closer: bool) -> str:
 
 
 def denied_names(url: str, *, channels: bool = False) -> str:
-    """Return why this user may not touch keys with the names of a run, and what helps.
+    """Return why this user may not touch the keys of a run, and the cure.
 
-    `channels`: the same for channels. "" means that the user may touch them, or that the answer is
-    unknown.
+    `channels`: also try the channels of a run. "" means that the user may touch the keys and
+    channels, or that the answer is unknown.
     """
 
     def ask(client: redis.Redis, _target: InstanceTarget) -> str:
@@ -293,11 +300,12 @@ def denied_names(url: str, *, channels: bool = False) -> str:
 
 
 def _require_names(client: redis.Redis, *, channels: bool) -> None:
-    """Raise NoPermissionError if this user may not touch keys of a run, or its `channels`.
+    """Raise NoPermissionError if this user may not touch the keys of a run.
 
-    Nothing is written. The server checks the key's name first, and IFEQ then finds no such key. A
-    command that is not allowed proves nothing about names, and recipes use different commands. But
-    a lock that publishes always needs PUBLISH.
+    With `channels` the same is true of the channels of a run. Nothing is written, because the
+    server first checks the name of the key, and IFEQ then finds no such key. A forbidden command
+    proves nothing about names, and recipes use different commands. So only PUBLISH must be allowed,
+    because a lock that publishes always needs it.
     """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
@@ -310,12 +318,12 @@ def _require_names(client: redis.Redis, *, channels: bool) -> None:
             if words[0] == "PUBLISH" or " run " not in str(error):
                 raise
         except ResponseError:
-            # Another refusal, such as READONLY, has a sentence of its own elsewhere.
+            # Other code reports other refusals, such as READONLY.
             continue
 
 
 def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -> InstanceFacts:
-    # A refusal is an answer, too.
+    # An instance that refuses PING has answered, too.
     with contextlib.suppress(NoPermissionError):
         client.ping()
     warnings: list[str] = []
@@ -323,7 +331,7 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
     try:
         info = client.info("all")
     except NoPermissionError:
-        # Any other refusal comes from something that is not a server, such as a proxy.
+        # A program that is not a server, such as a proxy, refuses INFO in other ways.
         warnings.append("INFO is not allowed for this user: what it would tell is unknown")
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     if info.get("redis_mode") == "sentinel":
@@ -427,9 +435,9 @@ def _command(client: redis.Redis, *words: str) -> Any:
 
 
 def commands_between(before: Sequence[InfoSnapshot], after: Sequence[InfoSnapshot]) -> list[int]:
-    """Return how many commands that are not in `_NO_KEY` each server took between two snapshots.
+    """Return how many commands with a key each server ran between two snapshots.
 
-    A server that does not tell counts as 0.
+    Commands in `_NO_KEY` do not count. A server without these counters counts as 0.
     """
     return [_with_a_key(delta(*looks).calls) for looks in zip(before, after, strict=True)]
 
@@ -439,10 +447,10 @@ def _with_a_key(calls: Mapping[str, int]) -> int:
 
 
 class InfoWatch:
-    """Reads INFO of all instances every other second, in a thread of its own.
+    """A thread that reads INFO of all instances every two seconds.
 
-    `infos`: INFO by instance. It is empty at first, and None for an instance that does not answer.
-    `also(index)`: returns further fields for an instance that answered.
+    `infos`: the INFO of each instance. The list is empty at first. It has None for an instance that
+    does not answer. `also(index)`: returns further fields for an instance that answered.
     """
 
     def __init__(

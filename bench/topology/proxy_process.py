@@ -1,13 +1,13 @@
 """A slow, cut or lossy link in front of every instance: *bytes in → the same bytes, in order, when
 they are due*.
 
-Run as `python -I -S proxy_process.py SEED PORT…`; wishes and answers are lines of JSON. It ends
-when its owner closes its stdin or dies.
+Run as `python -I -S proxy_process.py SEED PORT…`. Requests and answers are lines of JSON. The
+process ends when its owner closes its stdin or dies.
 
-Rules: a chunk gets its due time when it arrives and never overtakes the one before it. A held
-direction (a black hole) keeps its bytes, and the end of the stream, and hands them over when it is
-healed, as TCP's own repetition would. A sender is held back once 8 MiB wait for the other side. A
-reset ends every connection of the instance with RST.
+Rules: a chunk gets its due time when it arrives. A chunk never overtakes an earlier chunk. A held
+direction (a black hole) keeps its bytes and the end of the stream. It delivers them when it is
+healed, as the repetition of TCP would. If 8 MiB wait for the receiver, the proxy stops reading from
+the sender. A reset ends every connection of the instance with RST.
 """
 
 import asyncio
@@ -23,14 +23,17 @@ import sys
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 8 << 10
 _CHUNKS = 1 << 10
-# SO_LINGER is on and lasts no time, so that closing resets the connection.
+# SO_LINGER is on with a time of zero, so that closing resets the connection.
 _RST = struct.pack("ii", 1, 0)
 # Chunks, each with its due time. An empty chunk is the end of the stream.
 Waiting = asyncio.Queue[tuple[float, bytes]]
 
 
 class ExactSelector(selectors.EpollSelector):
-    """Waits as exactly as select(2) does: epoll's own time-outs are whole milliseconds."""
+    """A selector that waits as exactly as select(2).
+
+    The time-outs of epoll are whole milliseconds.
+    """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return the events that are ready within `timeout` (s)."""
@@ -63,7 +66,7 @@ class Link:
         reset: bool,
         port: int | None,
     ) -> None:
-        """Take this shape from now on. Chunks that wait already keep their due time."""
+        """Take this shape from now on. Chunks that are already waiting keep their due time."""
         self._port = port or self._own_port
         self._delay_s = delay_s
         self._jitter_s = jitter_s
@@ -89,7 +92,8 @@ class Link:
                 self._flow(requests, server, "to"), self._flow(answers, client, "from")
             )
         except OSError:
-            # nothing listens there: as near to a refusal as an accepted connection comes
+            # Nothing listens there. The client's connection is already accepted, so a reset is the
+            # nearest thing to a refusal.
             _reset(client)
         finally:
             self._ends.difference_update(ends)
@@ -110,7 +114,7 @@ class Link:
             try:
                 chunk = await source.read(_CHUNK_BYTES)
             except OSError:
-                # a reset is an end, too
+                # A reset ends the stream, too.
                 chunk = b""
             if direction in self._slow:
                 due_s = max(
@@ -132,7 +136,7 @@ class Link:
                 await gate.wait()
             if not sink.is_closing():
                 sink.write(chunk)
-                # The peer has gone. Its own end informs the other side.
+                # If the peer is gone, the flow from it ends, too. That end informs the other side.
                 with contextlib.suppress(OSError):
                     await sink.drain()
         sink.close()

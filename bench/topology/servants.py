@@ -4,8 +4,8 @@ end → nothing left*.
 A servant is one of two scripts that use only the standard library. The guard owns servers and their
 folder. The proxies stand in front of instances.
 
-Rules: if Ctrl-C interrupts a request, its answer comes later and is dropped. Only the process that
-made a servant closes it. The copy in a forked child does nothing.
+Rules: if Ctrl-C interrupts a request, the answer comes later and is dropped. Only the process that
+made a servant can close it. In a forked child, closing the copy does nothing.
 """
 
 import os
@@ -27,15 +27,17 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """The state of one server, as its guard sees it. `exit_code`: None while the server lives;
-    minus the signal that killed it."""
+    """The state of one server, as its guard sees it.
+
+    `exit_code`: None while the server lives. If a signal killed the server, minus its number.
+    """
 
     exit_code: int | None
     stopped: bool
 
 
 class ServantReply(msgspec.Struct):
-    """A servant's reply. `id`: the id of the request; 0 for the servant's first message."""
+    """A servant's reply. `id`: the id of the request, or 0 in the servant's first message."""
 
     id: int
     folder: str = ""
@@ -46,9 +48,9 @@ class ServantReply(msgspec.Struct):
 
 
 class Servant(Child):
-    """A script that answers numbered requests. `hello`: its first message.
+    """A script that answers numbered requests. `hello`: the first message of the script.
 
-    Safe to use from several threads.
+    Several threads may use one object.
     """
 
     def __init__(self, script: str, *words: str) -> None:
@@ -67,7 +69,7 @@ class Servant(Child):
     def ask(self, **request: object) -> ServantReply:
         """Return the answer to a request.
 
-        Raises EnvironmentNotReadyError if the servant has ended or could not do it.
+        Raises EnvironmentNotReadyError if the servant has ended or could not carry out the request.
         """
         with self._lock:
             self._asked += 1
@@ -93,9 +95,9 @@ class Servant(Child):
 
 
 class Guard(Servant):
-    """Owns a private folder and the servers that run in it.
+    """The owner of a private folder and of the servers that run in the folder.
 
-    Folder and servers end with the process of this object, however this process ends.
+    The folder and the servers end with the process of this object, however this process ends.
     """
 
     def __init__(self, temp_root: Path, prefix: str = "lockbench-fleet-") -> None:
@@ -118,19 +120,20 @@ class Guard(Servant):
     ) -> int:
         """Start a server in `folder` and return its pid.
 
-        Its output is appended to `log`. Its environment is ours with `env` on top.
+        The server's output is appended to `log`. Its environment is our environment with `env` on
+        top.
         """
         return self.ask(do="start", index=index, argv=argv, cwd=folder, log=log, env=env).pid
 
     def signal(self, index: int, number: signal.Signals) -> None:
         """Send a signal to server `index` and its children, unless the server has ended.
 
-        Does not wait for the effect.
+        This method does not wait for the effect.
         """
         self.ask(do="signal", index=index, signal=int(number))
 
     def adopt(self, pid: int) -> None:
-        """Kill process `pid`, too, when the guard ends.
+        """Make the guard kill process `pid`, too, when the guard ends.
 
         A stopped process does not notice by itself that its parent is gone.
         """
@@ -175,17 +178,19 @@ class Shape:
 
 
 class Proxies(Servant):
-    """One proxy in front of each of some loopback ports. All proxies run in one process.
+    """Proxies in front of loopback ports, one for each port. All proxies run in one process.
 
-    `ports`: the ports of the proxies.
+    `ports`: the ports of the proxies themselves.
     """
 
     def __init__(self, ports: Sequence[int], seed: int = 0) -> None:
-        """Stand before these ports. `seed` drives the jitter. Raises EnvironmentNotReadyError."""
+        """Start a proxy for each of these ports. `seed` decides the jitter.
+
+        Raises EnvironmentNotReadyError.
+        """
         super().__init__("proxy process", str(seed), *map(str, ports))
         self.ports = self.hello.ports
 
     def shape(self, index: int, shape: Shape) -> None:
-        """Give the link to instance `index` this shape from now on. Return when the shape is in
-        force."""
+        """Give the link to instance `index` this shape, and return when the shape is in force."""
         self.ask(index=index, **asdict(shape))

@@ -1,8 +1,9 @@
 """Which server binary to run: *an explicit setting, or this machine → one identified ServerBinary*.
 
-Rules: a server that exists and does not run is an error. The next server is not tried, because
-results over different servers must not be mixed by accident. A path is kept unresolved, because
-Redis acts by the name of its command (Debian's `redis-server` is a link to `redis-check-rdb`).
+Rules: if the first server does not run, that is an error. The next server is not tried, because
+results over different servers must not be mixed by accident. Links in a path are not resolved,
+because the program acts by the name of its command. Debian's `redis-server` is a link to
+`redis-check-rdb`.
 
 Source: `--version`.
 """
@@ -32,7 +33,8 @@ _VERSION = re.compile(r"^(\w+) server v=(\d[\w.\-]*)", re.MULTILINE)
 def find_server(explicit: str | None = None) -> ServerBinary:
     """Return the server to start.
 
-    `explicit`: a path or a command name. Without it the first of `_candidates` is the server.
+    `explicit`: a path or a command name. Without `explicit`, the first of `_candidates` is the
+    server.
 
     Raises UsageError if `explicit` is not an executable file. Raises EnvironmentNotReadyError if
     there is no server, or if the server does not run.
@@ -70,7 +72,7 @@ def _candidates() -> Iterator[tuple[str, str]]:
 def _identified(
     named: str, source: str, wrong: type[BenchError] = EnvironmentNotReadyError
 ) -> ServerBinary:
-    """Ask a binary what it is.
+    """Run a binary with `--version`, and return its name, version and digest.
 
     Raises `wrong` if `named` is not an executable file. Raises EnvironmentNotReadyError if the
     binary does not answer like Redis or Valkey.
@@ -109,7 +111,7 @@ def _wheel_binary() -> str | None:
 
 
 def _has_tls(path: str, source: str) -> bool:
-    """Ask for a TLS port without a certificate.
+    """Return whether the server has TLS. To see this, request a TLS port without a certificate.
 
     A server with TLS complains about the certificate. A server without TLS complains about TLS.
     """

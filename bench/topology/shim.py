@@ -1,11 +1,12 @@
-"""The fault shim: *a C library preloaded into a server, one mapped file → its disk and its wall
-clock, as Python says*.
+"""The fault shim: *a C library preloaded into a server, one mapped file → a disk and a wall clock
+that Python controls*.
 
-Rules: the library is written into each server's own folder, to be preloaded as `./…`: LD_PRELOAD
-cannot hold a path with a space. The mapped file is laid out as `fault_shim.c` says, 64-bit
-integers, each stored whole; it outlives the server: after a restart the clock is still wrong and
-the ledger still knows what was durable. The clock has eight slots and a turn that names the valid
-one, so a server never reads half a setting. Source: ld.so(8); statx(2), whose layout is fixed.
+Rules: the library is written into each server's own folder and preloaded as `./…`, because
+LD_PRELOAD cannot hold a path with a space. `fault_shim.c` defines the layout of the mapped file:
+64-bit integers, each written in one store. The file outlives the server. After a restart the clock
+is still wrong, and the ledger still knows the durable lengths. The clock has eight slots, and
+`turn` selects the valid slot. So a server never reads half a setting. Source: ld.so(8); statx(2),
+whose layout is fixed.
 """
 
 import ctypes
@@ -36,7 +37,7 @@ IGNORED = "the server ignores LD_PRELOAD (it is linked statically, or setuid)"
 def shim_library() -> bytes:
     """Return the shim's library, compiled once per process.
 
-    Raises EnvironmentNotReadyError when it cannot be made.
+    Raises EnvironmentNotReadyError if the library cannot be made.
     """
     compiler = find_compiler()
     if compiler is None:
@@ -69,7 +70,7 @@ def shim_library() -> bytes:
 
 
 def find_compiler() -> str | None:
-    """Return the C compiler that makes the shim."""
+    """Return the path of the C compiler for the shim, or None if there is none."""
     return next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
 
 
@@ -93,14 +94,18 @@ def _words(*names: str) -> list[tuple[str, type[ctypes.c_int64]]]:
 class ClockWords(ctypes.Structure):
     """One setting of the wall clock: shown = true + offset_ns + (true - since_ns) * ppb / 10^9."""
 
-    # With slots a misspelt name is an error.
+    # Because of the slots, the use of a misspelt name is an error.
     __slots__ = ()
     _fields_ = _words("offset_ns", "since_ns", "ppb")
 
 
 class FileWords(ctypes.Structure):
-    """One file of the ledger; `in_flight`: syncs that had begun and not returned; `written_ns`,
-    `synced_ns`: when the last append (0 unless noted) and the last sync ended, CLOCK_MONOTONIC."""
+    """One file of the ledger.
+
+    `in_flight`: the syncs that have begun and not returned. `written_ns`: the end of the last
+    append, or 0 if appends are not noted. `synced_ns`: the end of the last sync. Both times are on
+    CLOCK_MONOTONIC.
+    """
 
     __slots__ = ()
     _fields_ = [
@@ -121,10 +126,10 @@ class FileWords(ctypes.Structure):
 class ControlWords(ctypes.Structure):
     """The memory that a server and Python share.
 
-    `sync_delay_ns`: how much longer every fsync and fdatasync takes. `sync_error`: the errno with
-    which each of them fails (0: none). Then nothing becomes durable. `note_writes` 1: the shim
-    notes the time of every append, which costs two more system calls. `disk_full` 1: every append
-    to a file fails.
+    `sync_delay_ns`: the extra time of every fsync and fdatasync. `sync_error`: if it is not 0,
+    every sync fails with this errno, and nothing becomes durable. `note_writes`: if it is 1, the
+    shim notes the time of every append, which costs two more system calls. `disk_full`: if it is 1,
+    every append to a file fails.
     """
 
     __slots__ = ()
@@ -140,7 +145,7 @@ class ControlWords(ctypes.Structure):
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """Return inode and birth time of a file. No other file ever has both.
+    """Return the inode and the birth time of a file. No other file ever has the same pair.
 
     The birth time is in ns, and 0 if the file system has none.
 
@@ -157,12 +162,12 @@ def identity(path: Path) -> tuple[int, int]:
 
 
 class Control:
-    """The shared words of one server's shim. Make it before the server starts."""
+    """The memory shared with one server's shim. Make the object before the server starts."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file `path`, all true and empty.
+        """Make the file `path`, with a correct clock, a healthy disk and an empty ledger.
 
-        Raises OSError when it exists or the disk is full.
+        Raises OSError if the file exists or the disk is full.
         """
         self.path = path
         self._lock = threading.Lock()
@@ -177,8 +182,9 @@ class Control:
         self.words.layout = LAYOUT
 
     def synced(self, path: Path) -> FileWords:
-        """Return the ledger's entry for the file at `path`. All values are zero if it was never
-        synced.
+        """Return the ledger's entry for the file at `path`.
+
+        If the file was never synced, all values are zero.
 
         Raises OSError if there is no such file.
         """
@@ -203,14 +209,13 @@ class Control:
         return [row for row in self.words.ledger[: self.words.used] if row.ready]
 
     def shift_clock(self, by_ns: int) -> None:
-        """Let the server's wall clock jump by `by_ns`, forward or (< 0) back."""
+        """Make the server's wall clock jump by `by_ns`. A negative `by_ns` is a jump back."""
         with self._lock:
             clock = self._clock()
             self._set_clock(clock.offset_ns + by_ns, clock.since_ns, clock.ppb)
 
     def set_clock_rate(self, rate: float) -> None:
-        """Let the server's wall clock run at `rate` (0.1-10) times true speed from now on, without
-        a jump."""
+        """Make the server's wall clock run at `rate` (0.1-10) times true speed, without a jump."""
         with self._lock:
             now_ns = time.time_ns()
             self._set_clock(self.ahead_ns(now_ns), now_ns, round((rate - 1) * NS_PER_S))
@@ -231,7 +236,7 @@ class Control:
         self.words.turn = turn
 
     def loaded_in(self, process_id: int) -> bool:
-        """Return whether the program that process `process_id` runs now has the shim in it."""
+        """Return whether process `process_id` now runs a program that has loaded the shim."""
         try:
             program = Path(f"/proc/{process_id}/exe").stat().st_ino
         except OSError:
@@ -240,18 +245,20 @@ class Control:
 
 
 class Preload:
-    """Hands `environment` to `start_fleet`; afterwards `controls[index]` is instance `index`'s
-    shim."""
+    """The shims of a fleet. Pass `environment` to `start_fleet`.
+
+    Afterwards `controls[index]` is the shim of instance `index`.
+    """
 
     def __init__(self) -> None:
-        """Have the library ready. Raises EnvironmentNotReadyError when it cannot be compiled."""
+        """Compile the library. Raises EnvironmentNotReadyError if this fails."""
         self._library = shim_library()
         self.controls: dict[int, Control] = {}
 
     def environment(self, index: int, folder: Path) -> Mapping[str, str]:
         """Return the environment of instance `index` in `folder`.
 
-        The fleet calls this at every start of the instance, also after a kill.
+        The fleet calls this method at every start of the instance, also after a kill.
         """
         if index not in self.controls:
             (folder / LIBRARY_FILE).write_bytes(self._library)

@@ -1,8 +1,8 @@
 """A client for one instance's URL: *redis://, rediss:// or unix:// → an address to show and a
 client to ask*.
 
-Rules: lockcore reads the URL, here as everywhere. It holds secrets, so only `address` (host:port or
-path) may be shown. Clients never retry; our time-outs win.
+Rules: lockcore reads the URL, here as everywhere. The URL may hold secrets, so only `address`
+(host:port or path) may be shown. Clients never retry. Our time-outs override those in the URL.
 """
 
 import time
@@ -22,10 +22,10 @@ _NO_LIMIT = 1 << 31
 
 
 class TlsConnection(SSLConnection):
-    """A TLS connection that "can be read" only if it holds bytes of a reply.
+    """A TLS connection that reports "can be read" only if it holds bytes of a reply.
 
-    After the handshake a TLS 1.3 server sends session tickets. They make the socket readable. But a
-    pool refuses a readable connection, because it expects an unread reply there.
+    A TLS 1.3 server sends session tickets after the handshake. The tickets make the socket
+    readable. A pool refuses a readable connection, because it takes the bytes for an unread reply.
     """
 
     def can_read(self, timeout: float = 0) -> bool:
@@ -58,7 +58,7 @@ def connection_pool(
 ) -> ConnectionPool:
     """Return a pool that connects on first use.
 
-    `options`: of lockcore's target; both time-outs in s, > 0.
+    `options`: the options of lockcore's target. Both time-outs are in s and > 0.
     """
     tls = (
         {"connection_class": TlsConnection} if options["connection_class"] is SSLConnection else {}
@@ -68,8 +68,10 @@ def connection_pool(
 
 
 def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
-    """Return a client that connects on first use, waits `timeout_s` (> 0) for each step and never
-    retries."""
+    """Return a client that connects on first use and never retries.
+
+    It waits `timeout_s` (> 0) for each step.
+    """
     return redis.Redis.from_pool(
         connection_pool(target.options, timeout_s=timeout_s, connect_timeout_s=timeout_s)
     )
@@ -78,7 +80,7 @@ def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:
 def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
     """Read all URLs.
 
-    Raises UsageError, naming a wrong one by its position and showing nothing that may be secret.
+    Raises UsageError, which names a wrong URL by its position and shows nothing secret.
     """
     targets = []
     for position, url in enumerate(urls, 1):
@@ -96,7 +98,7 @@ def databases_of(urls: Sequence[str]) -> list[int]:
 
 
 def emptied(urls: Sequence[str]) -> int:
-    """Empty our throw-away servers. Return how many keys they still had."""
+    """Remove all keys of our throw-away servers. Return how many keys there were."""
     left = 0
     for target in parse_targets(urls):
         with client_of(target, 5.0) as client:

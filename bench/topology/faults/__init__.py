@@ -1,1 +1,2 @@
-"""Faults on purpose: *a scenario's order, a fleet, a kind → a broken part, later repaired*."""
+"""Faults that lockbench injects on purpose: *an order of a scenario, a fleet, a kind → a broken
+part, later repaired*."""

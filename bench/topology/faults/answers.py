@@ -1,19 +1,20 @@
 """Faults that a client sees in the answers: late, missing or refused answers, and broken links.
 
 Rules
-- The commands go to the instance itself, past any proxy. When the fault ends, settings and keys
-  are as before.
+- The commands go directly to the instance, never through a proxy. When the fault ends, the settings
+  and keys are as they were before.
 - readonly: the instance becomes a replica of an unreachable master. It still answers reads, and
   answers -READONLY to writes. Its keys stay.
 - maxmemory with noeviction: the limit is below the used memory, so the server refuses every SET.
-- maxmemory with volatile-ttl: ballast with a far expiry fills the memory, and the limit is just
-  above it. So each new key evicts the lock that would expire first.
-- loading: DEBUG RELOAD of the running server, so process, run id and keys stay. Ballast and the
-  server's own delay per loaded key make it last. To end the fault, the delay is set to zero. The
-  saved file is removed, because a restart must not load it.
+- maxmemory with volatile-ttl: ballast keys with a late expiry fill the memory, and the limit is
+  just above the used memory. So each new key evicts the lock that would expire first.
+- loading: the running server executes DEBUG RELOAD, so its process, run id and keys stay. Ballast
+  keys and the server's own delay per loaded key make the load long. The fault ends when the delay
+  is set to zero. The saved file is removed, because a restart must not load it.
 - misconf: a folder occupies the path of the snapshot's file.
-- drop: the rules name one loopback port of the fleet. Their table belongs to an `nft` process and
-  ends with it. "to" drops packets from clients, "from" drops packets from the instance.
+- drop: the nft rules name one loopback port of the fleet. The table of these rules belongs to an
+  `nft` process and ends with that process. "to" drops packets from clients. "from" drops packets
+  from the instance.
 
 Source: Redis 7.0 and Valkey 9.1; nft(8), `flags owner`.
 """
@@ -55,7 +56,7 @@ _ROOM_BYTES = 32768
 
 
 def fill_memory(fault: Injection) -> None:
-    """Leave no room for new keys: maxmemory with the policy `noeviction` or `volatile-ttl`."""
+    """Leave no room for new keys. The param `policy` is `noeviction` or `volatile-ttl`."""
     fleet = fault.fleet
     index = fault.index
     policy = fault.params["policy"]
@@ -85,8 +86,10 @@ _NORMAL = {"key-load-delay": "0", "rdbcompression": "yes"}
 
 
 def load(fault: Injection) -> None:
-    """Make the server answer -LOADING for the fault's time. Then the rest loads at once, and the
-    ballast is removed."""
+    """Make the server answer -LOADING for the duration of the fault.
+
+    When the fault ends, the remaining keys load at once, and the ballast is removed.
+    """
     fleet = fault.fleet
     index = fault.index
     lasts_ms = fault.order.lasts_ms
@@ -95,7 +98,7 @@ def load(fault: Injection) -> None:
     ballast = [f"lockbench-loading:{key}" for key in range(number)]
 
     def reload() -> None:
-        # If the server does not load its data, `until` below notices it.
+        # If the server does not begin to load, `until` below raises an error.
         with suppress(BenchError):
             fleet.command(index, "DEBUG", "RELOAD", timeout_s=lasts_ms * _LONGER / 1000 + 30)
 
@@ -117,8 +120,10 @@ def load(fault: Injection) -> None:
 
 
 def fail_snapshots(fault: Injection) -> None:
-    """Make the server answer -MISCONF: a requested snapshot fails. Returns once the server has
-    noticed."""
+    """Make the server answer -MISCONF by requesting a snapshot that fails.
+
+    Return once the server has noticed the failed snapshot.
+    """
     fleet = fault.fleet
     index = fault.index
     obstacle = fleet.instances[index].folder / SNAPSHOT_FILE
@@ -136,10 +141,9 @@ DIRECTIONS = {"both": ("to", "from"), "to": ("to",), "from": ("from",)}
 
 
 def bend_link(fault: Injection) -> None:
-    """Make a link late, make it hold all data until it is healed, or make it reset every
-    connection.
+    """Make a link slow, make it hold all data until it is healed, or make it reset connections.
 
-    After healing, the held data come first.
+    After the healing, the held data arrive first.
     """
     mode = fault.params["mode"]
     directions = DIRECTIONS[fault.params["direction"]]
@@ -151,7 +155,7 @@ def bend_link(fault: Injection) -> None:
 
 
 def require_one_bend(params: Params) -> None:
-    """Raise ValueError if the params of a link do not go together."""
+    """Raise ValueError if the params of a link contradict each other."""
     late = params["delay"] + params["jitter"] > 0
     if late != (params["mode"] == "delay"):
         raise ValueError("mode delay needs a delay or a jitter, and the other modes have neither")
@@ -160,8 +164,10 @@ def require_one_bend(params: Params) -> None:
 
 
 def drop_packets(fault: Injection) -> None:
-    """Lose the packets to or from the instance's port. TCP repeats them at growing intervals until
-    they arrive."""
+    """Drop the packets to or from the instance's port.
+
+    TCP repeats each packet at growing intervals until it arrives.
+    """
     port = fault.fleet.instances[fault.index].port
     ends = {"to": f"tcp dport {port} drop", "from": f"tcp sport {port} drop"}
     rules = _hold([ends[direction] for direction in DIRECTIONS[fault.params["direction"]]])
@@ -169,7 +175,7 @@ def drop_packets(fault: Injection) -> None:
 
 
 def require_nft(_fleet: Fleet) -> None:
-    """Check for root and nft, which dropping needs, with a table that drops nothing.
+    """Check for root and nft with a table that drops nothing. Dropping packets needs both.
 
     Raises EnvironmentNotReadyError.
     """
@@ -182,8 +188,10 @@ def require_nft(_fleet: Fleet) -> None:
 
 
 def _hold(rules: list[str]) -> Leash:
-    """Apply these rules to packets that arrive over loopback. They end when the leash is released
-    or this process ends."""
+    """Apply these nft rules to packets that arrive over loopback.
+
+    The rules end when the leash is released or when this process ends.
+    """
     table = f"lockbench_{secrets.token_hex(4)}"
     lines = [
         f"add table inet {table} {{ flags owner; }}",

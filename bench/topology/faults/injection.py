@@ -1,16 +1,16 @@
-"""The life of a fault: *an order → a prepared fleet, and handles to it → a broken part, later
+"""The life of a fault: *an order → a prepared fleet and its handles → a broken part, later
 repaired*.
 
-Rules: preparations for faults happen before the servers start, for all instances or for none, so
-that the instances stay comparable (`prepared_fleet`). A preparation that fails is not an error. The
-faults that need it are skipped and say why.
+Rules: `prepared_fleet` prepares for faults before the servers start. It prepares all instances or
+none, so that the instances stay comparable. A preparation that fails is not an error. The faults
+that need the preparation are skipped and give the reason.
 
-`begin` returns once the fault is in force, `end` once it is undone. `end` is called after every
-`begin`, even after a `begin` that failed half-way. So the undoing of a step is put on `undo` before
-the step itself.
+`begin` returns once the fault is in force. `end` returns once the fault is undone. `end` is called
+after every `begin`, even after a `begin` that failed half-way. So each step first puts its undoing
+on `undo`.
 
-Every kind lists its params once. Every refusal is a ValueError; the reader of faults adds the
-place.
+Every kind lists its params once. Every refusal is a ValueError. The reader of faults adds the place
+of the fault.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,12 +29,12 @@ from bench.topology.server import find_server
 from bench.topology.shim import IGNORED, Preload
 
 NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
-# each load worker's process id, by its index
+# Returns the process id of each load worker, by the worker's index.
 Workers = Callable[[], Mapping[int, int]]
 
 
 class Need(StrEnum):
-    """What must be prepared before the servers start."""
+    """A preparation that a fault needs before the servers start."""
 
     SHIM = "shim"
     PROXY = "proxy"
@@ -49,8 +49,11 @@ def prepared_fleet(
     *,
     seed: int = 0,
 ) -> Fleet:
-    """Return a running fleet that faults with these needs may strike, behind proxies if they are
-    needed. `seed` drives their jitter. Raises as `start_fleet`."""
+    """Return a running fleet on which faults with these needs are possible.
+
+    If the needs include proxies, proxies stand before the instances. `seed` decides the jitter of
+    the proxies. Raises the same errors as `start_fleet`.
+    """
     server = server or find_server()
     missing = dict[str, str]()
     preload = None
@@ -79,14 +82,14 @@ def prepared_fleet(
     return fleet
 
 
-# as the kind's table resolves them: numbers (times in ms) and words
+# The params of a fault, resolved by the kind's table: numbers (times in ms) and words.
 Params = dict[str, Any]
-# how a param is read, and its default as one would write it (None: none)
+# For each param: the kind that reads it, and its default as in a scenario (None: no default).
 Table = Mapping[str, tuple[KeyKind, object]]
 
 
 def read_params(table: Table, given: Mapping[str, object]) -> Params:
-    """Return every param of the table with its value, the defaults filled in. Raises ValueError."""
+    """Return every param of the table with its given or default value. Raises ValueError."""
     for name in given:
         if name not in table:
             choices = f"it has {', '.join(table)}" if table else "it has none"
@@ -107,9 +110,9 @@ def read_params(table: Table, given: Mapping[str, object]) -> Params:
 class FaultOrder:
     """One fault of a timeline on one target, with all values resolved.
 
-    `noun`: "instance" or "worker". `index`: from 0. Times count from the start of the measured
-    window. `lasts_ms`: None = to the window's end. `params`: resolved by the kind's table.
-    `written`: the params as the scenario gives them.
+    `noun`: "instance" or "worker". `index`: the number of the target, from 0. Times count from the
+    start of the measured window. `lasts_ms`: None means to the end of the window. `params`: the
+    params, resolved by the kind's table. `written`: the params as the scenario gives them.
     """
 
     kind: str
@@ -132,8 +135,9 @@ class FaultKind:
     """One kind of fault.
 
     `lasts`: whether a scenario may, must or cannot set `for`. If it cannot, the fault lasts as long
-    as its param `delay`, if it has one. `check`: raises ValueError if params do not go together.
-    `require`: raises BenchError if the fault is impossible here; `needs` are checked besides.
+    as its param `delay` says. Without that param the fault happens at once. `check`: raises
+    ValueError if params contradict each other. `require`: raises BenchError if the fault is
+    impossible here. `needs` are checked in addition.
     """
 
     begin: Callable[["Injection"], None]
@@ -145,11 +149,11 @@ class FaultKind:
 
 
 class Injection:
-    """An ordered fault and its course (monotonic ns). The fault began between `begun_ns` and
-    `in_force_ns`.
+    """An ordered fault and its course, with times in monotonic ns.
 
-    `skipped`: why it never began. `failed`: the error while it began or was undone. `undo`: the
-    steps of `end`, the last step first. `detail`: further facts for the result.
+    The fault began between `begun_ns` and `in_force_ns`. `skipped`: the reason why it never began.
+    `failed`: an error of `begin` or `end`. `undo`: the steps of `end`, the last step first.
+    `detail`: further facts for the result.
     """
 
     skipped: str | None = None
@@ -161,7 +165,7 @@ class Injection:
     def __init__(
         self, fleet: Fleet | None, order: FaultOrder, kind: FaultKind, workers: Workers = dict
     ) -> None:
-        """`fleet`: None if lockbench did not start the servers."""
+        """Make the fault of `order`. `fleet` is None if lockbench did not start the servers."""
         self._fleet = fleet
         self.order = order
         self.kind = kind
@@ -173,25 +177,25 @@ class Injection:
 
     @property
     def fleet(self) -> Fleet:
-        """The servers. Raises UsageError if lockbench did not start them."""
+        """The servers of the run. Raises UsageError if lockbench did not start them."""
         if self._fleet is None:
             raise UsageError(NOT_OURS)
         return self._fleet
 
     def refusal(self) -> BenchError | None:
-        """Return why the fault cannot be injected here, or None. Called before the load.
+        """Return why the fault cannot be injected here, or None. It is called before the load.
 
-        The reason is a UsageError if the order is at fault.
+        The reason is a UsageError if the order is wrong.
         """
         if self.order.noun == "worker":
-            # Whether the worker runs is checked when the fault begins.
+            # `begin` checks that the worker runs.
             return None
         try:
             self.kind.require(self.fleet)
             for need in sorted(self.kind.needs & self.fleet.missing.keys()):
                 raise EnvironmentNotReadyError(self.fleet.missing[need])
             if Need.SHIM in self.kind.needs:
-                # A wrapper may have started the server.
+                # A wrapper may have started the server, so the server reports its own pid.
                 pid = self.fleet.info(self.index)["process_id"]
                 if not self.fleet.control(self.index).loaded_in(pid):
                     raise EnvironmentNotReadyError(IGNORED)

@@ -1,8 +1,8 @@
 """THE table of faults: *a kind and a target → how lockbench injects the fault*; *the faults of a
 scenario → checked orders*.
 
-Rules: reading a scenario starts nothing. A fault with a random phase begins up to one second later,
-because servers sync on whole seconds. The scenario's seed decides the phase.
+Rules: reading a scenario starts no process. A fault with a random phase begins up to one second
+later than its time, because servers sync on whole seconds. The scenario's seed decides the phase.
 """
 
 import random
@@ -33,7 +33,7 @@ _DAY_MS = 86_400_000.0
 
 
 def _jump_ms(raw: object) -> float:
-    """A time in ms, forward or back, such as "5s" or "-5s". It is not zero."""
+    """Read a time such as "5s" or "-5s", which is not zero. Return it in ms."""
     text = raw.strip() if isinstance(raw, str) else ""
     ms = parse_duration(text.lstrip("+-") or raw)
     if not 0 < ms <= _DAY_MS:
@@ -96,7 +96,7 @@ def read_faults(
 ) -> tuple[FaultOrder, ...]:
     """Return one order for each fault and target.
 
-    `seed` decides the random phases. No fault lasts beyond `duration_ms`.
+    `seed` decides the random phases. No fault lasts beyond `duration_ms`, the measured window.
 
     Raises UsageError, which names the fault by its position and kind.
     """
@@ -138,7 +138,7 @@ def _orders(
 def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | None:
     """Return how long the fault lasts in ms, or None if it lasts to the end of the window.
 
-    Raises ValueError if the params do not fit together, or if the kind does not allow this `for`.
+    Raises ValueError if the params contradict each other, or if the kind does not allow this `for`.
     """
     kind.check(params)
     if kind.lasts == "must" and for_ms is None:
@@ -154,7 +154,7 @@ def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | 
 
 
 def needs_of(orders: Sequence[FaultOrder]) -> frozenset[Need]:
-    """Return everything that a fleet needs at its start, so that all these orders are possible."""
+    """Return the preparations that make all these orders possible on a fleet."""
     return frozenset(chain.from_iterable(_kind(order.kind, order.noun).needs for order in orders))
 
 

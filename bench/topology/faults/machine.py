@@ -1,9 +1,9 @@
-"""Faults of a machine: processes die or stand still, a disk is slow, broken, full or loses power, a
-clock is wrong.
+"""Faults of a machine: a process dies or stops, a disk is slow, broken or full, a disk loses power,
+a clock is wrong.
 
 Rules: a killed instance stays dead until the fault ends, so that leaks can be counted. A killed
-worker stays dead. A stopped worker hangs on a leash, so it continues even if lockbench is killed.
-Stopped instances have their guard for that.
+worker stays dead. A leash holds a stopped worker, so the worker continues even if lockbench is
+killed. In that case the guard kills stopped instances.
 
 A power cut loses all data written after the last successful fsync *began*, as in the worst case.
 File names count as durable, because Redis syncs the folder of its manifest. A clock's jump is
@@ -38,8 +38,10 @@ def kill_instance(fault: Injection) -> None:
 
 
 def stop_instance(fault: Injection) -> None:
-    """SIGSTOP the instance, later SIGCONT. Connections stay open; commands sent meanwhile run
-    late."""
+    """Stop the instance with SIGSTOP. It continues (SIGCONT) when the fault ends.
+
+    Connections stay open. Commands that arrive during the stop run late.
+    """
     fault.undo.callback(fault.fleet.cont, fault.index)
     fault.fleet.stop(fault.index)
 
@@ -52,7 +54,10 @@ def kill_worker(fault: Injection) -> None:
 
 
 def stop_worker(fault: Injection) -> None:
-    """SIGSTOP a load process, later SIGCONT. Its callers oversleep their leases."""
+    """Stop a load process with SIGSTOP. It continues (SIGCONT) when the fault ends.
+
+    The callers of the process oversleep their leases.
+    """
     pid = _running(fault)
     fault.undo.callback(Leash(["sh", "-c", _STOP, "sh", str(pid)], ready="stopped").release)
     wait_until(lambda: _state(pid) in "Tt", SETTLE_S, f"worker {fault.index} did not stop")
@@ -66,7 +71,7 @@ def _running(fault: Injection) -> int:
     pid = fault.workers().get(fault.index)
     if pid is None:
         raise EnvironmentNotReadyError(f"worker {fault.index} does not run")
-    # An ended process that nobody has waited for yet still takes signals.
+    # A zombie still accepts signals.
     if _state(pid) in _ENDED:
         raise EnvironmentNotReadyError(f"worker {fault.index} had ended before")
     fault.detail["pid"] = pid
@@ -81,7 +86,7 @@ def _state(pid: int) -> str:
 
 
 def slow_fsync(fault: Injection) -> None:
-    """Make every fsync take `delay` longer, as on a real volume."""
+    """Make every fsync take longer by the param `delay`, as on a real volume."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(setattr, control.words, "sync_delay_ns", 0)
     control.words.sync_delay_ns = round(fault.params["delay"] * NS_PER_MS)
@@ -91,8 +96,8 @@ def fail_fsync(fault: Injection) -> None:
     """Make every fsync fail.
 
     Under everysec the server refuses writes (-MISCONF). Under always the server ends. When the
-    fault ends the server is started again, because it has ended, or refuses writes until it has
-    synced something.
+    fault ends, the server is restarted. It may have ended, or it may refuse writes until its next
+    successful sync.
     """
     control = fault.fleet.control(fault.index)
     fault.undo.callback(fault.fleet.restart, fault.index)
@@ -101,7 +106,7 @@ def fail_fsync(fault: Injection) -> None:
 
 
 def require_writes(fleet: Fleet) -> None:
-    """Refuse disk faults for servers that do not write. Raises UsageError."""
+    """Raise UsageError if the servers write no append-only file. Disk faults need such a file."""
     if fleet.fsync == "none":
         raise UsageError(
             "the servers have no append-only file (fsync = none), so nothing is synced"
@@ -109,7 +114,7 @@ def require_writes(fleet: Fleet) -> None:
 
 
 def require_syncs(fleet: Fleet) -> None:
-    """Refuse fsync faults if no server waits for fsync. Raises UsageError."""
+    """Raise UsageError if no server waits for fsync, so that fsync faults have no effect."""
     require_writes(fleet)
     if fleet.fsync == "no":
         raise UsageError(
@@ -118,12 +123,11 @@ def require_syncs(fleet: Fleet) -> None:
 
 
 def fill_disk(fault: Injection) -> None:
-    """Leave no free page on the disk.
+    """Make the disk of the instance full.
 
-    Return once lockbench has made the server append and so notice the full disk.
-
-    Under everysec the server refuses writes (-MISCONF). Under always the server ends and is started
-    again.
+    A command of lockbench makes the server append. Return once the server has noticed the full
+    disk. Under everysec the server refuses writes (-MISCONF). Under always the server ends, and it
+    is restarted when the fault ends.
     """
     fleet = fault.fleet
     index = fault.index
@@ -153,10 +157,10 @@ def fill_disk(fault: Injection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The result of the cut for one file.
+    """The result of a power cut for one file.
 
-    `in_flight`: syncs that were running when the server died. With such a sync even `kill -9` may
-    lose writes, because everysec postpones them.
+    `in_flight`: the syncs that were running when the server died. During a sync, everysec postpones
+    writes. So even `kill -9` may lose these writes.
     """
 
     name: str
@@ -169,10 +173,10 @@ class Cut:
 def cut_power(
     instance: Instance, control: Control, torn: random.Random | None = None
 ) -> tuple[Cut, ...]:
-    """Cut every file of a *dead* instance to its durable part. `torn` draws how much of the rest
-    stays.
+    """Cut every file of a *dead* instance to its durable part.
 
-    Raises EnvironmentNotReadyError if the ledger does not know all files, OSError if a file cannot
+    `torn` draws how many bytes of the remaining part stay (None: no bytes). Raises
+    EnvironmentNotReadyError if the ledger does not know all files. Raises OSError if a file cannot
     be cut.
     """
     if control.words.overflow:
@@ -198,8 +202,10 @@ def cut_power(
 
 
 def cut_instance(fault: Injection) -> None:
-    """Kill the instance with `kill -9` and lose the unsynced data. It is started again after
-    `delay`."""
+    """Kill the instance with `kill -9`, and remove its unsynced data.
+
+    The instance is started again after the param `delay`.
+    """
     fleet = fault.fleet
     index = fault.index
     fault.undo.callback(fleet.restart, index)
@@ -211,15 +217,15 @@ def cut_instance(fault: Injection) -> None:
 
 
 def jump_clock(fault: Injection) -> None:
-    """Let the clock jump by the time `by`.
+    """Make the clock jump by the param `by`.
 
-    After a jump forward keys vanish early. After a jump back keys block longer.
+    After a jump forward, keys expire early. After a jump back, keys block longer.
     """
 
     def jump(sign: int) -> None:
         fault.fleet.control(fault.index).shift_clock(sign * int(fault.params["by"] * NS_PER_MS))
-        # This command makes the server read its clock, because it reads the clock once per pass of
-        # its event loop. The command fails if the server does not run, and that is fine.
+        # The server reads its clock once per pass of its event loop. So this command makes the
+        # server read its clock. If the server does not run, the command fails, which is fine.
         with contextlib.suppress(BenchError):
             fault.fleet.command(fault.index, "TIME")
 
@@ -228,7 +234,7 @@ def jump_clock(fault: Injection) -> None:
 
 
 def bend_clock(fault: Injection) -> None:
-    """Let the clock run at `rate` times true speed."""
+    """Make the clock run at `rate` times true speed."""
     control = fault.fleet.control(fault.index)
     fault.undo.callback(control.set_clock_rate, 1.0)
     control.set_clock_rate(fault.params["rate"])
