@@ -6,15 +6,14 @@ Rules: lockcore reads the URL, here as everywhere. The URL may hold secrets, so 
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import redis
 from redis.connection import ConnectionPool, SSLConnection
 from redis.exceptions import ConnectionError as BrokenConnectionError
 
 from bench.errors import UsageError, secrets
-from lockcore.bench.sockets import InstanceTarget, target_of
+from lockcore.bench.sockets import InstanceTarget, TargetOptions, target_of
 
 # the prefix of all keys and channels
 KEY_PREFIX = "lockbench:"
@@ -54,17 +53,20 @@ class TlsConnection(SSLConnection):
 
 
 def connection_pool(
-    options: Mapping[str, Any], *, timeout_s: float, connect_timeout_s: float
+    options: TargetOptions, *, timeout_s: float, connect_timeout_s: float
 ) -> ConnectionPool:
     """Return a pool that connects on first use.
 
     `options`: the options of lockcore's target. Both time-outs are in s and > 0.
     """
-    tls = (
-        {"connection_class": TlsConnection} if options["connection_class"] is SSLConnection else {}
-    )
-    times = {"socket_timeout": timeout_s, "socket_connect_timeout": connect_timeout_s}
-    return ConnectionPool(**{"max_connections": _NO_LIMIT, **options, **tls, **times})
+    own: TargetOptions = {
+        **options,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": connect_timeout_s,
+    }
+    if options["connection_class"] is SSLConnection:
+        own["connection_class"] = TlsConnection
+    return ConnectionPool(max_connections=_NO_LIMIT, **own)
 
 
 def client_of(target: InstanceTarget, timeout_s: float) -> redis.Redis:

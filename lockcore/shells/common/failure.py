@@ -16,7 +16,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Literal
 
 from redis.exceptions import (
     AuthenticationError,
@@ -386,10 +386,23 @@ def _is_reply(error: BaseException) -> bool:
     )
 
 
+_FILES: tuple[Literal["ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"], ...] = (
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_certfile",
+    "ssl_keyfile",
+)
+# The options with authorities, and the arguments of `load_verify_locations` for them.
+_AUTHORITIES: tuple[tuple[Literal["ssl_ca_certs", "ssl_ca_data"], str], ...] = (
+    ("ssl_ca_certs", "cafile"),
+    ("ssl_ca_data", "cadata"),
+)
+
+
 def _of_files(target: InstanceTarget) -> Failure | None:
     """The failure of the first TLS option in the URL that cannot be used, or None."""
     options = target.options
-    for option in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
+    for option in _FILES:
         try:
             if path := options.get(option):
                 os.close(os.open(path, os.O_RDONLY))
@@ -397,12 +410,12 @@ def _of_files(target: InstanceTarget) -> Failure | None:
             cause = f"the file of its option {option} cannot be read: {path} ({error.strerror})"
             return Failure(cause, f"mend the path in {option}", InstanceRefusedError)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for option, argument in (("ssl_ca_certs", "cafile"), ("ssl_ca_data", "cadata")):
+    for authorities, argument in _AUTHORITIES:
         try:
-            if option in options:
-                context.load_verify_locations(**{argument: options[option]})
+            if text := options.get(authorities):
+                context.load_verify_locations(**{argument: text})
         except (OSError, ValueError):
-            cause = f"its option {option} holds no certificate"
+            cause = f"its option {authorities} holds no certificate"
             return Failure(cause, "give it certificates in PEM", InstanceRefusedError)
     try:
         if certificate := options.get("ssl_certfile"):
@@ -427,7 +440,7 @@ def _line(target: InstanceTarget, heard: bytes) -> str:
     return repr(line.encode("ascii", "replace").decode()) if line else "an empty line"
 
 
-def _quoted(target: InstanceTarget, error: Any, what: str) -> str:
+def _quoted(target: InstanceTarget, error: BaseException, what: str) -> str:
     """A text without a row, in one line.
 
     If the text has a secret, only its first word is quoted, which is the error code.

@@ -19,7 +19,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
@@ -40,7 +39,7 @@ from lockcore.rounds.commands import (
 )
 from lockcore.shells.common.failure import CLUSTER, REPLICA, SENTINEL, failure_of, is_unexplained
 from lockcore.shells.common.peer import look
-from lockcore.shells.common.target import InstanceTarget
+from lockcore.shells.common.target import DeadlineSocket, HandshakeConnection, InstanceTarget
 
 TCP_USER_TIMEOUT_MS = 10_000
 
@@ -130,12 +129,19 @@ def _explained(target: InstanceTarget, error: Exception, heard: bytes) -> Instan
     return failure.kind(target.address, str(failure))
 
 
-def _ask(connection: Any, *arguments: str | bytes) -> Any:
+def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> object:
     connection.send_command(*arguments, check_health=False)
     return connection.read_response()
 
 
-def _tells(connection: Any) -> bool:
+def _info(connection: HandshakeConnection, section: str) -> bytes | str:
+    reply = _ask(connection, "INFO", section)
+    if not isinstance(reply, bytes | str):
+        raise TypeError(f"INFO {section} gives {type(reply).__name__}")
+    return reply
+
+
+def _tells(connection: HandshakeConnection) -> bool:
     """True if the server from now on reports flushes of keys on this connection.
 
     With OPTIN it reports nothing else.
@@ -149,7 +155,7 @@ def _tells(connection: Any) -> bool:
         return False
 
 
-def _hears(connection: Any, target: InstanceTarget) -> bool:
+def _hears(connection: HandshakeConnection, target: InstanceTarget) -> bool:
     """True if this connection can carry messages of other processes.
 
     For this, the user may publish, subscribe to its own inbox, and read a key's holder (GETRANGE).
@@ -173,14 +179,14 @@ def _hears(connection: Any, target: InstanceTarget) -> bool:
     return True
 
 
-def _inspect(target: InstanceTarget, connection: Any) -> Hello:
-    fields = fields_of(_ask(connection, "INFO", "server"))
+def _inspect(target: InstanceTarget, connection: HandshakeConnection) -> Hello:
+    fields = fields_of(_info(connection, "server"))
     if fields.get("redis_mode") == "sentinel":
         raise InstanceRefusedError(target.address, SENTINEL)
     # This comes before the replication id is read, so no later change is missed.
     tells = _tells(connection)
     for section in ("replication", "cluster"):
-        fields |= fields_of(_ask(connection, "INFO", section))
+        fields |= fields_of(_info(connection, section))
     if fields.get("cluster_enabled") == "1" or fields.get("redis_mode") == "cluster":
         raise InstanceRefusedError(target.address, str(CLUSTER))
     if fields.get("role", "master") != "master":
@@ -192,15 +198,17 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
     valkey = fields.get("valkey_version")
     server = f"valkey {valkey}" if valkey else f"redis {fields.get('redis_version', '?')}"
     try:
-        client_id = int(_ask(connection, "CLIENT", "ID"))
+        reply = _ask(connection, "CLIENT", "ID")
     except ResponseError:
         # The command is forbidden or unknown, so an old connection cannot be killed by its id.
-        client_id = 0
+        reply = 0
+    if not isinstance(reply, int | bytes):
+        raise TypeError(f"CLIENT ID gives {type(reply).__name__}")
     return Hello(
         run_id,
         int(fields.get("uptime_in_seconds", "0")),
         server,
-        client_id,
+        int(reply),
         replid=fields.get("master_replid", ""),
         identity=identity,
         started_s=started_s,
@@ -210,15 +218,15 @@ def _inspect(target: InstanceTarget, connection: Any) -> Hello:
     )
 
 
-def _swaps(connection: Any) -> int:
+def _swaps(connection: HandshakeConnection) -> int:
     """The number of database swaps, or NOT_COUNTED if INFO does not have the section."""
     try:
-        return swaps_of(_ask(connection, "INFO", "commandstats"))
+        return swaps_of(_info(connection, "commandstats"))
     except ResponseError:
         return NOT_COUNTED
 
 
-def _works(connection: Any, *arguments: str | bytes) -> bool:
+def _works(connection: HandshakeConnection, *arguments: str | bytes) -> bool:
     """True if this user may run the command here.
 
     The command uses a key that does not exist, or a key that this user may not touch.
@@ -259,7 +267,7 @@ def dialect_of(target: InstanceTarget) -> Dialect | None:
         connection.disconnect()
 
 
-def _dialect(target: InstanceTarget, connection: Any) -> Dialect:
+def _dialect(target: InstanceTarget, connection: HandshakeConnection) -> Dialect:
     key = _probe(target)
     if _works(connection, "DELEX", key, "IFEQ", b"x"):
         release = "delex"
@@ -273,7 +281,7 @@ def _dialect(target: InstanceTarget, connection: Any) -> Dialect:
     return Dialect(release, native_extend)
 
 
-def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
+def _extends(connection: HandshakeConnection, key: bytes, *, default: bool) -> bool:
     """True if SET … IFEQ exists.
 
     A full or read-only instance refuses before it reads the option. Then the value is `default`.
@@ -287,7 +295,7 @@ def _extends(connection: Any, key: bytes, *, default: bool) -> bool:
     return True
 
 
-def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
+def _check_scripts(target: InstanceTarget, connection: HandshakeConnection, key: bytes) -> None:
     for script in (COMPARE_AND_DELETE, COMPARE_AND_DELETE_MANY, COMPARE_AND_EXTEND):
         # If this fails, the first EVALSHA falls back to EVAL.
         _works(connection, "SCRIPT", "LOAD", script.source)
@@ -299,12 +307,12 @@ def _check_scripts(target: InstanceTarget, connection: Any, key: bytes) -> None:
         )
 
 
-def _take_over(connection: Any) -> _socket.socket:
+def _take_over(connection: HandshakeConnection) -> _socket.socket:
     """Take the connected socket from a redis-py connection.
 
     redis-py's `_sock` is private, and only this function uses it.
     """
-    deadline_socket = getattr(connection, "_sock", None)
+    deadline_socket: DeadlineSocket | None = getattr(connection, "_sock", None)
     if deadline_socket is None:
         raise RuntimeError(
             "this version of redis-py has no Connection._sock; install one that lockbench asks for"
@@ -317,7 +325,7 @@ def _take_over(connection: Any) -> _socket.socket:
     if hasattr(sock, "do_handshake"):
         connection._sock = None
         sock.settimeout(0.0)
-        return sock  # type: ignore[no-any-return]
+        return sock
     # Frameworks patch the methods of `socket.socket`, so the hot path uses a bare socket.
     bare = _socket.socket(fileno=os.dup(sock.fileno()))
     bare.setblocking(False)

@@ -6,30 +6,67 @@ the first bytes that it received. If a send fails, it first reads the bytes that
 a server that refuses sends its reason and closes.
 """
 
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.connection import (
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.exceptions import InvalidResponse, RedisError
 from redis.retry import Retry
 
 from lockcore.errors import ProtocolError
 from lockcore.mask import Mask, Transport, shown
 from lockcore.rounds.framing import NOT_WHOLE, Framing
-from lockcore.shells.common.url import address_of
+from lockcore.shells.common.url import UrlOptions, address_of
 
 # This number of first bytes of a connection is kept.
 HEARD_BYTES = 512
-_CLASSES = {
+ConnectionClass = type[Connection] | type[UnixDomainSocketConnection]
+_CLASSES: dict[Transport, ConnectionClass] = {
     Transport.TCP: Connection,
     Transport.TLS: SSLConnection,
     Transport.UNIX: UnixDomainSocketConnection,
 }
+
+
+class TargetOptions(UrlOptions, total=False):
+    """The keyword arguments of redis-py's connections to one instance."""
+
+    connection_class: ConnectionClass
+    socket_timeout: float
+    socket_connect_timeout: float
+    retry: Retry
+    retry_on_error: list[type[Exception]]
+    protocol: int
+    driver_info: None
+    decode_responses: bool
+
+
+class HandshakeConnection(Protocol):
+    """A connection of redis-py, as the handshake uses it. `heard` has the peer's first bytes."""
+
+    heard: bytearray
+    _sock: "DeadlineSocket | None"
+
+    def connect(self) -> None:
+        """Connect, with TLS, AUTH and the client's name as the options say."""
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+
+    def send_command(self, *arguments: str | bytes, check_health: bool) -> None:
+        """Send one command."""
+
+    def read_response(self) -> object:
+        """Wait for the next reply, and return it. Raises RedisError for an error reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +80,7 @@ class InstanceTarget:
     """
 
     address: str
-    options: Mapping[str, Any] = field(repr=False)
+    options: TargetOptions = field(repr=False)
     key_prefix: str
     mask: Mask = field(default_factory=Mask, repr=False, compare=False)
     inbox: bytes = b""
@@ -55,17 +92,17 @@ class InstanceTarget:
         """True if the URL requests TLS."""
         return issubclass(self.options["connection_class"], SSLConnection)
 
-    def connection(self) -> Any:
+    def connection(self) -> HandshakeConnection:
         """A redis-py connection, not yet connected, with one deadline for its whole handshake.
 
         It belongs to no pool, because pools end. It does not select the URL's database, because a
         Sentinel or a proxy must be recognised first.
         """
-        options = {**self.options, "db": 0}
-        return _timed(options.pop("connection_class"))(**options)
+        options: TargetOptions = {**self.options, "db": 0}
+        return _TIMED[options.pop("connection_class")](**options)
 
 
-class _DeadlineSocket:
+class DeadlineSocket:
     """A socket with one deadline for all reads and writes.
 
     A peer that sends single bytes cannot extend the deadline. `heard` has the first bytes of the
@@ -74,7 +111,7 @@ class _DeadlineSocket:
     seconds.
     """
 
-    def __init__(self, inner: Any, end_s: float, heard: bytearray) -> None:
+    def __init__(self, inner: socket.socket, end_s: float, heard: bytearray) -> None:
         self._framing = Framing("the server")
         # The beginning of an incomplete reply.
         self._begun = b""
@@ -82,10 +119,12 @@ class _DeadlineSocket:
         self._end_s = end_s
         self._heard = heard
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+    def __getattr__(self, name: str) -> object:
+        found: object = getattr(self.inner, name)
+        return found
 
-    def recv_into(self, buffer: Any, *arguments: Any) -> Any:
+    def recv_into(self, buffer: bytearray | memoryview, *arguments: int) -> int:
+        """As `socket.recv_into`. Raises TimeoutError after the deadline."""
         self.inner.settimeout(_left_s(self._end_s))
         count = self.inner.recv_into(buffer, *arguments)
         self._hear(buffer[:count])
@@ -93,6 +132,7 @@ class _DeadlineSocket:
         return count
 
     def sendall(self, data: bytes) -> None:
+        """As `socket.sendall`. Raises TimeoutError after the deadline."""
         self.inner.settimeout(_left_s(self._end_s))
         try:
             self.inner.sendall(data)
@@ -113,7 +153,7 @@ class _DeadlineSocket:
         except ProtocolError as error:
             raise InvalidResponse(str(error)) from None
 
-    def _hear(self, data: Any) -> None:
+    def _hear(self, data: bytes | bytearray | memoryview) -> None:
         room = HEARD_BYTES - len(self._heard)
         if room > 0:
             self._heard += data[:room]
@@ -125,8 +165,7 @@ def _left_s(end_s: float) -> float:
     return left_s
 
 
-@cache
-def _timed(kind: Any) -> Any:
+def _timed(kind: Any) -> Callable[..., HandshakeConnection]:
     """redis-py's connection of this kind, with one deadline for all steps from `connect` on."""
 
     class TimedConnection(kind):  # type: ignore[misc]
@@ -134,10 +173,10 @@ def _timed(kind: Any) -> Any:
         # Each connection replaces this with its own bytes.
         heard = bytearray()
 
-        def _connect(self) -> _DeadlineSocket:
+        def _connect(self) -> DeadlineSocket:
             self._end_s = time.monotonic() + self._socket_timeout
             self.heard = bytearray()
-            return _DeadlineSocket(super()._connect(), self._end_s, self.heard)
+            return DeadlineSocket(super()._connect(), self._end_s, self.heard)
 
         @property
         def socket_timeout(self) -> float:
@@ -152,6 +191,9 @@ def _timed(kind: Any) -> Any:
     return TimedConnection
 
 
+_TIMED = {kind: _timed(kind) for kind in _CLASSES.values()}
+
+
 def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
     """Read one URL. All steps of a connection together take at most `timeout_s`.
 
@@ -159,7 +201,7 @@ def target_of(url: str, timeout_s: float, key_prefix: str) -> InstanceTarget:
     """
     address = address_of(url)
     mask = Mask(url)
-    options: dict[str, Any] = {
+    options: TargetOptions = {
         "connection_class": _CLASSES[address.transport],
         **address.options,
         "socket_timeout": timeout_s,

@@ -13,7 +13,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict, cast
 from urllib.parse import parse_qsl, unquote
 
 from lockcore.mask import SCHEMES, Transport, shown
@@ -31,6 +31,34 @@ _ENCODE = "percent-encode the special characters of its user name and password"
 _CURE = "use redis://host:port (TLS: rediss) or unix://path"
 
 
+class UrlOptions(TypedDict, total=False):
+    """The parts of a URL as keyword arguments of redis-py's connections.
+
+    A server on TCP has `host` and `port`, and a server on a unix socket has `path`. The other keys
+    are the names in `READ`.
+    """
+
+    host: str
+    port: int
+    path: str
+    db: int
+    username: str
+    password: str
+    client_name: str
+    ssl_ca_certs: str
+    ssl_ca_path: str
+    ssl_ca_data: str
+    ssl_certfile: str
+    ssl_keyfile: str
+    ssl_password: str
+    ssl_cert_reqs: str
+    ssl_check_hostname: bool
+    ssl_min_version: ssl.TLSVersion
+    ssl_ciphers: str
+    ssl_include_verify_flags: list[ssl.VerifyFlags]
+    ssl_exclude_verify_flags: list[ssl.VerifyFlags]
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a URL.
@@ -39,7 +67,7 @@ class Option:
     """
 
     meaning: str = "text"
-    read: Callable[[str], Any] = str
+    read: Callable[[str], object] = str
 
 
 def _ciphers(text: str) -> str:
@@ -61,7 +89,7 @@ def _matching(pattern: str) -> Callable[[str], str]:
     return read
 
 
-def _chosen(values: Mapping[str, Any]) -> Callable[[str], Any]:
+def _chosen(values: Mapping[str, object]) -> Callable[[str], object]:
     """A reader that accepts only the words in `values`."""
     return lambda text: values[text.lower()]
 
@@ -141,7 +169,7 @@ class Address:
 
     transport: Transport
     place: str
-    options: Mapping[str, Any] = field(repr=False)
+    options: UrlOptions = field(repr=False)
     ignored: tuple[str, ...]
 
 
@@ -175,7 +203,9 @@ def address_of(url: object) -> Address:
         user, _, password = netloc.rpartition("@")[0].partition(":")
         named = {"username": unquote(user), "password": unquote(password)}
         credentials = {name: value for name, value in named.items() if value}
-        return Address(transport, place, {**where, **credentials, **options}, ignored)
+        # Each name comes from `READ` or from this file, so it is a key of `UrlOptions`.
+        every = cast("UrlOptions", {**where, **credentials, **options})
+        return Address(transport, place, every, ignored)
     except ValueError as error:
         raise ValueError(f"{shown(url)!r} is not a usable instance URL: {error}") from None
 
@@ -186,7 +216,7 @@ def _require(pattern: str, text: str, sentence: str) -> None:
         raise ValueError(sentence)
 
 
-def _tcp(after: str, netloc: str, path: str) -> tuple[str, dict[str, Any]]:
+def _tcp(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
     _require(r"[^\x00-\x1f\x7f]*", after, "it has a control character in it; percent-encode it")
     _require("[^@]*", after[len(netloc) :], _ENCODE)
     place = netloc.rpartition("@")[2]
@@ -212,13 +242,13 @@ def _tcp(after: str, netloc: str, path: str) -> tuple[str, dict[str, Any]]:
     if not re.fullmatch("[0-9]{1,9}", port) or not 0 < int(port) < 65_536:
         raise ValueError("an instance listens on a port from 1 to 65535")
     _require("/?[0-9]*/?", path, "the database after the slash must be a number")
-    where: dict[str, Any] = {"host": host, "port": int(port)}
+    where: UrlOptions = {"host": host, "port": int(port)}
     if database := path.strip("/"):
         where["db"] = int(database)
     return (f"[{host}]" if ":" in host else host) + f":{int(port)}", where
 
 
-def _unix(after: str, netloc: str, path: str) -> tuple[str, dict[str, Any]]:
+def _unix(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
     # A path may also contain an @.
     if netloc and "@" not in netloc:
         _require("[^@]*", after, _ENCODE)
@@ -237,9 +267,9 @@ def _unix(after: str, netloc: str, path: str) -> tuple[str, dict[str, Any]]:
     return path, {"path": path}
 
 
-def _read_options(query: str, transport: Transport) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _read_options(query: str, transport: Transport) -> tuple[dict[str, object], tuple[str, ...]]:
     """The values of the options that are read, and a sentence for each option without effect."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     ignored: dict[str, None] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         for pattern, cure in REFUSED.items():
