@@ -1,5 +1,4 @@
-"""Everything that a run reports while it runs: *history and notes → metrics and traces → OTLP,
-Prometheus*.
+"""The reports of a run while it runs: *history and notes → metrics and traces → OTLP, Prometheus*.
 
 See README.md.
 """

@@ -1,12 +1,12 @@
-"""Telemetry of one run, beside the load: *the run's folder, look by look → metrics and traces,
-until the result exists*.
+"""Telemetry of one run, beside the load: *the run's folder, read again and again → metrics and
+traces, until the result exists*.
 
 Rules
-- It runs in the process that follows the load, never in a load process, and with the priority of
-  that process. If the load fills all cores, as in an outage, a thread of lower priority gets no
-  core, just when its data are needed most. While such a thread waits for a core it may hold the
-  interpreter's lock, and the thread that follows the load then waits for this lock. The work is
-  bounded: it takes 0.01 of a core.
+- The exporter runs in the process that follows the load, and with the priority of that process. It
+  never runs in a load process. If the load fills all cores, as in an outage, a thread of lower
+  priority would get no core just when its data are needed most. Such a thread might also hold the
+  interpreter's lock while it waits for a core. Then the thread that follows the load would wait for
+  this lock. The exporter's work is bounded at 0.01 of a core.
 - If a collector is down, slow or refusing, the only effects are `redlock.telemetry.dropped` and one
   warning.
 """
@@ -36,36 +36,39 @@ from bench.telemetry.run import (
 from bench.telemetry.settings import TelemetrySettings
 from bench.telemetry.table import VIOLATIONS
 
-# The longest time (s) between two looks. It is short because files do not stay for ever.
+# The longest time (s) between two readings of the folder. It is short because old files are
+# deleted during the run.
 LOOK_S = 1.0
 HURRIED_S = 1.0
-# kind of fault, target, whether the fault is in force
+# The kind of a fault, its target, and whether the fault is in force.
 Fault = tuple[str, str, bool]
-# number of leases judged so far, violations by kind
+# The number of leases judged so far, and the violations by kind.
 Judged = tuple[int, Mapping[str, int]]
 
 
 class ServerWatch(Protocol):
-    """Asks the servers while the run lasts. `infos`: the last answer of each server."""
+    """A watch that asks the servers for INFO while the run lasts."""
 
     @property
     def infos(self) -> Sequence[Info | None]:
-        """The last INFO by instance. None for an instance that does not answer; empty before the
-        first answers."""
+        """The last INFO of each instance, or None for an instance that does not answer.
+
+        Before the first answers the sequence is empty.
+        """
 
     def start(self) -> None:
-        """Start to ask."""
+        """Start to ask the servers."""
 
     def stop(self) -> None:
-        """Ask once more, then stop."""
+        """Ask the servers once more, then stop."""
 
 
 class Exporter:
-    """Exports the run whose processes write into `folder`. Call `start` before the load, and
-    `finish` once there is a result.
+    """The exporter of the run whose processes write into `folder`.
 
-    `watch` asks the servers from the start to the end. The exporter also calls `faults` and
-    `judged` (the knowledge of an oracle, if one runs). Neither may block for long, or raise.
+    Call `start` before the load, and `finish` once there is a result. `watch` asks the servers from
+    the start to the end. `faults` returns the present faults. `judged` returns the findings of the
+    oracle, or None if no oracle runs. Neither function may block for long or raise an error.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class Exporter:
         faults: Callable[[], Sequence[Fault]] = tuple,
         judged: Callable[[], Judged | None] = lambda: None,
     ) -> None:
-        """Raises BenchError if the exporter cannot be set up."""
+        """Make the exporters that `settings` request. Raises BenchError if this fails."""
         self._settings = settings
         self._run = run
         self._folder = folder
@@ -101,17 +104,16 @@ class Exporter:
         self._thread = threading.Thread(target=self._follow, name="telemetry", daemon=True)
 
     def start(self) -> None:
-        """Look at the run at every interval from now on."""
+        """Read the run's folder at every interval from now on."""
         if self._watch is not None:
             self._watch.start()
         self._thread.start()
 
     def finish(self, safety: SafetyReport | None = None, *, hurried: bool = False) -> list[str]:
-        """Export everything once more, exactly, after the load has ended. Wait for the collector,
-        then end.
+        """Export the exact totals after the load has ended. Wait for the collector, then end.
 
-        `safety`: the safety section of the result. `hurried`: the user is waiting, so a collector
-        gets little time. Returns warnings, each one sentence. The folder must still exist.
+        `safety`: the safety section of the result. `hurried`: the user is waiting, so the collector
+        gets little time. Return warnings, one sentence each. The folder must still exist.
         """
         self._stop_looking()
         failure = []
@@ -119,7 +121,7 @@ class Exporter:
             self._look(time.monotonic_ns(), last=True)
             self._looks.count_all()
             self._looks.counts.rest()
-            # Without a final verdict, the leases that were judged before count.
+            # If there is no final verdict, the oracle's findings during the run count.
             judged = safety is not None and safety.verdict != "UNKNOWN"
             judgement = (
                 (self._looks.counts.leases, _violations(safety))
@@ -138,7 +140,7 @@ class Exporter:
         return warnings
 
     def close(self) -> None:
-        """End at once, unless the exporter has ended already. There is no result."""
+        """End at once, without a result, unless the exporter has ended already."""
         if not self._stop.is_set():
             self._stop_looking()
             self._close(0.0)
@@ -170,7 +172,7 @@ class Exporter:
         looks = self._looks
         notes = read_workers(self._folder)
         fresh = current(notes, now_ns)
-        # All workers have ended, even those that were killed.
+        # All workers have ended. A killed worker has not reported its end.
         if ended:
             notes = _stopped(notes)
             fresh = _stopped(fresh)
@@ -192,8 +194,10 @@ class Exporter:
                 sink.offer(snapshot)
 
     def _others(self, judged: Judged | None) -> Iterator[DataPoint]:
-        """Yield the points about safety, faults and dropped items. Without an oracle there is no
-        point about safety, not even a zero."""
+        """Yield the points about safety, faults and dropped items.
+
+        If no oracle runs, there are no points about safety.
+        """
         if judged is not None:
             leases, violations = judged
             yield point("redlock.safety.judged_leases", leases)

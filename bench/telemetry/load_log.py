@@ -3,13 +3,13 @@ lines of a file → the same attempts, extensions*.
 
 Rules
 - Lines wait in memory until they are flushed about once a second. If the file cannot be written,
-  the lines are dropped; they never stop the run. The reader never returns half a line. Files are
-  `<kind>-<process>-<pid>.json` in the run's folder.
+  the lines are dropped and the run goes on. The reader never returns half a line. The files are
+  called `<kind>-<process>-<pid>.json` and are in the run's folder.
 - An observed cycle costs the load 1.6 times as much as a plain cycle. So about `PER_SECOND`
   acquires a second are observed: all of them at low rates, at least one in `MOST` at high rates.
   Before the rate is known, the first `AT_ONCE` acquires are observed, then one in `MOST`.
-- A line holds a resource's checksum. Together with the start of the round, the checksum identifies
-  the operation in the history.
+- A line holds the checksum of a resource's name. The checksum and the start of the round together
+  identify the operation in the history.
 - The log keeps the first `FIRST` attempts of an acquire, and the attempt that won. It counts the
   attempts that it drops because there are too many.
 """
@@ -37,8 +37,11 @@ Line = TypeVar("Line")
 
 
 class Ask(Struct, frozen=True, array_like=True):
-    """The exchange with one instance in one attempt. `vote`: in lower case. `sent_ns`,
-    `replied_ns`: 0 = never. `error`: the first word of the instance's error reply."""
+    """The exchange with one instance in one attempt.
+
+    `vote`: the name of the vote in lower case. `sent_ns`, `replied_ns`: 0 if nothing was sent or if
+    no reply came. `error`: the first word of the instance's error reply.
+    """
 
     vote: str
     sent_ns: int
@@ -49,8 +52,8 @@ class Ask(Struct, frozen=True, array_like=True):
 class ObservedAttempt(Struct, frozen=True, array_like=True):
     """One observed attempt, with an `Ask` for each instance.
 
-    The fields are those of AttemptRecord. `resource`: the `checksum` of the resource's name.
-    `dropped`: how many attempts before this one were dropped.
+    The other fields are as in AttemptRecord. `resource`: the `checksum` of the resource's name.
+    `dropped`: the number of attempts that were dropped since the last line.
     """
 
     resource: int
@@ -79,7 +82,10 @@ class Extension(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, lease: Lease, sent_ns: int, replied_ns: int, ours: bool | None) -> Self:
-        """Record an extension that has returned. `ours`: None = no instance could tell."""
+        """Make the record of an extension that has returned.
+
+        `ours`: whether the lease was still ours. None means that the instances could not tell.
+        """
         if ours is None:
             outcome = "unreachable"
         else:
@@ -88,12 +94,12 @@ class Extension(Struct, frozen=True, array_like=True):
 
 
 def checksum(resource: str) -> int:
-    """The number that stands for a resource in a line."""
+    """Return the number that identifies a resource in a line."""
     return crc32(resource.encode())
 
 
 class LineLog:
-    """The writing side: lines of one kind from the load process `process` (this process)."""
+    """The writing side of the log: lines of one kind from this load process, number `process`."""
 
     def __init__(self, folder: Path, kind: str, process: int) -> None:
         self._path = folder / f"{kind}-{process}-{os.getpid()}.json"
@@ -113,8 +119,10 @@ class LineLog:
 
 
 class AttemptLog(LineLog):
-    """The attempts of a process. It calls `observe_every` with n when one in n acquires is to be
-    observed."""
+    """The log of a process's attempts.
+
+    It calls `observe_every` with n to request the observation of one in n acquires.
+    """
 
     def __init__(self, folder: Path, process: int, observe_every: Callable[[int], None]) -> None:
         super().__init__(folder, "attempts", process)
@@ -143,11 +151,14 @@ class AttemptLog(LineLog):
         resource = checksum(record.resource)
         outcome = record.outcome.value
         self.keep(ObservedAttempt(resource, number, *times_ns, outcome, asks, self._dropped))
-        self._dropped = 0  # told
+        # The line that was just kept reports the earlier drops.
+        self._dropped = 0
 
     def flush(self) -> None:
-        """Write the kept lines, and set how many acquires to observe from now on. Called once a
-        second."""
+        """Write the kept lines, and set how many acquires to observe from now on.
+
+        The load process calls this about once a second.
+        """
         super().flush()
         now_s = time.monotonic()
         lasted_s = max(now_s - self._flushed_s, 0.1)
@@ -161,13 +172,15 @@ class AttemptLog(LineLog):
         self._observe_every(every)
 
 
-# The load writes while this reader reads, so the end of a file may be half a line. The reader takes
-# only the text before the last newline, and moves its position by just that text. At the next look
-# it reads the half line again, now whole. A reader that used the file's size as its position would
-# split that line and could decode neither part.
+# The load writes while this reader reads, so a file may end with half a line. The reader takes only
+# the text up to the last newline, and moves its position by the length of this text. The next call
+# of `new` reads the half line again, which is whole by then. If the reader used the file's size as
+# its position, it would split that line and could decode neither part.
 class LineTail(Generic[Line]):
-    """The reading side. It follows the files of one `kind` in a run's folder; their lines have the
-    type `line`."""
+    """The reading side of the log. It follows the files of one `kind` in a run's folder.
+
+    `line`: the type of the lines.
+    """
 
     def __init__(self, folder: Path, kind: str, line: type[Line]) -> None:
         self._folder = folder

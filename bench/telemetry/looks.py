@@ -1,8 +1,8 @@
-"""All data that telemetry has read of a run: *the run's folder, look by look → counts, observed
-attempts, spans*.
+"""All data that telemetry has read of a run: *the run's folder, read again and again → counts,
+observed attempts, spans*.
 
-Rules: a look only reads. At the end the whole history is read once more, including the votes that
-were patched late. So the counts equal `totals`.
+Rules: telemetry never writes into the folder. At the end the whole history is read once more,
+including the votes that were patched late. So the counts equal `totals`.
 """
 
 import random
@@ -22,8 +22,10 @@ ALL_TIME = Window(0, 1 << 62)
 
 
 class Looks:
-    """All data about the run whose processes write into `folder`. `one_in`, `wall_ns`: as in
-    Tracing."""
+    """All data about the run whose processes write into `folder`.
+
+    `one_in`, `wall_ns`: as in Tracing.
+    """
 
     def __init__(self, run: Run, folder: Path, one_in: int, wall_ns: int) -> None:
         self._run = run
@@ -41,15 +43,15 @@ class Looks:
         self.not_kept = 0
 
     # Two readers follow the same history. The first reader returns records at once, for counts and
-    # latencies. The second reader stays `settle_ns` behind, because votes may be patched for so
-    # long. Only the second reader feeds votes and traces. A single reader would either export votes
-    # that change afterwards, or show every rate late.
+    # latencies. The second reader stays `settle_ns` behind, because votes may change during that
+    # time. Only the second reader provides records for votes and traces. A single reader would
+    # either export votes that change afterwards, or show every rate late.
     def look(
         self, now_ns: int, infos: Sequence[Info | None], *, traces: bool, last: bool
     ) -> list[TraceSpan]:
-        """Read the new data in the folder and the servers' last answers. Return spans, if `traces`.
+        """Read the new data in the folder and the servers' last answers.
 
-        `last`: no vote is patched any more.
+        Return spans if `traces` is true. `last`: no vote will change any more.
         """
         self.servers.note(infos, time.monotonic_ns())
         rows = self._fresh.new_records()
@@ -70,10 +72,11 @@ class Looks:
         return list(self.tracing.look(settled))
 
     def count_all(self) -> None:
-        """Read the whole history once more, resource by resource. This adds late patches, and
-        hand-offs whose two records are far apart.
+        """Read the whole history once more, a part of the resources at a time.
 
-        A worker that nobody follows deletes its oldest files. Then the earlier counts stay.
+        This adds votes that were patched late, and hand-offs whose two records are far apart. If no
+        process follows a worker, the worker deletes its oldest files. In that case the earlier
+        counts stay.
         """
         counts = OperationCounts(self._run.quorum)
         parts = history_parts(self._folder)
@@ -85,11 +88,11 @@ class Looks:
             counts.add(records)
             counts.add_votes(records)
             counts.add_handoffs(records, ALL_TIME)
-        # If there are fewer operations than before, the folder is gone.
+        # If there are fewer operations than before, the folder has been removed.
         if counts.operations >= self.counts.operations:
             self.counts = counts
 
     @property
     def missed(self) -> int:
-        """The number of operations whose file vanished before anybody read it."""
+        """The number of operations whose file was deleted before telemetry read it."""
         return max(self._written - self.counts.operations, 0) if self._run.processes == 1 else 0

@@ -5,11 +5,10 @@ Rules
 - This is the only file that imports OpenTelemetry, and it does so only if telemetry is requested.
   The exporters themselves read the standard variables for endpoints, headers, certificates,
   time-outs and retries. The last line of their log is kept.
-- Status 200 is not enough. An item that a receiver rejects in its answer has not arrived. A
-  receiver whose answer is not OTLP has taken nothing. Source: OTLP specification, "Partial
-  Success".
-- A collector never slows the load. Items that it does not take in time are dropped, the oldest
-  first, and counted. Metrics are cumulative, so only the newest snapshot waits.
+- Status 200 is not enough. If a receiver rejects an item in its answer, the item has not arrived.
+  If its answer is not OTLP, no item has arrived. Source: OTLP specification, "Partial Success".
+- A collector never slows the load. Items that the collector does not take in time are dropped and
+  counted, the oldest first. Metrics are cumulative, so only the newest snapshot waits.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-# How long (s) the end of a run waits for a collector.
+# The longest time (s) for which the end of a run waits for a collector.
 CLOSE_S = 5.0
 SPANS_KEPT = 8192
 SPANS_PER_BATCH = 512
@@ -49,12 +48,11 @@ _CAUSE = re.compile(r"\[Errno -?\d+\] ([^\"')\n]+)")
 
 
 class Otlp:
-    """The way to a collector that may be slow or down, with one thread for metrics and one for
-    traces.
+    """The way to a collector that may be slow or down. Metrics and traces have a thread each.
 
-    `dropped`: how many items did not arrive, by kind. An `export` (of metrics) or a `span` is lost
-    if room or time runs out, or if its export fails. A `point` is lost if the receiver rejects it
-    in an export that arrived.
+    `dropped`: the number of items that did not arrive, by kind. An `export` (of metrics) or a
+    `span` is lost if room or time runs out, or if its export fails. A `point` is lost if the
+    receiver rejects it in an export that arrived.
     """
 
     def __init__(
@@ -62,8 +60,8 @@ class Otlp:
     ) -> None:
         """Make the exporters that `settings` request.
 
-        Raises EnvironmentNotReadyError if a package is missing, UsageError if a variable cannot be
-        read.
+        Raises EnvironmentNotReadyError if a package is missing. Raises UsageError if a variable
+        cannot be read.
         """
         self._settings = settings
         self._wall_ns = wall_ns
@@ -80,7 +78,7 @@ class Otlp:
                 "export": _exporter("metric", settings.metrics, self._answers["export"]),
                 "span": _exporter("trace", settings.traces, self._answers["span"]),
             }
-            # Variables can add attributes, but they cannot replace these.
+            # OTEL_* variables can add attributes, but they cannot replace these attributes.
             self._resource = Resource.create(dict(resource))
         except ImportError as error:
             extra = "telemetry-grpc" if GRPC in (settings.metrics, settings.traces) else "telemetry"
@@ -110,8 +108,10 @@ class Otlp:
             ).start()
 
     def complaints(self) -> list[str]:
-        """Warnings about the settings, from us and from the exporters. If anything did not arrive,
-        one sentence says so."""
+        """Return warnings about the settings, from lockbench and from the exporters.
+
+        If any item did not arrive, or if the receiver sent a message, one more sentence says so.
+        """
         sentences = [*self._settings.warnings, *self._before]
         messages = [answers.message for answers in self._answers.values()]
         reasons = "; ".join(filter(None, dict.fromkeys([*messages, self._log.text])))
@@ -133,11 +133,11 @@ class Otlp:
         return sentences
 
     def offer(self, snapshot: Snapshot) -> None:
-        """Queue the present snapshot. Never waits, never raises."""
+        """Queue the present snapshot. This method never waits and never raises an error."""
         self._put("export", [snapshot], 1)
 
     def offer_spans(self, spans: Sequence[TraceSpan]) -> None:
-        """Queue spans."""
+        """Queue spans. This method never waits and never raises an error."""
         self._put("span", spans, SPANS_KEPT)
 
     def _put(self, kind: str, items: Sequence[Snapshot | TraceSpan], room: int) -> None:
@@ -152,9 +152,9 @@ class Otlp:
             self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Send the queued items, for at most `within_s` (s), and give up the rest.
+        """Send the queued items for at most `within_s` (s), then drop the rest.
 
-        A collector that has ever taken an item is slow, not down. So it gets twice as long.
+        A collector that has taken an item before is probably just slow. So it gets twice the time.
         """
         within_s *= 2 if any(self._sent.values()) else 1
         with self._changed:
@@ -169,10 +169,10 @@ class Otlp:
                 queue.clear()
         complaint = self._log.text
         for exporter in self._exporters.values():
-            # Whatever the error is, the run is over.
+            # An error no longer matters, because the run is over.
             with contextlib.suppress(Exception):
                 exporter.shutdown()
-        # The log must not end with the message that we shut the exporter down.
+        # The shutdown writes a message of its own, which must not hide an earlier complaint.
         self._log.text = complaint or self._log.text
 
     def _work(self, kind: str) -> None:
@@ -181,7 +181,7 @@ class Otlp:
             arrived = self._arrives(kind, items)
             rejected = self._answers[kind].rejected if arrived else 0
             with self._changed:
-                # The number is 0 if `close` has given these items up.
+                # If `close` has dropped these items, the number is 0.
                 number = self._under_way[kind]
                 self._under_way[kind] = 0
                 if kind == "export":
@@ -225,8 +225,10 @@ class Otlp:
 
 
 class _LastLine(logging.Handler):
-    """Keeps the last warning of OpenTelemetry's loggers, and keeps these warnings off the
-    screen."""
+    """A log handler that keeps the last warning of OpenTelemetry's loggers.
+
+    It also keeps these warnings off the screen.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -236,19 +238,21 @@ class _LastLine(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one line. A line about headers is cut after its subject, because headers may hold a
-        token."""
+        """Keep the first line of a message.
+
+        A line about headers is cut at its first colon, because headers may hold a token.
+        """
         text = _shown(record.getMessage().partition("\n")[0])
         self.text = text.partition(":")[0] if "header" in text.lower() else text
 
 
-# This handler is never removed. An exporter that was given up still logs its reason, and would log
-# it into the middle of the summary.
+# This handler is never removed. An exporter may still log an error after `close` has dropped its
+# items. Without the handler this error would appear in the middle of the summary.
 _LOG = _LastLine()
 
 
 def _shown(text: str) -> str:
-    # The cause stands below three layers of wrapping.
+    # OpenTelemetry wraps the error of the system in three layers of text.
     if cause := _CAUSE.search(text):
         text = cause[1]
     return secrets()(text)[:200]
@@ -257,10 +261,10 @@ def _shown(text: str) -> str:
 def export_once(
     run: Run, points: Sequence[DataPoint], environ: Environ, within_s: float = CLOSE_S
 ) -> list[str]:
-    """Export `points` of a run that has ended, if `environ` requests it. Returns warnings.
+    """Export `points` of a run that has ended, if `environ` requests an export.
 
-    Waits at most `within_s` (s). Raises BenchError if a variable cannot be read or a package is
-    missing.
+    Wait at most `within_s` (s) and return warnings. Raises BenchError if a variable cannot be read
+    or a package is missing.
     """
     settings = settings_of(environ)
     if settings is None or settings.metrics is None:
@@ -279,7 +283,7 @@ def _points_in(items: Sequence[Snapshot | TraceSpan]) -> int:
 class CollectorAnswers:
     """The receiver's answers to the exports of one signal.
 
-    `rejected`: how many items of the present export were rejected. `message`: the last message of
+    `rejected`: the number of rejected items of the present export. `message`: the last message of
     the receiver. `field`: the field of an answer that holds the number of rejected items.
     """
 
@@ -289,7 +293,7 @@ class CollectorAnswers:
         self.message = ""
 
     def note(self, answer: Any) -> None:
-        """Take an OTLP answer. It comes from outside, so a number below zero counts as 0."""
+        """Take an OTLP answer. A receiver may send any number, so a negative number counts as 0."""
         partial = answer.partial_success
         self.rejected += max(getattr(partial, self._field), 0)
         if partial.error_message:
@@ -298,7 +302,7 @@ class CollectorAnswers:
     def read(self, response: Any, **_: object) -> None:
         """Take an HTTP answer before the exporter sees it.
 
-        Raises ConnectionError if the receiver took nothing.
+        Raises ConnectionError if the answer shows that no item arrived.
         """
         _refuse_moved(response)
         if 200 <= response.status_code < 300 and response.content:
@@ -327,8 +331,11 @@ class CollectorAnswers:
         )
 
     def listen(self, exporter: Any) -> None:
-        """Record the answers to a gRPC exporter. The exporter itself throws them away, and it makes
-        a new stub at any time."""
+        """Record the answers to a gRPC exporter.
+
+        The exporter itself discards the answers. It may make a new stub at any time, so the
+        function that makes its stubs is replaced.
+        """
         make = exporter._stub
 
         def listening(channel: object) -> object:
@@ -348,8 +355,10 @@ class CollectorAnswers:
 
 
 def _answer_with(field: str) -> Any:
-    """Return an empty answer of one signal. `field` is the field that counts the rejected items of
-    this signal."""
+    """Return an empty answer of one signal.
+
+    `field`: the field of the answer that counts the signal's rejected items.
+    """
     name = "metrics" if field == "rejected_data_points" else "trace"
     module = import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_pb2")
     return getattr(
@@ -369,7 +378,7 @@ def _exporter(signal: str, protocol: str | None, answers: CollectorAnswers) -> A
         answers.listen(grpc_exporter)
         return grpc_exporter
     if any(variable.endswith("_CREDENTIAL_PROVIDER") for variable in os.environ):
-        # The credential provider brings a session of its own.
+        # The credential provider makes a session itself.
         return exporter()
     session = import_module("requests").Session()
     session.hooks["response"].append(answers.read)
@@ -377,7 +386,10 @@ def _exporter(signal: str, protocol: str | None, answers: CollectorAnswers) -> A
 
 
 def _refuse_moved(response: Any, **_: object) -> None:
-    """Refuse a redirect. Exporters would count it as a success, and would not follow it."""
+    """Raise ConnectionError for a redirect, which exporters would count as a success.
+
+    Exporters do not follow redirects.
+    """
     if 300 <= response.status_code < 400:
         raise ConnectionError(
             f"it answers {response.status_code}: go to "
@@ -434,8 +446,8 @@ def _explicit(point: DataPoint, snapshot: Snapshot) -> export.HistogramDataPoint
 
     buckets = point.value
     assert isinstance(buckets, Buckets)
-    # An empty histogram has no least value. The SDK's type does not know that OTLP can leave it
-    # out.
+    # An empty histogram has no least value. OTLP can omit the value, but the SDK's type does not
+    # allow this.
     least: Any = None
     greatest: Any = None
     if buckets.count:

@@ -1,13 +1,13 @@
 """The metrics page for a scraper: *the newest snapshot → Prometheus's text at /metrics*.
 
 Rules
-- The page is on loopback unless the user asks for more. Names and buckets are the same as through
-  OTLP. Every series has the run id as a label; `target_info` has the rest of the resource.
+- The page is on loopback unless the user sets another host. Names and buckets are the same as in
+  OTLP. Every series has the run id as a label. `target_info` has the rest of the resource.
 - If a snapshot is older than two intervals, its gauges are left out, because they may no longer be
   true.
-- If there were at least two scrapes, the last snapshot stays up until a scraper has read it. The
-  page waits at most 1.5 times the longest pause between two scrapes plus 0.5 s. It also waits at
-  most `LINGER_S`, unless the caller of `close` names another time.
+- If there were at least two scrapes, the page stays up until a scraper has read the last snapshot.
+  It waits for at most 1.5 times the longest pause between two scrapes, plus 0.5 s. It also waits
+  for at most `LINGER_S`, unless the caller of `close` passes another limit.
 
 Source: prometheus_client; OpenTelemetry's specification, "Prometheus compatibility".
 """
@@ -38,9 +38,10 @@ class MetricsPage:
     def __init__(
         self, place: tuple[str, int], resource: Mapping[str, str], fresh_s: float = math.inf
     ) -> None:
-        """Serve at `place` (host, port; port 0 = any free port).
+        """Serve at `place`, a host and a port. Port 0 means any free port.
 
-        `fresh_s`: how long (s) a snapshot's gauges are shown; the last snapshot's gauges stay.
+        `fresh_s`: the time (s) for which the gauges of a snapshot are shown. After `close` is
+        called, the gauges of the last snapshot stay.
         Raises EnvironmentNotReadyError if the page cannot be served.
         """
         try:
@@ -71,12 +72,15 @@ class MetricsPage:
         self.address = f"http://{host}:{self._server.server_port}/metrics"
 
     def offer(self, snapshot: Snapshot) -> None:
-        """Show this snapshot from now on. Never waits, never raises."""
+        """Show this snapshot from now on. This method never waits and never raises an error."""
         self._offered_s = time.monotonic()
         self._snapshot = snapshot
 
     def close(self, within_s: float = LINGER_S) -> None:
-        """End. If scrapers came regularly, wait first until the last snapshot has been scraped."""
+        """End the page.
+
+        If there were at least two scrapes, first wait until the last snapshot has been scraped.
+        """
         self._closing = True
         with self._scraped:
             if len(self._scrapes_s) > 1:
@@ -94,7 +98,7 @@ class MetricsPage:
         if snapshot is not None:
             yield from self._families(snapshot)
         with self._scraped:
-            # This snapshot may no longer be the last one.
+            # A newer snapshot may have arrived in the meantime.
             self._read = snapshot
             self._scrapes_s.append(time.monotonic())
             self._scraped.notify_all()

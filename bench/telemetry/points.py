@@ -1,14 +1,15 @@
-"""One value on its way out: *instrument, attributes, value → a data point that the table allows*.
+"""The data points of an export: *instrument, attributes, value → a data point that the table
+allows*.
 
 Rules
-- A name, an attribute or a value of a closed set that is not in the table is a bug and raises. So a
-  resource, a key or an owner token can never leave.
+- If a name, an attribute or a value of a closed set is not in the table, that is a bug and raises
+  an error. So a resource, a key or an owner token can never be exported.
 - A value belongs to the first bucket whose upper bound it does not exceed, as in OpenTelemetry and
   Prometheus.
-- One count by fine edges gives both kinds of histograms exactly: the histogram with the table's
-  bounds, and the exponential histogram.
-- Sums stay integers in the unit of the input (nanoseconds, or things). `unit` converts them for the
-  export.
+- Values are counted in fine buckets, whose edges include the edges of both kinds of histograms. So
+  the histogram with the table's bounds and the exponential histogram are both exact.
+- Sums stay integers in the unit of the input (nanoseconds, or things). The export divides them by
+  `unit`.
 """
 
 import math
@@ -25,7 +26,7 @@ from bench.telemetry.table import BOUNDS, BY_NAME, Instrument, InstrumentKind
 NS_PER_S = 1_000_000_000
 # Exponential histograms have eight buckets from each power of two to the next.
 SCALE = 3
-# The upper bounds of these buckets: exponents of 2 in eighths, from 1 ns to 4.5 h.
+# The upper bounds of these buckets, as exponents of 2 in eighths, from 1 ns to 4.5 h.
 _POWERS = range(-240, 113)
 _EXPLICIT = {
     NS_PER_S: [round(bound * NS_PER_S) for bound in BOUNDS],
@@ -41,7 +42,7 @@ _EDGES = {
 class Buckets:
     """A histogram of integers.
 
-    `unit`: how many integers make one exported unit (1e9 for ns → s, 1 for things).
+    `unit`: the number of integers in one exported unit (1e9 for ns → s, 1 for things).
     """
 
     unit: int = NS_PER_S
@@ -63,8 +64,10 @@ class Buckets:
 
     @classmethod
     def of_histogram(cls, histogram: Histogram) -> Self:
-        """Return the samples of an HDR histogram. Each sample has the middle value of its HDR
-        bucket (three digits)."""
+        """Return the samples of an HDR histogram.
+
+        Each sample gets the middle value of its HDR bucket, which is exact to three digits.
+        """
         buckets = cls()
         filled = np.flatnonzero(histogram.counts)
         middles = [
@@ -75,8 +78,8 @@ class Buckets:
 
     @property
     def explicit(self) -> list[int]:
-        """The number of values in each bucket of the table, then the number above the last
-        bound."""
+        """The number of values in each bucket of the table. The last number counts values above the
+        last bound."""
         return self._within(_EXPLICIT[self.unit])
 
     @property
@@ -115,8 +118,10 @@ Attributes = tuple[tuple[str, str | int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """One sample of a histogram that has a trace. `value`: in exported units. `at_ns`: on the wall
-    clock."""
+    """One sample of a histogram that has a trace.
+
+    `value`: the sample in exported units. `at_ns`: its time on the wall clock.
+    """
 
     value: float
     at_ns: int
@@ -126,8 +131,7 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class DataPoint:
-    """A present value. The value of a counter or a histogram covers the time since the run
-    began."""
+    """One exported value. A counter or a histogram covers the time since the run began."""
 
     instrument: Instrument
     attributes: Attributes
@@ -137,8 +141,10 @@ class DataPoint:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All points of one moment. Times are on the wall clock (ns). `common`: attributes of every
-    point."""
+    """All points of one moment. Times are on the wall clock (ns).
+
+    `common`: the attributes that every point has.
+    """
 
     began_ns: int
     taken_ns: int
@@ -147,10 +153,10 @@ class Snapshot:
 
 
 def point(name: str, value: float | Buckets, /, **attributes: str | int) -> DataPoint:
-    """Return a point of the instrument `name`. Attribute names are written with `_` for `.`.
-    Buckets are copied.
+    """Return a point of the instrument `name`. Buckets are copied.
 
-    Raises KeyError or ValueError for a name or a value that is not in the table.
+    Attribute names are written with `_` instead of `.`. Raises KeyError or ValueError for a name or
+    a value that is not in the table.
     """
     instrument = BY_NAME[name]
     attributes_by_label = {attribute.label: attribute for attribute in instrument.attributes}
@@ -182,7 +188,7 @@ class Totals:
     ) -> None:
         """Add a number to a counter, or each integer of an array to a histogram.
 
-        A 0 or an empty array makes a point, too.
+        A 0 or an empty array also makes a point.
         """
         key = name, tuple(attributes.items())
         if isinstance(values, np.ndarray):

@@ -1,14 +1,14 @@
-"""A check of the server at an OTLP address: *variables, and a look of at most one second → nothing,
+"""A check of the server at an OTLP address: *variables, and a test of at most one second → nothing,
 or the reason why no telemetry can arrive there*.
 
-Rules: only certain faults are reported. A receiver that is down, slow or behind a proxy is not
-checked here; items that it does not take become a warning of the result.
+Rules: only certain faults are reported. A receiver that is down, slow or behind a proxy passes this
+check. If it does not take items, the result has a warning.
 
-How the protocols are told apart: a gRPC server speaks only HTTP/2. It answers HTTP/2's preface with
-its SETTINGS, and it does not answer a request of HTTP/1.1 with a line of HTTP/1. A server that
-answers both is accepted. A TLS server answers the first message of TLS with a TLS record. It
-answers anything else with an alert or in HTTP. So plain HTTP is certain only if the server answers
-the first TLS message in plain HTTP.
+The check tells the protocols apart by the server's answers. A gRPC server speaks only HTTP/2. It
+answers the preface of HTTP/2 with its SETTINGS, and it never answers an HTTP/1.1 request with a
+line of HTTP/1. A server that answers both is accepted. A TLS server answers the first message of
+TLS with a TLS record. It answers any other message with an alert or in HTTP. So a server certainly
+speaks plain HTTP only if it answers the first TLS message in plain HTTP.
 
 Source: RFC 9113, 3.4 and 6.5; RFC 8446, 5.1.
 """
@@ -23,9 +23,9 @@ from bench.errors import UsageError
 from bench.telemetry.settings import GRPC, Endpoint, Environ, endpoints_of
 from lockcore.bench.sockets import TLS_RECORDS, client_hello
 
-# The time (s) for all receivers together.
+# The longest time (s) for all receivers together.
 LOOK_S = 1.0
-# The time (s) for one receiver.
+# The longest time (s) for one step with a receiver.
 _ANSWER_S = 0.4
 # The preface of HTTP/2 and an empty SETTINGS frame.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -42,8 +42,10 @@ _OTHER_PORT = 443
 
 
 def require_receivers(environ: Environ) -> None:
-    """Raise UsageError if a collector's address can never work, or the server there speaks a wrong
-    protocol."""
+    """Raise UsageError if a collector's address can never work.
+
+    This is also the case if the server at the address speaks a wrong protocol.
+    """
     endpoints = endpoints_of(environ)
     faults = list[str]()
     if not endpoints:
@@ -52,7 +54,7 @@ def require_receivers(environ: Environ) -> None:
     def look() -> None:
         faults.extend(filter(None, map(_fault, endpoints)))
 
-    # The look-up of a name has no time limit of its own, so a thread does it.
+    # Resolving a host name has no time limit of its own, so a thread does it.
     looking = threading.Thread(target=look, name="telemetry-look", daemon=True)
     looking.start()
     looking.join(LOOK_S)
@@ -61,7 +63,7 @@ def require_receivers(environ: Environ) -> None:
 
 
 def _fault(endpoint: Endpoint) -> str:
-    """Return the fault of the server at this endpoint. "" if no fault is certain."""
+    """Return the fault of the server at this endpoint, or "" if no fault is certain."""
     url = endpoint.url
     if url.scheme not in ("http", "https", "") or not url.hostname or _by_proxy(url):
         return ""
@@ -75,12 +77,13 @@ def _fault(endpoint: Endpoint) -> str:
 def _of_secure(place: tuple[str, int]) -> str:
     """Return the fault of a port that should speak TLS.
 
-    The message ends with empty lines, because a text server waits for the end of a line.
+    The message to the port ends with empty lines, because a server of a text protocol waits for the
+    end of a line.
     """
     hello = client_hello() + b"\r\n\r\n"
     heard = _answer(place, hello, _FRAME_BYTES)
-    # Redis waits for more. A TLS server never answers the preface with a Redis error or with
-    # SETTINGS.
+    # Redis does not answer the TLS message, because it waits for more bytes. A TLS server never
+    # answers the preface of HTTP/2 with a Redis error or with SETTINGS.
     if not heard:
         heard = _answer(place, _PREFACE, _FRAME_BYTES) or b""
         if heard.startswith((_HTTP, b"<")):
@@ -93,7 +96,7 @@ def _of_secure(place: tuple[str, int]) -> str:
 
 
 def _of_plain(place: tuple[str, int], *, is_grpc: bool) -> str:
-    """Return the fault of a port that should speak without TLS."""
+    """Return the fault of a port that should not use TLS."""
     frame = _answer(place, _PREFACE, _FRAME_BYTES)
     if frame is None:
         return ""
@@ -129,9 +132,9 @@ def _by_proxy(url: SplitResult) -> bool:
 
 
 def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
-    """Return the first `size` bytes of the answer.
+    """Return the first `size` bytes of the answer, or fewer if the connection ends.
 
-    There are fewer bytes if the connection ends. None if there is no connection, or no answer.
+    Return None if there is no connection or no answer.
     """
     received = b""
     try:
@@ -143,7 +146,7 @@ def _answer(place: tuple[str, int], sent: bytes, size: int) -> bytes | None:
                     break
                 received += data
     except ConnectionResetError:
-        # A reset is an end, too.
+        # A reset ends the answer, too.
         return received
     except OSError:
         return received or None

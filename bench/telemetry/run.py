@@ -1,16 +1,18 @@
-"""One run: *scenario, operations, load processes' notes, attempts, INFO → data points*, by
-bench.measure's definitions.
+"""One run: *scenario, operations, load processes' notes, attempts, INFO → data points*. All
+definitions are those of bench.measure.
 
 Rules
-- Every record is counted once: latencies, outcomes and attempts when it appears, votes only once no
-  round of it can be open any more, so both may be fed from different places of the same history.
-- Whole runs are counted, with warm-up and drain: sums equal `totals` and `releases` of result.json.
-- An unknown value makes no point. It never becomes a 0 that nobody has observed.
-- A counter of INFO holds what was added since the first answer: it starts at 0 with the run and
-  goes on after a restart, which is another `run_id`. While an instance does not answer, its gauges
-  are left out.
-- A gauge is as old as the note or the INFO that it was made of. One that is older than two
-  intervals makes no point: nobody knows whether it is still so.
+- Every record is counted once. Its latencies, outcomes and attempts are counted when the record
+  appears. Its votes are counted once no round of the record can be open. So the two counts may be
+  at different places of the same history.
+- Whole runs are counted, with warm-up and drain. So the sums equal `totals` and `releases` of
+  result.json.
+- An unknown value makes no point. It never becomes a 0.
+- A counter of INFO holds the increase since the first answer. It starts at 0 with the run and goes
+  on after a restart, which a new `run_id` shows. While an instance does not answer, its gauges are
+  left out.
+- A gauge is as old as the note or the INFO from which it was made. A gauge older than two intervals
+  makes no point, because it may no longer be true.
 """
 
 from collections import defaultdict
@@ -43,12 +45,12 @@ from bench.telemetry.table import (
 from lockcore.clock import NS_PER_MS
 
 Address = tuple[str, int]
-# the workers patch votes once a second
+# Workers patch votes once a second, so after this time (ns) they have patched an operation.
 PATCHED_WITHIN_NS = 2_000 * NS_PER_MS
 
 # The INFO of one instance. None: the instance did not answer.
 Info = Mapping[str, str | float] | None
-# exemplars of acquires, by outcome and bucket
+# The exemplars of acquires, by outcome and bucket.
 Exemplars = Mapping[str, Mapping[int, Exemplar]]
 # A gauge older than this number of intervals makes no point.
 OLD = 2
@@ -75,11 +77,12 @@ _COUNTERS: list[tuple[str, str, dict[str, str]]] = [
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, or one process's share of it. `addresses`: host and port of each instance (port 0: a
-    unix socket); `databases`: the index that each one's URL selects, empty where nobody knows.
+    """One run, or the share of one process in the run.
 
-    `fsync`: one of table.POLICIES. `part`: tells the exporters of one run apart. `name`: what its
-    user calls it; `started`: as in result.json; "" where nobody knows.
+    `addresses`: host and port of each instance (port 0: a unix socket). `databases`: the index that
+    the URL of each instance selects, or empty if unknown. `fsync`: one of table.POLICIES. `part`:
+    a text that distinguishes the exporters of one run. `name`: the user's name for the run.
+    `started`: as in result.json. `name` and `started` are "" if they are unknown.
     """
 
     id: str
@@ -126,7 +129,7 @@ class Run:
         policies = {fact.fsync for fact in facts if fact.fsync is not None}
         addresses = []
         for fact in facts:
-            # host:port, [host]:port, or a unix socket's path
+            # The address is host:port, [host]:port, or the path of a unix socket.
             host, colon, port = fact.address.rpartition(":")
             addresses.append(
                 (host.strip("[]"), int(port)) if colon and port.isdigit() else (fact.address, 0)
@@ -139,7 +142,7 @@ class Run:
 
     @property
     def quorum(self) -> int:
-        """Votes that win."""
+        """The number of votes that win."""
         return len(self.addresses) // 2 + 1
 
     @property
@@ -186,12 +189,12 @@ def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
 def run_points(
     run: Run, notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], *, ended: bool
 ) -> Iterator[DataPoint]:
-    """Points about the run itself, its users, and the state that its load processes report.
+    """Yield points about the run itself, its users and the reports of its load processes.
 
     `fresh`: the `current` part of the `notes`.
     """
     spawned = sum(note.spawned_ns > 0 for note in notes)
-    # Every load process has users, or had some.
+    # The run is active once every load process has started its users.
     at_it = spawned >= run.processes and any(note.phase == "running" for note in notes)
     yield point("redlock.run.active", int(at_it and not ended))
     yield point("redlock.run.info", 1, redlock_run_name=run.name, redlock_run_started=run.started)
@@ -203,12 +206,12 @@ def run_points(
 
 
 def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
-    """Yield the load processes' own health."""
+    """Yield points about the health of the load processes."""
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
         # The end is not the present time, so the number never falls.
         ended_ns = max(note.stopped_ns or note.told_ns for note in notes if note.spawned_ns)
-        # a planned moment: it may still lie ahead
+        # This is a planned time, which may still be in the future.
         planned_ns = min(begun_ns)
         yield point("redlock.load.time", max(0, ended_ns - planned_ns) / NS_PER_S)
     yield point("redlock.load.late_starts", sum(note.late_starts for note in notes))
@@ -224,8 +227,10 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
 
 
 class OperationCounts:
-    """Adds up a run from `now_ns` on. `quorum`: the number of votes that win. `operations`:
-    acquires that returned. `leases`: acquires that got the lock."""
+    """The counts of a run's operations from `now_ns` on. `quorum`: the number of votes that win.
+
+    `operations`: the acquires that returned. `leases`: the acquires that got the lock.
+    """
 
     def __init__(self, quorum: int, now_ns: int = 0) -> None:
         self._quorum = quorum
@@ -237,14 +242,15 @@ class OperationCounts:
         self.rest()
 
     def rest(self) -> None:
-        """Set the present rates to zero, because no load runs any more."""
+        """Set the present rates to zero. Call this when no load runs any more."""
         self._achieved_per_s = self._releasing = 0.0
 
     def look(self, records: Records, now_ns: int) -> None:
-        """Count the new operations at `now_ns`, leases per second and the mean number of releasers.
+        """Count the new operations at `now_ns`.
 
-        Also count hand-offs whose release was sent in the interval before the last look. Their next
-        grants have been recorded by now.
+        Compute the leases per second and the mean number of callers that are releasing. Also count
+        the hand-offs whose release was sent in the interval before the last call. Their next grants
+        have been recorded by now.
         """
         elapsed_s = max((now_ns - self._looked_ns) / NS_PER_S, 1e-3)
         before = self.leases
@@ -263,8 +269,10 @@ class OperationCounts:
         self._last = records
 
     def add(self, records: Records) -> None:
-        """Count the durations and outcomes of these operations. Every member of a closed set is
-        counted, even with 0."""
+        """Count the durations and outcomes of these operations.
+
+        Every outcome gets a point, even if its count is 0.
+        """
         count = self._totals.count
         won = acquired(records)
         self.operations += len(records)
@@ -294,12 +302,14 @@ class OperationCounts:
         add_waits(self._waits, records, records)
 
     def add_handoffs(self, records: Records, window: Window) -> None:
-        """Count the hand-offs whose release was sent in `window`, among all operations of their
-        resources."""
+        """Count the hand-offs whose release was sent in `window`.
+
+        `records` must hold all operations of their resources.
+        """
         self._totals.count("redlock.handoff.duration", handoffs(records, window))
 
     def add_votes(self, records: Records) -> None:
-        """Count the votes of operations that are not patched any more."""
+        """Count the votes of these operations, which must be final."""
         for kind, number in outcomes.count_votes(records).items():
             self._totals.count("redlock.votes", number, redlock_vote=kind)
         closed = acquired(records) & (outcomes.votes_of(records, "undecided") == 0)
@@ -313,11 +323,11 @@ class OperationCounts:
         notes: Sequence[WorkerNote] = (),
         fresh: Sequence[WorkerNote] = (),
     ) -> Iterator[DataPoint]:
-        """Return all points of the operations, and points about the callers that had to wait.
+        """Yield all points of the operations, and points about the callers that had to wait.
 
-        The recipes of the workers in `notes` have counted some of these waits. The numbers of
-        holders and waiters come from the `fresh` notes. If load processes run but none has written
-        a note lately, these points are missing.
+        Some of the waits were counted by recipes, and the `notes` of the workers report them. The
+        numbers of holders and waiters come from the `fresh` notes. If load processes run but none
+        has written a note lately, these two points are missing.
         """
         for one in self._totals.points():
             timed = one.instrument.name == "redlock.acquire.duration"
@@ -344,8 +354,11 @@ def count_observed(
     extensions: Sequence[Extension],
     addresses: Sequence[Address],
 ) -> None:
-    """Count how long extensions took, by outcome (no point while nothing was ever extended), and
-    how long each instance took to answer a SET; a silent one took until the round closed."""
+    """Count the durations of extensions, and the time that each instance took to answer a SET.
+
+    Without extensions there are no points about extensions. The time of a silent instance lasts
+    until the round closed.
+    """
     for name in EXTEND_OUTCOMES if extensions else ():
         took = [one.replied_ns - one.sent_ns for one in extensions if one.outcome == name]
         totals.count("redlock.extend.duration", np.array(took, np.int64), redlock_outcome=name)
@@ -383,7 +396,7 @@ class InfoTotals(Totals):
     def note(self, infos: Sequence[Info], now_ns: int) -> None:
         """Take the instances' answers at `now_ns` (monotonic).
 
-        The same object a second time is not a new answer.
+        If `infos` is the same object as in the last call, it is not a new answer.
         """
         if infos is not self._now:
             self._answered_ns = now_ns
@@ -403,8 +416,10 @@ class InfoTotals(Totals):
             before.update(info)
 
     def points_at(self, now_ns: int) -> Iterator[DataPoint]:
-        """Counters of every instance that has ever answered, and gauges of the instances that
-        answered recently."""
+        """Yield the counters of every instance that has ever answered, and present gauges.
+
+        Only an instance that answered recently has gauges.
+        """
         yield from self.points()
         if now_ns - self._answered_ns > OLD * INFO_S * NS_PER_S:
             return
@@ -417,9 +432,9 @@ class InfoTotals(Totals):
 def _instance_points(
     notes: Sequence[WorkerNote], fresh: Sequence[WorkerNote], addresses: Sequence[Address]
 ) -> Iterator[DataPoint]:
-    """Yield the instances as the load sees them, over all processes.
+    """Yield the reports of all load processes about the instances, as points.
 
-    States are those of the `fresh` notes.
+    The states come from the `fresh` notes.
     """
     for index, address in enumerate(addresses):
         statuses = [note.instances[index] for note in notes if len(note.instances) > index]

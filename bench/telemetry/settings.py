@@ -1,13 +1,12 @@
-"""Whether and how telemetry is requested: *the standard `OTEL_*` variables → TelemetrySettings, or
-None*.
+"""The request for telemetry: *the standard `OTEL_*` variables → TelemetrySettings, or None*.
 
 Rules
-- Telemetry needs an endpoint or an explicit exporter. With neither, nothing is imported, written
-  or sent.
+- Telemetry needs an endpoint or an explicit exporter. If both are missing, lockbench imports no
+  OpenTelemetry, and it writes and sends no telemetry.
 - This module reads only the variables that decide *whether* and *how often* to export.
-  OpenTelemetry's own exporters read the rest.
-- A setting that cannot be followed gets a warning. It is never replaced silently. No value that may
-  hold a secret is ever shown.
+  OpenTelemetry's own exporters read the other variables.
+- If lockbench cannot follow a setting, it gives a warning or an error. It never replaces a setting
+  silently. It never shows a value that may hold a secret.
 """
 
 import math
@@ -26,7 +25,7 @@ INTERVAL_S = 1.0
 ONE_IN = 1000
 
 _SAMPLERS = ("always_on", "always_off", "traceidratio")
-# A protocol that exporters in other languages support.
+# Exporters in other languages support this protocol. lockbench uses `HTTP` in its place.
 _JSON = "http/json"
 _AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 _EXPONENTIAL = "base2_exponential_bucket_histogram"
@@ -51,10 +50,10 @@ Environ = Mapping[str, str]
 class TelemetrySettings:
     """The settings of an export.
 
-    `metrics`, `traces`: the OTLP protocol; None = not over OTLP. `page`: host and port of /metrics.
-    `one_in`: one in so many ordinary operations is traced; 0 = none. `exponential`: OTLP gets
-    exponential histograms instead of histograms with the table's bounds. `endpoint`: a text for
-    people, without secrets.
+    `metrics`, `traces`: the OTLP protocol (None: the signal is not sent over OTLP). `page`: host
+    and port of /metrics. `one_in`: one in this many ordinary operations is traced (0: none).
+    `exponential`: OTLP gets exponential histograms instead of histograms with the table's bounds.
+    `endpoint`: the address for messages, without secrets.
     """
 
     metrics: str | None = None
@@ -70,8 +69,7 @@ class TelemetrySettings:
 
 
 def is_wanted(environ: Environ) -> bool:
-    """Return whether any export is requested. This question is cheap and comes before everything
-    else."""
+    """Return whether any export is requested. This is cheap, so callers check it first."""
     off = _word(environ, "OTEL_SDK_DISABLED") == "true"
     return not off and any(_exporters(environ, signal) for signal in SIGNALS)
 
@@ -108,8 +106,8 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
 class Endpoint:
     """The address to which a signal is sent.
 
-    `variable`: the variable that names the address. `url`: has no scheme if a gRPC address has
-    none.
+    `variable`: the name of the variable that holds the address. `url`: the parts of the address. A
+    gRPC address may have no scheme.
     """
 
     variable: str
@@ -163,7 +161,7 @@ def _url(variable: str, text: str, protocol: str) -> SplitResult:
     if not has_scheme:
         meant = example
         if host:
-            # An IPv6 address stands in brackets.
+            # An IPv6 address needs brackets.
             name = f"[{host}]" if ":" in host else host
             meant = f"http://{name}:{port or 4318}"
         raise UsageError(
@@ -196,8 +194,10 @@ def _ignored(environ: Environ) -> Iterator[str]:
 
 
 def _exporters(environ: Environ, signal: str) -> set[str]:
-    """Return the exporters that the variables name for a signal. The default is `otlp` if there is
-    an endpoint."""
+    """Return the exporters that the variables name for a signal.
+
+    If they name none, the default is `otlp` with an endpoint, and no exporter without one.
+    """
     if named := _words(environ, f"OTEL_{signal}_EXPORTER"):
         return named - {"none"}
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
@@ -229,7 +229,10 @@ def _endpoint(environ: Environ, protocol: str) -> str:
 
 
 def _one_in(environ: Environ) -> int:
-    """Return one in how many ordinary operations is traced; 0 = none. −1 = no traces at all."""
+    """Return n if one in n ordinary operations is traced.
+
+    0 means no ordinary operations. −1 means no traces at all.
+    """
     match _word(environ, "OTEL_TRACES_SAMPLER").removeprefix("parentbased_"):
         case "always_on":
             return 1

@@ -1,5 +1,4 @@
-"""THE instrument table: *name → unit, kind, attributes, meaning*, and what each is called in
-Prometheus.
+"""THE instrument table: *name → unit, kind, attributes, meaning, and the name in Prometheus*.
 
 Rules
 - Every exported value is defined here and nowhere else. The `/metrics` page, the boards and
@@ -7,8 +6,10 @@ Rules
 - An attribute is never a resource, key, owner token or password. Values that are not listed here
   come from the run's configuration, so their number is known before the first operation. Names are
   OpenTelemetry's stable names, if there are any.
-- Every data point carries `redlock.recipe` and `redlock.fsync`; the run id is on the resource.
-- All histograms use one list of bounds on every path. Up to 4 each whole number has its own bucket.
+- Every data point has the attributes `redlock.recipe` and `redlock.fsync`. The run id is on the
+  resource.
+- All histograms use the same list of bounds, in OTLP and in Prometheus. Each whole number up to 4
+  has its own bucket.
 
 Source: OpenTelemetry's "Prometheus compatibility" (names) and semantic conventions; E6 of IEC
 60063.
@@ -21,9 +22,9 @@ from functools import partial
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One key.
+    """One attribute of metrics.
 
-    `values`: all it may be, or empty when `origin` says where its few values come from.
+    `values`: all possible values. If this is empty, `origin` says where the few values come from.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Attribute:
 
     @property
     def label(self) -> str:
-        """Its name as a Prometheus label."""
+        """The name of the attribute as a Prometheus label."""
         return self.name.replace(".", "_")
 
 
@@ -93,12 +94,12 @@ STARTED = Attribute("redlock.run.started", "when the run began, UTC", origin="th
 _DECADES = [
     f"{digits}e{exponent}" for exponent in range(-5, 2) for digits in (1, 1.5, 2.2, 3.3, 4.7, 6.8)
 ]
-# 43 upper bounds, six a decade: 10 µs … 100 s
+# The 43 upper bounds from 10 µs to 100 s, six for each power of ten.
 BOUNDS: tuple[float, ...] = (*map(float, _DECADES), 100.0)
 
 COMMON: tuple[Attribute, ...] = (RECIPE, FSYNC)
 SCOPE = "lockbench"
-# The first version in which all names of databases are stable.
+# The first version of the conventions in which all names for databases are stable.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.33.0"
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
@@ -106,8 +107,10 @@ _INSTANCE = (ADDRESS, PORT)
 
 
 class InstrumentKind(Enum):
-    """How a value moves: a COUNTER only grows, a GAUGE is a present value, a HISTOGRAM
-    counts by `BOUNDS`."""
+    """The kind of an instrument.
+
+    A COUNTER only grows. A GAUGE is a present value. A HISTOGRAM counts values by `BOUNDS`.
+    """
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -116,7 +119,7 @@ class InstrumentKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric. `attributes` come besides `COMMON`."""
+    """One metric. Its points have its `attributes` in addition to `COMMON`."""
 
     name: str
     unit: str
@@ -333,7 +336,7 @@ IN_APPLICATIONS: tuple[Instrument, ...] = (
         "leases that ran out without being given back, for up to an hour",
         CLASS,
     ),
-    # of lockcore.otel only, besides some of the others
+    # Only lockcore.otel has these instruments. It has some of the others, too.
 )
 BY_NAME: dict[str, Instrument] = {
     instrument.name: instrument for instrument in (*INSTRUMENTS, *IN_APPLICATIONS)
@@ -348,7 +351,7 @@ ATTRIBUTES: tuple[Attribute, ...] = tuple(
 
 
 def instruments_table() -> str:
-    """Return every instrument, and every attribute, as a row of Markdown."""
+    """Return two Markdown tables, of all instruments and of all attributes."""
     lines = ["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|"]
     for one in BY_NAME.values():
         keys = " ".join(f"`{attribute.name}`" for attribute in one.attributes) or "–"

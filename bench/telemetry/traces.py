@@ -1,7 +1,7 @@
-"""Traces of a run, made afterwards: *records and what was observed, look by look → spans of a few*.
-Pure.
+"""Traces of a run, made after the operations: *records and observed attempts → the spans of a few
+operations*. Pure.
 
-    redlock.lease                 intended start → the last answer about it; only if it was held
+    redlock.lease                 intended start → the last answer; only if the lock was held
     ├─ redlock.acquire            intended start → acquire returned; links to the acquire that held
     │  │                          the lock
     │  ├─ SET                     one per attempt and instance: sent → replied (silent: until the
@@ -11,19 +11,20 @@ Pure.
     └─ redlock.release            release sent → returned
 
 Rules
-- Each look chooses up to `PER_REASON` operations for each of these reasons: slowest, failed, split
-  vote, an instance that did not vote, a release that found nothing. An operation is chosen for one
-  reason only. One operation in `one_in` is chosen by chance.
-- Operations with observed attempts come first, because their traces show each instance. Among the
-  slowest this holds for half.
-- An operation that had to wait brings along the one that held the lock until its grant or end, and
-  links to it.
-- Made of settled records only: by then the round has closed, late replies are patched in and its
-  attempts have been written. A margin is said only where no vote is open. Votes are those of the
-  last round's children, where it was observed; else `undecided` says how many were out when the
-  load ended. What is remembered is bounded.
-- Times are CLOCK_MONOTONIC here; the exporter moves them to the wall clock by one offset for the
-  whole run.
+- Each call of `choose` chooses up to `PER_REASON` operations for each of these reasons: slowest,
+  failed, refused, split vote, an instance that did not vote, a release that found nothing. An
+  operation is chosen for one reason only. One operation in `one_in` is chosen by chance.
+- Operations with observed attempts come first, because their traces show each instance. Of the
+  slowest operations, half are chosen in this way.
+- If a chosen operation had to wait, the operation that held the lock is chosen, too. The trace of
+  the waiting operation links to the trace of the holder.
+- All records are settled: the round has closed, late replies are patched in, and the attempts have
+  been written. A span has a vote margin only if no vote is undecided. If the last round was
+  observed, the votes are those of its children. Otherwise they come from the record, where
+  `undecided` counts the votes that were missing when the load ended. The memory for attempts and
+  extensions is bounded.
+- Times in this file are on CLOCK_MONOTONIC. The exporter converts them to the wall clock with one
+  offset for the whole run.
 """
 
 import random
@@ -43,26 +44,29 @@ from bench.telemetry.run import Run
 
 Value = str | int | float | bool
 
-# The most operations per look and reason.
+# The most operations for each reason and call of `choose`.
 PER_REASON = 10
 # The number of acquires whose attempts are kept.
 REMEMBERED = 50_000
-# These outcomes are not errors. A held lock is an answer.
+# These outcomes are not errors. A refused lock is a normal answer.
 ROUTINE = ("acquired", "contended")
-# an instance without a vote
+# The error of a span, if the instance gave no vote.
 _FAILED = {"silent": "no reply before the round closed", "errored": "an error reply"}
 
-# checksum of the resource, when the acquire began
+# The checksum of the resource's name, and the start of the acquire or of a round.
 AcquireId = tuple[int, int]
 Rows = NDArray[np.int64]
-# of each record
+# A flag for each record.
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An operation to trace. `record`: has one row. `span_id`: of the acquire. `holder`: trace and
-    span id of the operation that held the lock, if known."""
+    """An operation to trace.
+
+    `record`: the record, as one row. `span_id`: the id of the acquire's span. `holder`: the trace
+    id and span id of the operation that held the lock, if known.
+    """
 
     record: Records
     reason: str
@@ -76,13 +80,16 @@ class Chosen:
 
     @property
     def outcome(self) -> str:
-        """How the acquire ended."""
+        """The outcome of the acquire."""
         return OUTCOMES[self.number("outcome") & 0xFF]
 
 
 def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -> list[Chosen]:
-    """Choose the operations to trace. `observed`: whether an attempt of the operation was observed.
-    `one_in` 0 = none by chance."""
+    """Choose the operations to trace.
+
+    `observed`: whether an attempt of each operation was observed. `one_in`: one in this many
+    operations is chosen by chance (0: none).
+    """
     reasons: dict[int, str] = {}
     for reason, rows in _by_reason(records, observed, one_in, rng):
         for row in rows.tolist():
@@ -100,7 +107,7 @@ def choose(records: Records, observed: Flags, one_in: int, rng: random.Random) -
 def _holder_of(records: Records, row: int) -> int | None:
     """Return the row of the operation that held the lock while `row` waited, if any.
 
-    It is the last operation that released the lock between the start of `row` and its grant or end.
+    This is the last operation that sent its release between the start and the end of `row`.
     """
     one = records[row]
     if outcomes.attempts_of(records[row : row + 1])[0] <= 1:
@@ -133,7 +140,7 @@ def _by_reason(
 
 
 def _most(weights: Rows, number: int = PER_REASON) -> Rows:
-    """Return the rows of most weight. A row of weight 0 is never chosen."""
+    """Return the rows of greatest weight. A row of weight 0 is never chosen."""
     rows = np.flatnonzero(weights)
     return rows[np.argsort(-weights[rows], kind="stable")][:number]
 
@@ -142,8 +149,8 @@ def _most(weights: Rows, number: int = PER_REASON) -> Rows:
 class TraceSpan:
     """One span.
 
-    `parent` 0 = none; `failed`: the sentence of an error status, if it has one; `holder`: as in
-    Chosen.
+    `parent`: the id of the parent span (0: none). `failed`: the sentence of an error status, or "".
+    `holder`: as in Chosen.
     """
 
     name: str
@@ -158,8 +165,10 @@ class TraceSpan:
 
 
 class Tracing:
-    """Chooses operations of a run and makes their spans. `one_in`, `rng` as in `choose`; `wall_ns`:
-    wall clock − monotonic clock."""
+    """The tracing of a run. It chooses operations and makes their spans.
+
+    `one_in`, `rng`: as in `choose`. `wall_ns`: wall clock − monotonic clock.
+    """
 
     def __init__(self, run: Run, one_in: int, wall_ns: int, rng: random.Random) -> None:
         self._run = run
@@ -167,9 +176,10 @@ class Tracing:
         self._wall_ns = wall_ns
         self._rng = rng
         self._common: Mapping[str, Value] = dict(run.common)
-        # by the start of the acquire, and of the round that won: a won record keeps that one
+        # The attempts by the start of the acquire. Those of a won acquire are also stored by the
+        # start of the round that won, because the record keeps that time.
         self._attempts: dict[AcquireId, list[ObservedAttempt]] = {}
-        # by the start of the round that won
+        # The extensions by the start of the round that won.
         self._extensions: dict[AcquireId, list[Extension]] = {}
         self.exemplars: dict[str, dict[int, Exemplar]] = {}
 
@@ -190,7 +200,7 @@ class Tracing:
         _forget_oldest(self._extensions)
 
     def look(self, records: Records) -> Iterator[TraceSpan]:
-        """Return the spans of some of these records. Their votes must be final."""
+        """Choose some of these records, and yield their spans. Their votes must be final."""
         began_ns = np.fromiter(
             (began_ns for _, began_ns in self._attempts), np.int64, len(self._attempts)
         )
@@ -208,7 +218,7 @@ class Tracing:
     ) -> Iterator[TraceSpan]:
         """Yield all spans of an operation.
 
-        `attempts`: the observed ones of its acquire; `extensions`: of its lease.
+        `attempts`: the observed attempts of its acquire. `extensions`: the extensions of its lease.
         """
         lease_id = self._rng.getrandbits(64)
         if held := list(self._held(chosen, lease_id, extensions)):
@@ -279,7 +289,7 @@ class Tracing:
     def _sets(self, chosen: Chosen, attempt: ObservedAttempt) -> Iterator[TraceSpan]:
         for index, ask in enumerate(attempt.asks):
             if not ask.sent_ns:
-                # an absent vote: nothing was sent
+                # The vote is absent, so no SET was sent.
                 continue
             host, port = self._run.addresses[index]
             attributes: dict[str, Value] = {
@@ -317,8 +327,9 @@ class Tracing:
 def _votes_of(record: Records, attempts: Sequence[ObservedAttempt]) -> dict[str, int]:
     """Return the votes of an acquire's last round, by kind.
 
-    Where its last round was observed, they are those that the trace's children show: a record keeps
-    the votes that were out when the load ended as undecided, and so do recipes without rounds.
+    If the last round was observed, its attempt provides the votes, as in the trace's children.
+    Otherwise the record provides them. A record counts votes that were missing when the load ended
+    as undecided.
     """
     if attempts and attempts[-1].number == int(outcomes.attempts_of(record)[0]):
         votes = [ask.vote for ask in attempts[-1].asks]
