@@ -1,2 +1,2 @@
-"""One run, which every question stands on: *scenario → servers, Locust, record → a judged, written
-result*."""
+"""One run, which every question uses: *scenario → servers, Locust, record → a judged result on
+disk*."""

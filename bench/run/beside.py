@@ -1,8 +1,8 @@
-"""The process that judges a run of plain Locust: *a plan, then the message that the load has ended
-→ the result*.
+"""The process that judges a run of plain Locust: *a plan, then the time of the load's end → the
+result*.
 
 Rules: Locust decides how long a run lasts, and sends the time of its end. The run is judged like
-every other run. If Locust leaves without this message, there is no result.
+every other run. If Locust ends without this message, there is no result.
 """
 
 import sys
@@ -30,7 +30,7 @@ from bench.workloads.plan import Plan, plan_from
 
 
 def main() -> int:
-    """Judge one run. Returns an exit code."""
+    """Judge one run, and return an exit code."""
     say(READY)
     order = next(orders(JudgeOrder), None)
     if order is None:
@@ -46,11 +46,12 @@ def main() -> int:
 
 
 def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | None:
-    """Wait for the end of the run and judge it. None: Locust left without a message.
+    """Wait for the end of the run and judge it.
 
-    Raises BenchError.
+    Return None if Locust ended without a message. Raises BenchError.
     """
-    # The plan's text names its targets without passwords, so the real ones are put back.
+    # The scenario in the plan shows its targets without passwords. The plan itself has the complete
+    # targets.
     scenario = replace(plan.scenario, targets=plan.targets)
     started = now_text()
     with open_servers(scenario, server=None, allow_missing=False) as servers:
@@ -81,9 +82,9 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
 
 
 def _watched(follower: Follower) -> tuple[Course, int | None]:
-    """Note the clock once a second until Locust sends the end of the run.
+    """Note the clock once a second until Locust sends the time of its end.
 
-    Also returns this end (ns). None: Locust left without a message.
+    Return the notes and this time (ns), or None instead if Locust ended without a message.
     """
     course = Course()
     heard = list[int | None]()

@@ -1,8 +1,7 @@
 """The result of a run: *history, notes, counters → the whole result*.
 
 Rules
-- Every reservation about a number stands in `warnings`. A missing number is None, and a warning
-  says so.
+- `warnings` holds every doubt about a number. A missing number is None, and a warning says so.
 - Leaked keys are counted, then unlinked by name.
 - `bench.gates.run_verdict` makes the verdict from the finished sections. So a reader of the stored
   result can compute the same verdict.
@@ -81,8 +80,9 @@ _UNJUDGED = Verdict(status="inconclusive", reasons=())
 class RunEvidence:
     """All evidence that a run left.
 
-    `counters`, `server_cpu_s`: as `counted` returns them. `keys_before`: how many keys each of our
-    servers had before the run. `seen_live`: the violations by kind that were seen during the run.
+    `counters`, `server_cpu_s`: as `counted` returns them. `keys_before`: the number of keys on each
+    of our servers before the run. `seen_live`: the violations that were observed during the run, by
+    kind.
     """
 
     scenario: Scenario
@@ -100,39 +100,39 @@ class RunEvidence:
 
     @cached_property
     def context(self) -> "Context":
-        """The facts that the record of the run does not hold itself."""
+        """The facts that the judge needs in addition to the record of the run."""
         return Context.of(self)
 
 
 class Context(Section, frozen=True, kw_only=True):
-    """What the record of a run does not hold itself, and its judge must know.
+    """The facts that the judge of a run needs in addition to the run's record.
 
-    Times: ns of CLOCK_MONOTONIC.
+    Times are in ns of CLOCK_MONOTONIC.
     """
 
     scenario: Scenario
     window_ns: tuple[int, int]
     interrupted: bool = False
-    # True: every caller could release its lease
+    # True if every caller could release its lease
     orderly: bool = True
-    # sentences on workers that ended early
+    # one sentence for each worker that ended early
     ended: tuple[str, ...] = ()
-    # sentences on workers that a fault was ordered to kill
+    # one sentence for each worker that a fault killed as ordered
     casualties: tuple[str, ...] = ()
     # reasons why no figure of the run counts
     breaks: tuple[str, ...] = ()
     fault_spans_ns: tuple[tuple[int, int], ...] = ()
     # samples of the wall clock
     clock: tuple[tuple[int, int], ...] = ()
-    # commands and CPU seconds that the servers took during the run
+    # the commands that the servers ran, and the CPU seconds that they used, during the run
     commands: int | None = None
     server_cpu_s: float | None = None
     beside_cpu_ratio: float | None = None
-    # sentences on files of a kept record that have changed
+    # one sentence for each file of a kept record that has changed
     torn: tuple[str, ...] = ()
     # the time of the verdict; nothing in the record is later
     until_ns: int = NEVER_NS
-    # violations by kind that were seen during the run
+    # the violations that were observed during the run, by kind
     seen_live: dict[str, int] = msgspec.field(default_factory=dict)
 
     @classmethod
@@ -167,8 +167,8 @@ class Context(Section, frozen=True, kw_only=True):
 class JudgedRecord:
     """The judged record of a run.
 
-    `used`: the resources that callers requested. `leases`: by worker. `whole`: True if the records
-    of all resources are here.
+    `used`: the resources that callers requested. `leases`: the number of leases of each worker.
+    `whole`: True if the folder holds the records of all resources.
     """
 
     measured: Measured
@@ -183,7 +183,7 @@ class JudgedRecord:
 
 
 def judge_record(workdir: Path, context: Context) -> JudgedRecord:
-    """Judge the record in a folder. The run has just ended, or its record was kept."""
+    """Judge the record in a folder, of a run that has just ended or of a kept record."""
     reports = workers.read_workers(workdir)
     clocks = read_clocks(workdir)
     counts = FarCounts.of(workdir)
@@ -207,11 +207,11 @@ def conclude(
     reports = judged.reports
     clocks = judged.clocks
     measured = judged.measured
-    # The last lock of a killed caller has no record. So every resource is checked in this case.
+    # The last lock of a killed caller has no record. So after a kill every resource is checked.
     is_complete = context.orderly and judged.whole
     resources = sorted(judged.used) if is_complete else range(scenario.resources)
     leaks = leaked_keys(evidence.servers.urls, key_names(evidence.key_prefix, scenario, resources))
-    # The fencing counter and the registers are not leaks, but they are removed, too.
+    # The fencing counter and the registers are removed, too, but they do not count as leaks.
     if scenario.fencing:
         leaked_keys(evidence.servers.urls, (evidence.key_prefix + name for name in OWN_KEYS))
     others = evidence.servers.other_keys(evidence.keys_before)
@@ -248,9 +248,12 @@ def _judge(
     clocks: Clocks,
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Fold and judge the history part by part. Also return the requested resources, and the number
-    of leases by worker. After an error the oracle keeps the violations that it has seen. Then the
-    run is never SAFE, and no figure counts."""
+    """Fold and judge the history part by part.
+
+    Return the sections, the requested resources, and the number of leases of each worker. If an
+    error occurs, the oracle keeps the violations that it has found. In that case the run is never
+    SAFE, and no figure counts.
+    """
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)
@@ -304,7 +307,10 @@ def _judge(
 
 
 def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str) -> Measured:
-    """`values` with the histograms of planned pauses; INVALID if the record had a `failure`."""
+    """Return `values` with the histograms of planned pauses.
+
+    If the reading of the record ended with a `failure`, the generator is INVALID.
+    """
     shown = {name: histogram.encode() for name, histogram in paused.items()}
     values = replaced(values, histograms={**values.histograms, **shown})
     if not failure:
@@ -314,7 +320,7 @@ def _with_paused(values: Measured, paused: Mapping[str, Histogram], failure: str
 
 
 def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[str]:
-    """Return how many acquires of the window touched a gap, and how many of them failed."""
+    """Count the acquires of the window that touched a gap, and the failed ones among them."""
     if not gaps:
         return Counter()
     inside = records[window.holds(records.intended_ns)]
@@ -323,9 +329,9 @@ def _touched(records: Records, window: Window, gaps: Sequence[Gap]) -> Counter[s
 
 
 def _due(scenario: Scenario, window: Window) -> Due:
-    """Return the operations that an open loop's schedule demands until the end of the window.
+    """Return how many operations an open loop's schedule demands until the end of the window.
 
-    The count does not depend on the workers that were left to start them.
+    A worker that ended early does not change these numbers.
     """
     if scenario.rate_per_s is None:
         return NO_DUE
@@ -377,7 +383,7 @@ def _circumstances(  # noqa: PLR0917 - the caller has read these already
 
 
 def key_names(key_prefix: str, scenario: Scenario, resources: Iterable[int]) -> Iterator[str]:
-    """Return the names that the recipe's keys of these resources have on every instance."""
+    """Return the names of the recipe's keys for these resources. All instances use these names."""
     suffixes = find_recipe(scenario.recipe).about.suffixes(scenario.capacity)
     return (f"{key_prefix}r{index}{suffix}" for index in resources for suffix in suffixes)
 
@@ -464,7 +470,7 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 
 
 def eviction_text(keys: int) -> str:
-    """Return the warning that a server evicted keys during the run, and its meaning for a lock."""
+    """Return the warning that a server evicted keys, with the consequence for a lock."""
     return (
         f"it evicted {keys:,} keys for want of memory: a lock that it evicts is free for the "
         "next caller"

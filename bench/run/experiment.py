@@ -1,15 +1,16 @@
-"""What every experiment stands on: *an order → measured with Ctrl-C in hand → a typed result,
-stored → Done*.
+"""The common part of all experiments: *an order → measurements that Ctrl-C may end → a typed result
+on disk → Done*.
 
     with Experiment(order) as experiment:
-        with experiment.cuttable():   # Ctrl-C ends this part; from here on it is only noted
+        with experiment.cuttable():   # Ctrl-C ends this part; a later Ctrl-C is only counted
             measure(rows)
-        experiment.require(rows)      # KeyboardInterrupt: it was cut before anything was measured
+        experiment.require(rows)      # raises KeyboardInterrupt if nothing was measured
         header = experiment.header(seed=plan.seed, interrupted=experiment.cut)
         return experiment.store(CrashResult(**header, rows=rows, …))
 
-Rules: an experiment judges and stores its measurements before it obeys a signal to end. If a signal
-cuts an experiment that can be continued (bench.run.journal), it stores no result (`unfinished`).
+Rules: an experiment judges and stores its measurements before it obeys a signal to end. An
+experiment that can be continued (bench.run.journal) stores no result when a signal cuts it. It
+returns `unfinished` instead.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from bench.measure.verdict import Verdict
 from bench.run.interrupt import Interrupts
 
 Show = Callable[[str], None]
-# what a Document begins with, for its constructor
+# The first fields of a Document, for its constructor.
 Header = dict[str, Any]
 Plan_co = TypeVar("Plan_co", covariant=True)
 
@@ -39,8 +40,8 @@ class ExperimentOrder(Generic[Plan_co]):
     """The order for one experiment.
 
     `command`: the command line as the user typed it, without secrets. `folder`: a folder that can
-    be created, or one that holds a journal. `server`: the server program to start. None: look for
-    one.
+    be created, or a folder with a journal. `server`: the server program to start (None: search for
+    one).
     """
 
     plan: Plan_co
@@ -56,9 +57,9 @@ Stored_co = TypeVar("Stored_co", bound=Document, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[Stored_co]):
-    """The end of an experiment. The README explains `exit_code`.
+    """The outcome of an experiment. The README explains `exit_code`.
 
-    `path` None: the result could not be stored, and `unstored` gives the reason.
+    If the result could not be stored, `path` is None and `unstored` gives the reason.
     """
 
     result: Stored_co
@@ -70,7 +71,8 @@ class Done(Generic[Stored_co]):
 def store(result: Stored, folder: Path, code: int) -> Done[Stored]:
     """Write `result` into `folder`.
 
-    A result that cannot be written is still returned, with exit code 130 or that of the fault.
+    If the result cannot be written, it is still returned. Then the exit code is that of the error.
+    An interrupted experiment keeps exit code 130.
     """
     try:
         return Done(result, write_result(result, folder), code)
@@ -89,9 +91,9 @@ def now_text() -> str:
 
 
 class Experiment(Interrupts):
-    """An experiment in progress. Inside its `with` block it handles the signals.
+    """An experiment in progress. Inside its `with` block it handles the signals to end.
 
-    `cut`: Ctrl-C has ended a `cuttable` part.
+    `cut`: True if Ctrl-C has ended a `cuttable` part.
     """
 
     def __init__(self, order: ExperimentOrder[object]) -> None:
@@ -108,9 +110,9 @@ class Experiment(Interrupts):
 
     @contextlib.contextmanager
     def cuttable(self) -> Iterator[None]:
-        """A part that Ctrl-C may end. `cut` is True after that.
+        """Let Ctrl-C end the block. In that case `cut` becomes True.
 
-        After this part, the experiment only counts signals.
+        After the block, the experiment only counts signals.
         """
         try:
             yield
@@ -125,7 +127,7 @@ class Experiment(Interrupts):
             raise KeyboardInterrupt
 
     def header(self, *, seed: int | None, interrupted: bool) -> Header:
-        """Return the first fields of the result. The duration ends now."""
+        """Return the first fields of the result. The duration in them ends now."""
         return {
             "id": self._order.run_id,
             "command": tuple(self._order.command),
@@ -137,7 +139,7 @@ class Experiment(Interrupts):
         }
 
     def store(self, result: Stored) -> Done[Stored]:
-        """Write `result` into the order's folder. If that fails, return the result all the same."""
+        """Write `result` into the order's folder. If that fails, still return the result."""
         result = structs.replace(result, warnings=(*result.warnings, *environment_warnings()))
         return store(
             result, self._order.folder, exit_code(result.verdict, interrupted=result.interrupted)

@@ -1,13 +1,13 @@
-"""The faults of a run, in time: *orders and the measured window → faults that began, ended and were
-undone*.
+"""The faults of a run at their times: *orders and the measured window → faults that began, ended
+and were undone*.
 
 Rules
 - Each fault has a thread of its own, so no fault waits for another.
-- `stop` undoes every fault that has begun. Leaving the context does the same. No fault outlasts the
-  window.
-- A run without one of its faults is not the run that the user ordered. If the fault is impossible
-  from the start, the run is refused. If the fault fails later, `absences` reports it. If skipping
-  is allowed, both are only warnings.
+- `stop` undoes every fault that has begun. The end of the context does the same. No fault outlasts
+  the window.
+- A run that lacks one of its faults is not the run that the user ordered. If the fault is
+  impossible from the start, the run is refused. If the fault fails later, `absences` reports it. If
+  the user allows skipping, both cases are only warnings.
 """
 
 import threading
@@ -29,7 +29,7 @@ _UNDO_S = 30.0
 def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
     """Return the entry of a fault in the result.
 
-    The `…_s` times count from `start_ns`, the start of the measured window.
+    The times in seconds count from `start_ns`, the start of the measured window.
     """
     order = fault.order
 
@@ -56,7 +56,7 @@ def _entry(fault: Injection, start_ns: int | None) -> InjectedFault:
 
 
 class FaultTimeline:
-    """Injects faults at their times, beside the load.
+    """A timeline that injects faults at their times, beside the load.
 
     Create it before the load starts, and enter its context with the load.
     """
@@ -70,9 +70,9 @@ class FaultTimeline:
     ) -> None:
         """Check at once that every fault can be injected here.
 
-        `window` returns the measured window (ns), which may lie in the future. It returns None
-        until every worker has spawned its users. Raises UsageError or EnvironmentNotReadyError if a
-        fault is impossible and may not be skipped.
+        `window` returns the measured window (ns), which may be in the future. It returns None until
+        every worker has spawned its users. `allow_skipped`: whether the run may lack faults. Raises
+        UsageError or EnvironmentNotReadyError if a fault is impossible and may not be skipped.
         """
         self._window = window
         self._allow_skipped = allow_skipped
@@ -90,9 +90,9 @@ class FaultTimeline:
         self._leader = threading.Thread(target=self._lead, daemon=True)
 
     def stop(self) -> None:
-        """Undo all faults now. Returns when they are undone, or after 30 s.
+        """Undo all faults now. Return when they are undone, or after 30 s.
 
-        It may be called more than once.
+        More than one call is fine.
         """
         self._stopping.set()
         if self._leader.is_alive():
@@ -119,8 +119,8 @@ class FaultTimeline:
     def absences(self, *, allowed: bool = False) -> list[str]:
         """Return one sentence for each fault that did not take place as ordered.
 
-        `allowed` selects the kind. True: sentences on faults that may be skipped. False: sentences
-        on faults that may not.
+        `allowed`: True selects the faults that may be skipped, False the faults that may not. All
+        faults of a run are of the same kind, so one of the two lists is always empty.
         """
         if self._allow_skipped is not allowed:
             return []
@@ -136,9 +136,9 @@ class FaultTimeline:
         ]
 
     def spans_ns(self) -> tuple[Span, ...]:
-        """Return the begin and end of each fault that has begun, to explain other events.
+        """Return the begin and end (ns) of each fault that has begun. They explain other events.
 
-        A fault that is not undone lasts until now.
+        If a fault is not undone yet, its end is the present time.
         """
         now_ns = time.monotonic_ns()
         return tuple(
@@ -148,8 +148,10 @@ class FaultTimeline:
         )
 
     def killed_workers(self) -> dict[int, int]:
-        """Return the pid of each load worker that a fault killed, by worker. Such deaths are
-        planned."""
+        """Return the pid of each load worker that a fault killed, by the worker's index.
+
+        These deaths are planned.
+        """
         return {
             fault.order.index: fault.detail["pid"]
             for fault in self.faults
@@ -165,9 +167,9 @@ class FaultTimeline:
         return [f"{order.kind} {order.target}" for order in there]
 
     def shown(self) -> list[tuple[str, str, bool]]:
-        """For each fault its kind, its target, and whether it was in force since the last call.
+        """Return each fault's kind and target, and whether it was in force since the last call.
 
-        So a short fault shows, too.
+        Because of this interval, a short fault is visible, too.
         """
         since_ns = self._shown_ns
         self._shown_ns = time.monotonic_ns()
@@ -224,7 +226,7 @@ class FaultTimeline:
         fault.ended_ns = time.monotonic_ns()
 
     def _stopped_before(self, at_ns: int) -> bool:
-        """Wait until `at_ns`. Returns True if `stop` was called."""
+        """Wait until `at_ns`, or until `stop` is called. Return True if `stop` was called."""
         while (left_ns := at_ns - time.monotonic_ns()) > 0:
             if self._stopping.wait(left_ns / NS_PER_S):
                 return True

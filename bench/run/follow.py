@@ -1,11 +1,12 @@
-"""From launch to the last worker's end: *a running Locust → the measured window and how it ended*.
+"""The load from launch to the end of its last worker: *a running Locust → the measured window and
+the reasons of an early end*.
 
 Rules
-- A worker that died or left, a Locust that never starts and Ctrl-C each end the run early, and what
-  was measured until then keeps its window. Once the load says that its end has begun, a death is
-  only named: it ends by itself.
-- A run whose window is shorter than ordered is interrupted, whoever cut it. One that was not is
-  whole only when every worker has reported an end that lies behind the window.
+- Three events end the run early: a worker dies or leaves, Locust never starts, or the user presses
+  Ctrl-C. The measured window then ends at that time. Once the load has reported the beginning of
+  its end, a death no longer ends the run. It is only reported.
+- If the window is shorter than ordered, the run is interrupted, whatever the reason is. Otherwise
+  the run is whole only if every worker has reported an end after the window.
 """
 
 import time
@@ -21,20 +22,25 @@ from bench.topology.child import is_alive
 from bench.workloads.launch import Load
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
-# an interval short enough to follow, long enough for a p99
+# The interval (s) of the live display: short enough for a viewer, long enough for a p99.
 LOOK_S = 1.0
-# from launch (or once all hosts are there) until all users run: that takes a few seconds at most
+# The longest time (s) from launch until all users run. Usually this takes a few seconds. The time
+# to wait for other hosts is added.
 START_S = 60.0
-# for a worker that outlives Locust to leave its last note
+# The longest time (s) for which a worker that outlives Locust may take to write its last note.
 REPORT_S = 3.0
 
 
 @dataclass(slots=True)
 class Course:
-    """How a run went: `window` None when it never came to its measured time; `killed`: Locust did
-    not end in order; `deaths`: sentences on workers that ended early; `casualties`: on those that a
-    fault was ordered to kill. `used_ns`: the time of each look while callers ran, and the CPU that
-    this process had used by then."""
+    """The course of a run.
+
+    `window`: None if the run did not reach its measured time. `killed`: Locust had to be killed.
+    `deaths`: sentences about workers that ended early. `casualties`: sentences about workers that a
+    fault killed as ordered. `clock`: samples of the monotonic clock with the offset of the wall
+    clock. `used_ns`: the time of each sample while callers ran, and the CPU time that this process
+    had used by then.
+    """
 
     window: Window | None = None
     interrupted: bool = False
@@ -45,12 +51,12 @@ class Course:
     used_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def note(self, now_ns: int, *, running: bool) -> None:
-        """Keep what the clocks say at a look, if nothing held it up, and while callers run what
-        this process used."""
+        """Keep a sample of the clocks. While callers run, also keep this process's CPU time."""
         before_ns = time.monotonic_ns()
         wall_ns = time.time_ns()
         after_ns = time.monotonic_ns()
-        # A sample that took long is left out: a busy machine would look like a clock that steps.
+        # A sample that took long is left out. Otherwise a busy machine would look like a step of
+        # the wall clock.
         if after_ns - before_ns < NS_PER_MS:
             self.clock.append((now_ns, wall_ns - after_ns))
         if running:
@@ -58,7 +64,10 @@ class Course:
 
     @property
     def beside_ratio(self) -> float | None:
-        """The share of a core that this process used, to follow and judge, while callers ran."""
+        """The share of a core that this process used while callers ran.
+
+        The process uses this time to follow and judge the run.
+        """
         if len(self.used_ns) < 2:
             return None
         (since_ns, before_ns), *_, (now_ns, used_ns) = self.used_ns
@@ -66,7 +75,7 @@ class Course:
 
     @property
     def orderly(self) -> bool:
-        """True if every caller could give its lease back."""
+        """True if every caller could release its lease."""
         return not (self.killed or self.deaths or self.casualties)
 
 
@@ -79,11 +88,12 @@ def follow(
     *,
     faults: FaultTimeline,
 ) -> Course:
-    """Show the run, if anybody looks, until Locust has ended; return its course. `grace_s`: how
-    long users may take to end once asked, after `faults` are undone; then, or at a second Ctrl-C,
-    Locust is killed.
+    """Follow the run until Locust has ended, and return the course of the run.
 
-    Raises BenchError when Locust ends or hangs before its users run.
+    `show`: the function that shows the progress, if any. To end the run early, `faults` are undone
+    and Locust is asked to end. `grace_s`: how long its users may then take to end. After that time,
+    or at a second Ctrl-C, Locust is killed. Raises BenchError if Locust ends or hangs before its
+    users run.
     """
     course = Course()
     asked_ns = 0
@@ -102,7 +112,7 @@ def follow(
             lost = () if workers.is_ending(follower.workdir) else lost_workers(follower, faults)
             course.deaths = lost or _overdue(load, follower, now_ns, grace_s)
             if course.deaths and (load_failure := load.failure()):
-                # The report of the load explains more than our own observation.
+                # The load's own report explains more than these sentences.
                 course.deaths = (str(load_failure),)
             if interrupts.count or course.deaths:
                 asked_ns = now_ns
@@ -141,7 +151,7 @@ def _unmeasured(course: Course, follower: Follower, load: Load) -> BenchError:
 def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: bool) -> None:
     """Note the measured window, and whether it is shorter than ordered.
 
-    If nothing else has given a reason, note the reason, too.
+    If it is shorter and there is no other reason, note the early end of the load as the reason.
     """
     planned = follower.window_ns
     window = follower.window_before(ended_ns)
@@ -153,8 +163,10 @@ def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: boo
 
 
 def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
-    """A word if Locust, which ends by itself when its time is over, still has not. Raises
-    EnvironmentNotReadyError when its users do not come."""
+    """Return a sentence if Locust should have ended by itself and has not ended, or nothing.
+
+    Raises EnvironmentNotReadyError if the users do not start in time.
+    """
     start_s = START_S + follower.wait_s
     if follower.window_ns is None and now_ns - follower.began_ns > start_s * NS_PER_S:
         raise EnvironmentNotReadyError(
@@ -167,16 +179,21 @@ def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tup
 
 
 def _in_one_line(failure: BenchError, exit_code: int) -> str:
-    """What went wrong, and the last line of the log where it explains an exit code (a kill explains
-    itself)."""
+    """Return the error in one line.
+
+    After an exit code, the last line of the log is added as an explanation. A kill needs no
+    explanation.
+    """
     first, *rest = str(failure).splitlines()
     what = first.partition("; the end of its log:")[0]
     return f"{what}: {rest[-1].strip()}" if rest and exit_code > 0 else what
 
 
 def lost_workers(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """Return one sentence for each worker that is gone before its time, with or without a report,
-    and that no fault killed."""
+    """Return one sentence for each worker that ended early and was not killed by a fault.
+
+    The worker may have reported its end or not.
+    """
     notes = _not_killed(follower, faults)
     return tuple(sentence for note in notes if (sentence := _loss(note, follower.window_ns)))
 
@@ -211,8 +228,10 @@ def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
 
 
 def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
-    """Once Locust has ended: one sentence for each worker that never said so, so that its last
-    operations may lack."""
+    """Return one sentence for each worker that has not reported its end. Locust must have ended.
+
+    The record may lack the last operations of such a worker.
+    """
     deadline_s = time.monotonic() + REPORT_S
     while True:
         silent = [note for note in _not_killed(follower, faults) if note.phase != "stopped"]
@@ -220,7 +239,7 @@ def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
             is_alive(note.pid) for note in silent if not note.host
         ):
             break
-        # orphaned workers are not our children: nobody tells when they end
+        # Orphaned workers are not our children, so no signal reports their end.
         time.sleep(0.01)
     return tuple(
         _loss(note, None)
@@ -231,8 +250,10 @@ def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
 
 
 def _ended_ns(follower: Follower) -> int:
-    """Return when a load ended by itself: the end of its last worker, if the workers reported
-    it."""
+    """Return the time (ns) at which a load ended by itself.
+
+    This is the last end that a worker reported. Without a report it is the present time.
+    """
     notes = workers.read_workers(follower.workdir)
     ends = [note.stopped_ns for note in notes if note.phase == "stopped"]
     return max(ends, default=time.monotonic_ns())

@@ -1,7 +1,8 @@
-"""Repeated looks at a run in progress: *its folder → progress since the last look, and the measured
-window*.
+"""The progress of a run: *the run's folder, read again and again → progress since the last reading,
+and the measured window*.
 
-Rules: a look only reads files that the workers write anyway. So it costs the load nothing.
+Rules: the follower only reads files that the workers write in any case. So it does not slow the
+load.
 """
 
 import time
@@ -28,7 +29,10 @@ from lockcore.clock import NS_PER_MS, NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """One look at a run. Percentiles are None while fewer than ten samples lie beyond them."""
+    """The progress of a run at one moment.
+
+    A percentile is None if fewer than ten samples are beyond it.
+    """
 
     # starting | warm-up | measuring | draining
     phase: str
@@ -37,24 +41,24 @@ class RunProgress:
     acquires_per_s: float
     p50_s: float | None
     p99_s: float | None
-    # since the start
+    # counts since the start
     outcomes: Mapping[str, int]
-    # state and error count of each instance that is not well
+    # the state and error count of each instance with trouble, by index
     troubles: Mapping[int, tuple[str, int]]
-    # the busiest worker's share of a core since its users ran
+    # the largest share of a core that a worker has used since its users ran
     cpu_ratio: float | None
-    # how late the workers' schedulers ran since they began
+    # the p99 of the delay with which the workers' schedulers ran, since they began
     lag_p99_s: float | None
     late_starts: int
     safety: LiveVerdict = field(default_factory=LiveVerdict)
-    # kind and target of each fault in force now
+    # the kind and target of each fault in force now
     faults: Sequence[str] = ()
 
 
 class Follower:
-    """Looks at a run's folder again and again.
+    """A follower that reads a run's folder again and again.
 
-    `live.verdict` is the oracle's verdict at the last look. Any thread may read it.
+    `live.verdict` is the oracle's verdict at the last reading. Any thread may read it.
     """
 
     def __init__(
@@ -62,7 +66,8 @@ class Follower:
     ) -> None:
         """Start at the beginning of the history.
 
-        `wait_s`: how long workers may take to come. `began_ns`: the begin of the run; None: now.
+        `wait_s`: the longest time (s) to wait for workers. `began_ns`: the begin of the run (None:
+        now).
         """
         self.workdir = workdir
         self.scenario = scenario
@@ -75,15 +80,20 @@ class Follower:
 
     @property
     def window_ns(self) -> tuple[int, int] | None:
-        """The measured window on the monotonic clock, once every worker has spawned its users."""
+        """The measured window on the monotonic clock.
+
+        It is None until every worker has spawned its users.
+        """
         if self.spawned_ns is None:
             return None
         start = self.spawned_ns + round(self.scenario.warmup_ms * NS_PER_MS)
         return start, start + round(self.scenario.duration_ms * NS_PER_MS)
 
     def until(self, stop_ns: int) -> Window | None:
-        """Return the measured window of a run that another program ended. None: it had not
-        begun."""
+        """Return the measured window of a run that another program ended at `stop_ns`.
+
+        Return None if the window had not begun.
+        """
         self.find_window()
         lasted_ns = stop_ns - (self.spawned_ns or stop_ns)
         self.scenario = replace(self.scenario, duration_ms=lasted_ns / NS_PER_MS)
@@ -92,8 +102,8 @@ class Follower:
     def window_before(self, ended_ns: int) -> Window | None:
         """Return the part of the planned window that had passed at `ended_ns`.
 
-        With workers on other hosts, it is the window that the leader sent them. None: the window
-        had not begun.
+        With workers on other hosts, this is the window that the leader sent to them. Return None if
+        the window had not begun.
         """
         if (led := read_led(self.workdir)) is not None:
             return Window(*led.window_ns)
@@ -102,8 +112,7 @@ class Follower:
         return Window(self.window_ns[0], min(self.window_ns[1], ended_ns))
 
     def find_window(self) -> tuple[int, int] | None:
-        """Return the measured window as of now, without waiting for the next look; any thread may
-        ask."""
+        """Return the measured window if it is known by now. Any thread may call this method."""
         if (
             self.spawned_ns is None
             and len(notes := workers.read_workers(self.workdir)) >= self.scenario.processes
@@ -112,9 +121,9 @@ class Follower:
         return self.window_ns
 
     def look(self, now_ns: int, faults: Sequence[str] = ()) -> RunProgress:
-        """Return what happened since the last look, at the monotonic time `now_ns`.
+        """Return the progress since the last call. `now_ns`: the present monotonic time.
 
-        `faults`: kind and target of each fault in force now.
+        `faults`: the kind and target of each fault in force now.
         """
         self.find_window()
         notes = workers.read_workers(self.workdir)
@@ -167,7 +176,7 @@ class Follower:
 
 
 def _told_per_s(notes: Sequence[workers.WorkerNote]) -> float:
-    """Leases per second since the users ran, by the notes of the workers."""
+    """Return the leases per second since the users ran, from the notes of the workers."""
     rates = []
     for note in notes:
         attempts, failed = note.locust.get("acquire", (0, 0))

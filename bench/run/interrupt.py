@@ -1,8 +1,8 @@
-"""Signals to end: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt now, or a count to look at later*.
+"""Signals to end: *SIGINT, SIGTERM or SIGHUP → KeyboardInterrupt now, or a count to check later*.
 
-Rules: no signal is lost. Python drops an exception that a finaliser (`__del__`) raises, so such a
-signal is raised again. If a step only counted a signal, the experiment around it receives
-the signal. Source: signal(7); sys.unraisablehook.
+Rules: no signal is lost. Python drops an exception that comes during a finaliser (`__del__`), so
+such a signal is raised again. If an inner block has only counted signals, the block around it
+receives a signal at the end. Source: signal(7); sys.unraisablehook.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ AGAIN_S = 0.01
 
 
 class Interrupts:
-    """Counts the signals to end inside its `with` block. Outside the main thread it sees none.
+    """A `with` block that counts the signals to end. Outside the main thread it gets no signals.
 
-    Without `raising` it still raises once `count` is above `patience`.
+    While `raising` is true, each signal raises KeyboardInterrupt. Otherwise only the signals after
+    the first `patience` signals do.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,8 @@ class Interrupts:
     ) -> None:
         """Restore the former signal handlers.
 
-        Raises KeyboardInterrupt for a signal that nobody has received yet.
+        Raises KeyboardInterrupt for a lost signal that has not been raised again yet. If there is
+        an Interrupts block around this block, that block gets the signal.
         """
         if not self._before:
             return
@@ -78,7 +80,7 @@ class Interrupts:
     def note(self, *_signal: object) -> None:
         """Count a signal to end.
 
-        Raises KeyboardInterrupt while `raising`, or out of `patience`.
+        Raises KeyboardInterrupt if `raising` is true or if `count` is above `patience`.
         """
         self.count += 1
         if self.raising or self.count > self.patience:
@@ -87,7 +89,7 @@ class Interrupts:
     def _lost(self, unraisable: UnraisableHookArgs) -> None:
         """Receive an exception that Python could not raise.
 
-        This method takes no lock, because a finaliser may run inside any other call.
+        This method takes no lock, because a finaliser may interrupt any other code.
         """
         if issubclass(unraisable.exc_type, KeyboardInterrupt) and self._before:
             self.count -= 1
@@ -98,9 +100,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def until_shown() -> Iterator[None]:
-    """Let a block show all measurements.
+    """Let a block show all measurements before a signal ends it.
 
-    The first signal to end is raised at the end of the block, the next one at once.
+    The first signal is raised at the end of the block. The second signal is raised at once.
     """
     with Interrupts() as interrupts:
         interrupts.raising = False

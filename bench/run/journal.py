@@ -1,5 +1,5 @@
-"""The journal of a long experiment: *plan, finished pieces → a file from which a cut experiment
-continues*.
+"""The journal of a long experiment: *plan, finished pieces → a file from which an interrupted
+experiment continues*.
 
 Rules
 - The first line holds the plan as JSON. Each further line holds one finished piece.
@@ -27,15 +27,15 @@ from bench.measure.section import builtins_of, decoded
 
 JOURNAL_NAME = "progress.jsonl"
 CURE = "free the disk or name another --out"
-# characters of one difference; of a longer one only its name is told
+# The most characters of a difference in a message. A longer difference is shown by its name only.
 MOST_TOLD = 100
 Piece = TypeVar("Piece")
-# a plan as JSON holds it
+# A plan in the form of JSON values.
 Plan = dict[str, object]
 
 
-# The file is opened to append, and it is cut only after the lock is there. Mode "w" would look
-# simpler. But it empties the file while it opens it, so a second lockbench would destroy the
+# The file is opened to append, and it is truncated only once this process has the lock. Mode "w"
+# would look simpler, but it empties the file at once. A second lockbench would then destroy the
 # journal of the first one before it is refused. The lock belongs to the open file, so it is held
 # until the file is closed.
 @contextmanager
@@ -45,16 +45,16 @@ def open_journal(
     kind: type[Piece],
     check: Callable[[Piece], object] = lambda _piece: None,
 ) -> Iterator[Journal[Piece]]:
-    """Open the journal in `folder`, new or to continue. An empty journal is removed at the end.
+    """Open a new journal in `folder`, or continue the journal there.
 
-    `plan` consists of JSON values. `check` raises for a piece that cannot be used. Raises
-    EnvironmentNotReadyError and UsageError.
+    A journal without pieces is removed at the end. `plan` consists of JSON values. `check` raises
+    an error for a piece that cannot be used. Raises EnvironmentNotReadyError and UsageError.
     """
     path = folder / JOURNAL_NAME
     go_on = is_unfinished(folder)
     with writing(path, CURE):
         folder.mkdir(parents=True, exist_ok=True)
-        # without a buffer, which would be written once more when it is closed
+        # The file has no buffer. After an error a buffer would be written again at the close.
         file = FileIO(path, "a")
     with file:
         _own(file, folder)
@@ -76,19 +76,19 @@ def open_journal(
 
 @dataclass(slots=True)
 class Journal(Generic[Piece]):
-    """An open journal. `pieces`: the pieces it already held, then the pieces added now."""
+    """An open journal. `pieces`: the pieces from before, then the pieces that were added now."""
 
     path: Path
     file: FileIO
     pieces: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
-        """Keep `piece`. Raises EnvironmentNotReadyError when the disk refuses."""
+        """Keep `piece`. Raises EnvironmentNotReadyError if it cannot be written."""
         self.write(builtins_of(piece))
         self.pieces.append(piece)
 
     def write(self, line: object) -> None:
-        """Write one line at once. Raises EnvironmentNotReadyError when the disk refuses."""
+        """Write one line at once. Raises EnvironmentNotReadyError if it cannot be written."""
         left = json.dumps(line).encode() + b"\n"
         with writing(self.path, CURE):
             while left:
@@ -106,7 +106,7 @@ def _own(file: FileIO, folder: Path) -> None:
 
 
 def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
-    """Raise UsageError if `begun`, the plan of the journal in `folder`, is not `plan`.
+    """Raise UsageError if the journal in `folder` has another plan (`begun`) than `plan`.
 
     The message names the differences.
     """
@@ -129,12 +129,12 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Return whether an experiment was cut in `folder`: it has a journal and no result."""
+    """Return whether `folder` holds an interrupted experiment: a journal and no result."""
     return (folder / JOURNAL_NAME).is_file() and not (folder / RESULT_NAME).exists()
 
 
 def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
-    """Return the plan, the lines of whole pieces, and the size of all of this in bytes.
+    """Return the plan, the lines of whole pieces, and the number of bytes up to their end.
 
     Raises UsageError if the file is not a journal.
     """

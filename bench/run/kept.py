@@ -3,11 +3,11 @@
 
 Rules
 - Every file of the record is copied. A manifest holds the length and the CRC-32 of each file, so
-  every flipped bit is noticed. A file that has changed is not read. Then no figure counts, and
-  safety is UNKNOWN unless the other files show a violation.
-- `context.json` holds the facts that the record lacks: scenario without secrets, window, workers
-  that ended early, faults, the servers' count of commands. The judge of a kept record needs nothing
-  else, and does not read the result.
+  every flipped bit is noticed. If a file has changed, it is not read, and no figure counts. Safety
+  is then UNKNOWN unless the other files show a violation.
+- `context.json` holds the facts that the record lacks: the scenario without secrets, the window,
+  workers that ended early, faults, and the servers' count of commands. The judge of a kept record
+  needs no other file. It does not read the result.
 - docs/record.md describes the form of the files.
 """
 
@@ -32,7 +32,7 @@ CURE = "free the disk, name another --out, or leave out --keep-history"
 
 
 class Manifest(Section, frozen=True, kw_only=True):
-    """What was kept: the size in bytes and the CRC-32 of each file, by name."""
+    """The list of the kept files. `files`: the size in bytes and the CRC-32 of each, by name."""
 
     form: int = 1
     record_bytes: int = RECORD_BYTES
@@ -68,9 +68,9 @@ def checksum(path: Path) -> int:
 
 
 def judge_kept(result: Path) -> JudgedRecord:
-    """Judge the kept record of a result again. `result`: its folder or file.
+    """Judge the kept record of a result again. `result`: the folder or the file of the result.
 
-    Raises UsageError if no record was kept, or if its manifest or context is torn.
+    Raises UsageError if no record was kept, or if the manifest or context is damaged.
     """
     folder = (result.parent if result.is_file() else result) / FOLDER
     if not (folder / MANIFEST).is_file():
@@ -97,7 +97,7 @@ def judge_kept(result: Path) -> JudgedRecord:
         for name in manifest.files.keys() - torn.keys():
             Path(place, name).symlink_to((folder / name).absolute())
         missing = tuple(f"{name} of the kept record {why}" for name, why in sorted(torn.items()))
-        # A part of the record cannot give the figures of the whole run.
+        # An incomplete record cannot provide the figures of the whole run.
         breaks = (*context.breaks, *missing)
         return judge_record(
             Path(place), msgspec.structs.replace(context, torn=missing, breaks=breaks)
@@ -105,7 +105,7 @@ def judge_kept(result: Path) -> JudgedRecord:
 
 
 def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, str]:
-    """Return the files that have changed since they were kept, and how each one has changed."""
+    """Return the files that have changed since they were kept, each with a text on its change."""
     torn = {}
     for name, (size, total) in files.items():
         path = folder / name

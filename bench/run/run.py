@@ -1,9 +1,8 @@
-"""One run, from order to result: *a scenario → servers, Locust, history → a judged, written
-result*.
+"""One run, from order to result: *a scenario → servers, Locust, history → a judged result on disk*.
 
 Rules
-- While Locust runs, the run only counts signals. Thus it always stops the load, judges and writes
-  the measurements, and counts and unlinks leaked keys. It leaves nothing of itself behind.
+- While Locust runs, the run only counts signals. So it always stops the load, judges and writes the
+  measurements, counts and unlinks leaked keys, and removes its own files.
 - Without a request for telemetry the run imports no telemetry module and asks no collector.
 - A fault of the collector before the load starts stops the run. A later fault becomes a warning in
   the result.
@@ -53,14 +52,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run, and where to put its result.
+    """The order for one run.
 
     `command`: the command line as the user typed it, without secrets. `folder`: the folder for the
-    result, which can be created. None: the run only returns the result. `ring`: the processes that
+    result, which can be created (None: the run only returns the result). `ring`: the processes that
     share time slices with this run. `name`: the user's name for the run. `bind`: the address at
-    which the run waits for workers of other hosts, one for each process of the scenario. `more`:
-    these workers also serve another run after this one. `keep_history`: the record stays beside
-    the result.
+    which the run waits for workers on other hosts, one for each process of the scenario. `more`:
+    these workers will serve another run afterwards. `keep_history`: keep the record beside the
+    result.
     """
 
     scenario: Scenario
@@ -80,7 +79,7 @@ class Order:
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
     """Run `order`, show its progress, write its result if possible, and return the result.
 
-    `interrupts` must only count signals by then. Raises BenchError if the run cannot begin. Raises
+    The `with` block of `interrupts` must be active. Raises BenchError if the run cannot begin. Raises
     KeyboardInterrupt if a signal ends the run before it has measured anything.
     """
     faults = _faults(order.scenario)
@@ -88,7 +87,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
         raise UsageError(
             "a fault of a worker takes place on this host only; leave it out, or --expect-workers"
         )
-    # a wrong name is refused before anything starts
+    # A wrong threshold is refused before any server starts.
     read_thresholds(order.scenario.thresholds)
     opening = open_servers(
         order.scenario, server=order.server, allow_missing=order.allow_missing, faults=faults
@@ -97,7 +96,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
         with opening as servers:
             finished = run_on(servers, order, interrupts, show)
     except BenchError:
-        # 130 comes before every other code
+        # Exit code 130 has precedence over every other code.
         if interrupts.count:
             raise KeyboardInterrupt from None
         raise
@@ -114,10 +113,10 @@ def run_on(
     environ: Mapping[str, str] = os.environ,
     series: LocustSeries | None = None,
 ) -> Done[RunResult]:
-    """Run `order`, one run of several, on servers that were opened for its faults.
+    """Run `order` on servers that were opened for its faults. There may be several such runs.
 
-    Without `show` the run judges everything at its end. `series`: the Locust that it shares with
-    other runs. None: it has its own. Raises the same errors as `run_scenario`.
+    Without `show` the run judges everything at its end. `series`: the Locust that the run shares
+    with other runs (None: a Locust of its own). Raises the same errors as `run_scenario`.
     """
     if order.bind:
         require_free(*order.bind)
@@ -170,8 +169,8 @@ def run_on(
 def _ended(
     result: RunResult, order: Order, troubles: Sequence[str], interrupts: Interrupts
 ) -> Done[RunResult]:
-    """Return the result with its name, its warnings and its exit code, stored where `order`
-    says."""
+    """Complete the result with its name, warnings and exit code, and store it in the order's
+    folder."""
     # An interrupt during the judgement counts, too.
     code = exit_code(result.verdict, interrupted=interrupts.count > 0)
     result = structs.replace(
@@ -205,9 +204,10 @@ def _plan(order: Order, servers: Servers, workdir: Path) -> Plan:
 
 
 def _kept(done: Done[RunResult], evidence: RunEvidence) -> Done[RunResult]:
-    """Put the record beside a stored result.
+    """Copy the record into the folder of a stored result.
 
-    If that fails, the run ends with the message of the fault.
+    If that fails, the exit code and the message are those of the error. An interrupted run keeps
+    exit code 130.
     """
     if done.path is None:
         return done
@@ -224,7 +224,7 @@ def _faults(scenario: Scenario) -> tuple[FaultOrder, ...]:
 
 
 def _timeline(order: Order, fleet: Fleet | None, follower: Follower) -> FaultTimeline:
-    """Return the faults of a run, aimed at its servers and at the workers that run by now.
+    """Return the faults of a run, which act on its servers and on its running workers.
 
     Raises BenchError.
     """
@@ -265,6 +265,8 @@ def telemetry_of(
 
 
 def _syncs(fleet: Fleet | None, index: int) -> Mapping[str, int]:
-    """Return how often instance `index` has synced, if the shim counts it. INFO does not show
-    this."""
+    """Return the number of syncs of instance `index`, as a field for INFO.
+
+    INFO itself has no such field. Without a shim the number is missing.
+    """
     return {FSYNCS: fleet.controls[index].syncs} if fleet and fleet.controls else {}

@@ -1,7 +1,8 @@
-"""The instances of one run: *scenario → URLs that answer, what they are, and what they did*.
+"""The instances of one run: *scenario → URLs that answer, facts about the instances, and their
+counts*.
 
-Rules: a started fleet ends with the context; named targets are only asked, and refused before any
-load.
+Rules: a started fleet ends with the context. Targets of the user are only examined. If a target is
+unfit, it is refused before any load.
 """
 
 import contextlib
@@ -32,14 +33,16 @@ from bench.topology.probe import (
 from bench.topology.server import find_server
 
 _DURABLE = ("everysec", "always")
-# a cloud volume syncs in 0.5 to 10 ms
+# A disk with a faster fdatasync (s) is unlike a cloud volume, which syncs in 0.5 to 10 ms.
 VIRTUAL_DISK_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Running instances, ours (`fleet`) or the user's. `urls` lead to themselves, `load_urls` maybe
-    through proxies, if a fault needs them."""
+    """Running instances, either our `fleet` or the user's targets.
+
+    `urls` lead directly to the instances. `load_urls` lead through proxies if a fault needs them.
+    """
 
     urls: tuple[str, ...]
     facts: tuple[InstanceFacts, ...]
@@ -48,11 +51,11 @@ class Servers:
 
     @property
     def load_urls(self) -> tuple[str, ...]:
-        """Where the load connects."""
+        """The URLs to which the load connects."""
         return self.fleet.load_urls if self.fleet else self.urls
 
     def section(self) -> FleetFacts:
-        """Return the section `fleet` of a result: who serves, how durable, on what disk."""
+        """Return the section `fleet` of a result: the servers, their durability and their disk."""
         server = self.fleet.server if self.fleet else None
         fsync = self.fleet.fsync if self.fleet else None
         return FleetFacts(
@@ -66,21 +69,26 @@ class Servers:
     def key_counts(self) -> tuple[int | None, ...]:
         """Return how many keys each server has now.
 
-        None: the number is unknown, or the server is not ours and may hold keys of others.
+        The number is None if it is unknown. It is also None if the server is not ours, because it
+        may hold other keys.
         """
         return key_counts(self.urls) if self.fleet else (None,) * len(self.urls)
 
     def other_keys(self, before: Sequence[int | None]) -> tuple[int | None, ...]:
-        """Return how many keys each of our own servers has more than `before`, once those of the
-        run are unlinked."""
+        """Return how many more keys each of our own servers has than `before`.
+
+        Call this once the keys of the run are unlinked.
+        """
         pairs = zip_longest(before, self.key_counts())
         return tuple(
             None if old is None or new is None else max(new - old, 0) for old, new in pairs
         )
 
     def losses(self) -> list[str]:
-        """Return one sentence for each server of ours that has ended, once every fault is undone:
-        nobody ordered that."""
+        """Return one sentence for each of our servers that ended although no fault ended it.
+
+        Call this once every fault is undone.
+        """
         try:
             codes = self.fleet.exit_codes() if self.fleet else ()
         except EnvironmentNotReadyError as error:
@@ -93,11 +101,11 @@ class Servers:
         ]
 
     def warnings(self) -> list[str]:
-        """Return the warnings about the servers, which concern every number of this run."""
+        """Return the warnings about the servers. They concern every number of this run."""
         sentences = [
             f"{fact.address}: {warning}" for fact in self.facts for warning in fact.warnings
         ]
-        # our own servers are configured by us, and by the scenario's faults
+        # lockbench and the scenario's faults configure our own servers, so they get no warnings.
         if self.fleet is None:
             sentences += [
                 f"{fact.address}: {hazard}" for fact in self.facts for hazard in fact.hazards
@@ -131,11 +139,10 @@ def open_servers(
     allow_missing: bool,
     faults: Sequence[FaultOrder] = (),
 ) -> Iterator[Servers]:
-    """Start the scenario's fleet, prepared for `faults`, with the program `server` (None: find
-    one); or ask targets.
+    """Start the scenario's fleet, prepared for `faults`, or examine the scenario's targets.
 
-    Raises BenchError when the recipe cannot use so many instances, a server does not start, or a
-    target is refused.
+    `server`: the program of the fleet (None: search for one). Raises BenchError if the recipe
+    cannot use the scenario's instances, a server does not start, or a target is refused.
     """
     recipe = find_recipe(scenario.recipe)
     recipe.require(scenario.instances, scenario.pause, scenario.capacity, shared=scenario.shared)
@@ -149,7 +156,7 @@ def open_servers(
         return
     needs = needs_of(faults)
     binary = find_server(server)
-    # the shim counts fsyncs, which INFO does not
+    # Telemetry shows the number of fsyncs. The shim counts them, but INFO does not.
     if scenario.fsync in _DURABLE and is_wanted(os.environ):
         needs |= {Need.SHIM}
     with prepared_fleet(
@@ -165,7 +172,10 @@ def open_servers(
 def ask(
     urls: Sequence[str], *, allow_missing: bool, replicated: bool = False, channels: bool = False
 ) -> tuple[InstanceFacts, ...]:
-    """Return what the instances are, or why they must not be loaded (EnvironmentNotReadyError)."""
+    """Examine the instances, and return the facts about them.
+
+    Raises EnvironmentNotReadyError if they are unfit for a load, and UsageError for a wrong URL.
+    """
     facts = inspect(urls, allow_missing=allow_missing, channels=channels)
     if not replicated:
         require_independent(facts)
@@ -182,8 +192,10 @@ def ask(
 def counted(
     urls: Sequence[str], before: Sequence[InfoSnapshot]
 ) -> tuple[list[InfoDelta], float | None]:
-    """Return what each instance has done since `before`, and the CPU seconds of all (None unless
-    all are known)."""
+    """Return the counts of each instance since `before`, and the CPU seconds of all instances.
+
+    The CPU seconds are None unless they are known for every instance.
+    """
     deltas = [delta(old, new) for old, new in zip(before, info_snapshot(urls), strict=True)]
     cpu_times_s = [change.cpu_s for change in deltas if change.cpu_s is not None]
     return deltas, sum(cpu_times_s) if len(cpu_times_s) == len(deltas) else None

@@ -1,15 +1,16 @@
-"""One short run of many: *a scenario, servers that stand → its result, or why it cannot be used*.
+"""One of several short runs: *a scenario, running servers → its result, or the reason why it cannot
+be used*.
 
-capacity, compare and gate answer by short runs. Each run is started here, and each run is refused
-here.
+capacity, compare and gate answer with short runs. This module starts each run and decides whether
+its result can be used.
 
-- Half a run is no measurement. If Ctrl-C cut it, KeyboardInterrupt is raised.
-- A run is torn if its load ended before its time, because another side of its round ended it.
-- A run is broken if it is INVALID for another reason than its generator.
-- A run is disturbed if its generator was INVALID, or late in an open loop. Other runs may do
-  better.
-- A stored run counts if its own word is earned: SAFE, or NOT TESTED where no run was tested.
-  VIOLATED is certain, so it counts, too, and decides.
+- An incomplete run is not a measurement. If Ctrl-C cut the run, KeyboardInterrupt is raised.
+- A run is torn if its load ended early because another side of its round ended it.
+- A run is broken if it is INVALID for a reason other than its generator.
+- A run is disturbed if its generator was INVALID, or late in an open loop. Another run may
+  succeed.
+- A stored run counts if its verdict word is SAFE. If no run was tested, NOT TESTED counts, too.
+  VIOLATED is certain, so it counts as well, and it decides the question.
 """
 
 import os
@@ -31,7 +32,7 @@ MOST_NAMED = 3
 
 
 class TornError(BenchError):
-    """The load of a run ended early."""
+    """The error that the load of a run ended early."""
 
 
 def run_short(
@@ -45,10 +46,10 @@ def run_short(
 ) -> RunResult:
     """Run `order` on running servers, as one of several runs.
 
-    `look`: the function that is called with each look at the run. `series`, `environ`: as in
+    `look`: the function that gets the progress of the run once a second. `series`, `environ`: as in
     `run_on`.
 
-    Raises KeyboardInterrupt, TornError, and BenchError as `run_on` does.
+    Raises KeyboardInterrupt, TornError, and the errors of `run_on`.
     """
     one_of_many = replace(order, more=True)
     done = run_on(servers, one_of_many, interrupts, look, environ=environ, series=series)
@@ -71,8 +72,10 @@ def require_whole(result: RunResult) -> None:
 
 
 def is_disturbed(result: RunResult) -> bool:
-    """Return whether the load of a run was not the ordered load, so that another run is worth its
-    time."""
+    """Return whether the load of a run differed from the ordered load.
+
+    In that case another run is worth its time.
+    """
     is_late = result.rate.offered_per_s is not None and result.generator.verdict in IN_DOUBT
     return result.verdict.status == "invalid" or is_late
 
@@ -82,7 +85,7 @@ def require_earned(
 ) -> None:
     """Raise UsageError if a run's own verdict word says that its figures cannot be used.
 
-    If only one side was tested, the untested side may be fast because it asks no server. So NOT
+    If only one side was tested, the other side may be fast because it sends no commands. So NOT
     TESTED is accepted only if no run was tested, as in a load without contention.
     """
     runs = [
@@ -106,6 +109,6 @@ def require_earned(
 
 
 def _why(result: RunResult) -> str:
-    """Return the first reason of a run's word, in brackets."""
+    """Return the first reason of a run's verdict word, in brackets."""
     reason = next(iter(result.verdict.reasons), result.safety.reason)
     return f" ({reason})" if reason else ""
