@@ -79,8 +79,8 @@ class Order:
 def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunResult]:
     """Run `order`, show its progress, write its result if possible, and return the result.
 
-    The `with` block of `interrupts` must be active. Raises BenchError if the run cannot begin. Raises
-    KeyboardInterrupt if a signal ends the run before it has measured anything.
+    The `with` block of `interrupts` must be active. Raises BenchError if the run cannot begin.
+    Raises KeyboardInterrupt if a signal ends the run before it has measured anything.
     """
     faults = _faults(order.scenario)
     if order.bind and any(fault.target.startswith("worker") for fault in faults):
