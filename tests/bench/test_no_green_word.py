@@ -31,8 +31,8 @@ from bench.experiments.durability.price_judge import findings_of, judge_fsync
 from bench.experiments.explore.experiment import row_of
 from bench.experiments.explore.judge import judge_explored
 from bench.experiments.explore.search import Hunt
-from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.judge import judge_rows as judge_lock
+from bench.experiments.judge.needs import CONTENTION
 from bench.experiments.judge.result import JudgedRow, JudgedWord
 from bench.experiments.safety_matrix.judge import judge_rows
 from bench.experiments.safety_matrix.leases import confirmed

@@ -5,15 +5,16 @@ import signal
 import sys
 import textwrap
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.errors import UsageError
 from bench.experiments.judge.contention import contend
-from bench.experiments.judge.experiment import JudgePlan, _Questioning
+from bench.experiments.judge.experiment import _Questioning
+from bench.experiments.judge.plan import plan_of
 from bench.experiments.judge.result import JudgedRow
-from bench.experiments.judge.rows import BY_NAME
 from bench.experiments.judge.stage import JudgeStage
 from bench.experiments.judge.subject import read_subject
 from bench.topology.server import find_server
@@ -137,8 +138,11 @@ COMMAND = """
 
 def judged(lock: str, *names: str, capacity: int = 1, shared: bool = False) -> dict[str, JudgedRow]:
     """The rows called so, of the lock that is named."""
-    rows = [BY_NAME[name] for name in names]
-    plan = JudgePlan(read_subject(lock), 1, capacity, 1.0, 1, rows, False, shared)
+    plan = plan_of(
+        read_subject(lock), names, quick=True, capacity=capacity, shared=shared, with_costs=False
+    )
+    rows = [row for row in plan.rows if row.name in names]
+    plan = replace(plan, rows=rows, seconds=1.0)
     playing = _Questioning(plan, find_server(None), lambda _text: None)
     playing.run()
     return {row.topic: row for row in playing.rows}

@@ -14,12 +14,12 @@ from threading import Event
 
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.contention import CALLERS, ContendedLoad, contend
-from bench.experiments.judge.judge import CONTENTION, judge_rows
+from bench.experiments.judge.judge import earned, judge_rows
+from bench.experiments.judge.needs import CONTENTION, Need, needs_of
 from bench.experiments.judge.party import HangsError, NotApplicableError
 from bench.experiments.judge.playing import Plays, judged, play_together
 from bench.experiments.judge.result import JudgedRow, JudgeResult, WaitingCost
 from bench.experiments.judge.row import JudgeRow, RowFinding
-from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.stage import JudgeStage
 from bench.experiments.judge.subject import Subject
 from bench.measure.run_result import OwnFleet
@@ -40,28 +40,23 @@ BESIDE = (
 ALONE = (CONTENTION, "search", "renewal", "busy")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgePlan:
-    """How to judge. `seconds`: the duration of each load. `plays`: the plays of each other row.
-    A row that only tells is played once. `with_costs`: whether to measure the costs of waiting,
-    too."""
+    """How to judge. `shared`: a lock for readers and a writer. `seconds`: the duration of each
+    load. `plays`: the plays of each other row. A row that only tells is played once. `takeovers`:
+    how many of them are timed at once. `chosen`: the names of the rows if the user named some.
+    `with_costs`: whether to measure the costs of waiting, too."""
 
     subject: Subject
     instances: int
     capacity: int
+    shared: bool
     seconds: float
     plays: int
-    rows: Sequence[JudgeRow[JudgeStage]] = ROWS
+    takeovers: int
+    rows: Sequence[JudgeRow[JudgeStage]]
+    chosen: tuple[str, ...] = ()
     with_costs: bool = True
-    # A lock for readers and a writer.
-    shared: bool = False
-    # This many takeovers are timed at once.
-    takeovers: int = 3
-
-    @property
-    def suited(self) -> Sequence[JudgeRow[JudgeStage]]:
-        """Return the rows that suit the lock."""
-        return [row for row in self.rows if row.suits(self.capacity, shared=self.shared)]
 
 
 def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult]:
@@ -85,14 +80,16 @@ def run_judge(order: ExperimentOrder[JudgePlan], show: Show) -> Done[JudgeResult
             instances=plan.instances,
             capacity=plan.capacity,
             shared=plan.shared,
-            planned=len(plan.suited),
+            planned=len(plan.rows),
+            chosen=plan.chosen,
             ttl_ms=playing.ttl_ms,
             keys=playing.keys,
+            lacks=tuple(sorted(playing.lacks)),
             rows=rows,
             costs=tuple(playing.costs),
-            verdict=judge_rows(rows, len(plan.suited), interrupted=experiment.cut),
+            verdict=judge_rows(rows),
         )
-        return experiment.store(result)
+        return experiment.store(earned(result))
 
 
 def _place(plan: JudgePlan, row: JudgedRow) -> int:
@@ -109,6 +106,7 @@ class _Questioning:
         self._stop = Event()
         self._keys: list[frozenset[bytes]] = []
         self.ttl_ms: int | None = None
+        self.lacks = set[Need]()
         self.rows: list[JudgedRow] = []
         self.costs: list[WaitingCost] = []
 
@@ -123,11 +121,12 @@ class _Questioning:
             stage.learn()
             self._keys = stage.lock_keys
             self.ttl_ms = stage.ttl_ms
+            self.lacks.update(stage.parties[0].lacks)
         jobs = {
-            row.name: partial(self._add, row) for row in self._plan.suited if row.name not in ALONE
+            row.name: partial(self._add, row) for row in self._plan.rows if row.name not in ALONE
         }
         play_together(jobs, AT_ONCE, self._stop, self._show)
-        rows = {row.name: row for row in self._plan.suited}
+        rows = {row.name: row for row in self._plan.rows}
         for index, row in enumerate(self.rows):
             if row.verdict == "not known":
                 self._show(f"again, alone: {row.topic}")
@@ -151,7 +150,10 @@ class _Questioning:
         return stage
 
     def _add(self, row: JudgeRow[JudgeStage]) -> None:
-        self.rows.append(self._play(row))
+        judgement = self._play(row)
+        self.rows.append(judgement)
+        if row.name == "search" and judgement.verdict == "not applicable":
+            self.lacks.add("virtual time")
 
     def _play(self, row: JudgeRow[JudgeStage]) -> JudgedRow:
         plays = Plays(1 if row.name in ALONE else self._plan.plays)
@@ -175,7 +177,7 @@ def asked(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> RowFinding:
         raise NotApplicableError(f"it takes {row.least} servers; see --instances")
     if not any(stage.lock_keys) and row.name != CONTENTION:
         raise NotApplicableError("a lease makes no key on these servers")
-    if row.for_one_holder and stage.capacity > 1:
+    if "one holder" in needs_of(row.name) and stage.capacity > 1:
         raise NotApplicableError("it takes a lock that one client may hold")
     finding = row.play(stage)
     if _is_exclusive(stage, row):

@@ -10,44 +10,34 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from bench.experiments.judge.needs import (
+    CONTENTION,
+    INFORMATIVE,
+    MAY_BE_LACKED,
+    Need,
+    lacks_of,
+    needs_of,
+    rows_of,
+)
 from bench.experiments.judge.result import JudgedRow, JudgedWord, JudgeResult
 from bench.measure import verdict as words
 from bench.measure.verdict import Evidence, Verdict, conclude
 
-CONTENTION = "contention"
 # The figure of contention: the most clients that held the lock together.
 AT_ONCE = "at once"
-# The rows that only inform. No other row may say `told`.
-INFORMATIVE = frozenset(
-    (
-        "renewal",
-        "sigterm",
-        "sigkill",
-        "stopped",
-        "network",
-        "restart",
-        "failover",
-        "eviction",
-        "readonly",
-        "out-of-memory",
-        "loading",
-        "busy",
-        "same-caller",
-        "several-names",
-    )
-)
 
 
 def judge_rows(
-    rows: Sequence[JudgedRow], planned: int | None = None, *, interrupted: bool = False
+    rows: Sequence[JudgedRow], required: Sequence[str] | None = None, *, interrupted: bool = False
 ) -> Verdict:
-    """Return the word for the whole lock. `planned`: the required number of rows (None: exactly
-    these rows)."""
-    there = len({row.topic for row in rows})
+    """Return the word for the whole lock. `required`: the names of the rows that must be there
+    (None: exactly these rows)."""
+    there = {row.topic for row in rows}
     parts = []
-    if planned is not None and there != planned:
-        parts.append(f"{there} of {planned} rows are here; judge the lock again")
-    if there != len(rows):
+    if required is not None and there != {*required}:
+        differing = ", ".join(sorted(there ^ {*required}))
+        parts.append(f"rows that are missing or do not belong here: {differing}; judge it again")
+    if len(there) != len(rows):
         parts.append("a row is here twice; judge the lock again")
     broken = [row for row in rows if row.verdict == "does not"]
     reasons = {
@@ -73,10 +63,34 @@ def _sentence(row: JudgedRow) -> str:
 
 def earned(result: JudgeResult) -> JudgeResult:
     """Return `result` with the words and the verdict that its rows earn."""
-    most = None if result.shared else result.capacity
-    rows = tuple(replace(row, verdict=word_of_row(row, most)) for row in result.rows)
-    verdict = judge_rows(rows, result.planned, interrupted=result.interrupted)
-    return replace(result, rows=rows, verdict=verdict)
+    capacity = result.capacity
+    shared = result.shared
+    lacks = lacks_of(
+        instances=result.instances,
+        capacity=capacity,
+        shared=shared,
+        keys=result.keys,
+        ttl_ms=result.ttl_ms,
+        observed=result.lacks,
+    )
+    most = None if shared else capacity
+    rows = tuple(
+        replace(row, verdict=_earned_word(row, most, needs_of(row.topic) & lacks))
+        for row in result.rows
+    )
+    required = rows_of(result.chosen, capacity=capacity, shared=shared)
+    verdict = judge_rows(rows, required, interrupted=result.interrupted)
+    return replace(result, planned=len(required), rows=rows, verdict=verdict)
+
+
+def _earned_word(row: JudgedRow, most: int | None, missing: frozenset[Need]) -> JudgedWord:
+    """The word of a row that needs `missing`, which the lock lacks. Without such a need the row is
+    played. With it the row is not played, unless it may be."""
+    is_played = row.verdict != "not applicable"
+    decides = row.topic not in INFORMATIVE
+    if (decides and not is_played and not missing) or (is_played and missing - MAY_BE_LACKED):
+        return "not known"
+    return word_of_row(row, most)
 
 
 def word_of_row(row: JudgedRow, most: int | None = None) -> JudgedWord:

@@ -21,6 +21,7 @@ from msgspec import structs
 from bench.errors import EnvironmentNotReadyError
 from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.library import LibraryDriver
+from bench.experiments.judge.needs import Need
 from bench.measure.history import History
 from bench.measure.record import OUTCOME_CODES, RECORD_FIELDS, OperationFacts, records_of
 from bench.topology.child import Child
@@ -59,12 +60,14 @@ def history_of(operations: Iterable[OperationFacts]) -> History:
 
 
 class Said(msgspec.Struct, frozen=True):
-    """The answer of a client to a step. The drivers describe the steps."""
+    """The answer of a client to a step. The drivers describe the steps. `lacks`: what the client
+    cannot do, in its answer to the order."""
 
     ok: bool
     absent: bool = False
     error: str = ""
     valid_ms: float | None = None
+    lacks: tuple[Need, ...] = ()
 
 
 class HangsError(Exception):
@@ -129,7 +132,7 @@ class Party(Child):
         self.late = False
         try:
             self.tell(order)
-            self.hear(Said, READY_S)
+            self.lacks = self.hear(Said, READY_S).lacks
         except BaseException:
             self.close()
             raise

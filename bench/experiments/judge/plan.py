@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bench.errors import UsageError
 from bench.experiments.judge.experiment import JudgePlan
-from bench.experiments.judge.judge import CONTENTION
+from bench.experiments.judge.needs import rows_of
 from bench.experiments.judge.rows import BY_NAME, ROWS
 from bench.experiments.judge.subject import Subject
 from bench.scenario.quantity import require_known
@@ -38,7 +38,16 @@ def plan_of(
         seconds = QUICK_SECONDS
         plays = 1
         takeovers = QUICK_TAKEOVERS
-    chosen = [row for row in ROWS if not rows or row.name in (CONTENTION, *rows)]
+    names = rows_of(rows, capacity=capacity, shared=shared)
     return JudgePlan(
-        subject, instances, capacity, seconds, plays, chosen, with_costs, shared, takeovers
+        subject=subject,
+        instances=instances,
+        capacity=capacity,
+        shared=shared,
+        seconds=seconds,
+        plays=plays,
+        takeovers=takeovers,
+        rows=[row for row in ROWS if row.name in names],
+        chosen=tuple(rows),
+        with_costs=with_costs,
     )

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+from bench.experiments.judge.needs import Need
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, says
@@ -105,6 +106,13 @@ class JudgeResult(Document, frozen=True, kw_only=True):
     shared: Annotated[bool, says("readers may hold it together, and a writer alone")] = False
     ttl_ms: Annotated[int | None, says("of its keys after a grant; null: they have no end")]
     keys: Annotated[Count, says("that a lease makes, over all servers; 0: it asks no server")]
+    lacks: Annotated[
+        tuple[Need, ...],
+        says("what the client lacks; a row that needs it is not applicable"),
+    ] = ()
+    chosen: Annotated[
+        tuple[str, ...], says("the rows that the user named, beside contention; empty: all")
+    ] = ()
     planned: Annotated[Count, says("how many rows the judgement has when it is whole")]
     rows: Annotated[tuple[JudgedRow, ...], says("what it was asked, and what came of it")]
     costs: Annotated[

@@ -12,8 +12,8 @@ from bench.experiments.judge.callers import (
     writer_beside_reader,
 )
 from bench.experiments.judge.contention import contention
-from bench.experiments.judge.judge import CONTENTION
 from bench.experiments.judge.lifetime import cut, freeze, kill, renewal, takeover, terminate
+from bench.experiments.judge.needs import CONTENTION
 from bench.experiments.judge.row import (
     CALLER,
     EXCLUSION,
@@ -37,7 +37,7 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
         search,
         is_safety=True,
     ),
-    JudgeRow(MANY, "together", "fewer holders at once than may be", together, only_of="many"),
+    JudgeRow(MANY, "together", "fewer holders at once than may be", together),
     JudgeRow(
         MANY,
         "writer-beside-reader",
@@ -45,7 +45,6 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
         writer_beside_reader,
         is_safety=True,
         may_wait=True,
-        only_of="shared",
     ),
     JudgeRow(
         MANY,
@@ -54,7 +53,6 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
         reader_beside_writer,
         is_safety=True,
         may_wait=True,
-        only_of="shared",
     ),
     SCHEDULES["paused-in-acquire"],
     SCHEDULES["clock-ahead"],
@@ -63,68 +61,63 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
     SCHEDULES["release-after-expiry"],
     SCHEDULES["paused-in-release"],
     SCHEDULES["paused-holder"],
-    JudgeRow(RENEWAL, "renewal", "how many renewals may fail", renewal, only_tells=True),
+    JudgeRow(RENEWAL, "renewal", "how many renewals may fail", renewal),
     JudgeRow(
         TAKEOVER,
         "sigterm",
         "its holder ends by SIGTERM",
         takeover("ended by SIGTERM", terminate),
-        only_tells=True,
     ),
     JudgeRow(
-        TAKEOVER, "sigkill", "its holder is killed", takeover("was killed", kill), only_tells=True
+        TAKEOVER,
+        "sigkill",
+        "its holder is killed",
+        takeover("was killed", kill),
     ),
     JudgeRow(
         TAKEOVER,
         "stopped",
         "its holder stands still",
         takeover("stood still", freeze),
-        only_tells=True,
     ),
     JudgeRow(
         TAKEOVER,
         "network",
         "its holder loses the network",
         takeover("lost the network", cut, proxied=True),
-        only_tells=True,
     ),
-    JudgeRow(SERVERS, "restart", "servers restart without persistence", restarted, only_tells=True),
+    JudgeRow(SERVERS, "restart", "servers restart without persistence", restarted),
     JudgeRow(
         SERVERS,
         "failover",
         "a replica takes over before it has the lock",
         failed_over,
         is_safety=True,
-        only_tells=True,
     ),
-    JudgeRow(SERVERS, "eviction", "the servers evict the lock", evicted, only_tells=True),
+    JudgeRow(SERVERS, "eviction", "the servers evict the lock", evicted),
     JudgeRow(
         SERVERS,
         "readonly",
         "READONLY: the server became a replica",
         refusing("readonly", "REPLICAOF, so they answer READONLY"),
-        only_tells=True,
     ),
     JudgeRow(
         SERVERS,
         "out-of-memory",
         "OOM: the server takes no writes",
         refusing("maxmemory", "maxmemory 1, so they answer OOM"),
-        only_tells=True,
     ),
     JudgeRow(
         SERVERS,
         "loading",
         "LOADING: the server reads its snapshot",
         refusing("loading", "DEBUG RELOAD, so they answer LOADING", is_mute=True),
-        only_tells=True,
     ),
     JudgeRow(
         SERVERS,
         "busy",
         "BUSY: the server runs a long script",
         refusing("busy", "a script without end, so they answer BUSY", is_mute=True),
-        only_tells=True,
     ),
     SCHEDULES["script-flush"],
     SCHEDULES["late-set"],
@@ -136,14 +129,12 @@ ROWS: tuple[JudgeRow[JudgeStage], ...] = (
         "same-caller",
         "what a caller that asks twice is told",
         same_caller,
-        only_tells=True,
     ),
     JudgeRow(
         CALLER,
         "several-names",
         "what callers of several names meet",
         several_names,
-        only_tells=True,
     ),
     SCHEDULES["exception-in-body"],
     SCHEDULES["interrupted-acquire"],

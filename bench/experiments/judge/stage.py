@@ -24,6 +24,7 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.library import ROOT, Language, Library, LibraryDriver, LibraryWords
 from bench.experiments.judge.library_stage import Stage
+from bench.experiments.judge.needs import LONGEST_TTL_MS
 from bench.experiments.judge.party import (
     PATIENCE_S,
     READY_S,
@@ -39,8 +40,6 @@ from bench.topology.fleet import HOST, Fleet, start_fleet
 from bench.topology.probe import Info
 from bench.topology.servants import Proxies, Shape
 
-# The judge does not wait for a lock whose keys live longer than this.
-LONGEST_TTL_MS = 30_000
 # The keys that other clients write live for this time.
 WRITTEN_S = 86_400
 # This many characters of a command's answer are shown.
@@ -104,7 +103,8 @@ class CommandParty(OwnParty):
         """Send a step in the two-line protocol of commands."""
         if isinstance(message, ClientOrder):
             self._acquire = message.side or "acquire"
-            self._answers.append(Said(ok=True))
+            lacks = ("hold", "fork", "interrupt", "virtual time")
+            self._answers.append(Said(ok=True, lacks=lacks))
             return
         assert isinstance(message, dict)
         do = message["do"]

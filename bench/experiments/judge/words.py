@@ -4,7 +4,8 @@ of each fault*, verdict first."""
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from bench.experiments.judge.judge import AT_ONCE, CONTENTION
+from bench.experiments.judge.judge import AT_ONCE
+from bench.experiments.judge.needs import CONTENTION
 from bench.experiments.judge.result import (
     CourseStep,
     JudgedRow,
@@ -157,6 +158,9 @@ def _limits(result: JudgeResult) -> Iterator[Sentence]:
     if not result.keys:
         text = "a lease makes no key on these servers: the lock does not ask them"
         yield Sentence("warning", text)
+    if result.chosen:
+        text = f"{', '.join(result.chosen)} and contention are the only rows that were played"
+        yield Sentence("warning", f"{text}; lockbench judge plays all")
     for row in result.rows:
         if row.verdict == "not applicable":
             yield not_measured(f"{row.topic}: {row.happened}")

@@ -168,6 +168,31 @@ def read(made: Json) -> Any:
         ("judge", [("rows.0.figures.1.value", 2.0)], "its sections come to VIOLATED"),
         ("judge", [("rows.1.verdict", "told")], "its sections come to NOT KNOWN"),
         ("judge", [("rows.1.topic", "contention")], "its sections come to NOT KNOWN"),
+        # a row that decides is gone, and the number of planned rows with it
+        (
+            "judge",
+            [("rows", lambda rows: rows[:-1]), ("planned", lambda number: number - 1)],
+            "its sections come to NOT KNOWN",
+        ),
+        ("judge", [("planned", lambda number: number - 1)], "planned is 30"),
+        # a row that decides is said to be not applicable, with or without what it would need
+        ("judge", [("rows.22.verdict", "not applicable")], "its sections come to NOT KNOWN"),
+        (
+            "judge",
+            [
+                ("rows.29.verdict", "not applicable"),
+                ("lacks", ["virtual time", "interrupt"]),
+            ],
+            "its sections come to NOT KNOWN",
+        ),
+        (
+            "judge",
+            [("rows.23.verdict", "not applicable"), ("instances", 1)],
+            "its sections come to NOT KNOWN",
+        ),
+        ("judge", [("keys", 0)], "its sections come to NOT KNOWN"),
+        # a row is played that the lock cannot play
+        ("judge", [("lacks", ["fork"])], "its sections come to NOT KNOWN"),
         ("capacity", [("verdict.word", "FOUND"), ("verdict.status", "pass")], "it says FOUND"),
         ("gate", [("verdict.word", "PASS"), ("verdict.status", "pass")], "it says PASS"),
         ("compare", [("verdict.word", "COMPARED"), ("verdict.status", "pass")], "it says COMPARED"),

@@ -1,6 +1,7 @@
 """A lock alone in its process: *an order, then steps, on lines of stdin → an answer to each on
 stdout*.
 
+    order     lacks: the steps among hold and fork that the lock does not have
     acquire   ok: the lock was granted. valid_ms: the validity that the library states
     release   ok: the library reports no fault
     extend    ok: the library says that the lease is longer now
@@ -48,6 +49,11 @@ class _Steps:
         # list keeps a reference to each context manager, because one without a reference would
         # release its lock.
         self._held: list[Any] = []
+        self.lacks = []
+        if lock.hold is None:
+            self.lacks.append("hold")
+        if not forks:
+            self.lacks.append("fork")
 
     async def answer(self, step: Answer) -> Answer:
         """Do one step. An exception of the library becomes part of the answer."""
@@ -144,7 +150,7 @@ def step(
         import_module(how).run(_step_tasks(connect, order, say))
         return
     steps = _Steps(connect(order), forks=True)
-    say({"ok": True})
+    say({"ok": True, "lacks": steps.lacks})
     while line := read():
         say(at_once(steps.answer(json.loads(line))))
 
@@ -156,7 +162,7 @@ async def _step_tasks(
     loop = asyncio.get_running_loop()
     steps = _Steps(await value(connect(order)))
     context = contextvars.copy_context()
-    say({"ok": True})
+    say({"ok": True, "lacks": steps.lacks})
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         # All steps share one context: coredis keeps its token there.
         task = asyncio.create_task(steps.answer(json.loads(line)), context=context)

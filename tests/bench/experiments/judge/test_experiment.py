@@ -9,6 +9,7 @@ import pytest
 from bench.experiments.judge import contention as contention_module
 from bench.experiments.judge.contention import ContendedLoad, contention
 from bench.experiments.judge.experiment import asked
+from bench.experiments.judge.needs import needs_of
 from bench.experiments.judge.party import HangsError
 from bench.experiments.judge.playing import Plays, judged
 from bench.experiments.judge.row import JudgeRow, OutlivedError, RowFinding, UnmetError
@@ -79,7 +80,7 @@ def test_two_holders_are_a_fault_even_if_a_client_waited(
 
 
 def test_a_row_for_one_holder_says_nothing_of_a_semaphore() -> None:
-    names = [row.name for row in ROWS if not row.for_one_holder]
+    names = [row.name for row in ROWS if "one holder" not in needs_of(row.name)]
     assert "contention" in names
     assert "late-set" in names
     assert not {"release-after-expiry", "body-without-lock", "sigkill", "restart"} & {*names}

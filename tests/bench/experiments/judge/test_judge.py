@@ -7,11 +7,10 @@ from msgspec.structs import replace
 from bench.errors import UsageError
 from bench.experiments.judge.judge import (
     AT_ONCE,
-    CONTENTION,
-    INFORMATIVE,
     judge_rows,
     word_of_row,
 )
+from bench.experiments.judge.needs import CONTENTION, INFORMATIVE, NEEDS
 from bench.experiments.judge.result import JudgedRow, JudgedWord, RowFigure
 from bench.experiments.judge.rows import ROWS
 from bench.experiments.judge.words import ADVICE
@@ -90,7 +89,7 @@ def test_an_interrupted_judgement_is_never_good() -> None:
     ],
 )
 def test_a_judgement_whose_rows_were_cut_is_not_known(rows: list[JudgedRow], word: str) -> None:
-    assert judge_rows(rows, 2).word == word
+    assert judge_rows(rows, [CONTENTION, "late-set"]).word == word
 
 
 @pytest.mark.parametrize("word", ["holds", "does not", "told", "not applicable", "not known"])
@@ -117,8 +116,11 @@ def test_a_stored_row_that_can_be_wrong_does_not_only_tell() -> None:
     assert word_of_row(replace(row("told"), topic="late-set")) == "not known"
 
 
-def test_the_rows_that_only_inform_are_those_of_the_table() -> None:
-    assert {one.name for one in ROWS if one.only_tells} == INFORMATIVE
+def test_the_needs_are_those_of_the_rows_that_are_played() -> None:
+    assert {one.name for one in ROWS} == {*NEEDS, *INFORMATIVE}
+    assert not {*NEEDS} & {*INFORMATIVE}
+    three = [name for name, needs in NEEDS.items() if "three servers" in needs]
+    assert three == [one.name for one in ROWS if one.least == 3]
 
 
 def test_a_stored_fault_without_a_play_that_showed_it_is_not_known() -> None:
