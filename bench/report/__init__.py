@@ -1,4 +1,4 @@
-"""Results as people read them: *a result → terminal, Markdown, progress line*.
+"""Results for human readers: *a result → terminal, Markdown, progress line*.
 
-No arithmetic here.
+This package computes no figures.
 """

@@ -1,12 +1,12 @@
-"""How results of one kind are read, judged anew and presented: *a stored result → its checked type
-→ its sheet, cases and page*.
+"""The reading, judging and presenting of stored results: *a stored result → its checked type → its
+sheet, cases and page*.
 
 Rules
-- A result names its kind in the field `kind`. Each question exports an `Answer` for its results. A
-reader of results of any kind gets the table of all answers (`bench/questions.py`).
-- All stored results enter through this module. Each answer judges its own result anew, with the
-function that judged the result when it was written. A result that contradicts itself is refused. So
-is a result whose verdict word does not follow from its sections.
+- A result names its kind in the field `kind`. Each question exports an `Answer` for its results.
+Code that reads results of any kind gets the table of all answers (`bench/questions.py`).
+- All stored results enter through this module. The answer judges a result anew, with the function
+that judged the result when it was written. A result that contradicts itself is refused. A result
+whose verdict word does not follow from its sections is refused, too.
 """
 
 import shlex
@@ -26,7 +26,7 @@ from bench.report.junit import Case, Suite
 from bench.report.sheet import Part, Sheet
 
 Stored = TypeVar("Stored", bound=Document)
-# Judging may raise any of these, if the sections are not as any command writes them.
+# Judging may raise these errors, if no command can have written the sections.
 _BROKEN = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
 
 
@@ -41,19 +41,19 @@ def no_evidence(_result: Document) -> Sequence[Part]:
 
 
 def alone(result: Stored, _folder: Path) -> Stored:
-    """Return the result unchanged: no other result belongs beside it."""
+    """Return the result unchanged, because no other result adds to it."""
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[Stored]):
-    """How to read the results of one kind.
+    """The functions that read and present the results of one kind.
 
-    `earned`: judges a result anew. `sheet`: the sheet of a result that is stored at a place ("" =
-    nowhere). `suite`: its JUnit cases. `figures`, `evidence`: its pictures, and its courses of
-    events step by step. `beside`: adds what other results below a folder show. `whole_page`: its
-    page, if the page is more than the sheet with pictures. `contradictions`: the places where its
-    sections contradict each other.
+    `earned`: judges a result anew. `sheet`: returns the sheet of a result that is stored at a place
+    ("": not stored). `suite`: returns the JUnit cases. `figures`: returns the pictures. `evidence`:
+    returns courses of events, step by step. `beside`: adds the findings of other results below a
+    folder. `whole_page`: returns the page, if the page is more than the sheet with pictures.
+    `contradictions`: returns the places where the sections contradict each other.
     """
 
     kind: str
@@ -69,13 +69,16 @@ class Answer(Generic[Stored]):
 
     def read(self, document: Mapping[str, object], name: str) -> Stored:
         """Return the stored `document` called `name`, with the verdict that its sections earn.
-        Raises UsageError if the document is not whole, and as `as_earned`."""
+
+        Raises UsageError if the document is incomplete, or for the reasons of `as_earned`."""
         return self.as_earned(typed(document, self.result_type, name), name)
 
     def as_earned(self, result: Stored, name: str) -> Stored:
-        """Return the result called `name`, with the verdict that its sections earn. Raises
-        UsageError if the result contradicts itself, or if its verdict is not the one that it
-        earns."""
+        """Return the result called `name`, with the verdict that its sections earn.
+
+        Raises UsageError if the result contradicts itself, or if its stored verdict differs from
+        this verdict.
+        """
         earned = result
         try:
             wrong = next(iter(self.contradictions(result)), "")
@@ -92,8 +95,11 @@ class Answer(Generic[Stored]):
         return earned
 
     def read_file(self, place: Path) -> Stored:
-        """Return the result in the file or folder `place`. Raises UsageError if there is no result,
-        or one of another kind, and as `read`."""
+        """Return the result in the file or folder `place`.
+
+        Raises UsageError if there is no result, if its kind is another one, or for the reasons of
+        `read`.
+        """
         document = read_result(place)
         if document.get("kind") != self.kind:
             raise UsageError(
@@ -103,9 +109,11 @@ class Answer(Generic[Stored]):
         return self.read(document, str(place))
 
     def newest(self, folder: Path) -> Stored | None:
-        """Return the result of this kind that started last, of the results right below `folder`, or
-        None if there is none. Raises UsageError if the newest result is refused, because an older
-        one in its place would be a surprise."""
+        """Return the newest result of this kind in the folders directly below `folder`, or None.
+
+        The newest result is the one that started last. Raises UsageError if this result is refused.
+        An older result in its place would be a surprise.
+        """
         candidates: list[tuple[str, Path]] = []
         for path in folder.glob(f"*/{RESULT_NAME}"):
             # A file that is not a result is skipped, because the user did not name it.
@@ -116,8 +124,11 @@ class Answer(Generic[Stored]):
         return self.read_file(max(candidates)[1]) if candidates else None
 
     def cases(self, result: Stored) -> Suite:
-        """Return `result` as JUnit cases. If the verdict is not a pass, at least one case is not a
-        pass either: all rows may be as they must, and still too few of them were judged."""
+        """Return `result` as JUnit cases.
+
+        If the verdict is not a pass, at least one case is not a pass either. For example, all rows
+        may be as expected, but too few of them were judged.
+        """
         suite = self.suite(result)
         verdict = result.verdict
         if verdict.status == "pass" or any(case.status != "pass" for case in suite.cases):
@@ -142,8 +153,10 @@ Answers = Mapping[str, Callable[[], Answer[Any]]]
 
 
 def answer_to(document: Mapping[str, object], name: str, answers: Answers) -> Answer[Any]:
-    """Return the answer that reads the stored `document` called `name`. Raises UsageError if the
-    kind is unknown."""
+    """Return the answer that reads the stored `document` called `name`.
+
+    Raises UsageError if the kind is unknown.
+    """
     kind = str(document.get("kind", "an unknown kind"))
     if kind not in answers:
         raise UsageError(

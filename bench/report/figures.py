@@ -1,9 +1,9 @@
-"""Numbers as people read them: *seconds, shares, counts → short text; a field of a section → a head
-and a cell, or a part of a line*.
+"""Numbers for human readers: *seconds, shares, counts → short text; a field of a section → the head
+and the cell of a table, or a part of a line*.
 
-Rules: values are scaled to a unit only here, when they are printed. A missing value is an en dash,
-never a zero. In a table the head has the unit. Elsewhere the figure has it. Source: golang/perf,
-which also normalises units on input and scales them on output.
+Rules: values are scaled to a unit only in this module, when they are printed. A missing value is an
+en dash, never a zero. In a table the head has the unit. In other places the figure itself has it.
+Source: golang/perf, which also normalises units on input and scales them on output.
 """
 
 import textwrap
@@ -39,8 +39,10 @@ def counted(value: float, noun: str) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return seconds as ms with three significant digits, ∞ for infinity. The text has no unit,
-    because the head of the table has it."""
+    """Return seconds as ms with three significant digits, or ∞ for infinity.
+
+    The text has no unit, because the head of the table has the unit.
+    """
     if seconds is None or seconds == inf:
         return MISSING if seconds is None else INFINITE
     return three_digits(seconds * 1000)
@@ -55,7 +57,7 @@ def three_digits(value: float) -> str:
 
 
 def latency(seconds: float | None) -> str:
-    """Return seconds with a fitting unit: µs below 0.1 ms, ms below 1 s, else s; ∞ for infinity."""
+    """Return seconds in µs below 0.1 ms, in ms below 1 s, and in s above. Infinity is ∞."""
     if seconds is None or seconds == inf:
         return MISSING if seconds is None else INFINITE
     if seconds < 0.0001:
@@ -64,8 +66,10 @@ def latency(seconds: float | None) -> str:
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
-    """Return a share (1 = all) in per cent. Less than all is never rounded up to 100, and more than
-    nothing is never rounded down to 0."""
+    """Return a share (0 to 1) in per cent.
+
+    A share below 1 is never rounded up to 100 %. A share above 0 is never rounded down to 0 %.
+    """
     if ratio is None:
         return MISSING
     text = f"{ratio * 100:.{digits}f}"
@@ -78,12 +82,12 @@ def percent(ratio: float | None, digits: int = 1) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return `part` of `whole` in per cent, or an en dash if the whole is 0."""
+    """Return `part` ÷ `whole` in per cent, or an en dash if `whole` is 0."""
     return percent(part / whole) if whole else MISSING
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """Return a figure of a result with its unit, a `Unit`."""
+    """Return a figure of a result with its unit. `unit`: one of the units in `Unit`."""
     if value is None:
         return MISSING
     if unit == "s":
@@ -102,7 +106,7 @@ _HEAD_LETTERS = 7
 
 
 def head_of(field: Field) -> str:
-    """Return the head of the column that shows a field: its label and its unit, in short lines."""
+    """Return the head of a field's column: the label and the unit of the field, in short lines."""
     text = f"{field.label} {_HEAD_UNITS.get(field.unit, '')}".strip()
     return textwrap.fill(text, _HEAD_LETTERS, break_long_words=False, break_on_hyphens=False)
 
@@ -136,8 +140,11 @@ def interval(value: Interval) -> str:
 
 
 def in_words(section: Section) -> Iterator[str]:
-    """Yield each field that a line shows, as `CPU 61 %`. Fields of one section stand together, as
-    `reply p50 0.11 ms p99 0.90 ms`. Fields that are unknown or 0 are left out."""
+    """Yield each field that a line shows, such as `CPU 61 %`.
+
+    Fields of one section form one text, such as `reply p50 0.11 ms p99 0.90 ms`. Fields that are
+    unknown or 0 are left out.
+    """
     fields = fields_in(type(section), "line")
     for _, together in groupby(fields, lambda field: field.path[:-1] or field.path):
         parts = list[str]()
@@ -152,7 +159,7 @@ def in_words(section: Section) -> Iterator[str]:
 
 
 def threshold_text(entry: JudgedThreshold) -> str:
-    """Return the measured value, the limit and the margin, or the reason why there is no answer."""
+    """Return the measured value, the limit, the margin, and the reason of a missing decision."""
     value, limit = (in_unit(one, entry.unit) for one in (entry.value, entry.limit))
     if entry.infinite and entry.reason:
         value = entry.reason

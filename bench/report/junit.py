@@ -1,4 +1,4 @@
-"""A judgement for CI servers: *cases → JUnit XML*.
+"""A verdict for CI servers: *cases → JUnit XML*.
 
 Rules: fail becomes a `failure`. Inconclusive, invalid and violated become an `error`, so that no CI
 shows them green. Characters that XML cannot hold are replaced. Source: windyroad's JUnit.xsd (all
@@ -18,8 +18,10 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One judged thing. `status`: pass, fail, or any other word for an error. `text`: the
-    observation."""
+    """One judged item.
+
+    `status`: pass, fail, or any other word for an error. `text`: the observation.
+    """
 
     name: str
     status: str
@@ -28,9 +30,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """All cases of one command. `started_at`: UTC, ISO 8601. `properties`: further facts. `name`:
-    the scenario or run, "" = none. `mark`: a text beside the cases' names that tells them from the
-    cases of another run."""
+    """All cases of one command.
+
+    `started_at`: the start in UTC, as ISO 8601. `properties`: further facts. `name`: the name of
+    the scenario or run, or "". `mark`: a text after each case's name. It distinguishes the cases
+    from those of another run.
+    """
 
     command: str
     started_at: str
@@ -77,8 +82,8 @@ def junit_xml(suite: Suite) -> str:
     for name, value in suite.properties.items():
         ET.SubElement(properties, "property", name=name, value=value)
     classname = ".".join(filter(None, ("lockbench", suite.command, suite.name)))
-    # GitLab and others add up the times of the cases, so the first case has the time of the
-    # command.
+    # GitLab and others add up the times of the cases. So the first case has the time of the whole
+    # command, and the other cases have 0.
     time = counts["time"]
     for case, name in zip(suite.cases, _case_names(suite), strict=True):
         element = ET.SubElement(node, "testcase", name=name, classname=classname, time=time)
@@ -96,7 +101,10 @@ def junit_xml(suite: Suite) -> str:
 
 
 def _case_names(suite: Suite) -> list[str]:
-    """Unique names for the cases of a suite, because readers keep one case per class and name."""
+    """Return unique names for the cases of a suite.
+
+    CI servers keep only one case for each class and name.
+    """
     mark = f" ({suite.mark})" if suite.mark else ""
     times: Counter[str] = Counter()
     names = []

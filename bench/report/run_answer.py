@@ -1,4 +1,4 @@
-"""How results of `lockbench run` are read and presented: *a RunResult → its sheet, cases, page*."""
+"""The answer of `lockbench run`: *a stored RunResult → its sheet, cases and page*."""
 
 from collections.abc import Iterator
 

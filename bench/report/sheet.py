@@ -1,7 +1,7 @@
 """A result in words: *verdict, tables, labelled sentences → a terminal or Markdown*.
 
-Rules: the verdict comes first. A cell never breaks its table. A colour is never the only sign. This
-module computes no figures. Source: rich; GitHub's Markdown tables.
+Rules: the verdict comes first. No text of a cell breaks the table. A colour never carries
+information alone. This module computes no figures. Source: rich; GitHub's Markdown tables.
 """
 
 import re
@@ -34,8 +34,11 @@ NOT_MEASURED = "What was not measured"
 
 
 class Sentence(NamedTuple):
-    """A labelled sentence. `style` is GOOD, DOUBTFUL or BAD, and "" is the style of the label.
-    `group`: TO_DO, NOT_MEASURED, or "" for a note."""
+    """A labelled sentence.
+
+    `style`: GOOD, DOUBTFUL or BAD, or "" for the usual style of the label. `group`: TO_DO,
+    NOT_MEASURED, or "" for a note.
+    """
 
     label: str
     text: str
@@ -49,13 +52,15 @@ def to_do(text: str, label: str = "next") -> Sentence:
 
 
 def not_measured(text: str) -> Sentence:
-    """Return a line that names something that the result did not measure."""
+    """Return a line about something that the result did not measure."""
     return Sentence("not measured", text, "", NOT_MEASURED)
 
 
 class KeyFigure(NamedTuple):
-    """One of the figures that answer the question: a short name, the value, and the bound that goes
-    with it."""
+    """One of the figures that answer the question.
+
+    `bound`: a text that limits the value, such as its uncertainty.
+    """
 
     name: str
     value: str
@@ -63,18 +68,19 @@ class KeyFigure(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Value and bound in one line."""
+        """The value and its bound in one line."""
         return f"{self.value} ({self.bound})" if self.bound else self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One table: its subject, its head (newlines separate the lines of a cell), its rows. `left`:
-    the columns that hold words.
+    """One table.
 
-    `aside`: a column that only a wide terminal shows. `below`: a column that a terminal shows on a
-    line of its own under each row. `styles`: the styles of cells, by their text. `terms`: uncommon
-    words of the table, each with its meaning.
+    `name`, `about`: the subject of the table. `head`: the heads of the columns. Newlines separate
+    the lines of a head. `left`: the columns that hold words. `aside`: a column that only a wide
+    terminal shows. `below`: a column that a terminal shows on a line of its own under each row.
+    `styles`: the styles of cells, by their text. `terms`: uncommon words of the table, each with
+    its meaning.
     """
 
     name: str
@@ -89,8 +95,11 @@ class Part:
 
     @property
     def plain_head(self) -> tuple[str, ...]:
-        """The head for a cell with room for one line. A soft hyphen in the head is a place where a
-        word may be split, while U+2010 is a hyphen of the word itself."""
+        """The head with one line for each cell.
+
+        A soft hyphen marks a place where a word may be split. U+2010 is a hyphen of the word
+        itself.
+        """
         cells = (cell.replace("-\n", "\u00ad").replace("\u2010\n", "\u2010") for cell in self.head)
         return tuple(" ".join(cell.split()) for cell in cells)
 
@@ -109,8 +118,10 @@ def table(
     *,
     terms: Mapping[str, str] | None = None,
 ) -> Part:
-    """Return the table that shows `rows` in these `columns`. `left`: the columns that hold
-    words."""
+    """Return the table that shows `rows` in these `columns`.
+
+    `left`: the columns that hold words.
+    """
     cells = tuple(tuple(shown(row) for _, shown in columns) for row in rows)
     return Part(
         name, about, tuple(head for head, _ in columns), cells, frozenset(left), terms=terms or {}
@@ -123,8 +134,10 @@ def table_of(
     about: str,
     rows: Iterable[object],
 ) -> Part:
-    """Return the table of `rows`, which are sections of one `kind`. There is a column for each
-    field that a table shows."""
+    """Return the table of `rows`, which are sections of one `kind`.
+
+    Each field that is shown in tables has a column.
+    """
     fields = fields_in(kind, "table")
     return Part(
         name,
@@ -136,16 +149,19 @@ def table_of(
 
 
 def facts_of(section: Section) -> tuple[tuple[str, str], ...]:
-    """Return the rows of a table of one section: a row for each field that a table shows."""
+    """Return the rows of a table about one section, with a row for each field to show."""
     fields = fields_in(type(section), "table")
     return tuple((field.label, cell_of(field, section)) for field in fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A result in words. `verdict`: in capitals. `style`: GOOD, DOUBTFUL or BAD. `tables_first`:
-    True if readers look for the tables first. Otherwise the sentences, which explain the tables,
-    come first."""
+    """A result in words.
+
+    `verdict`: the verdict word in capitals. `style`: GOOD, DOUBTFUL or BAD. `tables_first`: True if
+    the tables come before the sentences. Otherwise the sentences come first, because they explain
+    the tables.
+    """
 
     verdict: str
     style: str
@@ -160,12 +176,14 @@ class Sheet:
 
     @property
     def terms(self) -> dict[str, str]:
-        """The meanings of the words that its tables explain."""
+        """The uncommon words of all tables, each with its meaning."""
         return {term: meaning for part in self.parts for term, meaning in part.terms.items()}
 
     def style_of(self, line: Sentence) -> str:
-        """Return the style of one line of the sheet. A reason has the style of the verdict. A
-        warning has the style that asks for attention."""
+        """Return the style of one line of the sheet.
+
+        A reason has the style of the verdict. A warning has the style DOUBTFUL.
+        """
         return line.style or {"because": self.style, "warning": DOUBTFUL}.get(line.label, "")
 
 
@@ -181,9 +199,11 @@ def sheet_of(
     caveat: str = "",
     keys: Iterable[KeyFigure] = (),
 ) -> Sheet:
-    """Return the sheet of a `result`, stored at `place` ("" = nowhere). The sheet has the result's
-    own `lines`. Around them it has the parts of every sheet: the reasons of the verdict, the
-    warnings and the place."""
+    """Return the sheet of a `result`, which is stored at `place` ("": not stored).
+
+    Around the result's own `lines` come the sentences of every sheet: the reasons of the verdict,
+    the warnings and the place.
+    """
     sentences = [
         *(("because", reason) for reason in result.verdict.reasons),
         *lines,
@@ -207,8 +227,10 @@ def sheet_of(
 
 
 def made(result: Document, shared: str = "") -> tuple[str, ...]:
-    """Conditions of every experiment: its cores, its seed and its duration. `shared`: a text
-    that names the programs on the same cores."""
+    """Return the conditions of an experiment: its cores, its seed and its duration.
+
+    `shared`: a text that names the programs on the same cores.
+    """
     return (
         f"{result.environment.cores_text}{shared}",
         *([] if result.seed is None else [f"seed {result.seed}"]),
@@ -217,8 +239,7 @@ def made(result: Document, shared: str = "") -> tuple[str, ...]:
 
 
 def print_sheet(sheet: Sheet, console: Console) -> None:
-    """Print `sheet` on `console`: the verdict, its reasons, the tables and sentences, and the
-    verdict again."""
+    """Print `sheet` on `console`. The verdict is the first line and the last line."""
     sheet = fitted(sheet, console.encoding)
     verdict = Text.assemble(
         (f"{sheet.verdict}   ", f"bold {sheet.style}"), (sheet.headline, "bold")
@@ -257,7 +278,8 @@ def sheet_markdown(sheet: Sheet) -> str:
     tables += [f"*{term}*: {meaning}" for term, meaning in sheet.terms.items()]
     parts = [*tables, facts] if sheet.tables_first else [facts, *tables]
     text = "\n\n".join([f"## {sheet.verdict}: {sheet.headline}", sheet.conditions, *parts]) + "\n"
-    # A word joiner keeps GitHub from making a link of #1, which is an instance here, not an issue.
+    # A text such as #1 names an instance. A word joiner in it keeps GitHub from making a link to an
+    # issue.
     return re.sub(r"([#@])(?=\w)", "\\1\u2060", text)
 
 
@@ -297,8 +319,10 @@ def _part(part: Part, width: int) -> Iterator[RenderableType]:
 
 
 def _tables(part: Part, width: int) -> Iterator[RenderableType]:
-    """Yield the table. A table that is too wide is cut between columns into pieces. Each piece
-    begins with the first column, and no figure is cut."""
+    """Yield the table. If it is too wide, it is split between columns into pieces.
+
+    Each piece begins with the first column, and no figure is cut.
+    """
     gap = 2 if width >= ROOMY and part.aside is None else 1
     shown = [column for column in range(len(part.head)) if column != part.aside or width >= ROOMY]
     widths = [

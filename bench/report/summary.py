@@ -1,10 +1,10 @@
 """The text of `lockbench run`: *its result → one sheet: headline, latency table, lines of text*.
 
-Rules: the verdict comes first. A section that the result does not have gives no line. A run of five
-instances without trouble fits a screen of 80×24. The first line shows the share of acquires that
-succeeded, unless all did. Its percentiles are over all acquires. "∞" stands for a percentile that
-falls among the failed acquires. "≤" means that the figure includes the generator's own delay. The
-first line of an invalid run shows no figure.
+Rules: the verdict comes first. If the result lacks a section, the sheet lacks its line. A run of
+five instances without trouble fits a screen of 80×24. If any acquire failed, the first line shows
+the share that succeeded. Its percentiles are over all acquires. "∞" means that the percentile falls
+among the failed acquires. "≤" means that the figure includes the generator's own delay. The first
+line of an invalid run shows no figure.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _PERCENTILES = fields_in(Percentiles)
 # The heads are as wide as their widest figures, so the tables of two runs line up.
 _HEAD = (f"{'ms':<10}", *(f"{one.label:>7}" for one in _PERCENTILES), f"{'count':>10}", "")
 _NOTE = len(_HEAD) - 1
-# This is added to the sentence about an unknown lock, if all its callers were in one process.
+# This text is added to the words about safety if all callers were in one process.
 WITHIN = "within one process"
 # A summary shows the times of at most this many faults of one kind.
 MOST_FAULTS = 3
@@ -46,7 +46,7 @@ MOST_INSTANCES = 9
 
 
 def sheet(result: RunResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
+    """Return the sheet of `result`, which is stored at `place` ("": not stored)."""
     return sheet_of(
         result,
         place,
@@ -63,7 +63,7 @@ def suite(result: RunResult) -> Suite:
     verdict = result.verdict
     scenario = result.scenario
     own = result.verdict.status
-    # A limit that does not hold has a case of its own.
+    # A broken limit has a case of its own.
     if own in ("fail", "inconclusive"):
         limits = set(map(sentence, result.thresholds))
         own = "pass" if set(verdict.reasons) <= limits else "inconclusive"
@@ -89,7 +89,7 @@ def _headline(result: RunResult) -> str:
     success = [f"{percent(got)} acquired"] if got is not None and got < 1 else []
     if result.safety.within_one_process and result.safety.verdict == "SAFE":
         leases = f"{WITHIN}   {leases}"
-    # a percentile beside a rate that was not reached would be misread
+    # Beside a rate that was not reached, a percentile would be misleading.
     if rate.sustained is False:
         leases += f" of {count(rate.offered_per_s)}/s offered: not sustained {seconds}"
         return "   ".join([leases, *success])
@@ -98,8 +98,10 @@ def _headline(result: RunResult) -> str:
 
 
 def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
-    """Return the figures that a page shows large: whether the lock held, its rate and its latency.
-    An invalid run has none."""
+    """Return the large figures of a page: the safety result, the rate and the latency.
+
+    An invalid run has no such figures.
+    """
     if result.verdict.status == "invalid" or result.generator.verdict == "INVALID":
         return ()
     safety = result.safety
@@ -129,8 +131,10 @@ def key_figures(result: RunResult) -> tuple[KeyFigure, ...]:
 
 
 def in_one_line(result: RunResult) -> str:
-    """Return one line for a log or Locust's page: the headline, and the reasons of the verdict or
-    else the safety result."""
+    """Return one line for a log or for Locust's page.
+
+    It has the headline and the reasons of the verdict. Without reasons it has the safety result.
+    """
     reasons = result.verdict.reasons or (safety_sentence(result.safety).text,)
     return "; ".join((_headline(result).replace("   ", ", "), *reasons))
 
@@ -145,7 +149,7 @@ def _acquire(result: RunResult, name: str) -> str:
 def _conditions(result: RunResult) -> list[str]:
     scenario = result.scenario
     named = [result.name] if result.name else []
-    # This is true whatever cut the run short: an interrupt, or the run's own early end.
+    # An interrupt or an early end of the load cut the run short.
     if result.interrupted or result.duration_s * 1000 < scenario.duration_ms - 1:
         named.append(f"cut short, was to take {duration_text(scenario.duration_ms)}")
     return [*named, scenario.recipe, *load_parts(scenario)]
@@ -274,7 +278,7 @@ def _cost(result: RunResult) -> Iterator[Sentence]:
 
 
 def safety_sentence(safety: SafetyReport) -> Sentence:
-    """Return the oracle's result, with its bound."""
+    """Return the sentence about the oracle's result, with its bound."""
     leases = count(safety.tested_leases)
     reason = safety.reason
     late = safety.client_overstays
@@ -300,7 +304,10 @@ def safety_sentence(safety: SafetyReport) -> Sentence:
 
 
 def _faults(result: RunResult) -> Iterator[Sentence]:
-    """Yield the times of each fault. A fault that never began stands among the warnings."""
+    """Yield one sentence with the times of all faults.
+
+    A fault that never began has a warning instead.
+    """
     begun: dict[str, list[str]] = {}
     for fault in result.faults:
         if fault.begun_s is not None:
@@ -369,8 +376,7 @@ def _instances(result: RunResult) -> Iterator[Sentence]:
 
 
 def _keys_left(result: RunResult) -> Iterator[Sentence]:
-    """Keys that the run left on lockbench's own servers, and whose names are not those of the
-    run."""
+    """Yield a sentence if the run left keys on our own servers under names of another form."""
     left = {one.index: one.other_keys for one in result.instances if one.other_keys}
     if left:
         where = ", ".join(f"{count(number)} on #{index}" for index, number in left.items())

@@ -25,9 +25,12 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole page: the text of its title bar, the verdict and sentences of its sheet, its
-    chapters, and how to repeat the result. `opens`: the place to look at first, as a sentence and
-    the part of the page that shows this place."""
+    """A whole page: its title, its sheet and its chapters.
+
+    `title`: the text of the title bar. `sheet`: provides the verdict and the sentences. `repeat`:
+    the command that repeats the result. `opens`: the moment to read first, as a sentence and the
+    name of the part that shows this moment.
+    """
 
     title: str
     sheet: Sheet
@@ -39,8 +42,11 @@ class Page:
 def sheet_page(
     title: str, sheet: Sheet, figures: Sequence[Figure], evidence: Sequence[Part], repeat: str
 ) -> Page:
-    """Return the page of a sheet. The first picture answers the question of the sheet. The other
-    pictures, the tables and the courses of events follow."""
+    """Return the page of a sheet.
+
+    The first picture answers the question of the sheet. The other pictures, the tables and the
+    courses of events follow.
+    """
     chapters = [
         Chapter("The answer", tuple(figures[:1])),
         Chapter("More pictures", tuple(figures[1:])),

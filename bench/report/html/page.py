@@ -2,9 +2,10 @@
 document*.
 
 Rules: a page of several runs shows their figures side by side, never a ratio. Only `lockbench
-compare`, which pairs its runs, can say whether a difference is more than noise. The page fetches
-nothing, and its Content-Security-Policy forbids it to. All text from a result is escaped: in markup
-by jinja2, in the data by `render`. A file is written whole or not at all.
+compare` can say whether a difference is more than noise, because it pairs its runs. The page
+fetches no other files, and its Content-Security-Policy forbids this. All text from a result is
+escaped. jinja2 escapes it in the markup, and `render` escapes it in the data. A file is written
+completely or not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 REPORT_NAME = "report.html"
 
 
-# Sentences with these labels stand before everything else.
+# Sentences with these labels come first on a page.
 _ALARMS = ("because", "warning")
 
 
@@ -47,7 +48,7 @@ def write_report(page: Page, stored: Path) -> Path:
 
 
 def render(page: Page) -> str:
-    """Return the document. Raises EnvironmentNotReadyError when jinja2 is not installed."""
+    """Return the HTML document. Raises EnvironmentNotReadyError if jinja2 is not installed."""
     figures = [figure for chapter in page.chapters for figure in chapter.figures]
     data = {
         figure.name: {
@@ -61,7 +62,7 @@ def render(page: Page) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace(
         "<", "\\u003c"
     )
-    # The text stands inside a script element, in which these two characters would end a line.
+    # The text is part of a script element. There these two characters would end a line.
     text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     texts = {"css": _text("page.css"), "js": _text("page.js"), "data": text}
     return _template().render(
@@ -70,8 +71,7 @@ def render(page: Page) -> str:
 
 
 def _lines_of(sheet: Sheet) -> dict[str, object]:
-    """Return the sentences of a page, grouped by their place: alarms, advice (by heading),
-    notes."""
+    """Return the sentences of a page in three groups: alarms, advice by heading, and notes."""
     alarms = list[Sentence]()
     notes = list[Sentence]()
     advice: dict[str, list[Sentence]] = {}
@@ -111,7 +111,7 @@ def _text(name: str) -> str:
 
 # -- several runs ----------------------------------------------------------------------------------
 
-# The styles of the curves. Runs beyond these styles have no curve and appear only in the tables.
+# The styles of the curves. Further runs have no curve and appear only in the tables.
 _STYLES = ("c1", "c2", "c4", "c5", "good", "c3", "bad")
 
 
@@ -153,8 +153,10 @@ def page_of_several(runs: Sequence[RunResult], names: Sequence[str]) -> Page:
 
 
 def _differences(runs: Sequence[RunResult], labels: Sequence[str]) -> Part:
-    """Return the differences that may explain different figures: scenario keys, servers,
-    machine."""
+    """Return the differences between the runs that may explain different figures.
+
+    These are scenario keys, servers, machines and commits.
+    """
     facts = [
         {
             **conditions_of(run),

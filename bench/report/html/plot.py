@@ -1,12 +1,12 @@
 """Pictures as SVG text: *series, or rows with intervals, over scales → a figure with its legend*.
 Source: SVG 1.1.
 
-Rules: text from a result is escaped here. Coordinates keep one digit after the point. Colours are
-classes of page.css, which has versions for light, dark and print. Gaps stay gaps. Every axis has
-its unit. Faults are bands over the whole height with their name on top. Lines differ by dash, not
-by colour alone. Each mark has a `key` that explains it, and the legend lists the keys of the marks
-that are drawn. A title states the result with its figures, and `about` states what the picture
-shows and in which unit. Every picture comes with its data, in the units of result.json.
+Rules: this module escapes all text from a result. Coordinates keep one digit after the point.
+Colours are classes of page.css, which has versions for light, dark and print. A missing value is a
+gap in a line. Every axis has its unit. Faults are bands over the whole height with their name on
+top. Lines differ in their dashes as well as in colour. Each mark has a `key` that explains it. The
+legend lists the keys of the drawn marks. A title states the result with its figures. `about` states
+the content and the unit of the picture. Every picture has its data, in the units of result.json.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +24,10 @@ LEFT = 60.0
 RIGHT = _WIDTH - 12.0
 BOTTOM = _HEIGHT - 44.0
 TOP = 26.0
-# About the width of a character. It serves to leave out labels that would touch.
+# About the width of a character. Labels that would touch each other are left out.
 _LETTER_PX = 6.4
 _SPOT_PX = 4.0
-# A phone has room for this many ticks, too.
+# The number of ticks that fit on a phone.
 _FEW_TICKS = 4
 
 Cell = float | int | str | bool | None
@@ -35,8 +35,11 @@ Cell = float | int | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of data: its name in the files, its unit (s, per_s, count, ratio, us, text), its
-    name on the page."""
+    """A column of data.
+
+    `name`: the name in files. `unit`: s, per_s, count, ratio, us or text. `label`: the name on the
+    page.
+    """
 
     name: str
     unit: str
@@ -45,10 +48,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture with its finding. `name`: an identifier, also used for its files. `legend`: names,
-    each with a small drawing (SVG). `cursor`: the position of each row of data, for readers with a
-    mouse or keys. `drawn`: the part that the page's script draws over the whole width, if `svg` is
-    empty."""
+    """A picture with its finding.
+
+    `name`: an identifier, also used for its files. `legend`: names, each with a small drawing
+    (SVG). `cursor`: the position of each row of data, for readers with a mouse or keys. `drawn`:
+    the data of a picture that the page's script draws over the whole width. Then `svg` is empty.
+    """
 
     name: str
     title: str
@@ -62,8 +67,10 @@ class Figure:
 
 
 def data_of(kind: type, rows: Iterable[object]) -> tuple[list[Column], list[list[Cell]]]:
-    """Return the data below a picture of `rows`, which are sections of one `kind`. There is a
-    column for each field that the picture shows."""
+    """Return the data below a picture of `rows`, which are sections of one `kind`.
+
+    Each field that is shown in pictures has a column.
+    """
     fields = fields_in(kind, "data")
     columns = [Column("_".join(field.path), field.unit, field.label) for field in fields]
     return columns, [[builtins_of(field.of(row)) for field in fields] for row in rows]
@@ -76,9 +83,9 @@ Value = float | int | None
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through (xs, ys). None in ys is a gap, and a point between two gaps is drawn as a dot.
+    """A line through the points of `xs` and `ys`. `style`: a class of page.css.
 
-    `style`: class of page.css.
+    None in `ys` is a gap. A point between two gaps is drawn as a dot.
     """
 
     xs: Sequence[float]
@@ -100,7 +107,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of the x axis with a name of its own."""
+    """A part of the x axis with a name, drawn over the whole height."""
 
     start: float
     stop: float
@@ -135,9 +142,11 @@ def plot(
     rows: Sequence[Sequence[Cell]],
     xs: Sequence[float] = (),
 ) -> Figure:
-    """Return the figure `name` of `marks` over both scales, with bands below the other marks. A
-    screen reader reads `title` and `about`. `xs`: the position of each of the `rows` on the x
-    axis."""
+    """Return the figure `name` of `marks` over both scales, with bands behind the other marks.
+
+    A screen reader reads `title` and `about`. `xs`: the position of each of the `rows` on the x
+    axis.
+    """
     x = replace(x, start=LEFT, end=RIGHT)
     y = replace(y, start=BOTTOM, end=TOP)
     bands = [mark for mark in marks if isinstance(mark, Band)]
@@ -176,8 +185,7 @@ def _grid(x: Scale, y: Scale) -> str:
 
 
 def _odd(place: int, scale: Scale) -> str:
-    """Return the class of a tick label that is hidden on a phone, because a phone has no room for
-    it."""
+    """Return the class of a tick label. Every second label of many is hidden on a phone."""
     return "odd" if place % 2 and len(scale.ticks) > _FEW_TICKS else ""
 
 
@@ -198,7 +206,7 @@ def _band_names(x: Scale, bands: Sequence[Band]) -> str:
             stroke(x(at), TOP, x(at), BOTTOM, f"{band.style}-edge")
             for at in (band.start, band.stop)
         ]
-        # The title of the band has the uncut text.
+        # The title of the band has the complete text.
         text = shorten(band.text, 40, placeholder=" …")
         width = len(text) * _LETTER_PX
         at = min(x(band.start) + 3, RIGHT - width)
@@ -233,7 +241,7 @@ def _mark(x: Scale, y: Scale, mark: Line | Area | Spot) -> str:
 
 
 def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return one entry for each name, with every mark that is drawn under this name."""
+    """Return one entry for each name, with all small drawings of this name."""
     legend: dict[str, str] = {}
     for key, swatch in dict.fromkeys(named):
         legend[key] = legend.get(key, "") + swatch
@@ -241,7 +249,7 @@ def _legend(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _swatch(mark: Mark) -> str:
-    """Return the mark as its legend shows it, in a space of 26 × 10."""
+    """Return the small drawing of a mark for the legend, 26 × 10 in size."""
     style = _class_of(mark)
     if isinstance(mark, Line):
         return stroke(1, 5, 25, 5, "line faint" if "faint" in style else style)
@@ -275,8 +283,12 @@ _MARGIN = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: its name, the value with its interval (None = not known), the figure in words, its
-    class, and the meaning of the class. `limit`: the position of the row's own limit mark."""
+    """One row of a forest plot.
+
+    `value`, `low`, `high`: the value and its interval (None: unknown). `text`: the figure in words.
+    `style`: the class of page.css. `key`: the meaning of this class. `limit`: the position of the
+    row's own limit mark.
+    """
 
     name: str
     value: float | None
@@ -300,9 +312,11 @@ def forest(
     lines: Sequence[tuple[float, str]] = (),
     limit: str = "limit",
 ) -> Figure:
-    """Return the figure `name` of `bars` over `x`, in the style of a meta-analysis, with the name
-    and words of a row above its interval. `lines`: values to mark, with their names. `limit`: the
-    meaning of the rows' own limit marks."""
+    """Return the figure `name` of `bars` over `x`, in the style of a meta-analysis.
+
+    The name and the text of a row are above its interval. `lines`: values to mark, with their
+    names. `limit`: the meaning of the rows' own limit marks.
+    """
     x = replace(x, start=_MARGIN, end=_WIDTH - _MARGIN)
     bottom = _FIRST_PX + len(bars) * _ROW_PX
     tops = [_FIRST_PX + place * _ROW_PX for place in range(len(bars))]
@@ -336,7 +350,7 @@ def forest(
 
 
 def _beside_bar(at: float, top: float, style: str) -> str:
-    """Return a vertical line as high as the interval of a row, so that the line crosses no name."""
+    """Return a vertical line with the height of a row's interval. So it crosses no name."""
     return stroke(at, top + _BAR_PX - 8, at, top + _BAR_PX + 8, style)
 
 
@@ -353,8 +367,10 @@ def _row(bar: Bar, x: Scale, top: float) -> str:
 
 
 def _bar(bar: Bar, y: float, x_of: Callable[[str], float]) -> str:
-    """Return the interval and the point of a bar, if they are known. `x_of`: the positions of its
-    `low`, `high` and `value`."""
+    """Return the interval and the point of a bar, if they are known.
+
+    `x_of`: returns the positions of the bar's `low`, `high` and `value`.
+    """
     parts = []
     if bar.low is not None and bar.high is not None:
         left = x_of("low")
@@ -382,8 +398,11 @@ _TICK = "M{0} {1}l4 4l7 -9"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One value of a row: a bar of `style` with its `text`. A 0 of style good is a green tick, and
-    None is an en dash. `key`: the meaning of the mark."""
+    """One value of a row, drawn as a bar of `style` with its `text`.
+
+    A value of 0 with the style good is a green tick. If the value is None, only the text is drawn.
+    `key`: the meaning of the mark.
+    """
 
     value: float | None
     text: str
@@ -392,15 +411,17 @@ class Measure:
 
 
 def harm(value: float | None, text: str, *, some: str, none: str) -> Measure:
-    """Return the measure of something that should not happen. It is a green tick if it did not
-    happen (`none`), a red bar if it did (`some`), and only the text if this is unknown."""
+    """Return the measure of an event that should not happen.
+
+    `value`: how often it happened. 0 becomes a green tick with the meaning `none`. Another number
+    becomes a red bar with the meaning `some`. None (unknown) shows only the text.
+    """
     return Measure(value, text, "bad", some) if value else Measure(value, text, "good", none)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A column of measures: its head in two lines, which name the measured quantity and its
-    unit."""
+    """A column of measures. Its head has two lines: the measured quantity and its unit."""
 
     head: str
     unit: str
@@ -418,9 +439,11 @@ def panels(
     heads: Sequence[Panel],
     groups: Sequence[Group],
 ) -> Figure:
-    """Return the figure `name` of rows in groups, with the bars of a row beside each other. Every
-    panel scales its bars to its own largest value. The data are the measures, each behind its group
-    and name."""
+    """Return the figure `name` of rows in groups, with the bars of a row beside each other.
+
+    Every panel scales its bars to its own largest value. Each row of the data has the group, the
+    name and the measures.
+    """
     letters = max(len(text) for _, named in groups for text, _ in named)
     first = letters * _PHONE_LETTER_PX + _GAP_PX
     width = (_WIDTH - first) / len(heads)
@@ -498,10 +521,10 @@ def _number(value: float) -> str:
 
 
 def element(name: str, content: str = "", /, **attributes: float | str | None) -> str:
-    """Return an element. `content` is markup.
+    """Return an SVG element. `content` is markup.
 
-    A trailing `_` of an attribute's name is dropped, and other `_` become `-`. An attribute that is
-    None is left out.
+    In the name of an attribute, a `_` at the end is dropped, and any other `_` becomes `-`. An
+    attribute that is None is left out.
     """
     parts = [name]
     for key, value in attributes.items():

@@ -1,10 +1,10 @@
-"""The pictures of a run: *HDR histograms → percentile curves, and a small one per instance;
-`over_time` → courses*.
+"""The pictures of a run: *HDR histograms → percentile curves of the run and of each instance;
+`over_time` → pictures over time*.
 
-Rules: a curve is solid as long as ten samples lie beyond a point, and faint from there to the
-slowest sample. Figures in words come from `latency_s`. Every point over time is a figure of the
-result. A slice without samples is a gap. Faults are bands. Source: Gil Tene's percentile plots
-(HdrHistogram).
+Rules: a curve is solid up to the last point with at least ten samples beyond it. From there to the
+slowest sample it is faint. Figures in words come from `latency_s`. Every point over time is a
+figure of the result. A slice without samples is a gap. Faults are bands. Source: Gil Tene's
+percentile plots (HdrHistogram).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from bench.report.html.scale import (
 )
 from bench.report.summary import endings, margins
 
-# Points (1 ÷ (1 − share), seconds).
+# The points of a curve, as (1 ÷ (1 − share), seconds).
 Curve = list[tuple[float, float]]
 # The styles of the latencies that have a curve, in the order in which they are drawn.
 _STYLES = ("c1", "bad", "c2", "c4", "c5", "c3", "good")
@@ -39,8 +39,10 @@ MOST_INSTANCES = 9
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """One line of a picture of percentiles: its column of data with the label of the legend, its
-    style, and its points."""
+    """One line of a picture of percentiles.
+
+    `column`: the line's column of data, with its label for the legend.
+    """
 
     column: Column
     style: str
@@ -78,8 +80,10 @@ def percentile_figure(result: RunResult) -> Figure | None:
 
 
 def instance_figures(result: RunResult) -> Iterator[Figure | None]:
-    """Yield the reply times of the first MOST_INSTANCES instances. All pictures have the same
-    axes."""
+    """Yield pictures of the reply times of the first MOST_INSTANCES instances.
+
+    All these pictures have the same axes.
+    """
     shown: dict[str, tuple[str, LatencyCurve]] = {}
     for one in result.instances[:MOST_INSTANCES]:
         name = f"reply_{one.index}"
@@ -107,8 +111,11 @@ def curves_figure(
     name: str = "percentiles",
     beside: Sequence[LatencyCurve] = (),
 ) -> Figure | None:
-    """Return the picture of the `curves` of `what`, or None without any. The axes also fit the
-    curves `beside` it, so that pictures can be compared."""
+    """Return the picture of the `curves` of `what`, or None if there are no curves.
+
+    `beside`: the curves of other pictures. The axes fit them, too, so that the pictures can be
+    compared.
+    """
     if not curves:
         return None
     x = percentiles(max(curve.points[-1][0] for curve in (*curves, *beside)))
@@ -129,8 +136,11 @@ def curves_figure(
 
 
 def curve_of(encoded: str, most_s: float | None) -> Curve:
-    """Return the percentile curve of an encoded histogram. It goes as far as the number of samples
-    allows. Its last point is the largest sample, `most_s`."""
+    """Return the percentile curve of an encoded histogram.
+
+    The curve goes as far as the number of samples allows. Its last point is the largest sample,
+    `most_s`.
+    """
     histogram = Histogram.decode(encoded)
     if not histogram.count:
         return []
@@ -174,15 +184,20 @@ _SHARES = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), "share", lambda share: f"
 
 
 def course_of(result: RunResult) -> OverTime | None:
-    """Return the figures over time. Results of older versions have none, and neither has a run that
-    was cut off when its window began."""
+    """Return the figures over time, or None.
+
+    Results of older versions have no such figures. A run that ended when its window began has none
+    either.
+    """
     over = result.over_time
     return over if over and over.start_s and over.slice_s else None
 
 
 def slowest_of(result: RunResult) -> tuple[float, str] | None:
-    """Return the middle of the slice in which the slowest acquire was due, and a sentence about it.
-    None if no slowest acquire is known."""
+    """Return a time (s) and a sentence about the slowest acquire, or None if it is unknown.
+
+    The time is the middle of the slice in which the acquire was due.
+    """
     over = course_of(result)
     whole = result.latency_s.acquire.max
     slices = zip(over.acquire.max_s, over.start_s, strict=True) if over else ()
@@ -206,7 +221,7 @@ def course_figures(result: RunResult) -> list[Figure]:
 
 
 class _CourseFigures:
-    """What all figures of a run over time share."""
+    """The figures of a run over time, with their common axis and bands."""
 
     def __init__(self, result: RunResult, over: OverTime) -> None:
         self._result = result
@@ -223,7 +238,7 @@ class _CourseFigures:
         self._slice = f"slices of {duration_tick(width)}"
 
     def latency(self) -> Figure:
-        """Percentiles of acquire, slice by slice."""
+        """Return the picture of acquire percentiles in each slice."""
         columns = {
             Column(one.name, one.unit, one.label): one.of(self._over.acquire)
             for one in fields_in(AcquireOverTime)
@@ -244,8 +259,10 @@ class _CourseFigures:
         return self._figure("latency-over-time", title, about, y, marks=marks, columns=columns)
 
     def rate(self) -> Figure:
-        """Leases granted per second. In open loop, also the offered rate and the rate that was
-        due."""
+        """Return the picture of leases granted per second.
+
+        In open loop it also shows the offered rate and the acquires that were due per second.
+        """
         rate = self._result.rate
         offered = self._result.rate.offered_per_s
         begun = [sum(numbers) for numbers in zip(*self._over.outcomes.values(), strict=True)]
@@ -272,7 +289,7 @@ class _CourseFigures:
         return self._figure("rate", title, about, y, marks=marks, columns=columns)
 
     def outcomes(self) -> Figure:
-        """Return how acquires ended, as shares."""
+        """Return the picture of the outcomes of acquires, as shares."""
         counts = self._over.outcomes
         shares = ", ".join(endings(self._result))
         title = (
@@ -289,7 +306,7 @@ class _CourseFigures:
         return self._shares("outcomes", title, about, styles, columns)
 
     def votes(self) -> Figure:
-        """Vote margins as shares, and split votes."""
+        """Return the picture of vote margins as shares. Its title also counts the split votes."""
         ordered = sorted(self._over.margin, key=int, reverse=True)
         split = self._result.split_votes
         shares = margins(self._result)
@@ -324,8 +341,10 @@ class _CourseFigures:
         styles: Mapping[Column, str],
         columns: Mapping[Column, Sequence[int]],
     ) -> Figure:
-        """Return a picture of shares, with the columns that have a style stacked. They fill every
-        slice that has a value."""
+        """Return a picture of shares. The columns with a style are stacked.
+
+        In a slice with any value, the shares add up to 100 %.
+        """
         sums = [
             sum(slice_) or 1 for slice_ in zip(*(columns[column] for column in styles), strict=True)
         ]
@@ -350,7 +369,7 @@ class _CourseFigures:
         marks: Sequence[Mark],
         columns: Mapping[Column, Sequence[Cell]],
     ) -> Figure:
-        """Return a picture over time. `columns`: its data, slice by slice."""
+        """Return a picture over time. `columns`: the data, with a value for each slice."""
         rows = [list(row) for row in zip(self._over.start_s, *columns.values(), strict=True)]
         named = (Column("start_s", "text", "at s"), *columns)
         bands = self._bands
@@ -368,8 +387,10 @@ class _CourseFigures:
 
 
 def fault_bands(result: RunResult) -> list[Band]:
-    """Return one band for each fault that took place, on all its targets, in seconds of the
-    measured window."""
+    """Return one band for each fault that took place. A band covers all targets of its fault.
+
+    Times are in seconds of the measured window.
+    """
     groups: dict[tuple[str, float, float | None], list[InjectedFault]] = {}
     for fault in result.faults:
         if fault.begun_s is not None:
@@ -378,8 +399,10 @@ def fault_bands(result: RunResult) -> list[Band]:
 
 
 def _band(faults: Sequence[InjectedFault], end_s: float) -> Band:
-    """Return the band of one fault. `end_s`: the end of the measured window, which also ends a
-    fault that was never undone."""
+    """Return the band of one fault. `end_s`: the end of the measured window.
+
+    If the fault was never undone, its band lasts to `end_s`.
+    """
     targets = ", ".join(
         fault.target.replace("instance:", "#").replace(":", " ") for fault in faults
     )

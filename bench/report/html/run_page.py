@@ -1,9 +1,9 @@
-"""The page of a run: *result.json → verdict, figures, tables, in the order of a reader's
+"""The page of a run: *result.json → verdict, figures and tables, in the order of a reader's
 questions*.
 
-Rules: verdict and reasons come first. Next comes the picture of the moment to look at first, and
-the advice. Then come speed, safety, the course over time, the instances and the conditions. Words
-and figures are the same as in the terminal's summary.
+Rules: the verdict and its reasons come first. The picture of the most important moment and the
+advice come next. Then follow speed, safety, the course over time, the instances and the conditions.
+Words and figures are the same as in the terminal's summary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEASE = ("granted_us", "end_us", "valid_until_us", "work_end_us", "caller", "fa
 
 
 def run_page(result: RunResult, place: str = "") -> Page:
-    """Return the page of a run whose result stands at `place`."""
+    """Return the page of a run whose result is stored at `place`."""
     summary = sheet(result, place)
     moment = moment_of(result)
     course = course_figures(result)
@@ -69,7 +69,7 @@ def run_page(result: RunResult, place: str = "") -> Page:
 
 
 def advice(result: RunResult) -> Iterator[Sentence]:
-    """Yield what to do after this run, and what this run did not measure."""
+    """Yield advice after this run, and sentences about things that this run did not measure."""
     scenario = result.scenario
     safety = result.safety
     if safety.verdict == "VIOLATED":
@@ -107,9 +107,9 @@ def _speed(result: RunResult, summary: Sheet) -> Chapter:
 
 
 # -- where it opens --------------------------------------------------------------------------------
-# The page opens at the first violation, else the first fault, else the slowest acquire. Seconds
-# count from the start of the measured window. "First" refers to the violations in the result, which
-# keeps only the earliest few of each kind.
+# The page opens at the first violation. Without a violation it opens at the first fault, and
+# without a fault at the slowest acquire. Seconds count from the start of the measured window. The
+# result keeps only the earliest few violations of each kind, and "first" refers to these.
 
 RULES: dict[BrokenRule, str] = {
     "service_fault": "two leases valid at once",
@@ -133,8 +133,10 @@ _LEASES = 24
 
 @dataclass(frozen=True, slots=True)
 class Eyecatcher:
-    """The moment to look at first: a sentence about it, the part of the run around it, and its
-    kind."""
+    """The moment of a run that a reader should see first.
+
+    `text`: a sentence about the moment. `view_s`: the part of the run around the moment.
+    """
 
     text: str
     view_s: tuple[float, float]
@@ -142,8 +144,10 @@ class Eyecatcher:
 
 
 def moment_of(result: RunResult) -> Eyecatcher | None:
-    """Return the moment at which the page of `result` opens. None if there is no such moment, or
-    its time is unknown."""
+    """Return the moment at which the page of `result` opens.
+
+    Return None if there is no such moment or if its time is unknown.
+    """
     over = course_of(result)
     incidents = findings(result)
     safety = result.safety
@@ -170,7 +174,7 @@ def moment_of(result: RunResult) -> Eyecatcher | None:
 
 
 def findings(result: RunResult) -> list[Example]:
-    """Return the oracle's findings, violations before the rest, the earliest first."""
+    """Return the oracle's findings, with violations first. Earlier findings precede later ones."""
     return sorted(result.safety.examples, key=lambda one: (one.kind not in _VIOLATIONS, one.at_ns))
 
 
@@ -180,8 +184,7 @@ def _told(example: Example, origin_ns: int) -> str:
 
 
 def _span(example: Example, origin_ns: int) -> tuple[float, float]:
-    """Return the time span of the operations of a finding. A lease that was never released lasts
-    until the finding."""
+    """Return the time span of a finding and of its operations."""
     names = (name for name in TIMES if name != "valid_until_ns")
     times = [
         example.at_ns,
@@ -191,8 +194,10 @@ def _span(example: Example, origin_ns: int) -> tuple[float, float]:
 
 
 def _around(result: RunResult, at_s: float) -> tuple[float, float]:
-    """Return the time span of `at_s` and of the leases of the first resource that are nearest to
-    it."""
+    """Return the time span of `at_s` and of the leases nearest to it.
+
+    The leases are those of the first resource for which the result shows holders.
+    """
     rows = next((holder.rows for holder in result.safety.holders if holder.rows), ())
     near = sorted(rows, key=lambda row: abs(row[0] / 1e6 - at_s))[:_LEASES]
     times = [at_s, *(row[0] / 1e6 for row in near), *(row[1] / 1e6 for row in near)]
@@ -213,8 +218,11 @@ def _safety(result: RunResult, moment: Eyecatcher | None) -> Chapter:
 
 
 def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
-    """Holders per resource over time, from `moment` on. The page's script (page.js) draws them.
-    None if the result has no holders. Without a script the tables below show the same data."""
+    """Return the figure of the holders of each resource over time. It opens at `moment`.
+
+    The page's script (page.js) draws the figure. Without a script the tables below show the same
+    data. Return None if the result has no holders.
+    """
     holders = result.safety.holders
     over = course_of(result)
     if over is None or not any(entry.rows for entry in holders):
@@ -252,8 +260,10 @@ def _holders(result: RunResult, moment: Eyecatcher | None) -> Figure | None:
 
 
 def _examples(result: RunResult) -> Part | None:
-    """Return the operations of every finding, with times in ms from the finding's first
-    operation."""
+    """Return the table of the operations of every finding.
+
+    Times are in ms from the start of the finding's first operation.
+    """
     rows: list[tuple[str, ...]] = []
     for number, example in enumerate(findings(result), 1):
         operations = example.operations
@@ -287,13 +297,15 @@ def _conditions(result: RunResult) -> Chapter:
 
 
 def conditions_of(result: RunResult) -> dict[str, str]:
-    """Return every key of the run's scenario in words. The AOF policy is the servers' actual one,
-    because the user's own targets keep their policy, whatever the key says."""
+    """Return every key of the run's scenario in words.
+
+    `fsync` is the actual AOF policy of the servers, because the user's own targets ignore the key.
+    """
     return scenario_facts(result.scenario) | {"fsync": result.fleet.policies or MISSING}
 
 
 def _server_facts(fleet: FleetFacts) -> dict[str, str]:
-    """Facts about the servers, including servers of the user."""
+    """Return facts about the servers, including the user's own servers."""
     facts = _facts(fleet) | {"fsync": fleet.policies or MISSING}
     return facts if fleet.server else facts | {"server": fleet.servers_text or MISSING}
 
@@ -307,8 +319,10 @@ def _facts(section: Section) -> dict[str, str]:
 
 
 def scenario_facts(scenario: Scenario) -> dict[str, str]:
-    """Return every key of a resolved scenario in words. Waiting times and skew keep the notation of
-    a scenario file."""
+    """Return every key of a resolved scenario in words.
+
+    Hold, think time and skew keep the notation of a scenario file.
+    """
     facts = {name: _fact_text(value) for name, value in asdict(scenario).items()}
     written = {
         "hold": delay_text(scenario.hold),
@@ -319,8 +333,10 @@ def scenario_facts(scenario: Scenario) -> dict[str, str]:
 
 
 def _fact_text(value: object) -> str:
-    """Return `value` in words. A mapping becomes `name value, …`. A list is joined by
-    semicolons."""
+    """Return `value` in words.
+
+    A mapping becomes `name value, …`. Semicolons separate the items of a list.
+    """
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_fact_text(part)}" for name, part in value.items()) or "none"
     if isinstance(value, list | tuple):

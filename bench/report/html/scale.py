@@ -1,8 +1,8 @@
-"""Values to pixels: *a range of figures → a scale with ticks that people can read*.
+"""Scales from values to pixels: *a range of figures → a scale with readable ticks*.
 
-Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten). A logarithmic scale
-shows whole decades, and also the steps between them if there are few decades. A range without width
-is widened, because the scale divides by the width. Source: Heckbert, "Nice numbers for graph
+Rules: bounds and ticks are round numbers (1, 2 or 5 times a power of ten). A logarithmic scale has
+a tick at each power of ten. If the range is short, it also has ticks in between. A range without
+width is widened, because the scale divides by the width. Source: Heckbert, "Nice numbers for graph
 labels" (Graphics Gems, 1990).
 """
 
@@ -18,8 +18,11 @@ Label = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps low…high to start…end in pixels. The code that draws sets start and end. `ticks`: the
-    values to label, written by `label`. `name`: the measured quantity, with its unit."""
+    """A scale that maps low…high to start…end in pixels. The drawing code sets start and end.
+
+    `ticks`: the values to label. `label`: returns the text of a tick. `name`: the measured
+    quantity, with its unit.
+    """
 
     low: float
     high: float
@@ -31,7 +34,7 @@ class Scale:
     end: float = 1.0
 
     def __call__(self, value: float) -> float:
-        """Return the position of a value. A value outside the range is put on the edge."""
+        """Return the position of a value. For a value outside the range, this is the edge."""
         low = self.low
         high = self.high
         at = min(max(value, self.low), self.high)
@@ -50,8 +53,10 @@ def linear(values: Iterable[float], name: str, label: Label) -> Scale:
 
 
 def exact(low: float, high: float, name: str, label: Label, *, most: int = 6) -> Scale:
-    """Return a linear scale that ends exactly at `low` and `high` (time on a run), with round ticks
-    between them."""
+    """Return a linear scale that ends exactly at `low` and `high`, with round ticks between them.
+
+    A time axis uses this scale.
+    """
     if high <= low:
         high = low + 1.0
     step = _nice((high - low) / most)
@@ -79,21 +84,24 @@ def latencies(values: Iterable[float]) -> Scale:
 
 
 def percentiles(count: float) -> Scale:
-    """Return the scale of a percentile curve. It is logarithmic in 1 ÷ (1 − share), and ends at the
-    first power of ten that is not below `count`, the number of samples."""
+    """Return the scale of a percentile curve with `count` samples.
+
+    The scale is logarithmic in 1 ÷ (1 − share). It ends at the first power of ten that is not below
+    `count`.
+    """
     nines = math.ceil(math.log10(max(count, 10)))
     ticks = (1.0, 2.0, *(10.0**decade for decade in range(1, nines + 1)))
     return Scale(1.0, 10.0**nines, ticks, "percentile", percentile_text, log=True)
 
 
 def percentile_text(value: float) -> str:
-    """Return the label of a tick of this scale: 100 → 99 %."""
+    """Return the label of a tick of a percentile scale: 100 → 99 %."""
     share = 100 * (1 - 1 / value)
     return f"{share:.{max(round(math.log10(value)) - 2, 0)}f} %"
 
 
 def duration_tick(seconds: float) -> str:
-    """Return the label of a tick that is a time, in the unit that needs the fewest digits."""
+    """Return the label of a tick that is a time, in a unit that keeps the number short."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(seconds) >= size * 0.999:
             return f"{seconds / size:,.3g} {unit}"
@@ -109,8 +117,10 @@ def number_tick(value: float) -> str:
 
 
 def _nice(value: float, *, up: bool = True) -> float:
-    """Return the next number above or below `value` that is 1, 2 or 5 times a power of ten. If
-    `value` is such a number, `value` itself."""
+    """Return the nearest round number above or below `value`: 1, 2 or 5 times a power of ten.
+
+    If `value` is round itself, return `value`.
+    """
     power = 10.0 ** math.floor(math.log10(value))
     steps = [step * power for step in (*STEPS, 10.0)]
     return (

@@ -1,8 +1,8 @@
 """A course of events as a picture: *steps of several clients and their servers → a figure*. Pure.
 
 Every client has a line from top to bottom, and the servers share one line at the right. A call is
-an arrow to the servers, an answer is an arrow back, and any other step is a dot. A bar beside a
-line shows for how long the client believes that it has the lock.
+an arrow to the servers, and an answer is an arrow back. Any other step is a dot. A bar beside a
+line shows the time during which the client believes that it holds the lock.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,10 @@ LETTER_PX = 8.8
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A step of a course: its time, its line (the last line is that of the servers), and its
-    text."""
+    """A step of a course of events.
+
+    `line`: the number of its line. The last line is that of the servers.
+    """
 
     at_ms: float
     line: int
@@ -33,8 +35,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class HoldingSpan:
-    """A client has the lock from one step to another. Both steps are given by number. `is_bad`:
-    another client has the lock, too."""
+    """The time during which a client believes that it holds the lock.
+
+    `begin`, `end`: the numbers of the first and the last step. `is_bad`: another client holds the
+    lock, too.
+    """
 
     line: int
     begin: int
@@ -51,8 +56,10 @@ def sequence(
     moves: Sequence[Move],
     holdings: Sequence[HoldingSpan] = (),
 ) -> Figure:
-    """Return the figure `name` of a course. `lines`: the clients and the servers. Its data are the
-    moves."""
+    """Return the figure `name` of a course of events. Its data are the moves.
+
+    `lines`: the names of the clients, then the name of the servers.
+    """
     places = [
         FIRST + (LAST - FIRST) * number / max(len(lines) - 1, 1) for number in range(len(lines))
     ]
@@ -102,8 +109,10 @@ def _drawn(move: Move, top: float, places: Sequence[float]) -> Iterator[str]:
 
 
 def _text(text: str, x: float, y: float, room: float, *, anchor: str | None = None) -> str:
-    """Return a text that is cut at the end of its space. The table below the picture has the whole
-    text."""
+    """Return a text that is cut at the end of its space.
+
+    The table below the picture has the complete text.
+    """
     most = int(room / LETTER_PX)
     shown = text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
     return label(shown, x, y, anchor=anchor, style="row over")
