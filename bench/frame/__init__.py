@@ -1,8 +1,8 @@
 """The frame of a command line: *arguments → one exit code, and never a traceback*.
 
-The frame knows options, outputs, exit codes and progress. It knows no question. Rule: before the
-guard below is active, only sys and os are imported. So Ctrl-C at any moment ends with code 130 and
-one line.
+The frame handles options, outputs, exit codes and progress. It knows no particular question. Rule:
+before `guarded` is active, only sys and os are imported. So Ctrl-C at any moment ends with code 130
+and one line.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 EXIT_ENVIRONMENT = 3
-# This is the number of bench.errors. That module is not imported before the guard is active.
+# The same number as in bench.errors. That module is not imported before `guarded` is active.
 EXIT_INTERRUPTED = 130
 
 
 def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> None:
-    """Have `execute` run one command line (default: the one of this process), and exit with its
-    code."""
+    """Make `execute` run one command line, and exit with its code.
+
+    `argv`: the arguments (None: those of this process).
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     try:
@@ -37,12 +39,11 @@ def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None 
     except KeyboardInterrupt:
         _leave_interrupted()
     except (BrokenPipeError, SystemExit):
-        # When the pipe to which rich prints is closed, rich leaves by SystemExit.
+        # If the pipe to which rich prints is closed, rich raises SystemExit.
         code = EXIT_ENVIRONMENT
         _drop_output()
     except Exception as error:  # noqa: BLE001
-        # This is the last safety net. Every exception becomes a sentence for the user, with its
-        # place.
+        # Every other exception becomes a sentence for the user, which names its place.
         code = EXIT_ENVIRONMENT
         from bench.screen import lines_of, note
 
@@ -51,7 +52,7 @@ def guarded(execute: Callable[[Sequence[str]], int], argv: Sequence[str] | None 
 
 
 def _open_streams() -> None:
-    """Open /dev/null for each standard stream that this process was started without (`>&-`)."""
+    """Open /dev/null for each standard stream that is missing, for example after `>&-`."""
     # Each open() takes the lowest free descriptor.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -61,10 +62,10 @@ def _open_streams() -> None:
 
 
 def _why(error: Exception) -> str:
-    """Say in one sentence why the command ended. Save the traceback of an unexpected error."""
+    """Return one sentence about the error. Save the traceback of an unexpected error."""
     import errno
 
-    # Without a name the error is about stdout: every other file has a name.
+    # An error without a file name is about stdout, because every other file has a name.
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     if isinstance(error, OSError) and error.filename is None and error.errno in full:
         _drop_output()
@@ -77,24 +78,32 @@ def _why(error: Exception) -> str:
 
 
 def _leave_interrupted() -> NoReturn:
-    """Exit at once. After an interrupt inside exec() CPython would kill itself by SIGINT, whatever
-    the exit code."""
+    """Exit at once with code 130.
+
+    After an interrupt inside exec(), a normal exit of CPython would kill the process with SIGINT.
+    """
     from contextlib import suppress
 
     with suppress(OSError, KeyboardInterrupt):
-        # os._exit would drop the text that is still buffered. So the text is flushed first.
+        # os._exit drops buffered text. So the text is flushed first.
         sys.stdout.flush()
     print("lockbench: interrupted", file=sys.stderr, flush=True)
     os._exit(EXIT_INTERRUPTED)
 
 
 def _drop_output() -> None:
-    """Point stdout at /dev/null, because its reader has gone. The interpreter still flushes."""
+    """Point stdout at /dev/null, because it cannot be written any more.
+
+    The interpreter still flushes stdout when it ends.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _save_traceback(error: Exception) -> str:
-    """Write a traceback without secrets to a new file (mode 0600). Return its place in words."""
+    """Write a traceback without secrets to a new file (mode 0600).
+
+    Return a sentence about the place of the file.
+    """
     import tempfile
     import traceback
 

@@ -1,7 +1,7 @@
 """One command line: *a group of commands, arguments → an exit code*.
 
-Rules: every expected failure is a BenchError or a click exception. Here it becomes one line on
-stderr, and a case in the JUnit file of a CI job.
+Rules: every expected failure is a BenchError or a click exception. This module turns it into one
+line on stderr, and into a case in the JUnit file of a CI job.
 """
 
 import os
@@ -31,11 +31,13 @@ _KINDS = {
 
 
 class HelpPage(cloup.HelpFormatter):
-    """A page of help, limited to the letters that the screen can show. click itself writes UTF-8
-    even on an ASCII screen."""
+    """A page of help, limited to the characters that the screen can show.
+
+    click itself writes UTF-8 even on an ASCII screen.
+    """
 
     def getvalue(self) -> str:
-        """Return the page."""
+        """Return the text of the page."""
         return fit(super().getvalue(), sys.stdout.encoding)
 
 
@@ -43,8 +45,10 @@ cloup.Context.formatter_class = HelpPage
 
 
 def execute(group: click.Group, arguments: Sequence[str]) -> int:
-    """Run one command line of `group` and return its exit code. KeyboardInterrupt and unexpected
-    exceptions pass through."""
+    """Run one command line of `group`, and return its exit code.
+
+    KeyboardInterrupt and unexpected exceptions pass through.
+    """
     variables = [
         text for name, text in os.environ.items() if name.startswith(("LOCKBENCH_", "OTEL_"))
     ]
@@ -60,7 +64,7 @@ def execute(group: click.Group, arguments: Sequence[str]) -> int:
     except click.Abort:
         raise KeyboardInterrupt from None
     except SystemExit as end:
-        # Click ends the process itself when a shell asks for completions.
+        # When a shell asks for completions, click ends the process itself.
         if VARIABLE not in os.environ:
             raise
         return int(end.code or 0)
@@ -86,8 +90,7 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _refuse(sentence: str, code: int, group: click.Group, arguments: Sequence[str]) -> int:
-    """Print the sentence on stderr. Write it into the JUnit file of a CI job, too, if that is
-    possible."""
+    """Print the sentence on stderr. If possible, also write it into the --junit file."""
     masked_sentence = secrets().sentence(sentence)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     note(*lines_of(f"lockbench: {masked_sentence}"))

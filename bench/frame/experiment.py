@@ -1,8 +1,8 @@
 """Code that the commands of all experiments share: *options → order → done*.
 
-Rules: wrong options are refused before anything starts. Progress goes to stderr. stdout holds the
-tables, or with --json the result and nothing else. An interrupted experiment with a journal
-continues if --out names its folder and all other options are the same.
+Rules: wrong options are refused before any work starts. Progress goes to stderr. stdout holds the
+tables. With --json, stdout holds the result and nothing else. An interrupted experiment with a
+journal continues if --out names its folder and all other options are the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Plan = TypeVar("Plan")
 def experiment_options(kind: str, *, seed: int | None = 1) -> Decorator:
     """Give a click command --seed, --server, --out, --markdown, --junit, --json and --quiet.
 
-    `seed`: the default of --seed. None: the command has a --seed of its own.
+    `seed`: the default of --seed (None: the command defines --seed itself).
     """
     options = [server_option, result_options(kind)]
     if seed is not None:
@@ -51,11 +51,11 @@ def measured(
     server: str | None,
     goes_on: bool = False,
 ) -> Done[Stored]:
-    """Have `run` measure `plan` in a folder of its own, with progress on stderr.
+    """Make `run` measure `plan` in a folder of its own, with progress on stderr.
 
-    `server`: the program to start. `goes_on`: an interrupted experiment continues in its folder.
-    Raises BenchError. Raises KeyboardInterrupt if the user interrupts it before there is anything
-    to show.
+    `server`: the program to start. `goes_on`: whether an interrupted experiment can continue in its
+    folder. Raises BenchError. Raises KeyboardInterrupt if the user interrupts the experiment before
+    it has measured anything.
     """
     from bench.frame.progress_line import ProgressLine
     from bench.frame.showing import remove_empty, require_outputs, result_folder
@@ -88,8 +88,10 @@ def measured(
 
 
 class Several(click.ParamType[tuple[object, ...]]):
-    """Values separated by commas; each value counts once. `one`: a click type, or a function that
-    raises ValueError."""
+    """Several values, separated by commas. A repeated value counts once.
+
+    `one`: the click type of a value, or a function that reads a value and raises ValueError.
+    """
 
     name = "list"
 
@@ -102,7 +104,7 @@ class Several(click.ParamType[tuple[object, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Any, ...]:
-        """Return the values. Fails with the sentence of a usage error."""
+        """Return the values. A wrong value is a usage error of click."""
         return tuple(
             dict.fromkeys(self._one.convert(part.strip(), param, ctx) for part in value.split(","))
         )
@@ -110,7 +112,7 @@ class Several(click.ParamType[tuple[object, ...]]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Completions of the last value. The earlier values stay in front of it."""
+        """Return completions of the last value. The earlier values stay in front of them."""
         before, comma, last = incomplete.rpartition(",")
         return [
             CompletionItem(f"{before}{comma}{item.value}")

@@ -1,4 +1,5 @@
-"""Load from several hosts: *options of a command that leads → its scenarios, its address*."""
+"""The options for load from several hosts: *options of the leading command → its scenarios and its
+address*."""
 
 from __future__ import annotations
 
@@ -39,10 +40,10 @@ hosts_options = together(
 def led(
     scenarios: Sequence[Scenario], values: Values, *, quiet: bool = False
 ) -> tuple[list[Scenario], Address | None]:
-    """Return the scenarios, with one process for each expected worker, and the address where
-    workers join.
+    """Return the scenarios, and the address where workers join.
 
-    The address is None if this host makes the load. Raises UsageError.
+    The scenarios have one process for each expected worker. If this host itself makes the load, the
+    scenarios are unchanged and the address is None. Raises UsageError.
     """
     expected = values.get("expect_workers")
     bind = values.get("bind")
@@ -61,7 +62,7 @@ def led(
     bind = bind or ("*", PORT)
     from bench.hosts.share import budget_per_s
 
-    # A wrong budget is refused before anything starts.
+    # A wrong budget is refused before any work starts.
     budget_per_s()
     if not all(scenario.targets for scenario in scenarios) and bind[0] not in (
         "127.0.0.1",

@@ -1,9 +1,8 @@
-"""How a CI server tells two commands of one job apart: *the typed options → a name, and a mark for
-the cases*.
+"""The name of a command for a CI server: *the typed options → a name, and a mark for the cases*.
 
-Rules: readers of JUnit files keep one case per class and name, so two runs in a job must differ in
-one of the two. The name is the same in every job, so that a reader can show the history of a case.
-So the id of a run is not part of the name.
+Rules: CI servers keep one case for each class and name. So two runs in one job must have different
+names or marks. The name must be the same in every job, so that a CI server can show the history of
+a case. For this reason the id of a run is not part of the name.
 """
 
 import re
@@ -14,10 +13,11 @@ _LONGEST = 80
 
 
 def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
-    """Return the name of a command with these parameters, and a mark. Each is "" if there is none.
+    """Return the name of a command with these parameters, and its mark.
 
-    The name is --name. Without --name it is the scenario's name, else the compared values, else the
-    recipes. The mark is the folder in --out. There is no mark beside --name.
+    The name is the first of these that exists: --name, the scenario's name, the compared values,
+    the recipes. The mark is the name of the folder in --out. With --name there is no mark. A
+    missing name or mark is "".
     """
     own_name = str(parameters.get("name") or "")
     compared = [
@@ -38,8 +38,10 @@ def identity_of(parameters: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _stem(place: object) -> str:
-    """Return the name of a scenario's file. "" if the file has no name of its own (a pipe, a file
-    in memory)."""
+    """Return the name of a scenario's file without its ending.
+
+    A pipe or a file in memory has no name. For these return "".
+    """
     path = Path(str(place or ""))
     return "" if path.is_relative_to("/proc") or path.is_relative_to("/dev") else path.stem
 
@@ -51,6 +53,8 @@ def _several(values: object) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """`text` without the characters that separate a class from its package, and without characters
-    that an XML token cannot hold."""
+    """Return `text` without special characters.
+
+    A dot would separate a class from its package, and an XML token cannot hold some characters.
+    """
     return re.sub(r"[^\w:+@,=-]+", "-", text).strip("-")[:_LONGEST]

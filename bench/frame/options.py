@@ -1,8 +1,7 @@
-"""Options that several commands share: *texts on the command line → values, checked once and
-refused in the same words*.
+"""Options that several commands share: *texts on the command line → checked values*.
 
-Rules: an option of a scenario is a scenario key of the same name. Its value stays a text, and only
-the scenario checks it. So a wrong value in a file and in an option gets the same message.
+Rules: each scenario key has an option of the same name. The value of the option stays a text, and
+only the scenario checks it. So a wrong value gets the same message in a file and in an option.
 """
 
 import math
@@ -31,7 +30,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of one command, each a field with its type. A command declares a subclass."""
+    """The options of one command, with a typed field for each. A command declares a subclass."""
 
     @classmethod
     def of(cls, values: Values) -> Self:
@@ -40,10 +39,10 @@ class Options:
 
 
 class Decorator(Protocol):
-    """Gives a click command an option, or several."""
+    """A decorator that gives a click command one or more options."""
 
     def __call__(self, command: Command, /) -> Command:
-        """Return the same command with the option."""
+        """Return the same command with the options."""
 
 
 PLACE = click.Path(path_type=Path)
@@ -87,8 +86,10 @@ GROUPS: Mapping[str, frozenset[str]] = {
 
 
 class Grouped(cloup.Command):
-    """A command whose help shows its own options first. The options that all commands share follow,
-    grouped by subject."""
+    """A command whose help shows its own options first.
+
+    Then come the options that all commands share, grouped by subject.
+    """
 
     def __init__(
         self, *arguments: Any, params: Sequence[click.Parameter] = (), **settings: Any
@@ -103,19 +104,24 @@ class Grouped(cloup.Command):
 
 
 def ending(*examples: str, note: str = "") -> str:
-    """Return the end of a command's help: its examples, then a note. A test parses every
-    example."""
+    """Return the end of a command's help: its examples, then a note.
+
+    A test parses every example.
+    """
     lines = "".join(f"\n  {line}" for line in examples)
     return "\n\n".join(filter(None, (f"\b\nExamples:{lines}", note)))
 
 
 class FiniteRange(click.FloatRange):
-    """click.FloatRange without infinity and without nan. No comparison would refuse nan."""
+    """click.FloatRange that also refuses infinity and nan.
+
+    The comparison with the bounds would not refuse nan.
+    """
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the number. Fails with the sentence of a usage error."""
+        """Return the number. A wrong text is a usage error of click."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a number", param, ctx)
@@ -123,7 +129,10 @@ class FiniteRange(click.FloatRange):
 
 
 class Read(click.ParamType[object]):
-    """A value that `read` makes of a text. Its ValueError is the message for a wrong text."""
+    """A value that the function `read` makes of a text.
+
+    `read` raises ValueError for a wrong text. This error provides the message to the user.
+    """
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
         self.name = name
@@ -132,7 +141,7 @@ class Read(click.ParamType[object]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> object:
-        """Return the value. Fails with the sentence of a usage error."""
+        """Return the value. A wrong text is a usage error of click."""
         try:
             return self._read(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -140,7 +149,7 @@ class Read(click.ParamType[object]):
 
 
 def budget_s(text: str) -> float:
-    """A duration (s) that limits how long something may take. Raises ValueError."""
+    """Read a duration that limits some work. Return it in s. Raises ValueError."""
     if not (ms := parse_duration(text)):
         raise ValueError("nothing can be done in no time")
     return ms / 1000
@@ -150,7 +159,7 @@ BUDGET = Read("DURATION", budget_s)
 
 
 class Offered(click.types.StringParamType):
-    """A text. Tab offers some `words` for it."""
+    """A text for which the Tab key offers `words`."""
 
     def __init__(self, words: Callable[[], Iterable[str]]) -> None:
         self._words = words
@@ -181,7 +190,7 @@ KEY = Offered(lambda: [key.name for key in KEYS])
 
 
 def together(*several: Decorator) -> Decorator:
-    """Give a click command all of these, in this order."""
+    """Give a click command all of these options, in this order."""
 
     def decorate(command: Command, /) -> Command:
         for option in reversed(several):
@@ -206,8 +215,10 @@ file_options = together(
 
 
 def result_options(kind: str, shown: str = "tables") -> Decorator:
-    """Give a click command --out, --markdown, --junit, --json and --quiet. `shown`: the output that
-    the command prints without these options."""
+    """Give a click command --out, --markdown, --junit, --json and --quiet.
+
+    `shown`: a word for the output that the command usually prints.
+    """
     return together(
         click.option(
             "--out", metavar="DIR", type=PLACE, help=f"result folder  [results/<time>-{kind}-<id>]"
@@ -224,8 +235,10 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
 
 
 def run_options(kind: str) -> Decorator:
-    """Give a click command `result_options`, and the options for one run that are not scenario
-    keys."""
+    """Give a click command the options of a run that are not scenario keys.
+
+    `result_options` are among them.
+    """
     return together(
         server_option,
         click.option(
@@ -269,10 +282,9 @@ def given_options(values: Values, *, quiet: bool = False) -> dict[str, object]:
 
 
 def environment_targets(*, quiet: bool) -> list[str]:
-    """Return the targets in the variables of the environment. A line on stderr says which variable
-    names them.
+    """Return the targets in the environment variables. A line on stderr names the variable.
 
-    They serve a command with neither --target nor an option for servers of its own. Raises
+    A command uses these targets if it has no --target and no option for servers of its own. Raises
     UsageError.
     """
     urls, variable = targets_of(os.environ)
@@ -284,8 +296,10 @@ def environment_targets(*, quiet: bool) -> list[str]:
 
 
 def scenario_of(path: Path | None, values: Values, *, quiet: bool = False) -> Scenario:
-    """Load the scenario of `path`. Options on the command line win over the file. Raises
-    UsageError."""
+    """Load the scenario of `path`. Options on the command line override the file.
+
+    Raises UsageError.
+    """
     from bench.recipes.registry import find_recipe
 
     def instances(recipe: str) -> int:
@@ -300,8 +314,10 @@ def scenario_of(path: Path | None, values: Values, *, quiet: bool = False) -> Sc
 
 
 def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> list[dict[str, str]]:
-    """Return every combination of the swept values. Each of the `texts` is KEY=A,B. Raises
-    UsageError."""
+    """Return every combination of the swept values. Each of the `texts` is like KEY=A,B.
+
+    Raises UsageError.
+    """
     sweeps = dict[str, list[tuple[str, str]]]()
     for text in texts:
         name, _, values = (part.strip() for part in text.partition("="))
@@ -338,7 +354,7 @@ def _option(key: ScenarioKey, usual: str | None, *, hidden: bool) -> Decorator:
 
 
 class ScenarioPlace(click.Path):
-    """A scenario's file, or the name of a built-in scenario. Tab offers both."""
+    """A scenario's file, or the name of a built-in scenario. The Tab key offers both."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -346,9 +362,9 @@ class ScenarioPlace(click.Path):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Completions: files, then built-in scenarios that match.
+        """Return the completions: files, then built-in scenarios that match.
 
-        The scenarios come after the files, because bash forgets all words before "files".
+        The scenarios come after the files, because bash drops all words before "files".
         """
         names = sorted(path.stem for path in READY.glob("*.toml"))
         ready = [CompletionItem(name) for name in names if name.startswith(incomplete)]

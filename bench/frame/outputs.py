@@ -1,4 +1,4 @@
-"""Where an answer and its progress go: *options that all questions share → Outputs*."""
+"""The destinations of an answer and its progress: *options that all questions share → Outputs*."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Self
 class Outputs:
     """The destinations of an answer.
 
-    `out`: the result's folder; None makes one in results/. `markdown`, `junit`: further files to
+    `out`: the result's folder (None: make one in results/). `markdown`, `junit`: further files to
     write. `as_json`: stdout holds the result and nothing else. `quiet`: no progress and no tables.
-    `summary`: not empty for one of several runs; that run is shown in one line after this text.
+    `summary`: for one of several runs, the beginning of its line. For a single run it is "".
     """
 
     out: Path | None = None
@@ -26,6 +26,6 @@ class Outputs:
 
     @classmethod
     def taken_from(cls, values: MutableMapping[str, Any]) -> Self:
-        """Take these options out of a command's `values`."""
+        """Remove these options from a command's `values`, and return them."""
         names = {field.name for field in fields(cls)} & values.keys()
         return cls(**{name: values.pop(name) for name in names})

@@ -1,9 +1,9 @@
 """Output that survives the end of its reader: *stdout and stderr → the same streams, which drop
-text that nobody reads any more*.
+text without a reader*.
 
 `lockbench run … | head -1` closes the pipe while lockbench shows the result. A CI job needs the
-exit code, and the exit code must not depend on the reader. So a broken pipe is not an error here.
-The descriptor is turned to /dev/null, and the command ends with the exit code of its result.
+exit code, and the exit code must not depend on the reader. So a broken pipe is not an error. The
+descriptor then leads to /dev/null, and the command ends with the exit code of its result.
 
 stderr carries only progress and remarks. If stderr cannot be written at all (a full disk, a closed
 terminal), its text is dropped and the run goes on.
@@ -16,15 +16,17 @@ from typing import Any, TextIO, cast
 
 
 class Outlasting(io.FileIO):
-    """A file descriptor whose reader may go away at any time. `lost`: the errors after which all
-    further text is dropped."""
+    """A file descriptor whose reader may end at any time.
+
+    `lost`: the errors after which all further text is dropped.
+    """
 
     def __init__(self, descriptor: int, lost: type[OSError]) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self._lost = lost
 
     def write(self, data: Any) -> int:
-        """Write, or drop text that nobody reads any more. Return how many bytes were taken."""
+        """Write `data`, or drop it if there is no reader. Return how many bytes were taken."""
         try:
             return super().write(data)
         except self._lost:
@@ -35,8 +37,10 @@ class Outlasting(io.FileIO):
 
 
 def outlast_readers() -> None:
-    """Let stdout and stderr of this process survive their readers. Streams that somebody else has
-    installed stay."""
+    """Let stdout and stderr of this process survive their readers.
+
+    Streams that other code has installed stay.
+    """
     if sys.stdout is sys.__stdout__ and sys.stdout is not None:
         sys.stdout = outlasting(sys.stdout)
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:
@@ -44,8 +48,10 @@ def outlast_readers() -> None:
 
 
 def outlasting(stream: TextIO) -> TextIO:
-    """Return a stream on the descriptor of `stream` that survives its reader. Text that waits in
-    `stream` is written first."""
+    """Return a stream on the descriptor of `stream` that survives its reader.
+
+    Text in the buffer of `stream` is written first.
+    """
     stream.flush()
     raw = Outlasting(stream.fileno(), OSError if stream is sys.__stderr__ else BrokenPipeError)
     return io.TextIOWrapper(

@@ -1,9 +1,9 @@
-"""Lines that show the progress of a run: *a look at a run, or the present step in words → a few
-lines on stderr*.
+"""Lines that show progress: *the progress of a run, or the present step as text → a few lines on
+stderr*.
 
 Rules: on a terminal the lines are redrawn in place and never cut off. Without a terminal, a run
-prints a plain line every few seconds. Words such as `schedule: row 3 of 64` then print one line per
-part (`schedule`). With --quiet nothing is printed.
+prints a plain line every few seconds. A text such as `schedule: row 3 of 64` belongs to the part
+`schedule`. Without a terminal, each part prints one line. With --quiet no line is printed.
 """
 
 import sys
@@ -23,12 +23,16 @@ _GAP = "  "
 
 
 class ProgressLine:
-    """Shows the progress that it is called with. It is a context manager, because its end must
-    restore the terminal."""
+    """The display of progress. Call it with the present progress.
+
+    It is a context manager, because its end must restore the terminal.
+    """
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        """`quiet`: show nothing. `stream`: default stderr. If it is a terminal, the lines are
-        redrawn."""
+        """Make a display on `stream` (None: stderr).
+
+        If `stream` is a terminal, the lines are redrawn. `quiet`: show nothing.
+        """
         self._console = console_on(stream or sys.stderr)
         self._quiet = quiet
         redraws = self._console.is_terminal and not quiet
@@ -48,8 +52,11 @@ class ProgressLine:
             self._live.stop()
 
     def __call__(self, now: RunProgress | str) -> None:
-        """Show the present state. Without a terminal, do so only if the phase or part changes or a
-        few seconds have passed."""
+        """Show the present state.
+
+        Without a terminal, show it only if the phase or part has changed, or if a few seconds have
+        passed.
+        """
         if self._quiet:
             return
         if self._live:
@@ -82,8 +89,9 @@ def progress_line(progress: RunProgress) -> str:
 def block(progress: RunProgress, width: int) -> str:
     """Return all items for a terminal of `width` columns.
 
-    The lines are phase and time, latency and outcomes, health and trouble. An item that fits a line
-    is never split. `width` may be 0, because some terminals report no width.
+    One line has the phase and the time. The next has latencies and outcomes, and the last has the
+    health of the run. An item that fits a line is never split. `width` may be 0, because some
+    terminals report no width.
     """
     whole = (_GAP.join(item.replace(" ", "\u00a0") for item in items) for items in _lines(progress))
     return "\n".join(
@@ -92,7 +100,7 @@ def block(progress: RunProgress, width: int) -> str:
 
 
 def _lines(progress: RunProgress) -> list[list[str]]:
-    """Return the items to show, by line."""
+    """Return the items of each line."""
     if progress.phase == "starting":
         return [["starting users"]]
     outcomes = [
@@ -111,8 +119,8 @@ def _lines(progress: RunProgress) -> list[list[str]]:
 def _health(progress: RunProgress) -> Iterator[str]:
     """Yield the items about health.
 
-    They are the knowledge of the live oracle, the present faults, the state of the generator, and
-    the instances with a special state. The oracle reports violations at once, and SAFE never before
+    These are the findings of the live oracle, the present faults, the state of the generator, and
+    the instances with trouble. The oracle reports violations at once. It never reports SAFE before
     the end.
     """
     safety = progress.safety

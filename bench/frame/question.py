@@ -1,7 +1,7 @@
-"""A question as a value: *options → measurements → the answer, shown*.
+"""A question as a value: *options → measurements → the displayed answer*.
 
 Each folder below `bench/experiments` exports its questions in `question.py`, and
-`bench/questions.py` lists them. The program receives that table. Neither the frame nor the report
+`bench/questions.py` lists them. The program receives this list. Neither the frame nor the report
 names a question.
 """
 
@@ -30,11 +30,11 @@ Stored = TypeVar("Stored", bound="Document")
 class Question(Generic[Stored]):
     """One question that lockbench answers.
 
-    `name`: the name of its command, and the `kind` of its results. `ask`: measures. It receives the
-    `Outputs`, then the options of the command. These options are the click decorators on `ask`, and
-    its docstring is the help text. `answer`: reads its results, judges them again and describes
-    them. It is imported only when there is a result. `examples` and `note`: the end of the help
-    text.
+    `name`: the name of its command, and the `kind` of its results. `ask`: the function that
+    measures. It receives the `Outputs`, then the options of the command. Click decorators on `ask`
+    define these options, and the docstring of `ask` is the help text. `answer`: returns the object
+    that reads results, judges them again and describes them. Its module is imported only when there
+    is a result. `examples`, `note`: the end of the help text.
     """
 
     name: str

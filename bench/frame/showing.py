@@ -1,9 +1,10 @@
-"""How a command shows and keeps its result: *the end of a command → a folder, tables or JSON on
-stdout, further files, complaints on stderr*.
+"""The output of a command: *the end of a command → a folder, tables or JSON on stdout, further
+files, complaints on stderr*.
 
-Rules: a result that could not be stored is shown all the same, even with --quiet, and a complaint
-follows. A file or folder that cannot be written is refused before the work. The folder is made only
-when there is something to write. The file that GitHub names in GITHUB_STEP_SUMMARY is appended to.
+Rules: if a result could not be stored, it is still shown, even with --quiet, and a complaint
+follows. If a file or folder cannot be written, the command refuses before the work. The folder is
+made only when there is a result to write. In a job of GitHub, the summary is appended to the file
+in GITHUB_STEP_SUMMARY.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ Stored = TypeVar("Stored", bound="Document")
 
 
 def _places(outputs: Outputs) -> list[Path | None]:
-    """Return the files for the Markdown, the JUnit XML and the summary of a CI job. None for each
-    file that nobody asked for."""
+    """Return the files for the Markdown, the JUnit XML and the summary of a CI job.
+
+    A file that is not requested is None.
+    """
     step = os.environ.get("GITHUB_STEP_SUMMARY")
     return [outputs.markdown, outputs.junit, Path(step) if step else None]
 
@@ -84,7 +87,7 @@ def write_text(path: Path, text: str, mode: str = "w") -> None:
 def show(done: Done[Stored], answer: Answer[Stored], outputs: Outputs) -> int:
     """Show the result, write the files that `outputs` requests, and return the exit code.
 
-    Raises KeyboardInterrupt after that, if the user has interrupted the command.
+    If the user interrupts this, it still shows the result and then raises KeyboardInterrupt.
     """
     page = report_beside(done.result, answer, done.path)
     place = f"{done.path}" if done.path else ""
@@ -115,8 +118,10 @@ def _print(done: Done[Document], outputs: Outputs, sheet: Sheet) -> None:
 
 
 def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -> Path | None:
-    """Write report.html beside a stored result and return its path. If that fails, only a sentence
-    is printed."""
+    """Write report.html beside a stored result, and return its path.
+
+    If this fails, print a sentence and return None.
+    """
     if stored is None:
         return None
     try:
@@ -124,7 +129,7 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
 
         return write_report(answer.page(result, str(stored)), stored)
     except Exception as error:  # noqa: BLE001
-        # Whatever the error is, the result exists and must be shown.
+        # After any error of the page, the result must still be shown.
         fault = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
         why = str(error) if isinstance(error, BenchError) else fault
     note(f"lockbench: there is no report.html: {why}")
@@ -132,10 +137,10 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
 
 
 def result_folder(requested: Path | None, command: str, run_id: str) -> tuple[Path, list[Path]]:
-    """Return a place where a folder can be made, and all folders that must be made for it, the
-    deepest first.
+    """Return the path of a new folder, and all folders that must be made for it.
 
-    The place is `requested`, or results/<UTC time>-<command>-<run id>. Raises
+    The path is `requested`, or results/<UTC time>-<command>-<run id>. The deepest folder comes
+    first in the list. The function tries to make the folders and removes them again. Raises
     EnvironmentNotReadyError.
     """
     now = datetime.datetime.now(datetime.UTC)
@@ -162,8 +167,11 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 
 def require_table(path: Path) -> None:
-    """Raise UsageError if the file holds lines that are not lines of runs, and
-    EnvironmentNotReadyError if it cannot be written."""
+    """Check the file for `append_line`.
+
+    Raises UsageError if the file begins with the columns of another table. Raises
+    EnvironmentNotReadyError if the file cannot be written.
+    """
     with (
         writing(path, "name another file with --csv"),
         path.open("a+", encoding="utf-8", errors="replace") as file,
@@ -177,10 +185,10 @@ def require_table(path: Path) -> None:
 
 
 def append_line(path: Path, run: RunResult) -> None:
-    """Append a line for `run` to the file, under its columns. An empty file gets columns first.
+    """Append a line for `run` to the CSV file, in the order of its columns.
 
-    The columns are some facts, the usual figures and the keys of the scenario. An unknown value is
-    empty. Raises EnvironmentNotReadyError.
+    An empty file first gets a line with the columns. The columns are some facts, the usual figures
+    and the keys of the scenario. An unknown value is empty. Raises EnvironmentNotReadyError.
     """
     from bench.gates.threshold import shown_at
     from bench.measure.section import builtins_of, leaves
@@ -195,7 +203,7 @@ def append_line(path: Path, run: RunResult) -> None:
             for one in shown_at("several")
         },
         **dict(leaves(builtins_of(run.scenario.shown()))),
-        # The scenario's key says nothing about servers that the user runs.
+        # The key `fsync` of the scenario does not describe servers of the user.
         "fsync": run.fleet.policies,
     }
     with (

@@ -1,4 +1,4 @@
-"""Load from several hosts: *messages from workers elsewhere → one record, as if made here*.
+"""Load from several hosts: *messages from workers on other hosts → one record, as for one host*.
 
 See the README beside this file.
 """

@@ -1,14 +1,14 @@
 """A worker on another host: *questions of its leader → the worker's clock, notes and history*.
 
 Rules
-- While users run, only clock readings, one note per second and Locust's table travel.
-- When all workers have ended, this worker folds its history and reports how much of it fits. Then
-  it packs the part that the leader chooses (share.py). This happens in a thread, so the worker
-  still answers questions about its clock.
+- While users run, the worker sends only clock readings, one note per second and Locust's table.
+- When all workers have ended, this worker folds its history. It reports how much of the history
+  fits into the budget, and packs the part that the leader chooses (share.py). This work has a
+  thread, so the worker still answers questions about its clock.
 - The leader asks for files piece by piece.
-- The worker removes its files when the leader has them or does not want them. It also removes them
-  when this process is killed.
-- A silent leader counts as gone. Then the files stay.
+- The worker removes its files when the leader has them or does not want them. If this process is
+  killed, the files are removed, too.
+- A leader that is silent for too long counts as gone. In that case the files stay.
 """
 
 import logging
@@ -50,16 +50,16 @@ PIECE_BYTES = 1 << 20
 SILENCE_S = 15.0
 # A worker that leaves waits this long for its leader to take its history.
 TAKEN_S = 10.0
-# The leader asks for these before files: how much fits, then the list of the files.
+# Before the leader asks for files, it asks how much fits (FOLDED) and for the file list (PACKED).
 FOLDED = "folded"
 PACKED = "packed"
 logger = logging.getLogger(__name__)
 
 
 class Away:
-    """Answers the leader for one worker. The leader runs on another host.
+    """The part of a worker that answers its leader, which runs on another host.
 
-    The worker's files stand in one folder while it has a plan of the leader.
+    While the worker has a plan of the leader, all files of the worker are in one folder.
     """
 
     def __init__(self, runner: WorkerRunner) -> None:
@@ -67,14 +67,14 @@ class Away:
         self._guard: Guard | None = None
         self._folder: Path | None = None
         self._scenario: Scenario | None = None
-        # Long jobs. A job runs once, even if the leader asks for it again.
+        # The long jobs. A job runs only once, even if the leader asks for it again.
         self._jobs: dict[tuple[object, ...], gevent.Greenlet] = {}
         self._taken = Event()
-        # why the leader does not want this history; "": the leader wants it
+        # The reason why the leader does not want this history, or "" if the leader wants it.
         self._unwanted = ""
-        # how many clock messages and how many other questions of the leader have come
+        # The number of clock messages, and of other questions, that the leader has sent.
         self._heard = self._asked = 0
-        # True: the leader has been silent for SILENCE_S
+        # True if the leader has been silent for SILENCE_S.
         self._is_alone = False
         runner.register_message(CLOCK, self._tell_clock)
         runner.register_message(WANT, self._give, concurrent=True)
@@ -155,8 +155,8 @@ class Away:
     def _watch_leader(self) -> None:
         """End this process when its leader is gone.
 
-        The loop counts its own looks, not time. If this process itself was stopped, time has passed
-        although the leader's messages only wait to be read.
+        The loop counts its own rounds instead of time. After a stop of this process, time has
+        passed, but the leader's messages may be waiting to be read.
         """
         heard = -1
         in_vain = 0
@@ -169,7 +169,11 @@ class Away:
         self._runner.quit()
 
     def _give(self, msg: Message, **_: object) -> None:
-        """Answer how much fits, or list the files with their sizes, or send a piece of a file."""
+        """Answer a question of the leader.
+
+        The answer is how much of the history fits, the list of files with their sizes, or a piece
+        of a file.
+        """
         folder = self._folder
         scenario = self._scenario
         if folder is None or scenario is None or self._unwanted:
@@ -196,10 +200,10 @@ class Away:
         return answer
 
     def _note_taken(self, msg: Message, **_: object) -> None:
-        """The leader has the history, or it does not want it.
+        """Handle the message that the leader has the history or does not want it.
 
-        If the leader has it, the files are removed. Otherwise this worker may still be at work on
-        its history, and Locust will ask it to quit.
+        If the leader has the history, the files are removed. If it does not want the history, this
+        worker may still be at work on the files, and Locust will ask it to quit.
         """
         if msg.data:
             self._unwanted = str(msg.data["why"])
@@ -217,7 +221,7 @@ class Away:
 
 
 def _tried(work: Callable[[], Answer]) -> Answer:
-    """Return the answer of `work`, or why it failed.
+    """Return the answer of `work`, or the reason of its failure.
 
     The hub's thread pool would print an exception, so no exception leaves this function.
     """
@@ -228,9 +232,9 @@ def _tried(work: Callable[[], Answer]) -> Answer:
 
 
 def _piece(path: Path, at: int) -> Answer:
-    """Return a piece of a file, or why it cannot be read.
+    """Return a piece of a file, or the reason why the file cannot be read.
 
-    The folder may be gone because the leader did not want it.
+    If the leader did not want the history, the folder may be gone.
     """
     try:
         with path.open("rb") as file:
@@ -241,9 +245,10 @@ def _piece(path: Path, at: int) -> Answer:
 
 
 def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float) -> Answer:
-    """Fold the history and count how many buckets fit.
+    """Fold the history, and find how many buckets fit into the budget.
 
-    `window_ns`: start and end of the measured time after our origin. `budget`: packed bytes.
+    `window_ns`: the start and end of the measured time, in ns since the worker's own origin.
+    `budget`: the number of packed bytes.
     """
     note = read_workers(folder)[0]
     who = (note.worker, note.pid)

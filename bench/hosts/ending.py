@@ -1,5 +1,5 @@
-"""The end of a run that several workers made: *the progress of each worker → the workers that the
-end still waits for*.
+"""The end of a run with several workers: *the progress of each worker → the workers that the end
+still waits for*.
 
     WORKING ──its last report──▶ FINISHED ──its fold──▶ FOLDED ──its files──▶ HERE
        │                            │                     │
@@ -10,11 +10,11 @@ end still waits for*.
     waits for: those WORKING        those FINISHED        those FOLDED      nobody
 
 Rules
-- The end takes one step after the other. A step is over when nobody is left in the state that it
-  waits for. So after a death the end waits for one worker less. A death never ends the wait for the
+- The end takes one step after the other. A step is over when no worker is left in the state that
+  the step waits for. If a worker dies, the end waits for one worker less. It still waits for the
   other workers.
-- HERE and LOST are final. A later message of such a worker changes nothing. A repeated message
-  changes nothing, either. A state cannot be skipped.
+- HERE and LOST are final. A later message of a worker in these states changes nothing. A repeated
+  message changes nothing, either. A state cannot be skipped.
 - A worker that joins after the end has begun takes no part in it.
 """
 
@@ -23,7 +23,7 @@ from enum import IntEnum
 
 
 class Progress(IntEnum):
-    """How far one worker has come."""
+    """The progress of one worker through the end of a run."""
 
     WORKING = 0
     FINISHED = 1
@@ -36,19 +36,19 @@ FINAL = (Progress.HERE, Progress.LOST)
 
 
 class Ending:
-    """The workers that take part in an end that begins now, and the progress of each one."""
+    """The end of a run, which begins now: the workers that take part, and their progress."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self._progress = dict.fromkeys(nodes, Progress.WORKING)
 
-    # All progress passes this gate. Locust's messages may come twice or late, and a worker given up
-    # as LOST may still speak. Without the gate such a worker would come back, and the end would
-    # wait for it again. No state can be skipped, because each step of the end waits for one state.
-    # A worker that jumped over it would have left out what that step fetches.
+    # All progress is checked here. Locust's messages may come twice or late, and a LOST worker may
+    # still send messages. Without the check such a worker would come back, and the end would wait
+    # for it again. Each step of the end waits for one state and fetches data of the workers in that
+    # state. If a worker could skip the state, its data would be missing.
     def note(self, node: str, progress: Progress) -> bool:
-        """Note the progress of a worker. Returns whether the progress was accepted.
+        """Note the progress of a worker, and return whether the progress was accepted.
 
-        A late or repeated message is not accepted, and neither is one of an unknown worker.
+        Late or repeated messages and messages of unknown workers are not accepted.
         """
         before = self._progress.get(node)
         if before is None or before in FINAL:
@@ -59,7 +59,7 @@ class Ending:
         return True
 
     def progress(self, node: str) -> Progress | None:
-        """Return the progress of a worker. None: the worker takes no part in the end."""
+        """Return the progress of a worker, or None if it takes no part in the end."""
         return self._progress.get(node)
 
     def at(self, progress: Progress) -> list[str]:

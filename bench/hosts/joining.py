@@ -1,8 +1,8 @@
-"""A worker finds and joins its leader: *an address → a leader that answers; a Locust process that
-has joined → its exit code*.
+"""The way of a worker to its leader: *an address → a leader that answers; a Locust process → its
+exit code*.
 
 Rules: Locust starts only after a leader answers. Without a leader, Locust would try for five
-minutes and print many lines. A worker leaves at a signal, or when no leader has used it in time.
+minutes and print many lines. A worker leaves at a signal, or if no leader gives it a run in time.
 """
 
 import os
@@ -19,7 +19,7 @@ from bench.errors import EnvironmentNotReadyError
 from bench.screen import note
 
 PORT = 5557
-# This variable names a file. A worker writes there whether another run may follow: MORE or LAST.
+# This variable names a file. The worker writes MORE into it if another run may follow, or LAST.
 NOTE_VARIABLE = "LOCKBENCH_WORKER_NOTE"
 MORE = "more"
 LAST = "last"
@@ -29,7 +29,7 @@ _CONNECT_S = 2.0
 _GREETING = re.compile(rb"\xff.{8}\x7f", re.DOTALL)
 _GREETING_BYTES = 10
 Address = tuple[str, int]
-# returns how many signals have asked this process to end
+# Returns how many signals have asked this process to end.
 Count = Callable[[], int]
 
 
@@ -42,9 +42,9 @@ def address(text: str) -> Address:
 
 
 def own_address(host: str, port: int) -> str:
-    """Return the address from which this host would reach `host`; "" if no address is known.
+    """Return the address of this host on the way to `host`, or "" if it is unknown.
 
-    Nothing is sent.
+    This function sends no packet.
     """
     with suppress(OSError):
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -71,12 +71,12 @@ def require_free(host: str, port: int) -> None:
 
 
 def require_host(host: str, port: int) -> None:
-    """Raise EnvironmentNotReadyError for a host that cannot be found."""
+    """Raise EnvironmentNotReadyError if the name of the host cannot be resolved."""
     try:
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        # DNS allows no label longer than 63 letters. Python then raises a UnicodeError, which has
-        # no strerror.
+        # DNS allows at most 63 letters in a label. For a longer label Python raises a UnicodeError,
+        # which has no strerror.
         why = getattr(error, "strerror", None) or "it is no name"
         raise EnvironmentNotReadyError(
             f"the host {host} that leads cannot be found ({why}); give --master its "
@@ -85,7 +85,7 @@ def require_host(host: str, port: int) -> None:
 
 
 def await_leader(master: Address, wait_s: float, signals: Count) -> None:
-    """Return when a leader answers, or at a signal.
+    """Wait until a leader answers or a signal arrives.
 
     Raises EnvironmentNotReadyError if no leader answers within `wait_s`.
     """
@@ -110,7 +110,10 @@ def await_leader(master: Address, wait_s: float, signals: Count) -> None:
 
 
 def _absence(master: Address) -> str:
-    """Return why there is no leader; "" if there is one. A leader greets each new connection."""
+    """Return why there is no leader, or "" if there is one.
+
+    A leader sends a greeting on each new connection.
+    """
     heard = b""
     try:
         with socket.create_connection(master, _CONNECT_S) as connection, suppress(TimeoutError):
@@ -131,8 +134,8 @@ def followed(
 ) -> int:
     """Wait until a Locust process ends, and return its exit code.
 
-    Returns 0 if no leader has given it a run by the time `over_s`. The process has a process group
-    of its own.
+    If no leader has given the process a run by the time `over_s` (monotonic), end it and return 0.
+    The process must have a process group of its own.
     """
     sent = 0
     while process.poll() is None:
@@ -141,7 +144,7 @@ def followed(
         is_alone = time.monotonic() > over_s and not note_file.exists()
         if signals() > sent or is_alone:
             with suppress(ProcessLookupError):
-                # TERM lets Locust give its locks back. A second signal kills it.
+                # After SIGTERM Locust releases its locks. A second signal kills Locust.
                 os.killpg(process.pid, signal.SIGKILL if sent else signal.SIGTERM)
             sent = signals()
             if is_alone and not sent:

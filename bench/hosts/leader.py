@@ -2,14 +2,16 @@
 history in the run's folder*.
 
 Rules
-- Round trips bound the error of a worker's clock (measure/clocks.py). The leader makes thirty per
-  second until the shortest one gets no shorter, then six per second.
-- A clock with the same name as ours is exact while every round trip agrees with that.
-- The leader writes the workers' notes into the folder, in times of our clock.
-- When all workers have ended (ending.py), the leader asks each one how much of its history fits.
-  Then it fetches each worker's fold and the records of as many resources as fit for the busiest
-  host (share.py). Files come piece by piece, and the leader asks again for a lost piece.
-- If a worker is lost on the way, the leader keeps only its notes. The last note says "lost".
+- Round trips bound the error of a worker's clock (measure/clocks.py). The leader makes thirty round
+  trips per second until the shortest one gets no shorter. Then it makes six per second.
+- A clock with the same name as our clock counts as the same clock while every round trip agrees.
+- The leader converts the times in the workers' notes to our clock and writes the notes into the
+  folder.
+- When all workers have ended (ending.py), the leader asks each worker how much of its history fits
+  into the budget. Then it fetches each worker's fold, and the records of some resources. It chooses
+  as many resources as fit for the busiest host (share.py). Files come piece by piece. The leader
+  asks again for a lost piece.
+- If a worker is lost during this time, the leader keeps only its notes. The last note says "lost".
 - A message from another host can only name files of the worker that sends it.
 """
 
@@ -58,19 +60,21 @@ from bench.topology.child import is_alive
 from lockcore.clock import NS_PER_S, monotonic_ns
 
 ASK_S = 0.1
-# Once the bound on a clock has settled, the clock is asked this many times as rarely.
+# Once the bound on a clock has settled, only every SETTLED_EVERY-th round asks the clock.
 SETTLED_EVERY = 5
-# A round trip below this share of the shortest one unsettles the bound.
+# A round trip becomes the new shortest one only below this share of the old one. Then the bound is
+# no longer settled.
 SHORTER = 0.9
-# Round trips follow one another in bursts of this size. A worker that is awake answers fastest.
+# Round trips come in bursts of this size, because a worker that is awake answers fastest.
 BURST = 3
 # A run begins after this many round trips.
 ENOUGH = 5
-# The last round trips convert the times of a note. The bound settles after as many without gain.
+# This many last round trips convert the times of a note. If as many round trips bring no shorter
+# one, the bound has settled.
 RECENT = 50
-# A piece that has not come after this time is lost. The leader asks for it again.
+# If a piece has not come after this time (s), it is lost. The leader asks for it again.
 AGAIN_S = 3.0
-# the time limit for the longest history
+# The longest time (s) for one answer, even about the longest history.
 WORK_S = 600.0
 _ROW = struct.Struct("<4q")
 logger = logging.getLogger(__name__)
@@ -80,7 +84,7 @@ logger = logging.getLogger(__name__)
 class Host:
     """One worker: its identity, the round trips to its clock, its last note and its last answer.
 
-    `name`: the unique name of its host (`names_of`).
+    `name`: the unique name of the worker's host (`names_of`).
     """
 
     pid: int = 0
@@ -93,16 +97,16 @@ class Host:
     theirs_ns: int = 0
     worker: int = 0
     trips: list[tuple[int, int, int, int]] = field(default_factory=list)
-    # The shortest round trip. A trip that is hardly shorter does not replace it (SHORTER).
+    # The shortest round trip. A slightly shorter trip does not replace it (SHORTER).
     shortest_ns: int = 1 << 62
-    # how many trips there were when the shortest one came
+    # the number of trips when the shortest one came
     shortest_at: int = 0
-    # how many trips are in the clock file
+    # the number of trips in the clock file
     written: int = 0
-    # how many more round trips this burst will make
+    # the number of further round trips in this burst
     again: int = 0
     note: WorkerNote | None = None
-    # True: its history is here or lost, so further notes are ignored
+    # True if the history has arrived or is lost. Then further notes are ignored.
     closed: bool = False
     # the last question to this worker
     request: Answer = field(default_factory=dict)
@@ -110,7 +114,10 @@ class Host:
     piece: AsyncResult | None = None
 
     def add_trip(self, asked_ns: int, there_ns: int, back_ns: int, slewed_ns: int) -> None:
-        """Add a round trip. `slewed_ns`: how much more NTP has moved our clock than theirs."""
+        """Add a round trip.
+
+        `slewed_ns`: the amount by which NTP has moved our clock more than the worker's clock.
+        """
         self.trips.append((asked_ns, there_ns, back_ns, slewed_ns))
         if back_ns - asked_ns < SHORTER * self.shortest_ns:
             self.shortest_ns = back_ns - asked_ns
@@ -122,7 +129,7 @@ class Host:
         return len(self.trips) - self.shortest_at >= RECENT
 
     def ahead_ns(self) -> int:
-        """Return the best estimate of our clock minus the worker's clock, in ns, as of now."""
+        """Return the best present estimate of our clock minus the worker's clock, in ns."""
         if self.same_clock or not self.trips:
             return 0
         there = self.trips[-1][1]
@@ -169,7 +176,7 @@ class Hosts:
         gevent.spawn(self._look)
 
     def begin(self, folder: Path | None) -> None:
-        """Begin a run. `folder`: the place for its files. None: the run will not be judged."""
+        """Begin a run. `folder`: the place for its files (None: the run will not be judged)."""
         self._folder = folder
         self.known = {}
         self.sent_away = set()
@@ -190,7 +197,7 @@ class Hosts:
     def send_away(self, node: str, name: str) -> bool:
         """Send away a worker that takes no part in the run, and note its name.
 
-        Returns False if the worker was sent away before.
+        Return False if the worker has been sent away before.
         """
         if node in self.sent_away:
             return False
@@ -244,8 +251,7 @@ class Hosts:
             gevent.sleep(ASK_S)
 
     def is_gone(self, node: str) -> bool:
-        """Return whether Locust has lost this worker, so that no more messages will come from
-        it."""
+        """Return whether Locust has lost this worker. No more messages will come from it."""
         client = self._runner.clients.get(node)
         return client is None or client.state == STATE_MISSING
 
@@ -269,11 +275,11 @@ class Hosts:
         if ours is not None and theirs is not None:
             host.add_trip(asked_ns, there, back, ours - theirs)
         if host.same_clock and not asked_ns <= there <= back:
-            # This is another machine with our clock name, perhaps from a copied image.
+            # The worker is on another machine with our clock name, perhaps from a copied image.
             host.same_clock = False
         if self._folder is not None and host.pid and not host.same_clock:
             path = clock_file(self._folder, host.worker, host.pid)
-            # After the verdict the folder is gone, but Locust's page may still lead workers.
+            # After the verdict the folder is gone, but Locust's page may still have workers.
             with suppress(FileNotFoundError), path.open("ab") as file:
                 file.writelines(_ROW.pack(*trip) for trip in host.trips[host.written :])
             host.written = len(host.trips)
@@ -290,7 +296,8 @@ class Hosts:
         note = decoded(text, WorkerNote)
         ahead_ns = host.ahead_ns()
         if note.spawned_ns == host.theirs_ns != 0:
-            # The worker began at the origin that we computed for its clock. Our own is exact.
+            # The worker began at the origin that was computed for its clock. The origin on our own
+            # clock is exact.
             spawned_ns = self._origin_ns
         else:
             spawned_ns = note.spawned_ns and note.spawned_ns + ahead_ns
@@ -320,11 +327,11 @@ class Hosts:
         window_ns: tuple[int, int | None],
         ended_ns: int,
     ) -> None:
-        """Fetch the files of the finished workers, which may then remove their copies.
+        """Fetch the files of the finished workers. The workers may then remove their copies.
 
-        `window_ns`: start and end of the measured time after the origin. `ended_ns`: the time at
-        which the load was asked to end. If the run never reached its measured time, no history is
-        fetched.
+        `window_ns`: the start and end of the measured time, in ns since the origin. `ended_ns`: the
+        time at which the load was asked to end. If the run never reached its measured time, no
+        history is fetched.
         """
         if (folder := self._folder) is None:
             return
@@ -350,7 +357,7 @@ class Hosts:
             self._give_up(node)
 
     def _give_up(self, node: str) -> None:
-        """Ignore a lost worker from now on. If it comes back, it learns the reason."""
+        """Ignore a lost worker from now on. If the worker comes back, it gets the reason."""
         host = self.known.get(node)
         if host is not None:
             host.closed = True
@@ -386,7 +393,10 @@ class Hosts:
         return answers
 
     def _bring(self, ending: Ending, node: str, buckets: int, fold: Fold) -> None:
-        """Fetch all files of one worker, or none. `fold`: the form that its fold must have."""
+        """Fetch all files of one worker. If one file fails, keep none.
+
+        `fold`: an empty fold that must accept the fold of the worker.
+        """
         host = self.known[node]
         folder = self._folder
         assert folder is not None
@@ -407,7 +417,7 @@ class Hosts:
     def _arrived(self, node: str, arriving: Path, buckets: int, fold: Fold) -> list[bytes] | None:
         """Fetch a worker's files into the folder `arriving`, and return the worker's last notes.
 
-        Returns None if a file is missing or torn.
+        Return None if a file is missing or damaged.
         """
         host = self.known[node]
         answer = self._ask(node, {"name": PACKED, "at": buckets})
@@ -443,7 +453,7 @@ class Hosts:
         return True
 
     def _ask(self, node: str, what: Answer) -> Answer | None:
-        """Return the worker's answer. None: the worker is gone, or it failed."""
+        """Return the worker's answer, or None if the worker is gone or has failed."""
         host = self.known[node]
         deadline_s = time.monotonic() + WORK_S
         host.request = what

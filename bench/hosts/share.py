@@ -1,15 +1,18 @@
 """The data that a worker on another host sends to its leader: *a history → its counts, and the
 packed records of all or some resources → the leader's folder*.
 
-- A hash of its number puts each resource into one of `BUCKETS`. The hash is the same on every host.
-- Records of the first buckets travel. All buckets travel if every host stays within its budget.
-  Otherwise only as many travel as fit for the busiest host. The first bucket that is not empty
-  always travels. Resource 0 is the busiest one under every skew, and it is in the first bucket.
+- A hash of a resource's number puts the resource into one of `BUCKETS`. The hash is the same on
+  every host.
+- Workers send the records of the first buckets. They send all buckets if every host stays within
+  its budget. Otherwise they send only as many buckets as fit for the busiest host. The first bucket
+  that is not empty is always sent. Resource 0 is the busiest resource under every skew, and it is
+  in the first bucket.
 - A packed record holds each time as its distance to the time before it in the same record. All
   first bytes of a column come first, then all second bytes, and so on. zlib compresses them at
-  level 1. Distances to the previous record gained nothing. The budget counts packed bytes.
-- Data from another host is not trusted. A block states its size and may not be larger. Nothing is
-  unpickled.
+  level 1. Distances to the previous record did not improve the ratio. The budget counts packed
+  bytes.
+- Data from another host is not trusted. A block states its size and may not be larger. pickle is
+  not used.
 """
 
 import os
@@ -37,7 +40,7 @@ from bench.measure.section import decoded
 from bench.scenario import Scenario
 
 BUCKETS = 1_024
-# One host may send so many bytes per second of the run.
+# The most bytes that one host may send for each second of the run.
 BYTES_PER_S = 1_000_000
 # This variable sets another budget.
 BUDGET_VARIABLE = "LOCKBENCH_BYTES_PER_S"
@@ -48,7 +51,7 @@ MOST_ROWS = 1 << 17
 TRIES = 5
 # Fibonacci hashing: Knuth, volume 3, 6.4
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-# The best expected ratio of packed to unpacked size. A fifth is usual.
+# The best expected ratio of packed to unpacked size. The usual ratio is 1/5.
 _HOPED = 1 / 8
 _HEAD = struct.Struct("<II")
 # The number of words in a row.
@@ -57,8 +60,11 @@ _WIDTHS = {"history": len(RECORD_FIELDS), LOST: 2}
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """The leader's decisions: the measured window (ns on the leader's clock), and the number of
-    buckets whose records the leader fetched."""
+    """The leader's decisions about a run.
+
+    `window_ns`: the measured window on the leader's clock. `buckets`: the number of buckets whose
+    records the leader fetched.
+    """
 
     window_ns: tuple[int, int]
     buckets: int = BUCKETS
@@ -70,7 +76,7 @@ def buckets_of(resources: Integers) -> Integers:
 
 
 def budget_per_s() -> float:
-    """Packed bytes that one host may send per second of run.
+    """Return the number of packed bytes that one host may send for each second of the run.
 
     Raises UsageError if the environment variable is not a positive number.
     """
@@ -83,14 +89,14 @@ def budget_per_s() -> float:
     )
 
 
-# Only packing tells how large the packed records are, and packing takes time. So the first guess
-# uses the best ratio that can be hoped for. Every further guess uses the ratio that was just
-# measured, and 2 % more, so that the next try most likely fits. After TRIES guesses nothing is
-# sent.
+# The size of packed records is known only after packing, and packing takes time. So the first guess
+# uses the best expected ratio. Every further guess uses the ratio that was just measured, plus 2 %,
+# so that the next try most likely fits. After TRIES guesses without success no record is sent.
 def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int:
-    """Return how many buckets fit.
+    """Return how many buckets fit into the budget of packed bytes.
 
-    `sizes`: unpacked bytes by bucket. `packed(n)`: packs the first n buckets and returns the bytes.
+    `sizes`: the unpacked bytes of each bucket. `packed(n)`: packs the first n buckets and returns
+    their size in bytes.
     """
     whole = np.cumsum(sizes)
     ratio = _HOPED
@@ -104,20 +110,21 @@ def fitting(sizes: Integers, budget: float, packed: Callable[[int], int]) -> int
 
 
 def chosen(fits: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
-    """Return how many buckets travel.
+    """Return how many buckets the workers send.
 
-    `fits`: how many buckets fit for each worker. `counts`: the records of each worker by bucket.
+    `fits`: how many buckets fit for each worker. `counts`: the number of records of each worker, by
+    bucket.
     """
     filled = np.flatnonzero(np.sum(np.array(counts, np.int64).reshape(-1, BUCKETS), axis=0))
     least = max(min(fits, default=BUCKETS), int(filled[0]) + 1 if len(filled) else 0)
     return BUCKETS if not len(filled) or filled[-1] < least else least
 
 
-# Times of one record lie close together, so the distance to the one before has mostly zeros in its
-# upper bytes. In rows those zeros stand between other bytes. So the bytes are sorted by column and
-# by place, all first bytes, then all second ones, and zlib finds long runs. A time of 0 (did not
-# happen) makes large distances, and they are exact in int64. `unpack` is the way back, so both
-# change together.
+# The times of one record are close together. So the distance between two times has mostly zeros in
+# its upper bytes. In rows these zeros are between other bytes. So the bytes are sorted by column
+# and by place: all first bytes, then all second bytes. In this order zlib finds long runs. A time
+# of 0 means that the event did not happen. It makes large distances, which int64 holds exactly.
+# `unpack` reverses these steps, so the two functions must change together.
 def pack(words: Integers) -> bytes:
     """Return at most `MOST_ROWS` rows of int64 as one block."""
     steps = np.array(words, np.int64)
@@ -130,13 +137,13 @@ def pack(words: Integers) -> bytes:
 
 
 # Blocks come from other hosts, and a small block of zlib can unpack to gigabytes. So the header is
-# checked first. Then at most one byte more than it promises is unpacked: the byte too much shows a
-# block that says less than it holds. `eof` shows a block that was cut. `zlib.decompress` alone
-# could fill the memory before anybody could compare sizes.
+# checked first. Then at most one byte more than the stated size is unpacked. This extra byte shows
+# a block that is larger than stated. `eof` shows a block that was cut. `zlib.decompress` could fill
+# the memory before the sizes can be compared.
 def unpack(path: Path, width: int) -> Iterator[Integers]:
     """Yield the blocks of a file as rows of `width` words.
 
-    Raises ValueError if the file is torn, or if `pack` did not make it.
+    Raises ValueError if the file is damaged, or if `pack` did not make it.
     """
     with path.open("rb") as file:
         while head := file.read(_HEAD.size):
@@ -156,7 +163,7 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
 
 
 def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> Integers:
-    """Write the fold of all records for the leader. Returns the number of records by bucket."""
+    """Write the fold of all records for the leader. Return the number of records by bucket."""
     total = Fold(scenario, window)
     counts = np.zeros(BUCKETS, np.int64)
     for _, pieces, _, _ in read_pieces(workdir):
@@ -169,7 +176,10 @@ def fold_here(workdir: Path, who: Who, scenario: Scenario, window: Window) -> In
 
 
 def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
-    """Pack records and lost attempts of the first `buckets`. Returns the size of each file."""
+    """Pack the records and lost attempts of the first `buckets` buckets.
+
+    Return the size of each file in bytes.
+    """
     lost = read_lost(workdir)
     pieces = (one[sound(one)] for _, one, _, _ in read_pieces(workdir))
     rows_of_kind = {
@@ -191,8 +201,8 @@ def pack_here(workdir: Path, who: Who, buckets: int) -> dict[str, int]:
 def unpack_here(path: Path, *, whole: bool) -> None:
     """Unpack a file into the files that the judge reads, and remove the packed file.
 
-    `whole`: the rows are of all resources. Raises ValueError if the file is torn. The whole blocks
-    before the torn one stay.
+    `whole`: whether the rows cover all resources. Raises ValueError if the file is damaged. The
+    blocks before the damaged block stay.
     """
     kind = path.name.partition("-")[0]
     share = "" if whole else ".share"
@@ -209,12 +219,12 @@ def unpack_here(path: Path, *, whole: bool) -> None:
 
 
 def write_led(workdir: Path, led: Led) -> None:
-    """Write the leader's decisions into the folder, in one step."""
+    """Write the leader's decisions into the folder, completely or not at all."""
     write_whole(workdir / LED_FILE, msgspec.json.encode(led).decode(), CURE)
 
 
 def read_led(workdir: Path) -> Led | None:
-    """Return the leader's decisions. None: nothing came from other hosts."""
+    """Return the leader's decisions, or None if the run had no workers on other hosts."""
     path = workdir / LED_FILE
     return decoded(path.read_bytes(), Led) if path.exists() else None
 

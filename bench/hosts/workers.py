@@ -22,8 +22,10 @@ Clocks = Mapping[tuple[int, int], Clock]
 
 @dataclass(frozen=True, slots=True)
 class FarCounts:
-    """The workers' own counts on other hosts, and the number of buckets whose records were
-    fetched."""
+    """The counts that workers on other hosts made themselves.
+
+    `buckets`: the number of buckets whose records the leader fetched.
+    """
 
     folds: Mapping[Who, SumsState] = field(default_factory=dict)
     buckets: int = BUCKETS
@@ -41,7 +43,10 @@ class FarCounts:
 
     @property
     def left(self) -> Counter[Who]:
-        """How many records of each worker the leader left out. They are no missing evidence."""
+        """The number of records of each worker that the leader left out on purpose.
+
+        These records do not count as missing evidence.
+        """
         counts = Counter[Who]()
         for who, fold in self.folds.items():
             counts[who] = sum(
@@ -53,14 +58,14 @@ class FarCounts:
 
     @property
     def leases(self) -> Counter[int]:
-        """How many leases each worker was granted."""
+        """The number of leases that each worker was granted."""
         counts = Counter[int]()
         for (worker, _), fold in self.folds.items():
             counts[worker] += fold.numbers["totals"]["acquired"]
         return counts
 
     def ratio(self, judged: int) -> float:
-        """Return the share of all leases that was judged. `judged`: how many leases were."""
+        """Return the share of all leases that was judged. `judged`: the number of judged leases."""
         return 1.0 if self.whole else min(judged / max(self.leases.total(), 1), 1.0)
 
 
@@ -104,8 +109,7 @@ def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
 
 
 def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) -> Iterator[str]:
-    """Warnings on clocks that stepped, on too many workers, and on workers whose software differs
-    from the others."""
+    """Yield warnings about too many workers, steps of clocks, and differing software."""
     if (came := sum(bool(note.host) for note in notes)) > expected:
         yield f"{came} workers made load, and {expected} were expected"
     for note in notes:
