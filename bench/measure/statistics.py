@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, count
-from math import ceil, comb, inf, log2, sqrt
+from math import ceil, comb, exp, inf, isfinite, log2, sqrt
 from statistics import median
 from typing import Annotated, Self
 
@@ -85,6 +85,11 @@ class Shift:
     high: float
     confidence: float
     count: int
+
+    @property
+    def ratios(self) -> tuple[float, float] | None:
+        """The interval of the ratio whose logarithm this is; None if it has no ends."""
+        return (exp(self.low), exp(self.high)) if isfinite(self.high) else None
 
 
 def paired_shift(differences: Sequence[float], confidence: float) -> Shift:

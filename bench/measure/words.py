@@ -15,10 +15,13 @@ places*.
 
 Rules
 - A property is a field, too, if its return type has words: `-> Annotated[str, says(…)]`.
+- A table that chooses its columns itself names them by path: `lost_per_cut.median`. Their labels,
+  units and texts still come from the fields (`field_at`).
 - The name of a field ends in its unit (`_s`, `_us`, `_ms`, `_per_s`, `_ratio`). A field without one
   has the unit of its section: `latency_s.acquire.p99` is in seconds. A share is a ratio, and
   everything else is a count or a text.
-- If a field has no label, its name without the unit is the label.
+- If a field has no label, its name without the unit is the label. The label "" adds no word.
+- "seconds" are seconds that a table shows as seconds. It shows all other times in ms.
 - `shown` names places. `table` shows the field itself. `table:p50,p99` is for a field that is a
   section: it shows the section's fields p50 and p99, each after the section's label. So one type
   of section can show different parts in different places.
@@ -26,7 +29,7 @@ Rules
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from inspect import getmembers
 from types import UnionType
@@ -46,7 +49,7 @@ from typing import (
 from msgspec import Meta
 
 # A factor is a ratio that nobody reads in per cent, such as that of Little's law.
-Unit = Literal["s", "us", "ms", "per_s", "ratio", "factor", "count", "text"]
+Unit = Literal["s", "seconds", "us", "ms", "per_s", "ratio", "factor", "count", "text"]
 _UNIT = re.compile(r"(?:^|_)(per_s|us|ms|s|ratio)(?=$|_per_)")
 
 
@@ -124,6 +127,13 @@ def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
     )
 
 
+def field_at(kind: type, path: str) -> Field:
+    """Return the field at a dotted path, labelled with every section on the path."""
+    known = {".".join(one.path): one for one in fields_in(kind)}
+    section = path.rpartition(".")[0]
+    return replace(known[path], outer_label=field_at(kind, section).label if section else "")
+
+
 def _fields(kind: type, outer: Field | None) -> Iterator[Field]:
     hints = get_type_hints(kind, include_extras=True)
     for name, member in getmembers(kind, lambda member: isinstance(member, property)):
@@ -156,7 +166,7 @@ def _field(name: str, types: set[Any], metas: list[Meta], outer: Field | None) -
     is_share = any(meta.le == 1 for meta in metas)
     return Field(
         path=path,
-        own_label=words.get("label") or _UNIT.sub("", name).replace("_", " "),
+        own_label=words.get("label", _UNIT.sub("", name).replace("_", " ")),
         outer_label=outer_label,
         named=tuple(named) if len(path) == 2 else (),
         unit=words.get("unit") or _unit(name, types, inherited, is_share=is_share),

@@ -14,7 +14,7 @@ from math import inf
 
 from bench.measure.run_result import JudgedThreshold
 from bench.measure.section import Section
-from bench.measure.statistics import Interval
+from bench.measure.statistics import Interval, Spread
 from bench.measure.words import Field, Unit, fields_in
 
 MISSING = "–"
@@ -100,7 +100,7 @@ def in_unit(value: float | None, unit: str) -> str:
     return text + {"us": " µs", "ms": " ms", "per_s": "/s"}.get(unit, "")
 
 
-_HEAD_UNITS: dict[Unit, str] = {"s": "ms", "ms": "ms", "us": "µs", "per_s": "/s"}
+_HEAD_UNITS: dict[Unit, str] = {"s": "ms", "seconds": "s", "ms": "ms", "us": "µs", "per_s": "/s"}
 # A longer word in a head makes its column wider.
 _HEAD_LETTERS = 7
 
@@ -120,8 +120,12 @@ def cell_of(field: Field, section: object) -> str:
         return interval(value)
     if isinstance(value, Enum):
         return str(value.value)
-    if field.unit == "text":
+    if isinstance(value, str) or field.unit == "text":
         return str(value)
+    if isinstance(value, Spread):
+        value = value.median
+    if field.unit == "seconds":
+        return decimals(value)
     if field.unit == "s":
         return milliseconds(value)
     if field.unit == "ratio":

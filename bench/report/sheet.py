@@ -5,8 +5,9 @@ information alone. This module computes no figures. Source: rich; GitHub's Markd
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
 from rich.cells import cell_len
@@ -18,7 +19,7 @@ from rich.text import Text
 from bench.measure.result import Document
 from bench.measure.section import Section
 from bench.measure.verdict import Kind, word_of
-from bench.measure.words import fields_in
+from bench.measure.words import Field, field_at, fields_in
 from bench.report.figures import cell_of, head_of
 from bench.screen import fitted
 
@@ -105,47 +106,40 @@ class Part:
 
 
 Row = TypeVar("Row")
-# Each column: its head, and the function that returns the text for a row.
-Columns = Sequence[tuple[str, Callable[[Row], str]]]
-
-
-def table(
-    name: str,
-    about: str,
-    columns: Columns[Row],
-    rows: Iterable[Row],
-    left: Collection[int] = (0,),
-    *,
-    terms: Mapping[str, str] | None = None,
-) -> Part:
-    """Return the table that shows `rows` in these `columns`.
-
-    `left`: the columns that hold words.
-    """
-    cells = tuple(tuple(shown(row) for _, shown in columns) for row in rows)
-    return Part(
-        name, about, tuple(head for head, _ in columns), cells, frozenset(left), terms=terms or {}
-    )
+# A column: the path of a field, or a head with the function that returns the text for a row.
+Columns = Sequence[str | tuple[str, Callable[[Row], str]]]
 
 
 def table_of(
-    kind: type,
+    kind: type[Row],
     name: str,
     about: str,
-    rows: Iterable[object],
+    rows: Iterable[Row],
+    columns: Columns[Row] = (),
+    *,
+    terms: Mapping[str, str] | None = None,
 ) -> Part:
     """Return the table of `rows`, which are sections of one `kind`.
 
-    Each field that is shown in tables has a column.
+    Each of the `columns` has a column. Without them, each field that is shown in tables has one.
     """
-    fields = fields_in(kind, "table")
+    shown = [
+        _column(field_at(kind, column)) if isinstance(column, str) else (*column, False)
+        for column in columns
+    ] or [*map(_column, fields_in(kind, "table"))]
     return Part(
         name,
         about,
-        tuple(map(head_of, fields)),
-        tuple(tuple(cell_of(field, row) for field in fields) for row in rows),
-        frozenset(number for number, field in enumerate(fields) if field.unit == "text"),
+        tuple(head for head, _, _ in shown),
+        tuple(tuple(text(row) for _, text, _ in shown) for row in rows),
+        frozenset(number for number, (_, _, is_words) in enumerate(shown) if is_words),
+        terms=terms or {},
     )
+
+
+def _column(field: Field) -> tuple[str, Callable[[Row], str], bool]:
+    """The head of the column of a field, the text for a row, and whether this text is words."""
+    return head_of(field), partial(cell_of, field), field.unit == "text"
 
 
 def facts_of(section: Section) -> tuple[tuple[str, str], ...]:

@@ -48,7 +48,7 @@ class Attainment(Section, frozen=True, kw_only=True):
 class ResourceUse(Section, frozen=True):
     """How far a resource was used."""
 
-    name: Annotated[str | None, says("the resource; null: nobody told what was used")]
+    name: Annotated[str | None, says("the resource; null: nobody told what was used", label="")]
     text: Annotated[str, says("what that means")]
     ratio: Annotated[Amount | None, says("1 = all of it; null: not known")] = None
     full_per_s: Annotated[Amount | None, says("the rate that takes all of it; null: not known")] = (
@@ -207,6 +207,11 @@ class CapacityPoint(Section, frozen=True, kw_only=True):
     probes: Annotated[tuple[Probe, ...], says("the search, in order")]
     callers: Annotated[tuple[ClosedLoop, ...], says("closed loops, by callers")]
     agreement: Annotated[str | None, says("whether open and closed loop agree, or why not")] = None
+
+    @property
+    def near(self) -> Annotated[Probe | None, says("the probe at the capacity", label="")]:
+        """The probe nearest to the capacity."""
+        return at_capacity(self.probes, self.capacity)
 
 
 class CapacityResult(Document, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ from statistics import median
 
 from bench.experiments.capacity.probe import OTHERS
 from bench.experiments.capacity.result import (
-    Attainment,
     CapacityPoint,
     CapacityResult,
     ClosedLoop,
@@ -15,10 +14,9 @@ from bench.experiments.capacity.result import (
     Probe,
     ProbedInstance,
     Seen,
-    at_capacity,
     point_name,
 )
-from bench.report.figures import MISSING, count, counted, latency, milliseconds, percent
+from bench.report.figures import MISSING, count, counted, latency, percent
 from bench.report.html.plot import Band, Figure, Line, Mark, Spot, data_of, plot
 from bench.report.html.scale import latencies, logarithmic, number_tick
 from bench.report.junit import Case, Suite, suite_of
@@ -31,7 +29,6 @@ from bench.report.sheet import (
     made,
     not_measured,
     sheet_of,
-    table,
     table_of,
     to_do,
 )
@@ -45,35 +42,12 @@ _OUTCOMES = {
 }
 
 
-def _near(point: CapacityPoint) -> Probe | None:
-    return at_capacity(point.probes, point.capacity)
-
-
-def _attained(point: CapacityPoint) -> Attainment | None:
-    near = _near(point)
-    return near.attainment if near else None
-
-
-def _near_p99_text(point: CapacityPoint) -> str:
-    near = _near(point)
-    return milliseconds(near.acquire_s.p99) if near else MISSING
-
-
-def _attained_text(point: CapacityPoint) -> str:
-    attained = _attained(point)
-    return percent(attained.rate, 2) if attained else MISSING
-
-
-def _knee_text(point: CapacityPoint) -> str:
-    return rate_text(point.knee.rate_per_s) if point.knee else MISSING
-
-
 _POINTS: Columns[CapacityPoint] = (
     ("leases/s\nwithin the SLO", lambda point: _bracket(point).partition(" leases/s")[0]),
-    ("p99\nms", _near_p99_text),
-    ("attained", _attained_text),
-    ("knee\n/s", _knee_text),
-    ("next limit", lambda point: point.next_limit.name or "not known"),
+    "near.acquire_s.p99",
+    "near.attainment.rate",
+    "knee.rate_per_s",
+    "next_limit.name",
 )
 
 
@@ -92,8 +66,7 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
         swept = [
             (name, lambda point, name=name: point.variables[name]) for name in points[0].variables
         ]
-        words = {*range(len(swept)), len(swept) + len(_POINTS) - 1}
-        parts = [table("capacity", "", [*swept, *_POINTS], points, words)]
+        parts = [table_of(CapacityPoint, "capacity", "", points, [*swept, *_POINTS])]
         best = max(points, key=lambda point: point.capacity.low or 0.0)
         keys = _keys(best, result)
         choice = f"{point_name(best.variables)} has the highest lower end, shown above"
@@ -112,7 +85,7 @@ def sheet(result: CapacityResult, place: str = "") -> Sheet:
 def _keys(point: CapacityPoint, result: CapacityResult) -> tuple[KeyFigure, ...]:
     """Return the capacity, the share of acquires in time near it, and the resource that is full
     next."""
-    near = _near(point)
+    near = point.near
     slo = " and ".join(result.slo)
     limit = point.next_limit
     full = f"full at {rate_text(limit.full_per_s)}/s" if limit.full_per_s else limit.text
@@ -172,7 +145,7 @@ def suite(result: CapacityResult) -> Suite:
 def answer(point: CapacityPoint, result: CapacityResult) -> str:
     """Answer the planning question in one sentence."""
     scenario = point.scenario
-    near = _near(point)
+    near = point.near
     skew = skew_text(scenario.skew)
     hold = delay_text(scenario.hold).removeprefix("fixed:")
     users = [counted(near.users, "user")] if near else []
@@ -271,7 +244,7 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
     if knee:
         times = f"p50 {latency(knee.acquire_s.p50)}, p99 {latency(knee.acquire_s.p99)}"
         yield "knee", f"{rate_text(knee.rate_per_s)}/s: most throughput per latency ({times})"
-    near = _near(point)
+    near = point.near
     others = [use for use in (near.uses if near else ()) if use.name != point.next_limit.name]
     yield from (
         ("used", f"{use.name}: {use.text}")
@@ -281,7 +254,7 @@ def _lines(point: CapacityPoint, result: CapacityResult) -> Iterator[tuple[str, 
 
 def _own_share(point: CapacityPoint) -> str:
     """Say how much the load process itself adds to the latency that the SLO limits."""
-    if (near := _near(point)) is None:
+    if (near := point.near) is None:
         return ""
     figure = near.generator.figure
     late = near.generator.late_s
@@ -343,7 +316,7 @@ def _pauses(point: CapacityPoint) -> str:
 
 
 def _parts(point: CapacityPoint) -> Iterator[Part]:
-    if near := _near(point):
+    if near := point.near:
         yield table_of(Probe, "probes", "open loop, from the intended start", point.probes)
         about = "of the probe nearest to the capacity"
         yield table_of(ProbedInstance, "instances", about, near.instances)

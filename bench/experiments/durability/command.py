@@ -333,7 +333,7 @@ class CrashOptions(Options):
     "--kind",
     "kinds",
     metavar="K,…",
-    type=Several(click.Choice(KINDS)),
+    type=Several(click.Choice(tuple(KINDS))),
     help=f"only these crashes: {', '.join(KINDS)}",
 )
 @click.option(

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from msgspec import Meta
 
-from bench.experiments.durability.policies import AofPolicy, CrashKind, Restart, disk_name
-from bench.measure.expectation import RowWord
+from bench.experiments.durability.policies import KINDS, AofPolicy, CrashKind, Restart, disk_name
+from bench.measure.expectation import AS_EXPECTED, RowWord
 from bench.measure.result import Document
 from bench.measure.run_result import OwnFleet
 from bench.measure.section import Amount, Count, Section, Share, says
@@ -23,7 +23,7 @@ class MedianAndMax(Section, frozen=True, kw_only=True):
     """Median and maximum over cuts; null without cuts."""
 
     median: Annotated[Amount | None, says("half of the cuts have no more")]
-    max: Annotated[Amount | None, says("most seen")]
+    max: Annotated[Amount | None, says("most seen", label="most")]
 
 
 class SyncInFlight(Section, frozen=True, kw_only=True):
@@ -43,13 +43,15 @@ class SyncInFlight(Section, frozen=True, kw_only=True):
 class Crash(Section, frozen=True):
     """One group of cuts."""
 
-    instances: Annotated[AtLeastOne, says("N")]
+    instances: Annotated[AtLeastOne, says("N", label="N")]
     policy: Annotated[AofPolicy, says("appendfsync; none = no append-only file")]
     kind: Annotated[
         CrashKind,
         says("how they ended; slow: fsyncs take 1.5 s, always 0.2; torn: some of the tail kept"),
     ]
-    crashed: Annotated[AtLeastOne, says("how many instances ended at once and came back")]
+    crashed: Annotated[
+        AtLeastOne, says("how many instances ended at once and came back", label="servers down")
+    ]
     restart: Annotated[
         Restart, says("delayed: started again when the longest TTL and drift have passed")
     ]
@@ -58,6 +60,11 @@ class Crash(Section, frozen=True):
     def key(self) -> str:
         """Its name in journals, sentences and progress lines."""
         return f"N={self.instances} {self.policy} {self.kind} of {self.crashed}, {self.restart}"
+
+    @property
+    def crash(self) -> Annotated[str, says("its kind, in words")]:
+        """Its kind, in words."""
+        return KINDS[self.kind]
 
     @property
     def margins(self) -> range:
@@ -93,7 +100,7 @@ class Crash(Section, frozen=True):
 class CrashGroup(Crash, frozen=True, kw_only=True):
     """One group of cuts, locks of all margins together."""
 
-    cuts: Annotated[AtLeastOne, says("cuts at random phases")]
+    cuts: Annotated[AtLeastOne, says("cuts at random phases", label="crashes")]
     at_stake: Annotated[
         Count, says("locks that it had acknowledged, valid when it was back (delayed: at the cut)")
     ]
@@ -103,16 +110,28 @@ class CrashGroup(Crash, frozen=True, kw_only=True):
     lost_share: Annotated[
         Share | None, says("lost_total ÷ at_stake; null when nothing was at stake")
     ]
-    lost_per_cut: Annotated[MedianAndMax, says("locks lost per cut, each counted once")]
+    lost_per_cut: Annotated[
+        MedianAndMax, says("locks lost per cut, each counted once", label="lost")
+    ]
     cuts_with_loss: Annotated[Count, says("cuts that lost anything")]
     lost_window_s: Annotated[
-        MedianAndMax, says("acknowledgement of the oldest lost lock → its instance's end")
+        MedianAndMax,
+        says(
+            "acknowledgement of the oldest lost lock → its instance's end",
+            label="back",
+            unit="seconds",
+        ),
     ]
     fsync_in_flight: Annotated[SyncInFlight, says("cuts with a sync in flight")]
     unexplained: Annotated[Count, says("locks lost without a sync that explains it")]
     expected_loss: Annotated[Expected, says("what the policy promises")]
     verdict: Annotated[RowWord, says("what it came to")]
     reason: Annotated[str | None, says("why, unless as expected")]
+
+    @property
+    def mark(self) -> str:
+        """A mark for figures that are not as expected."""
+        return "" if self.verdict == AS_EXPECTED else " !"
 
 
 class CrashRow(CrashGroup, frozen=True, kw_only=True):
@@ -141,19 +160,19 @@ class CrashRow(CrashGroup, frozen=True, kw_only=True):
 class Most(Section, frozen=True, kw_only=True):
     """The largest value over some crashes."""
 
-    max: Annotated[Amount, says("the most")]
+    max: Annotated[Amount, says("the most", label="")]
 
 
 class Losses(Section, frozen=True, kw_only=True):
     """The worst losses of the groups of cuts. If there were power cuts, only these count."""
 
     cuts: Annotated[Count, says("crashes made")]
-    lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash")]
+    lost_per_cut: Annotated[Most, says("acknowledged locks lost per crash", label="locks lost")]
     double_grants: Annotated[
         Count, says("of the asked ones, granted while the first lease was valid")
     ]
     asked: Annotated[Count, says("locks a second client asked for while somebody held them")] = 0
-    unavailable_s: Annotated[Most, says("without new locks")]
+    unavailable_s: Annotated[Most, says("without new locks", label="no new locks", unit="seconds")]
 
     @classmethod
     def of(cls, rows: Sequence[CrashRow], groups: Sequence[CrashGroup] = ()) -> Self:
@@ -186,9 +205,14 @@ class Losses(Section, frozen=True, kw_only=True):
         return self.cuts > 0 and not self.double_grants
 
     @property
+    def granted_twice(self) -> Annotated[str, says("of those asked for", unit="count")]:
+        """The number of locks that were granted twice, and of those asked for."""
+        return f"{self.double_grants:,} of {self.asked:,}"
+
+    @property
     def twice(self) -> str:
         """The number of locks that were granted twice, in words."""
-        return f"{self.double_grants:,} of {self.asked:,} locks granted twice"
+        return f"{self.granted_twice} locks granted twice"
 
     @property
     def bound(self) -> str:

@@ -1,7 +1,7 @@
 """The texts of `lockbench crash`: *its result → lost locks and locks granted twice, on a page*.
 Losses that must not happen stand in one line. Other losses stand in tables that fit 80 columns."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from bench.experiments.durability.loss_result import (
@@ -11,7 +11,7 @@ from bench.experiments.durability.loss_result import (
     Losses,
 )
 from bench.experiments.durability.policies import AOF_POLICIES, KINDS, terms
-from bench.measure.expectation import AS_EXPECTED, ROW_WORDS
+from bench.measure.expectation import ROW_WORDS
 from bench.report.figures import MISSING, count, counted, decimals, latency, percent
 from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.junit import Case, Suite, suite_of
@@ -24,17 +24,10 @@ from bench.report.sheet import (
     made,
     not_measured,
     sheet_of,
-    table,
+    table_of,
     to_do,
 )
 
-_KINDS = {
-    "shutdown": "SHUTDOWN",
-    "kill": "kill -9",
-    "kill-slow-fsync": "kill -9, slow",
-    "power-cut": "power cut",
-    "power-cut-torn": "power cut, torn",
-}
 _TERMS = {
     "servers down": "how many servers of the fleet crashed at once",
     "power cut": "exactly what was synced is kept, the worst case: a kernel writes back by itself "
@@ -43,7 +36,7 @@ _TERMS = {
     "slow": "every fsync takes 1.5 s; under always 0.2 s, as an acquire may wait a quarter of "
     "its TTL",
     "lost": "locks that a crashed server had acknowledged and does not know when it is back",
-    "back": "how long before the crash the oldest lost lock had been acknowledged, in s",
+    "back": "how long before the crash the oldest lost lock had been acknowledged",
     "fsync ran": "crashes with an fsync running at the end. Under everysec writes are postponed "
     "then, and kill -9 may lose them; the other columns leave those crashes out",
 }
@@ -55,24 +48,19 @@ _MARGIN_TERMS = {
     "back-off of clients that reconnect; of clients that trust, and of those that let the server "
     "abstain",
 }
-_CRASH: Columns[CrashGroup] = (
-    ("N", lambda row: str(row.instances)),
-    ("policy", lambda row: row.policy),
-    ("crash", lambda row: _KINDS[row.kind]),
-    ("servers\ndown", lambda row: str(row.crashed)),
-)
+_CRASH = ("instances", "policy", "crash", "crashed")
 _LOST: Columns[CrashGroup] = (
     *_CRASH,
-    ("crashes", lambda row: count(row.cuts)),
-    ("lost\nmedian", lambda row: decimals(row.lost_per_cut.median, 0)),
-    ("lost\nmost", lambda row: decimals(row.lost_per_cut.max, 0)),
+    "cuts",
+    "lost_per_cut.median",
+    "lost_per_cut.max",
     ("lost\nshare", lambda row: MISSING if row.lost_share is None else f"{row.lost_share:.0%}"),
-    ("back s\nmedian", lambda row: decimals(row.lost_window_s.median)),
-    ("back s\nmost", lambda row: decimals(row.lost_window_s.max)),
-    ("fsync\nran", lambda row: f"{row.fsync_in_flight.cuts}/{row.cuts}{_mark(row)}"),
+    "lost_window_s.median",
+    "lost_window_s.max",
+    ("fsync\nran", lambda row: f"{row.fsync_in_flight.cuts}/{row.cuts}{row.mark}"),
 )
-_WORDS = frozenset({1, 2})
 Rows = Sequence[CrashRow]
+Crashes = Mapping[str, Rows]
 
 
 def sheet(result: CrashResult, place: str = "") -> Sheet:
@@ -165,65 +153,61 @@ def _conditions(result: CrashResult) -> Sequence[str]:
 def _parts(result: CrashResult) -> Iterator[Part]:
     if at_once := [row for row in result.groups if row.restart == "at-once"]:
         about = "acknowledged locks that a crashed server, back at once, did not know"
-        yield table("Locks lost", about, _LOST, at_once, _WORDS, terms=_TERMS)
+        yield table_of(CrashGroup, "Locks lost", about, at_once, _LOST, terms=_TERMS)
     crashes: dict[str, list[CrashRow]] = {}
     for row in result.rows:
         crashes.setdefault(row.key, []).append(row)
     for restart, how in (("at-once", "at once"), ("delayed", "after the longest TTL")):
-        of_way = [
-            rows
-            for rows in crashes.values()
+        of_way = {
+            key: rows
+            for key, rows in crashes.items()
             if rows[0].restart == restart and (restart == "delayed" or any(map(_tells, rows)))
-        ]
+        }
         if of_way:
-            about = "leases that two clients held, of those asked for"
-            columns = _twice(1 + max(row.margin for rows in of_way for row in rows))
-            name = f"Granted twice, restarted {how}"
-            yield table(name, about, columns, of_way, _WORDS, terms=_MARGIN_TERMS)
+            margins = 1 + max(row.margin for rows in of_way.values() for row in rows)
+            columns: Columns[CrashRow] = (
+                *_CRASH,
+                *(
+                    (f"margin\n{margin}", partial(_doubled, of_way, margin))
+                    for margin in range(margins)
+                ),
+                ("clients\nabstain", partial(_doubled, of_way, None)),
+                ("no locks\ns", partial(_waited, of_way, False)),
+                ("abstain\ns", partial(_waited, of_way, True)),
+            )
+            yield table_of(
+                CrashRow,
+                f"Granted twice, restarted {how}",
+                "leases that two clients held, of those asked for",
+                (rows[0] for rows in of_way.values()),
+                columns,
+                terms=_MARGIN_TERMS,
+            )
 
 
-def _twice(margins: int) -> Columns[Rows]:
-    """Return the columns for a crash with this number of vote margins: double grants, then
-    waits."""
-    of_crash = ((name, partial(_of_first, shown)) for name, shown in _CRASH)
-    trusted = ((f"margin\n{margin}", partial(_doubled, margin)) for margin in range(margins))
-    return (
-        *of_crash,
-        *trusted,
-        ("clients\nabstain", partial(_doubled, None)),
-        ("no locks\ns", partial(_waited, False)),
-        ("abstain\ns", partial(_waited, True)),
-    )
-
-
-def _of_first(shown: Callable[[CrashGroup], str], rows: Rows) -> str:
-    return shown(rows[0])
-
-
-def _doubled(margin: int | None, rows: Rows) -> str:
-    """Return the double grants to a client that trusts, for locks of this margin. None means the
-    client that abstains."""
+def _doubled(crashes: Crashes, margin: int | None, row: CrashRow) -> str:
+    """Return the double grants of this row's crash to a client that trusts, for locks of this
+    margin. None means the client that abstains."""
     chosen = [
-        row for row in rows if row.abstention == (margin is None) and margin in (None, row.margin)
+        one
+        for one in crashes[row.key]
+        if one.abstention == (margin is None) and margin in (None, one.margin)
     ]
     if not chosen:
         return ""
     losses = Losses.of(chosen)
-    return f"{losses.double_grants}/{losses.asked}{_mark(*chosen)}"
+    return f"{losses.double_grants}/{losses.asked}{max(one.mark for one in chosen)}"
 
 
-def _waited(abstention: bool, rows: Rows) -> str:
-    return decimals(_most(row.unavailable_s.max for row in rows if row.abstention is abstention))
+def _waited(crashes: Crashes, abstention: bool, row: CrashRow) -> str:
+    rows = crashes[row.key]
+    return decimals(_most(one.unavailable_s.max for one in rows if one.abstention is abstention))
 
 
 def _tells(row: CrashRow) -> bool:
     """Return whether a row says more than that no lock may be lost and none was lost."""
     may_lose = row.expected_loss not in ("none", "none-unless-in-flight")
-    return may_lose or row.double_grants > 0 or bool(_mark(row))
-
-
-def _mark(*rows: CrashGroup) -> str:
-    return "" if all(row.verdict == AS_EXPECTED for row in rows) else " !"
+    return may_lose or row.double_grants > 0 or bool(row.mark)
 
 
 def _lines(result: CrashResult) -> Iterator[Sentence]:
@@ -285,8 +269,8 @@ def figures(result: CrashResult) -> list[Figure]:
     groups = []
     for policy in AOF_POLICIES:
         of_policy = [
-            (_KINDS[kind], _worst(same, result.rows))
-            for kind in KINDS
+            (name, _worst(same, result.rows))
+            for kind, name in KINDS.items()
             if (same := [group for group in result.groups if _is_drawn(group, policy, kind)])
         ]
         if of_policy:

@@ -26,7 +26,6 @@ from bench.experiments.durability.price_judge import (
     find_rows,
     findings_of,
     judge_fsync,
-    rate_interval,
 )
 from bench.experiments.durability.price_result import (
     AlwaysCost,
@@ -342,14 +341,13 @@ def _speed(rows: Rows, instances: int, policy: Policy, reference: Setup | None) 
         option = replace(
             option,
             acquired_per_s=fastest.acquired_per_s,
-            rate_interval=rate_interval(fastest),
+            rate_interval=fastest.rate_interval,
             generator_bound=fastest.generator.bound,
         )
     for loaded in find_rows(rows, "80%", **load)[:1]:
-        is_shown = loaded.sustained and not loaded.generator.reason
         option = replace(
             option,
-            p99_s=loaded.acquire_s.p99 if is_shown else None,
+            p99_s=loaded.acquire_s.p99 if loaded.kept_up else None,
             sustained=loaded.sustained,
         )
     return option

@@ -2,7 +2,7 @@
 picture*. `lockbench fsync` shows a part of it. Tables fit 80 columns. An en dash stands for a
 figure that was not measured or has no interval."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from bench.experiments.durability.advice import choices, key_figures, tried_ways, wait_s, wait_text
 from bench.experiments.durability.loss_result import Losses
@@ -14,12 +14,10 @@ from bench.experiments.durability.price_result import (
     FsyncResult,
     PlannerOption,
     PlannerPage,
-    Setup,
 )
 from bench.measure.server_facts import servers_text
-from bench.measure.statistics import Spread
 from bench.measure.verdict import word_of
-from bench.report.figures import MISSING, count, latency, milliseconds, percent
+from bench.report.figures import count, latency, percent
 from bench.report.html.chapters import Chapter, Page
 from bench.report.html.plot import Figure, Measure, Panel, harm, panels
 from bench.report.sheet import (
@@ -29,7 +27,7 @@ from bench.report.sheet import (
     Sentence,
     Sheet,
     not_measured,
-    table,
+    table_of,
     to_do,
 )
 
@@ -40,10 +38,11 @@ CARRY_OVER = (
 )
 # An fdatasync of a file in memory takes less than this (s).
 MEMORY_S = 5e-6
-_WAYS: dict[tuple[Restart, bool], tuple[str, str]] = {
-    ("delayed", False): ("delayed", "Restart delayed past the longest TTL"),
-    ("at-once", True): ("at once, clients abstain", "Restarted at once, clients abstain"),
-    ("at-once", False): ("at once", "Restarted at once, clients trust it"),
+# Each way of restart, as the picture names it.
+_WAYS: dict[tuple[Restart | None, bool], str] = {
+    ("delayed", False): "Restart delayed past the longest TTL",
+    ("at-once", True): "Restarted at once, clients abstain",
+    ("at-once", False): "Restarted at once, clients trust it",
 }
 
 
@@ -119,60 +118,14 @@ def advice_lines(page: PlannerPage) -> Iterator[Sentence]:
         yield Sentence("locks lost", text)
 
 
-def rate_text(rate: Spread | None, *, bound: bool | None) -> str:
-    """Return a rate, with ≥ if the load process was the limit."""
-    if rate is None:
-        return MISSING
-    return ("≥" if bound else "") + count(round(rate.median))
-
-
-def hold_text(setup: Setup) -> str:
-    """Say how long each caller holds a lock."""
-    return "–" if setup.hold == "0" else setup.hold.removeprefix("fixed:").replace("exp:", "≈")
-
-
-def _of_crash(shown: Callable[[Losses], str]) -> Callable[[PlannerOption], str]:
-    """Return a column that shows the losses of an option that was crashed."""
-    return lambda option: shown(option.crash) if option.crash else MISSING
-
-
-def _if_known(shown: Callable[[AlwaysCost], str]) -> Callable[[AlwaysCost], str]:
-    """Return a column that shows a price if it may be quoted."""
-    return lambda cost: shown(cost) if cost.is_known else MISSING
-
-
-_COSTS: Columns[AlwaysCost] = (
-    ("N", lambda cost: str(cost.instances)),
-    ("callers", lambda cost: count(cost.callers)),
-    ("hold", hold_text),
-    ("disk", lambda cost: cost.disk),
-    ("always costs", _if_known(lambda cost: cost.times)),
-    ("95 % sure", _if_known(lambda cost: cost.interval)),
-    ("pairs", lambda cost: str(cost.pairs)),
-)
-_OPTIONS: Columns[PlannerOption] = (
-    ("N", lambda one: str(one.instances)),
-    ("policy", lambda one: one.policy),
-    ("restart", lambda one: _WAYS[one.restart, one.abstention][0] if one.restart else MISSING),
-    ("locks\n/s", lambda one: rate_text(one.acquired_per_s, bound=one.generator_bound)),
-    ("p99\nms", lambda one: milliseconds(one.p99_s)),
-    ("locks\nlost", _of_crash(lambda losses: count(losses.lost_per_cut.max))),
-    (
-        "granted\ntwice",
-        _of_crash(lambda losses: f"{losses.double_grants:,} of {losses.asked:,}"),
-    ),
-    ("cuts", _of_crash(lambda losses: count(losses.cuts))),
-    ("no new\nlocks s", _of_crash(lambda losses: f"{losses.unavailable_s.max:.1f}")),
-)
-
-
 def prices(result: FsyncResult) -> Part:
     """Return the table of the price of always, for every load."""
     about = "everysec's locks/s ÷ always's, in turns on the same servers; pairs: turns compared"
     if not all(cost.is_known for cost in result.costs):
         about += "; – : no interval, or the load process was the limit"
+    columns = ("instances", "callers", "held", "disk", "times", "interval", "pairs")
     words = terms("disk", "appendfsync")
-    return table("What always costs", about, _COSTS, result.costs, (2, 3), terms=words)
+    return table_of(AlwaysCost, "What always costs", about, result.costs, columns, terms=words)
 
 
 def options(page: PlannerPage) -> Part:
@@ -180,9 +133,24 @@ def options(page: PlannerPage) -> Part:
     load = page.reference
     at = f"speed: {load.load_text}, disk {load.disk}; " if load else ""
     about = f"{at}losses: the worst power cut (none: any end)"
-    words = terms("appendfsync", "restart", "clients abstain", "granted twice")
-    return table(
-        "Price and loss of each choice", about, _OPTIONS, page.options, (1, 2), terms=words
+    columns: Columns[PlannerOption] = (
+        "instances",
+        "policy",
+        "back",
+        "rate_text",
+        "p99_s",
+        "crash.lost_per_cut.max",
+        "crash.granted_twice",
+        "crash.cuts",
+        "crash.unavailable_s.max",
+    )
+    return table_of(
+        PlannerOption,
+        "Price and loss of each choice",
+        about,
+        page.options,
+        columns,
+        terms=terms("appendfsync", "restart", "clients abstain", "granted twice"),
     )
 
 
@@ -211,7 +179,7 @@ def choice_figure(page: PlannerPage) -> Figure | None:
         Panel("speed", "acquires/s"),
     ]
     groups = []
-    for key, (_, heading) in _WAYS.items():
+    for key, heading in _WAYS.items():
         of_way = [
             (one.policy, _choice_measures(page, one, losses))
             for one, losses in shown
@@ -234,5 +202,5 @@ def _choice_measures(page: PlannerPage, one: PlannerOption, losses: Losses) -> l
     return [
         shown,
         Measure(wait_s(page, one.way, losses), waited, "c3", "time without new locks"),
-        Measure(speed, rate_text(one.acquired_per_s, bound=one.generator_bound), "c1", "speed"),
+        Measure(speed, one.rate_text, "c1", "speed"),
     ]

@@ -4,6 +4,7 @@ disks → their names and meanings*. Pure.
 A way is a policy, how a crashed server restarts, and how clients treat it then.
 """
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 # Each policy does more for durability than the previous one.
@@ -14,7 +15,14 @@ CrashKind = Literal["shutdown", "kill", "kill-slow-fsync", "power-cut", "power-c
 AOF_POLICIES: tuple[AofPolicy, ...] = get_args(AofPolicy)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 RESTARTS: tuple[Restart, ...] = get_args(Restart)
-KINDS: tuple[CrashKind, ...] = get_args(CrashKind)
+# Each kind of crash, as tables and pictures name it.
+KINDS: Mapping[CrashKind, str] = {
+    "shutdown": "SHUTDOWN",
+    "kill": "kill -9",
+    "kill-slow-fsync": "kill -9, slow",
+    "power-cut": "power cut",
+    "power-cut-torn": "power cut, torn",
+}
 TERMS = {
     "appendfsync": "when Redis syncs its append-only file to the disk: never by itself (no), once "
     "a second (everysec), before each reply (always); none: there is no such file",
@@ -48,6 +56,13 @@ class Way(NamedTuple):
     policy: Policy
     restart: Restart
     abstention: bool
+
+    @property
+    def back(self) -> str:
+        """How a crashed server comes back, in words."""
+        if self.restart == "delayed":
+            return self.restart
+        return "at once, clients abstain" if self.abstention else "at once"
 
     @property
     def waits(self) -> bool:

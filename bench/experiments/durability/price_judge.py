@@ -18,13 +18,14 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
-from math import inf, isfinite
+from math import inf
 
 from msgspec.structs import asdict, replace
 
 from bench.experiments.durability.policies import POLICIES
 from bench.experiments.durability.price_plan import TAKING_TURNS
 from bench.experiments.durability.price_result import (
+    CONFIDENCE,
     AlwaysCost,
     DiskFigures,
     FsyncCell,
@@ -51,7 +52,6 @@ NOISE = 0.15
 # At least this share of the visits must be made. With fewer visits, about half of all pairs of
 # policies would lack a visit (0.75² = 0.56).
 MADE_SHARE = 0.75
-CONFIDENCE = 0.95
 # The least value of two fsyncs' time ÷ one cycle of the fastest policy. Below it, noise may hide
 # the price of `always`.
 CHEAP_SYNC = 1.0
@@ -202,7 +202,7 @@ def always_costs(rows: Rows) -> list[AlwaysCost]:
     for slow in find_rows(rows, policy="always"):
         for fast in find_rows(rows, policy="everysec", **like(slow)) if slow.rate else ():
             times = times_as_fast(fast, slow)
-            low, high = _ends(times) or (None, None)
+            low, high = times.ratios or (None, None)
             costs.append(
                 AlwaysCost(
                     **asdict(slow.setup),
@@ -226,17 +226,6 @@ def times_as_fast(fast: FsyncRow, slow: FsyncRow) -> Shift:
         return paired_shift(logs, CONFIDENCE)
     ratio = fast.rate / slow.rate if slow.rate else inf
     return Shift(math.log(ratio) if ratio else -inf, -inf, inf, CONFIDENCE, 0)
-
-
-def rate_interval(row: FsyncRow) -> tuple[float, float] | None:
-    """Return the 95 % interval of the row's acquires/s over the visits, or None if there are too
-    few visits."""
-    logs = [math.log(visit.acquired_per_s) for visit in row.visits if visit.acquired_per_s]
-    return _ends(paired_shift(logs, CONFIDENCE)) if logs else None
-
-
-def _ends(shift: Shift) -> tuple[float, float] | None:
-    return (math.exp(shift.low), math.exp(shift.high)) if isfinite(shift.high) else None
 
 
 def findings_of(rows: Rows) -> list[FsyncFinding]:

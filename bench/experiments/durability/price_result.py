@@ -2,6 +2,7 @@
 always, findings, the planner's page*. A figure over repeats is a `Spread`. null means not known, or
 not applicable."""
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -11,11 +12,13 @@ from bench.measure.latency import Latency
 from bench.measure.result import Document
 from bench.measure.section import Amount, Count, Section, says
 from bench.measure.server_facts import InstanceFacts, ServerBinary, SyncLatency
-from bench.measure.statistics import Spread
+from bench.measure.statistics import Spread, paired_shift
+from bench.report.figures import MISSING, count, counted
 
 LoadName = Literal["max", "80%"]
 Word = Literal["as expected", "not shown", "not known", "violated", "not judged"]
 Number = TypeVar("Number", int, float)
+CONFIDENCE = 0.95
 
 
 class Setup(Section, frozen=True, kw_only=True):
@@ -32,34 +35,55 @@ class Setup(Section, frozen=True, kw_only=True):
         return Setup(**{name: getattr(self, name) for name in Setup.__struct_fields__})
 
     @property
-    def callers(self) -> int:
+    def callers(self) -> Annotated[int, says("of all clients")]:
         """The number of callers of all clients."""
         return self.clients * self.pipeline
 
     @property
     def load_text(self) -> str:
         """The load in words: `64 callers on 16 connections, hold 5ms`."""
-        count = "1 caller" if self.callers == 1 else f"{self.callers:,} callers"
+        callers = counted(self.callers, "caller")
         shared = ""
         if self.pipeline > 1:
-            shared = f" on {self.clients} connection{'' if self.clients == 1 else 's'}"
+            shared = f" on {counted(self.clients, 'connection')}"
         held = "" if self.hold == "0" else f", hold {self.hold.removeprefix('fixed:')}"
-        return f"{count}{shared}{held}"
+        return f"{callers}{shared}{held}"
 
     @property
-    def disk(self) -> str:
+    def held(self) -> Annotated[str, says("how long each caller holds a lock", label="hold")]:
+        """How long each caller holds a lock, in words."""
+        text = self.hold.removeprefix("fixed:").replace("exp:", "≈")
+        return MISSING if self.hold == "0" else text
+
+    @property
+    def disk(self) -> Annotated[str, says("raw, or with the delay that is added")]:
         """The raw disk, or the delay that is added to it."""
         return disk_name(self.injected_ms)
 
 
-class FsyncCell(Setup, frozen=True, kw_only=True):
+class Place(Setup, frozen=True, kw_only=True):
+    """Load and disk at one N."""
+
+    instances: Annotated[Count, says("N", label="N")]
+
+    @property
+    def place(self) -> str:
+        """The N, load and disk."""
+        return f"N={self.instances}, {self.load_text}, {self.disk}"
+
+
+class FsyncCell(Place, frozen=True, kw_only=True):
     """One point of the matrix."""
 
     policy: Annotated[
         Policy,
         says("appendfsync; none: no append-only file; waitaof: everysec, WAITAOF is awaited"),
     ]
-    instances: Annotated[Count, says("N")]
+
+    @property
+    def file_disk(self) -> Annotated[str, says("of the append-only file", label="disk")]:
+        """The disk, or none without an append-only file."""
+        return self.policy if self.policy == "none" else self.disk
 
     @property
     def connections(self) -> int:
@@ -67,13 +91,15 @@ class FsyncCell(Setup, frozen=True, kw_only=True):
         has its own."""
         return self.callers if self.policy == "waitaof" else self.clients
 
-    @property
-    def place(self) -> str:
-        """The N, load and disk of the cell, without its policy."""
-        return f"N={self.instances}, {self.load_text}, {self.disk}"
-
     def __str__(self) -> str:
         return f"{self.policy}, {self.place}"
+
+
+def rate_text(rate: Spread | None, *, bound: bool | None) -> str:
+    """Return a rate, with ≥ if the load process was the limit."""
+    if rate is None:
+        return MISSING
+    return ("≥" if bound else "") + count(round(rate.median))
 
 
 def known_sum(values: Iterable[Number | None]) -> Number | None:
@@ -168,7 +194,10 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
     ]
     acquire_s: Annotated[Latency, says("acquire, from the intended start, of all repeats together")]
     fsyncs_per_s: Annotated[Spread | None, says("per instance, counted by the shim")]
-    locks_per_fsync: Annotated[Spread | None, says("leases ÷ fsyncs of one instance")]
+    locks_per_fsync: Annotated[
+        Spread | None,
+        says("leases ÷ fsyncs of one instance", label="locks /fsync", unit="count"),
+    ]
     server_cpu_us_per_lock: Annotated[Spread | None, says("CPU of all instances per lease, µs")]
     aof_delayed_fsync: Annotated[Count | None, says("stalls that the servers counted, all repeats")]
     leases: Annotated[Count, says("granted in all, with warm-up and drain")]
@@ -186,15 +215,38 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
         return self.acquired_per_s.median
 
     @property
+    def rate_text(self) -> Annotated[str, says("locks", label="locks", unit="per_s")]:
+        """The rate in words, with ≥ if the load process was the limit."""
+        return rate_text(self.acquired_per_s, bound=self.generator.bound)
+
+    @property
+    def kept_up(self) -> bool:
+        """Whether the latency of this open loop may be shown: no queue, and no late start."""
+        return bool(self.sustained) and not self.generator.reason
+
+    @property
+    def rate_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of acquires/s over the visits, or None if there are too few visits."""
+        logs = [math.log(visit.acquired_per_s) for visit in self.visits if visit.acquired_per_s]
+        return paired_shift(logs, CONFIDENCE).ratios if logs else None
+
+    @property
+    def interval(self) -> Annotated[str, says("of the rate", label="95 % sure", unit="count")]:
+        """The interval of the servers' rate in words. If the load process was the limit, it says
+        nothing about the servers."""
+        if self.rate_interval is None or self.generator.bound:
+            return MISSING
+        return "–".join(count(round(end)) for end in self.rate_interval)
+
+    @property
     def refusals(self) -> int:
         """The number of acquires that were denied because of another caller."""
         return self.denied.get("contended", 0) + self.denied.get("split_vote", 0)
 
 
-class AlwaysCost(Setup, frozen=True, kw_only=True):
+class AlwaysCost(Place, frozen=True, kw_only=True):
     """The price of always against everysec, from pairs of consecutive visits."""
 
-    instances: Annotated[Count, says("N")]
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
     generator_bound: Annotated[
         bool, says("one of the two was limited by the load process: the ratio is understated")
@@ -204,29 +256,22 @@ class AlwaysCost(Setup, frozen=True, kw_only=True):
     pairs: Annotated[Count, says("of visits that it is made of")] = 0
 
     @property
-    def place(self) -> str:
-        """The N, load and disk of the measurement."""
-        return f"N={self.instances}, {self.load_text}, {self.disk}"
-
-    @property
     def is_known(self) -> bool:
         """Whether the ratio may be quoted. It needs an interval, and the load process must not be
         the limit."""
         return self.low is not None and not self.generator_bound
 
     @property
-    def interval(self) -> str:
-        """The interval in words, or a dash if there is none."""
-        return (
-            f"{_digits(self.low)}–{_digits(self.high)}"
-            if self.low is not None and self.high is not None
-            else "–"
-        )
+    def interval(self) -> Annotated[str, says("of the ratio", label="95 % sure", unit="count")]:
+        """The interval in words, or a dash if the ratio may not be quoted."""
+        if not self.is_known or self.low is None or self.high is None:
+            return MISSING
+        return f"{_digits(self.low)}–{_digits(self.high)}"
 
     @property
-    def times(self) -> str:
-        """The ratio alone."""
-        return f"{_digits(self.ratio)}×"
+    def times(self) -> Annotated[str, says("the ratio", label="always costs", unit="count")]:
+        """The ratio alone, or a dash if it may not be quoted."""
+        return f"{_digits(self.ratio)}×" if self.is_known else MISSING
 
     @property
     def price(self) -> str:
@@ -255,7 +300,7 @@ class FsyncFinding(Section, frozen=True):
 class PlannerOption(Section, frozen=True, kw_only=True):
     """N × policy × restart of a crashed instance × whether clients let it abstain."""
 
-    instances: Annotated[Count, says("N")]
+    instances: Annotated[Count, says("N", label="N")]
     policy: Annotated[Policy, says("of the servers")]
     restart: Annotated[Restart | None, says("of a crashed instance; null = no crash was made")] = (
         None
@@ -269,7 +314,7 @@ class PlannerOption(Section, frozen=True, kw_only=True):
         Amount | None, says("acquire at 80 % of it; null when that was a queue, or late")
     ] = None
     sustained: Annotated[bool | None, says("of that open load")] = None
-    crash: Annotated[Losses | None, says("what a crash loses")] = None
+    crash: Annotated[Losses | None, says("what a crash loses", label="")] = None
     rate_interval: Annotated[
         tuple[Amount, Amount] | None, says("of acquired_per_s, 95 %; null: too few visits")
     ] = None
@@ -278,6 +323,16 @@ class PlannerOption(Section, frozen=True, kw_only=True):
     def way(self) -> Way | None:
         """Its policy with the way of restart; None if no crash was made."""
         return Way(self.policy, self.restart, self.abstention) if self.restart else None
+
+    @property
+    def back(self) -> Annotated[str, says("how a crashed server comes back", label="restart")]:
+        """How a crashed server comes back, in words."""
+        return self.way.back if self.way else MISSING
+
+    @property
+    def rate_text(self) -> Annotated[str, says("locks", label="locks", unit="per_s")]:
+        """The rate in words, with ≥ if the load process was the limit."""
+        return rate_text(self.acquired_per_s, bound=self.generator_bound)
 
 
 class CostRange(Section, frozen=True, kw_only=True):

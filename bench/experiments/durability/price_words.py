@@ -2,6 +2,7 @@
 measurements*. The latency of a load that did not keep up is not shown. Tables fit 80 columns."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -11,22 +12,19 @@ from bench.experiments.durability.loss_result import CrashResult
 from bench.experiments.durability.planner import apart, plan_page
 from bench.experiments.durability.planner_words import (
     advice_lines,
-    hold_text,
     options,
     prices,
-    rate_text,
     servers_of,
 )
 from bench.experiments.durability.policies import terms
-from bench.experiments.durability.price_judge import rate_interval
 from bench.experiments.durability.price_result import CostRange, FsyncResult, FsyncRow, PlannerPage
 from bench.measure.expectation import ROW_WORDS
 from bench.report.answer import Answer
-from bench.report.figures import MISSING, count, counted, latency, milliseconds
+from bench.report.figures import counted, latency, milliseconds
 from bench.report.html.plot import Bar, Column, Figure, forest
 from bench.report.html.scale import logarithmic, number_tick
 from bench.report.junit import Case, Suite, suite_of
-from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, table
+from bench.report.sheet import Columns, KeyFigure, Part, Sheet, made, sheet_of, table_of
 
 
 def beside(losses: Answer[CrashResult], result: FsyncResult, folder: Path) -> FsyncResult:
@@ -101,46 +99,11 @@ def suite(result: FsyncResult) -> Suite:
     return suite_of(result, cases)
 
 
-# A cell's row at its maximum, and its row in the open loop at 80 % of the maximum.
-Measured = tuple[FsyncRow, FsyncRow | None]
-_ROWS: Columns[Measured] = (
-    ("N", lambda pair: str(pair[0].instances)),
-    ("callers", lambda pair: count(pair[0].callers)),
-    ("hold", lambda pair: hold_text(pair[0])),
-    ("disk", lambda pair: "none" if pair[0].policy == "none" else pair[0].disk),
-    ("policy", lambda pair: pair[0].policy),
-    ("locks/s", lambda pair: rate_text(pair[0].acquired_per_s, bound=pair[0].generator.bound)),
-    ("95 % sure", lambda pair: _interval(pair[0])),
-    ("p50\nms", lambda pair: _took(pair[1], "p50")),
-    ("p99\nms", lambda pair: _took(pair[1], "p99")),
-    ("locks\n/fsync", lambda pair: _per_fsync(pair[0])),
-)
-
-
-def _interval(row: FsyncRow) -> str:
-    """Return the interval of the servers' rate. If the load process was the limit, it is not shown,
-    because it says nothing about the servers."""
-    interval = rate_interval(row)
-    if interval is None or row.generator.bound:
-        return MISSING
-    return "–".join(count(round(end)) for end in interval)
-
-
-def _took(opened: FsyncRow | None, figure: str) -> str:
-    if opened is None or not opened.sustained or opened.generator.reason:
-        return MISSING
-    return milliseconds(getattr(opened.acquire_s, figure))
-
-
-def _per_fsync(row: FsyncRow) -> str:
-    locks = row.locks_per_fsync
-    return MISSING if locks is None else count(round(locks.median, 1))
-
-
 def _measured(result: FsyncResult) -> Part:
-    opened = {str(row): row for row in result.rows if row.load == "80%"}
-    pairs = [(row, opened.get(str(row))) for row in result.rows if row.load == "max"]
-    shared = sorted({(row.callers, row.clients) for row, _ in pairs if row.pipeline > 1})
+    """Return the maximum of each cell, with the latency of its open loop at 80 % of the maximum."""
+    opened = {str(row): row for row in result.rows if row.load == "80%" and row.kept_up}
+    rows = [row for row in result.rows if row.load == "max"]
+    shared = sorted({(row.callers, row.clients) for row in rows if row.pipeline > 1})
     about = "locks/s with all callers at work; p50 and p99 of an acquire at 80 % of that"
     about += "".join(
         f"; {callers} callers share {counted(clients, 'connection')}" for callers, clients in shared
@@ -149,8 +112,25 @@ def _measured(result: FsyncResult) -> Part:
         "; – : too few samples, or the load fell behind or started late; ≥: the load process "
         "was the limit"
     )
+
+    def took(figure: str, row: FsyncRow) -> str:
+        return milliseconds(
+            getattr(opened[str(row)].acquire_s, figure) if str(row) in opened else None
+        )
+
+    columns: Columns[FsyncRow] = (
+        "instances",
+        "callers",
+        "held",
+        "file_disk",
+        "policy",
+        "rate_text",
+        "interval",
+        *((f"{figure}\nms", partial(took, figure)) for figure in ("p50", "p99")),
+        "locks_per_fsync",
+    )
     words = terms("disk", "appendfsync")
-    return table("Measured", about, _ROWS, pairs, (2, 3, 4), terms=words)
+    return table_of(FsyncRow, "Measured", about, rows, columns, terms=words)
 
 
 def figures(result: FsyncResult) -> list[Figure]:

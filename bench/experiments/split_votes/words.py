@@ -2,7 +2,6 @@
 wide."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from bench.experiments.split_votes.result import (
@@ -123,10 +122,10 @@ def _parts(result: SplitVotesResult) -> Iterator[Part]:
     if result.contention:
         trials = max(row.trials for row in result.contention)
         about = f"K processes released together, one attempt each, {count(trials)} trials per row"
-        yield replace(table_of(ContentionRow, "contention", about, result.contention), terms=_TERMS)
+        yield table_of(ContentionRow, "contention", about, result.contention, terms=_TERMS)
     if result.retries:
         about = "the same, again and again until somebody wins"
-        yield replace(table_of(RetryRow, "retries", about, result.retries), terms=_RETRY_TERMS)
+        yield table_of(RetryRow, "retries", about, result.retries, terms=_RETRY_TERMS)
 
 
 def _lines(result: SplitVotesResult) -> Iterator[Sentence]:

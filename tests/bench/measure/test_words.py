@@ -2,10 +2,12 @@
 
 from typing import Annotated
 
+import pytest
+
 from bench.gates.threshold import metrics, shown_at
 from bench.measure.latency import Latency
 from bench.measure.section import Amount, Count, Section, Share, says, schema_of
-from bench.measure.statistics import Interval
+from bench.measure.statistics import Interval, Spread
 from bench.measure.words import fields_in
 from bench.report.figures import in_words
 from bench.report.html.plot import Column, data_of
@@ -56,6 +58,27 @@ def test_a_figure_is_a_column_with_its_unit_in_the_head() -> None:
     assert part.rows[0] == ("12.5", "1,235", "87.50 %", "–", "0.500 .250–.750", "125")
     assert part.rows[1][:4] == ("–", "0", "–", "–")
     assert part.left == {4}
+
+
+class Course(Section, frozen=True, kw_only=True):
+    sampled: Annotated[Sampled, says("one of it", label="")] = SAMPLE
+    rates: Annotated[Spread, says("over its repeats", unit="per_s")] = Spread.of((1.0, 20.4, 70.0))
+    away_s: Annotated[Amount, says("out of reach", unit="seconds")] = 1.5
+
+    @property
+    def shown(self) -> Annotated[str, says("a figure in words", unit="per_s")]:
+        return "≥ 7"
+
+
+def test_a_table_names_its_columns_and_their_words_come_from_the_fields() -> None:
+    columns = ("away_s", "shown", "sampled.cache.name", ("own", str), "sampled.wait_s.p99", "rates")
+    part = table_of(Course, "", "", [Course()], columns)
+    assert part.head == ("away s", "shown\n/s", "cache\nname", "own", "wait\np99 ms", "rates\n/s")
+    assert part.rows[0][:3] == ("1.50", "≥ 7", "near")
+    assert part.rows[0][4:] == ("–", "20")
+    assert part.left == {2}, "words stand on the left"
+    with pytest.raises(KeyError, match="nothing"):
+        table_of(Course, "", "", [], ("sampled.nothing",))
 
 
 def test_a_figure_is_a_row_of_its_sections_facts_and_part_of_its_line() -> None:

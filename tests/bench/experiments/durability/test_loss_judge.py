@@ -61,7 +61,7 @@ def judge_loss(cuts):
         ("no", "power-cut-torn", "some"),
         ("everysec", "shutdown", "none"),
         ("everysec", "kill", "none-unless-in-flight"),
-        *(("everysec", kind, "some") for kind in KINDS[2:]),
+        *(("everysec", kind, "some") for kind in [*KINDS][2:]),
         *(("always", kind, "none") for kind in KINDS),
     ],
 )

@@ -11,7 +11,6 @@ from bench.experiments.durability.price_judge import (
     find_rows,
     findings_of,
     judge_fsync,
-    rate_interval,
 )
 from bench.experiments.durability.price_result import Spread
 from bench.measure.expectation import AS_EXPECTED, NOT_KNOWN, NOT_SHOWN, VIOLATED
@@ -143,7 +142,7 @@ def test_without_six_pairs_or_at_the_load_process_limit_there_is_no_price() -> N
     few = turns([visit("everysec", 5000), visit("always", 250)], 5)
     (cost,) = always_costs(rows_of(few))
     assert (cost.low, cost.pairs, cost.is_known) == (None, 5, False)
-    assert rate_interval(find_rows(rows_of(few))[0]) is None
+    assert find_rows(rows_of(few))[0].rate_interval is None
     (cost,) = always_costs(
         rows_of(turns([visit("everysec", 5000, cpu=0.99), visit("always", 250)]))
     )
