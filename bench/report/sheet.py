@@ -111,7 +111,7 @@ Columns = Sequence[str | tuple[str, Callable[[Row], str]]]
 
 
 def table_of(
-    kind: type[Row],
+    kind: type,
     name: str,
     about: str,
     rows: Iterable[Row],
