@@ -1,6 +1,6 @@
 """The program `lockbench`, also `python -m bench`: *arguments → exit code*.
 
-This module imports nothing heavy, because `bench.frame.guarded` must run before the import of
+This module imports no heavy module, because `bench.frame.guarded` must run before the import of
 `bench.program`.
 """
 
@@ -10,9 +10,9 @@ from bench.frame import guarded
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command line of lockbench and exit with its code.
+    """Run one command line of lockbench, and exit with its code.
 
-    The default is the command line of this process.
+    `argv`: the arguments (None: those of this process).
     """
     guarded(_execute, argv)
 

@@ -1,4 +1,4 @@
-"""The errors with which `lockbench` ends on purpose: *a fault → one sentence and an exit code*.
+"""The expected errors that end a command of `lockbench`: *a fault → one sentence and an exit code*.
 
 Rules: the message says what is wrong, where, and what to do next. The mask of secrets
 (lockcore/mask.py) filters every message. The README's table lists the exit codes: 0 pass, 1 gate,
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
     from lockcore.bench import Mask
 
 
-# How we write text that UTF-8 cannot encode. The name of a file may hold bytes that are not UTF-8.
-# Python keeps these bytes as halves of surrogate pairs, and UTF-8 cannot encode such halves. This
+# The handler for text that UTF-8 cannot encode. The name of a file may hold bytes that are not
+# UTF-8. Python keeps these bytes as halves of surrogate pairs, which UTF-8 cannot encode. The
 # handler writes an escape instead. JSON uses the same escape, and other files stay readable.
 UNPAIRED = "backslashreplace"
-# The code of a command that only Ctrl-C ends.
+# The exit code of a command that Ctrl-C ended.
 EXIT_INTERRUPTED = 130
 
 
 @cache
 def secrets() -> Mask:
-    """Return the mask of this process. It learns the secrets of every URL that the process reads,
-    and every output passes through it."""
+    """Return the mask of this process.
+
+    The mask learns the secrets of every URL that the process reads. Every output passes through the
+    mask.
+    """
     # Imported here, because the command line must start without loading the lock.
     from lockcore.bench import Mask
 
@@ -64,7 +67,7 @@ class EnvironmentNotReadyError(BenchError):
 
 
 class InconclusiveError(BenchError):
-    """No valid measurement can answer the question."""
+    """The measurements cannot answer the question."""
 
     exit_code = 4
 

@@ -26,12 +26,12 @@ JOBS["Choose an fsync policy"].append(planner)
 
 
 class ByJob(cloup.Group):
-    """A group whose help lists the commands by the user's job, each with its whole sentence."""
+    """A group whose help lists the commands by the user's job, with one sentence for each."""
 
     def make_commands_help_section(
         self, ctx: click.Context, section: cloup.Section
     ) -> HelpSection | None:
-        """Return a list of commands. cloup's own method cuts sentences longer than a line."""
+        """Return a list of commands. cloup's own method would cut a sentence after one line."""
         rows = [(name, one.get_short_help_str(200)) for name, one in section.list_commands()]
         return HelpSection(section.title, rows)
 

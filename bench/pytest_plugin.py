@@ -1,8 +1,8 @@
 """Fixtures for the locks of other projects: *a test and a lock → a throw-away fleet, a verdict, a
 timing*.
 
-Every pytest of the environment loads this entry point. So its import must be cheap. A fixture
-imports the heavy modules when a test uses the fixture.
+Every pytest of a Python environment with lockbench loads this module. So its import must be cheap.
+A fixture imports the heavy modules when a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ its entry to its exit."""
 
 @dataclass(slots=True)
 class _Session:
-    """State that lives as long as pytest: the fleets by (instances, fsync), and one line for each
-    verdict."""
+    """The state of a pytest session.
+
+    `fleets`: the fleets by (instances, fsync). `lines`: one line for each verdict.
+    """
 
     stack: ExitStack = field(default_factory=ExitStack)
     fleets: dict[tuple[int, str], Fleet] = field(default_factory=dict)
@@ -41,9 +43,9 @@ _SESSION: pytest.StashKey[_Session] = pytest.StashKey()
 
 
 class LockJudge:
-    """Judges locks as `lockbench judge` does.
+    """A function that judges locks in the way of `lockbench judge`.
 
-    The clients are processes, and the servers serve only this judgement.
+    The clients are processes. The servers are used for this verdict only.
     """
 
     def __init__(self, name: str, lines: list[str], folder: Path) -> None:
@@ -61,12 +63,13 @@ class LockJudge:
     ) -> JudgeResult:
         """Judge the lock that `make_lock(urls)` returns, and fail the test unless it holds.
 
-        `make_lock` stands at the top of a module, because each client is a process that imports
-        it. It returns a lock as docs/judge.md describes: a callable from a name to a context
-        manager, or an object with acquire(name) and release(name). Both may be asynchronous.
+        `make_lock` must be defined at the top level of a module, because each client is a process
+        that imports it. It returns a lock of a form that docs/judge.md describes. One form is a
+        callable from a name to a context manager. The other is an object with acquire(name) and
+        release(name). Both may be asynchronous.
 
-        `rows`: the rows to judge. Contention always runs as well, because no good verdict is
-        possible without it. The error for a wrong name lists all rows.
+        `rows`: the rows to judge. Contention always runs as well, because a good verdict needs
+        it. The error for a wrong name lists all rows.
         `quick`: judge each row once, with short loads.
         `terms`: options of the command, such as instances=3, capacity=5, shared=True.
         """
@@ -112,7 +115,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "lock_fleet(instances=3, fsync='none'): the servers of lock_fleet"
     )
     config.stash[_SESSION] = session = _Session()
-    # At the end of pytest this stops every fleet that was started.
+    # This stops every fleet at the end of pytest.
     config.add_cleanup(session.stack.close)
 
 
@@ -127,8 +130,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
     """Servers for this test: a fleet with `urls`, `instances`, `stop`, …
 
-    There are 3 servers in memory, unless the marker lock_fleet asks for other ones. They are empty
-    when the test starts. Later tests use them again. They stop when pytest ends, however it ends.
+    There are 3 servers that keep data in memory only, unless the marker lock_fleet requests others.
+    They are empty when the test starts, and later tests use them again. They stop when pytest ends,
+    however it ends.
     """
     from redis import RedisError
 
@@ -160,9 +164,9 @@ def lock_fleet(request: pytest.FixtureRequest) -> Fleet:
 def lock_judge(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> LockJudge:
-    """Judges a lock, and fails the test unless the verdict is HOLDS.
+    """A function that judges a lock and fails the test unless the verdict is HOLDS.
 
-    LockJudge describes its call.
+    LockJudge describes its arguments.
     """
     return LockJudge(
         request.node.name, request.config.stash[_SESSION].lines, tmp_path_factory.mktemp("judge")
@@ -171,7 +175,7 @@ def lock_judge(
 
 @pytest.fixture
 def lock_benchmark(benchmark: Callable[..., object]) -> Callable[[OwnLock], None]:
-    """Times a lease of a lock that nobody else wants.
+    """A function that times leases of a lock without contention.
 
     pytest-benchmark measures the times. It also keeps, shows and compares them.
     """
@@ -187,9 +191,10 @@ def lock_benchmark(benchmark: Callable[..., object]) -> Callable[[OwnLock], None
 
 
 def _shown(line: str) -> str:
-    """Return the line in letters that the screen can show.
+    """Return the line in characters that the screen can show.
 
-    pytest replaces stdout and writes to the original stdout. So the original's encoding counts.
+    pytest replaces stdout and writes to the original stdout. So the encoding of the original is the
+    right one.
     """
     from bench.screen import clean, fit
 

@@ -1,13 +1,13 @@
-"""The screen: *sentences, texts of others, tables, JSON → text that this terminal can show, and
-that does not act on the terminal*.
+"""The screen: *sentences, foreign texts, tables, JSON → text that this terminal can show and that
+cannot control the terminal*.
 
 Rules
-- All text that a person reads on stdout or stderr goes through this module.
-- If the screen cannot show a letter, similar letters replace it (u for µ, >= for ≥). So no output
-  ends in an exception.
+- All text for people on stdout or stderr goes through this module.
+- If the screen cannot show a character, similar characters replace it (u for µ, >= for ≥). So no
+  output causes an exception.
 - A control character appears as its escape. So a name or a server's text cannot move the cursor,
   colour a verdict or begin a line.
-- No text is markup. Brackets appear as brackets.
+- No text counts as markup. Brackets appear as brackets.
 - JSON, Markdown and files are UTF-8 on every screen.
 """
 
@@ -69,16 +69,16 @@ LIKENESS: Mapping[str, str] = {
     "\u00ad": "",
     "\u2060": "",
 }
-# Characters that act on a terminal or reorder a line: control characters, line and paragraph
-# separators, marks of direction, halves of a surrogate pair. Python uses such a half for a byte of
-# a file's name that is not UTF-8.
+# Characters that control a terminal or reorder a line. These are control characters, line and
+# paragraph separators, marks of direction, and halves of a surrogate pair. Python uses such a half
+# for a byte of a file's name that is not UTF-8.
 _ACTING = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
 
 
 def clean(text: str) -> str:
-    """Return the text as one line that does not act on a terminal.
+    """Return the text as one line that cannot control a terminal.
 
     >>> clean("a\\x1b[31m\\nb")
     'a\\\\x1b[31m\\\\nb'
@@ -87,15 +87,15 @@ def clean(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the clean lines of a message of lockbench that may quote a log.
+    """Return the clean lines of a message of lockbench, which may quote a log.
 
-    A line break counts only if the next line is indented, or at the end of the text.
+    A line break splits the text only if the next line is indented. One at the end also counts.
     """
     return [clean(line) for line in re.split(r"\n(?=  |$)", text)]
 
 
 def fit(text: str, encoding: str | None) -> str:
-    """Return the text in letters that `encoding` has.
+    """Return the text in characters that `encoding` has.
 
     >>> fit("p99 ≤ 12 µs – naïve ☃", "ascii")
     'p99 <= 12 us - naive ?'
@@ -112,7 +112,7 @@ def fit(text: str, encoding: str | None) -> str:
 
 
 def fitted(value: Any, encoding: str | None, *, is_head: bool = False) -> Any:
-    """Return the value with all its texts clean and in letters that `encoding` has.
+    """Return the value with all its texts clean and in characters that `encoding` has.
 
     The value consists of dataclasses, tuples and mappings. `is_head`: the value is the head of a
     table. Line breaks stay in heads, because lockbench writes the heads itself.
@@ -149,7 +149,7 @@ def note(*lines: str) -> None:
 def say_json(value: object, indent: int | None = None) -> None:
     """Print a value as JSON on stdout, in UTF-8 on every screen.
 
-    Half a surrogate pair becomes its escape in JSON.
+    A half of a surrogate pair becomes its escape in JSON.
     """
     say_utf8(json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
 
@@ -170,15 +170,16 @@ def console_on(stream: TextIO | None = None) -> Console:
     """Return a console of rich on `stream` (default: stdout) that treats no text as markup."""
     from rich.console import Console
 
-    # If a line is too long, rich itself puts an ellipsis at its end.
+    # rich itself puts an ellipsis, which the screen may lack, at the end of a line that is too
+    # long.
     _replacing(stream or sys.stdout)
     return Console(file=stream, highlight=False, markup=False, emoji=False)
 
 
 def open_screen() -> None:
-    """From now on, replace each printed letter that the screen lacks.
+    """Make stdout and stderr replace each character that the screen lacks.
 
-    This also holds for the output of other libraries in this process.
+    This also applies to the output of other libraries in this process.
     """
     for stream in (sys.stdout, sys.stderr):
         _replacing(stream)
@@ -199,7 +200,7 @@ def _print(stream: TextIO, lines: tuple[str, ...]) -> None:
 
 def _escaped(match: re.Match[str]) -> str:
     letter = match[0]
-    # This half of a surrogate pair stands for a byte of a file's name.
+    # This half of a surrogate pair represents a byte of a file's name.
     if "\udc80" <= letter <= "\udcff":
         return f"\\x{ord(letter) - 0xDC00:02x}"
     return letter.encode("unicode_escape", "backslashreplace").decode("ascii")
@@ -215,7 +216,7 @@ def _has(encoding: str, letter: str) -> bool:
 
 
 def _alike(letter: str) -> str:
-    """Return ASCII text that looks like the letter, or a question mark."""
+    """Return ASCII text that looks like the character, or a question mark."""
     if letter in LIKENESS:
         return LIKENESS[letter]
     if letter.isspace():

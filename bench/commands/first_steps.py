@@ -112,8 +112,7 @@ def doctor(targets: tuple[str, ...], as_json: bool) -> int:
 
 
 def _cells(*texts: str) -> list[str]:
-    """Clean the texts of a row, because parts of them come from servers, addresses and other
-    packages."""
+    """Return clean texts for a row, because some parts come from servers or other packages."""
     return [fit(clean(text), sys.stdout.encoding) for text in texts]
 
 
@@ -172,21 +171,21 @@ def init(file: Path | None, *, lock: bool) -> int:
 
 
 def lock_template(name: str) -> str:
-    """Return the text of a lock's file called `name`. lockbench can judge that lock as it is."""
+    """Return the text of a lock's file called `name`. lockbench can judge this lock unchanged."""
     text = resources.files(judge).joinpath("example.py").read_text("utf-8")
     return text.replace("THIS_FILE", name)
 
 
 def scenario_template(name: str) -> str:
-    """Return the text of a scenario file called `name`. It loads as it is, with all defaults."""
+    """Return the text of a scenario file called `name`. Loaded unchanged, it has all defaults."""
     return _HEAD.format(name=name) + "".join(map(_line, KEYS))
 
 
 def _line(key: ScenarioKey) -> str:
     absent = key.default is None or key.default == ()
     setting = f"{key.name} = {_EXAMPLES.get(key.name, '') if absent else json.dumps(key.default)}"
-    # Three kinds of keys are commented out. Some keys have no default. Some make sense only beside
-    # another key that is absent. Some have a different default with a different recipe.
+    # Three kinds of keys are commented out: keys without a default, a key that needs another absent
+    # key, and a key whose default depends on the recipe.
     mark = "# " if absent or key.name in ("arrivals", "processes") else ""
     return f"{mark}{setting:<{38 - len(mark)}} # {key.help}\n"
 
@@ -205,8 +204,8 @@ def completion(shell: str) -> int:
     """Print the lines that make bash, zsh or fish complete lockbench's commands and options."""
     shell_class = get_completion_class(shell)
     assert shell_class is not None, "click knows the three"
-    # click asks the installed bash for its version. The script is the same for every version that
-    # can run it.
+    # click's own method also runs bash to check its version. The script itself does not depend on
+    # the version.
     completer = shell_class(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
     say(*(completer.source_template % completer.source_vars()).split("\n"))
     return 0

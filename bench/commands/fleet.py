@@ -1,7 +1,7 @@
-"""`lockbench fleet`: *options → servers alone, until Ctrl-C*.
+"""`lockbench fleet`: *options → servers without a load, until Ctrl-C*.
 
-Rules: stdout holds one URL per line (or one JSON object). It is flushed at once, so that a script
-can read the URLs. Messages about the servers go to stderr.
+Rules: stdout holds one URL per line, or one JSON object. stdout is flushed at once, so that a
+script can read the URLs. Messages about the servers go to stderr.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`lockbench report --judge`: *results with a kept record → today's verdict on each record, and
-whether the stored result agrees*."""
+"""`lockbench report --judge`: *results with a kept record → a new verdict on each record, compared
+with the stored result*."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,11 +20,10 @@ PARTED = (
 
 
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
-    """Judge the kept record of each result again, print the verdict, and return the worst exit
-    code.
+    """Judge the kept record of each result again, and print the verdicts.
 
-    If the new verdict is good and the stored result differs from it, the code is that of a refused
-    file. Raises UsageError.
+    Return the worst exit code. If a new verdict is good and the stored result differs from it, its
+    code is that of a refused file. Raises UsageError.
     """
     codes = []
     for place in places:
@@ -59,7 +58,7 @@ def _lines(place: Path, judged: JudgedRecord, wrong: Sequence[str]) -> Iterator[
 
 
 def _differences(place: Path, judged: JudgedRecord) -> list[str]:
-    """The points in which the stored result differs from the new verdict. Empty if they agree."""
+    """Return the differences between the stored result and the new verdict, if any."""
     try:
         stored = RUN.read_file(place)
     except UsageError as error:

@@ -1,6 +1,6 @@
-"""`lockbench observe`: *scenario and options → `lockbench run`, with Prometheus around it*.
+"""`lockbench observe`: *scenario and options → a `lockbench run` that Prometheus watches*.
 
-Rules: all rules of `lockbench run` hold, and the exit codes are the same.
+Rules: all rules and exit codes of `lockbench run` apply.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def observe(
     from bench.commands.watch import NAMES, graphs, last_words, open_watch, shipped
     from bench.frame.showing import require_outputs
 
-    # A file that cannot be written is refused before anything starts.
+    # A file that cannot be written is refused before any program starts.
     require_outputs(outputs)
     with open_watch(prometheus, collector) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""

@@ -80,7 +80,7 @@ def report(
 
 
 def _read(place: Path, name: str) -> tuple[Answer[Any], Document]:
-    """Read the result at `place`, whose name is `name`. Return its answer, too."""
+    """Return the result at `place` and its answer. `name`: the name of the result in messages."""
     from bench.measure.result import read_result
     from bench.questions import ANSWERS
     from bench.report.answer import answer_to
@@ -130,7 +130,7 @@ def _show_again(
 
 
 def _runs(stored: Sequence[tuple[Answer[Any], Document]], names: Sequence[str]) -> list[RunResult]:
-    """Results of runs. Raises UsageError for results of other commands."""
+    """Return the results as runs. Raises UsageError for a result of another command."""
     from bench.measure.run_result import RunResult
 
     runs = []

@@ -1,5 +1,4 @@
-"""`lockbench run`, and the part that `observe` shares: *options → one run or several, shown and
-stored*.
+"""`lockbench run`, and the code that `observe` shares: *options → one or more stored runs*.
 
 Heavy modules are imported only after the options have been checked.
 """
@@ -92,15 +91,17 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
 
 
 def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) -> int:
-    """Run the scenario `times` times and print a line for each run. An error ends the series; the
-    results of the earlier runs stay."""
+    """Run the scenario `times` times, and print a line for each run.
+
+    An error ends the series. The results of the earlier runs stay.
+    """
     from bench.frame.showing import result_folder
     from bench.measure.verdict import worst_code
 
     codes = list[int]()
     folder, _ = result_folder(outputs.out, "run", secrets.token_hex(4))
     for number in range(times):
-        # Each run has a seed of its own. With one seed every run would have the same luck.
+        # Each run has its own seed, because the same seed would repeat the same random choices.
         one = replace(scenario, seed=scenario.seed + number)
         part = replace(
             outputs,
@@ -119,8 +120,10 @@ def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) 
 
 
 def run_and_show(command: str, scenario: Scenario, outputs: Outputs, values: Values) -> int:
-    """Run `scenario` with the options of `command`, show and store the result, and return the exit
-    code."""
+    """Run `scenario` with the options of `command`, and show and store the result.
+
+    Return the exit code.
+    """
     from bench.frame.showing import append_line, show
     from bench.report.run_answer import RUN
     from bench.run.interrupt import Interrupts

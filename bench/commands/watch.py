@@ -2,9 +2,9 @@
 a collector if there is one, until the run is over*.
 
 Rules: the programs listen on free loopback ports and write to a private folder. A guard process
-ends both, however this process ends. Ctrl-C does not reach them. Prometheus scrapes the collector
-if there is one, else the page of `lockbench`. It never scrapes both, because it would then count
-the same series twice.
+ends both programs, however this process ends. Ctrl-C does not reach them. Prometheus scrapes the
+collector. Without a collector it scrapes the page of `lockbench`. It never scrapes both, because it
+would then count the same series twice.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ GRAPHS = (
 SCRAPE_S = 1.0
 READY_S = 60.0
 _COLLECTORS = ("lockbench-collector", "otelcol-contrib", "otelcol")
-# The guard numbers its processes. These are the numbers.
+# The numbers under which the guard starts these processes.
 _PROMETHEUS = 0
 _COLLECTOR = 1
 NAMES = {_PROMETHEUS: "Prometheus", _COLLECTOR: "the collector"}
@@ -43,8 +43,11 @@ _ENDPOINTS = [f"OTEL_EXPORTER_OTLP_{what}ENDPOINT" for what in ("", "METRICS_", 
 
 
 class Watch(NamedTuple):
-    """The programs around a run. `url`: the address of Prometheus. `collector`: the path of the
-    collector, or None. `guard`: the process that owns both programs."""
+    """The programs that watch a run.
+
+    `url`: the address of Prometheus. `collector`: the path of the collector, or None. `guard`: the
+    process that owns both programs.
+    """
 
     url: str
     collector: str | None
@@ -52,8 +55,10 @@ class Watch(NamedTuple):
 
 
 def graphs(url: str) -> str:
-    """Return the address of the page on which the Prometheus at `url` draws the series of its
-    rules."""
+    """Return the address of the page that shows graphs of the recorded series.
+
+    `url`: the address of Prometheus.
+    """
     each = (
         f"g{n}.expr={quote(query)}&g{n}.tab=0&g{n}.range_input=5m" for n, query in enumerate(GRAPHS)
     )
@@ -64,9 +69,9 @@ def graphs(url: str) -> str:
 def open_watch(prometheus: str | None = None, collector: str | None = None) -> Iterator[Watch]:
     """Start Prometheus, and a collector if there is one. Both end when the context ends.
 
-    Meanwhile the environment variables of this process direct telemetry to these programs, because
+    In the context, the environment variables of this process direct telemetry to these programs.
     OpenTelemetry's exporters read only environment variables. `prometheus`, `collector`: paths or
-    names. None looks for a program; the collector "none" starts without a collector. Raises
+    names (None: search for the program; collector "none": no collector). Raises
     EnvironmentNotReadyError.
     """
     program = shutil.which(prometheus or "prometheus")
@@ -96,8 +101,10 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
 
 
 def find_collector(named: str | None) -> str | None:
-    """Return the path of an OpenTelemetry Collector, or None if there is none. Raises
-    EnvironmentNotReadyError."""
+    """Return the path of an OpenTelemetry Collector, or None if there is none.
+
+    Raises EnvironmentNotReadyError if the program `named` does not exist.
+    """
     if named == "none" or (not named and any(map(os.environ.get, _ENDPOINTS))):
         # The user's own collector gets the telemetry. Prometheus scrapes the metrics page instead.
         return None
@@ -153,8 +160,9 @@ def _start_prometheus(guard: Guard, program: str, port: int, page: int) -> None:
 def _await(guard: Guard, index: int, url: str, *, saying: bytes = b"") -> None:
     """Wait until the answer of `url` contains `saying`.
 
-    Prometheus starts to scrape its targets only about 5 s after it is ready, and a warm-up may be
-    shorter. Raises EnvironmentNotReadyError with the end of the program's log.
+    Prometheus first scrapes its targets about 5 s after it is ready, and a warm-up may be shorter.
+    So it is not enough that Prometheus is ready. Raises EnvironmentNotReadyError with the end of
+    the program's log.
     """
     deadline_s = time.monotonic() + READY_S
     trouble = f"is not ready after {READY_S:.0f} s"
@@ -185,8 +193,10 @@ def last_words(guard: Guard, index: int) -> str:
 
 
 def wanted_variables(ports: list[int], *, collector: bool) -> dict[str, str]:
-    """Return the variables that make a run export to the collector, or serve the page for
-    Prometheus."""
+    """Return the environment variables that make a run export its telemetry.
+
+    The run exports to the collector. Without a collector it serves the page for Prometheus.
+    """
     if collector:
         return {
             "OTEL_SDK_DISABLED": "false",

@@ -1,1 +1,1 @@
-"""Judging what was measured: thresholds and paired comparisons. See README.md of this folder."""
+"""The judging of measurements, by thresholds and verdicts. See README.md of this folder."""

@@ -1,15 +1,15 @@
 """The verdict of one run: *its sections, early endings, limits → one word and its reasons*.
 
 Rules
-- `judge_result` judges a new run and a stored run alike. The word in a stored run is compared with
-  the answer of `judge_result` and never believed.
-- The figures of an invalid run mean nothing. So only its violations are judged, because they are
+- `judge_result` judges new runs and stored runs in the same way. The verdict word in a stored run
+  is never trusted. It is compared with the answer of `judge_result`.
+- The figures of an invalid run do not count. Only its violations are judged, because they are
   certain.
-- A run is invalid if the recipe raised often. An operation that raised has no figures, so all
-  figures cover only a part of the operations.
-- If a run gives no other verdict, its safety word UNKNOWN or NOT TESTED becomes the verdict. These
-  words are never green.
-- A run that Ctrl-C cut is never good, however well it began.
+- A run is invalid if the recipe raised exceptions too often. An operation that raised has no
+  figures, so all figures cover only a part of the operations.
+- If there is no reason for another verdict, the safety word UNKNOWN or NOT TESTED becomes the
+  verdict. These words are never green.
+- If Ctrl-C cut a run, the run never gets a good verdict.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,25 @@ from bench.measure.run_result import Exceptions, Figures, JudgedThreshold, RunRe
 from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 from bench.measure.verdict import conclude as concluded
 
-# The share of the begun operations in which a recipe may raise.
+# The largest allowed share of operations in which the recipe raised an exception.
 MOST_RAISED = 0.01
 _OF_SAFETY = {word.text: word for word in (words.SAFE, words.NOT_TESTED, words.UNKNOWN)}
 
 
 def judge_result(result: RunResult) -> Verdict:
-    """Return the verdict that the sections of `result` earn, without regard to its own verdict.
-    Raises UsageError if a limit names a figure that this version does not know."""
+    """Return the verdict that the sections of `result` earn. Its own verdict is ignored.
+
+    Raises UsageError if a limit names a figure that this version does not know.
+    """
     limits = judge_limits(result, breaks_of(result))
     return judge_run(result, breaks_of(result), limits, interrupted=result.interrupted)
 
 
 def earned(result: RunResult) -> RunResult:
-    """Return `result` with the verdict and the judged limits that its other sections earn. Raises
-    as `judge_result`."""
+    """Return `result` with the verdict and the judged limits that its other sections earn.
+
+    Raises UsageError for the reasons of `judge_result`.
+    """
     limits = tuple(judge_limits(result, breaks_of(result)))
     return replace(result, thresholds=limits, verdict=judge_result(result))
 
@@ -44,8 +48,11 @@ def earned(result: RunResult) -> RunResult:
 def judge_limits(
     figures: Figures, breaks: Sequence[str], limits: Sequence[str] | None = None
 ) -> list[JudgedThreshold]:
-    """Judge every limit on these figures. If `limits` is None, judge the limits that a stored
-    result has. Raises UsageError as `judge_result`."""
+    """Judge every limit on these figures.
+
+    If `limits` is None, judge the limits of the stored result. Raises UsageError for the reasons of
+    `judge_result`.
+    """
     if limits is None:
         limits = [entry.expression for entry in getattr(figures, "thresholds", ())]
     void = invalidities(figures, breaks)
@@ -53,7 +60,10 @@ def judge_limits(
 
 
 def breaks_of(result: RunResult) -> tuple[str, ...]:
-    """Sentences about the parts of the run that ended early or did not take place."""
+    """Return sentences about parts of the run that ended early or did not take place.
+
+    The run's limits may add further reasons why no figure counts.
+    """
     return tuple(dict.fromkeys((*result.breaks, *result.limits.invalidities())))
 
 
@@ -64,8 +74,10 @@ def judge_run(
     *,
     interrupted: bool = False,
 ) -> Verdict:
-    """Return the verdict. `deaths`: sentences about workers that ended early; `interrupted`: Ctrl-C
-    cut the run."""
+    """Return the verdict of a run.
+
+    `deaths`: sentences about workers that ended early. `interrupted`: whether Ctrl-C cut the run.
+    """
     safety = measured.safety
     invalid = invalidities(measured, deaths)
     failed, undecided = (
@@ -78,7 +90,7 @@ def judge_run(
     interruption: list[str] = []
     doubts: list[str] = []
     if invalid:
-        # no figure of an invalid run counts, so no threshold fails by one
+        # No figure of an invalid run counts, so no figure can break a threshold.
         failed = []
     else:
         interruption = ["interrupted before its time"] if interrupted else []
@@ -98,7 +110,7 @@ def judge_run(
 
 
 def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
-    """Return the reasons why no figure of this run means anything; empty if the figures count.
+    """Return the reasons why no figure of this run counts, or nothing if the figures count.
 
     `deaths`: sentences about workers that ended early.
     """
@@ -112,8 +124,11 @@ def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
 
 
 def _raised(exceptions: Exceptions) -> list[str]:
-    """Return one sentence if the recipe raised too often. An acquire that raised leaves no record,
-    and its caller pauses. So the latencies, the shares and the load are all wrong."""
+    """Return one sentence if the recipe raised exceptions too often.
+
+    An acquire that raised leaves no record, and its caller pauses. So the latencies, the shares and
+    the load are all wrong.
+    """
     raised = exceptions.raised
     operations = exceptions.operations
     if raised <= MOST_RAISED * operations:
@@ -127,8 +142,10 @@ def _raised(exceptions: Exceptions) -> list[str]:
 
 
 def _evictions(measured: Figures) -> list[str]:
-    """Sentences about instances that evicted keys during the run. An eviction can give a lock two
-    holders."""
+    """Return sentences about instances that evicted keys during the run.
+
+    An eviction can give a lock two holders.
+    """
     if not isinstance(measured, RunResult):
         return []
     return [
@@ -141,8 +158,11 @@ def _evictions(measured: Figures) -> list[str]:
 
 
 def _nothing_granted(measured: Figures) -> list[str]:
-    """Return a sentence if no acquire of the window got a lease. Outcomes count acquires that were
-    due in the window. The rate counts grants in the window. A long queue makes these differ."""
+    """Return a sentence if no acquire of the window got a lease.
+
+    Outcomes count acquires that were due in the window, and the rate counts grants in the window.
+    After a long queue the two counts differ.
+    """
     if measured.outcomes.acquired:
         return []
     if measured.rate.achieved_per_s:

@@ -3,11 +3,11 @@ value and margin*.
 
 Rules, in addition to the README's rules ("Which side is judged")
 - The name of a figure is its path in `Measured`, so no figure is missing or invented. `latency_s.`
-  may be left out, p99.9 stands for p999, and a field may define a shorter name.
-- If a rate was not sustained, its latency is the latency of a growing queue. Such a latency can
-  fail a limit but cannot pass it.
-- The generator's word VALID rests on the p99. If the timer was too late at the percentile of the
-  limit, the limit is in doubt.
+  may be left out, p99.9 means p999, and a field may define a shorter name.
+- If a rate was not sustained, its latency is the latency of a growing queue. This latency can fail
+  a limit, but it cannot pass a limit.
+- The generator's verdict VALID is based on the p99. If the timer was too late at the percentile of
+  the limit, the limit is in doubt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from bench.scenario.quantity import THRESHOLD, nearest, parse_threshold
 OF_ACQUIRED = (("latency_s", "acquire_service"), ("latency_s", "wait"))
 # These figures of `acquire` are read from `acquire_all`.
 OVER_ALL = get_args(Figure)
-# In a ratio, infinity counts as this value, the longest time that a histogram can hold.
+# In a ratio, this value replaces infinity. It is the longest time (s) that a histogram can hold.
 FOREVER_S = 3600.0
 # A field of a result that is a number.
 Metric = Field
@@ -40,11 +40,11 @@ Metric = Field
 def find_metric(name: str) -> Metric:
     """Return the metric called `name`.
 
-    Raises UsageError, which names the nearest metric or says where the names are listed.
+    Raises UsageError, which suggests the most similar metric or names some metrics.
     """
     by_name = {metric.name: metric for metric in metrics().values()}
     written = name.replace("p99.99", "p9999").replace("p99.9", "p999").removeprefix("latency_s.")
-    # An acquire's percentiles are those over all acquires, however they are written.
+    # `acquire` and `acquire_all` both mean the percentiles over all acquires.
     for one in (written, written.replace("acquire_all.", "acquire.")):
         if metric := by_name.get(one) or metrics().get(one):
             return metric
@@ -58,7 +58,11 @@ def find_metric(name: str) -> Metric:
 
 @cache
 def metrics(kind: type[Section] = Measured) -> Mapping[str, Metric]:
-    """Return every metric by its full path: all numbers of a section and of the sections in it."""
+    """Return every metric of a section by its full path.
+
+    The metrics are all numbers of the section and of the sections in it, except the duration and
+    the figures over time.
+    """
     by_path = {}
     for field in fields_in(kind):
         name = field.name.removeprefix("latency_s.")
@@ -77,14 +81,14 @@ def shown_at(*places: str, kind: type[Section] = Measured) -> list[Metric]:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value for a ratio, in which `FOREVER_S` replaces infinity."""
+    """Return the value, with `FOREVER_S` instead of infinity, for use in a ratio."""
     return FOREVER_S if value == inf else value
 
 
 # -- limits ----------------------------------------------------------------------------------------
 
 _SECONDS = {"us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
-# The units that may be written for a figure, by the unit in which it is stored.
+# The units that a user may write for a figure, by the unit in which the figure is stored.
 _RATIO = {"": Decimal(1), "%": Decimal("0.01")}
 _SCALES: dict[str, dict[str, Decimal]] = {
     "s": _SECONDS,
@@ -100,8 +104,10 @@ _EXAMPLES = {"s": "5ms", "us": "30us", "per_s": "2000/s", "ratio": "99.9%"}
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A limit on a metric. `limit` is in the unit of the metric; `expression` is the text that the
-    user wrote."""
+    """A limit on a metric.
+
+    `expression`: the text that the user wrote. `limit`: the limit in the unit of the metric.
+    """
 
     expression: str
     metric: Metric
@@ -111,18 +117,18 @@ class Threshold:
     def judge(self, result: Figures, void: Sequence[str] = ()) -> JudgedThreshold:
         """Judge the limit on this result.
 
-        `void`: the reasons why no figure of the run means anything; empty if the figures count.
+        `void`: the reasons why no figure of the run counts. It is empty if the figures count.
         """
         value = self.metric.value(result)
         holds = value is not None and OPERATORS[self.operator](value, self.limit)
-        # A violation is certain even in a run whose other figures mean nothing.
+        # A violation is certain even in a run whose other figures do not count.
         if void and (holds or self.metric.path[0] != "safety"):
             doubt = f"no figure of this run counts: {void[0]}"
         else:
             doubt = self._doubt(result, value, holds=holds)
             late = doubt and value is not None and not holds and self.metric.path[0] == "latency_s"
             if late and beyond_for_certain(self, result):
-                # Lateness or gaps of the generator cannot explain so large an excess.
+                # The excess is too large to be the effect of lateness or gaps of the generator.
                 doubt = ""
         endless = ""
         if value == inf:
@@ -146,13 +152,12 @@ class Threshold:
         )
 
     def _room(self, value: float) -> float:
-        """Return the distance from the value to the limit; negative if the value is beyond the
-        limit."""
+        """Return the distance from the value to the limit. It is negative beyond the limit."""
         room = self.limit - value
         return {"<": room, ">": -room, "!": abs(room), "=": -abs(room)}[self.operator[0]]
 
     def _doubt(self, result: Figures, value: float | None, *, holds: bool) -> str:
-        """Return why `result` cannot decide the limit; empty if it can."""
+        """Return why `result` cannot decide the limit, or "" if it can."""
         section = self.metric.path[0]
         figure = self.metric.path[-1]
         safety = result.safety
@@ -177,7 +182,7 @@ class Threshold:
 
 
 def _samples(metric: Metric, result: Figures) -> int:
-    """Return the number of samples behind a figure of a distribution; 0 for other figures."""
+    """Return the number of samples of a figure's distribution, or 0 for other figures."""
     if metric.path[0] != "latency_s":
         return 0
     section: Latency | AllAcquires = result.latency_s.value_of(metric.path[1])
@@ -192,7 +197,7 @@ def sentence(entry: JudgedThreshold) -> str:
 
 
 def value_of(entry: JudgedThreshold) -> float:
-    """Return the value by which a decided limit was judged. It may be inf."""
+    """Return the value with which a decided limit was compared. It may be inf."""
     return inf if entry.infinite or entry.value is None else entry.value
 
 
@@ -201,7 +206,7 @@ def _failed_share(result: Figures) -> str:
 
 
 def read_threshold(text: str) -> Threshold:
-    """Return the threshold written in `text`.
+    """Return the threshold that `text` describes.
 
     Raises UsageError for a wrong form, metric or unit.
     """
@@ -239,7 +244,7 @@ def read_threshold(text: str) -> Threshold:
 def read_thresholds(texts: Iterable[str]) -> tuple[Threshold, ...]:
     """Return each threshold once, in the order of `texts`.
 
-    Raises UsageError as `read_threshold` does.
+    Raises UsageError for the reasons of `read_threshold`.
     """
     return tuple(dict.fromkeys(map(read_threshold, texts)))
 
@@ -257,8 +262,10 @@ _OF_LOAD = (
 
 
 def _gap_doubt(threshold: Threshold, result: Figures) -> str:
-    """Return why the generator alone may have broken this limit, which does not hold: acquires
-    touched a gap of a load process."""
+    """Return why the generator alone may have broken this limit, or "".
+
+    The limit must be broken. The reason is that acquires touched a gap of a load process.
+    """
     generator = result.generator
     path = threshold.metric.path
     if not generator.gap_operations or path[0] not in _OF_LOAD:
@@ -278,13 +285,14 @@ def _gap_doubt(threshold: Threshold, result: Figures) -> str:
 def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
     """Return whether a percentile is certainly beyond its limit.
 
-    The percentile must be beyond the limit under two assumptions in the lock's favour. No operation
-    that touched a gap of the generator counts. Every other operation was shorter by the delay that
-    the generator may have added.
+    The percentile must be beyond the limit under two assumptions in the lock's favour. First, no
+    operation that touched a gap of the generator counts. Second, every other operation was shorter
+    by the delay that the generator may have added.
 
-    For a delay d, count the operations beyond limit + d. Subtract the share of operations that the
-    generator delayed by more than d. If the rest is too large for the percentile, the answer is
-    yes. One such d suffices. The largest lateness of the run is one of the candidates.
+    For a delay d, compute the share of operations beyond limit + d. Subtract the share of
+    operations that the generator delayed by more than d. If the difference is too large for the
+    percentile, the answer is yes. One such d suffices. The largest lateness of the run is one of
+    the candidates for d.
     """
     path = threshold.metric.path
     generator = result.generator
@@ -316,8 +324,10 @@ def beyond_for_certain(threshold: Threshold, result: Figures) -> bool:
 
 
 def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
-    """Return the candidates (ns) for the delay that the generator added: 0, each twentieth of its
-    delays, and the largest."""
+    """Return the candidates (ns) for the delay that the generator added.
+
+    They are 0, the largest delay, and the quantiles of the delays in steps of 5 %.
+    """
     delays_ns = {0}
     for delay in delays:
         if delay.count:
@@ -329,8 +339,8 @@ def _possible_delays(delays: Sequence[Histogram]) -> list[int]:
 def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, holds: bool) -> str:
     """Return why the generator's delay leaves a limit on `metric` undecided.
 
-    `holds`: whether the measured figure keeps the limit. Return an empty text if the limit is
-    decided, or if the delay is small.
+    `holds`: whether the measured figure is within the limit. Return "" if the limit is decided or
+    if the delay is small.
     """
     figure = metric.path[-1]
     value = metric.value(result)

@@ -1,7 +1,7 @@
 """The description of a run: *TOML and options → one resolved `Scenario`*.
 
 Rules: the fields of `Scenario` define the TOML keys, the options, the help and the documentation.
-Every refusal is one sentence with its place. Nothing here knows Locust, sockets or servers.
+Every refusal is one sentence with its place. This package does not use Locust, sockets or servers.
 """
 
 from bench.scenario.keys import KEYS, READY, Retry, Scenario, ScenarioKey, load

@@ -1,9 +1,9 @@
 """Targets of the environment: *LOCKBENCH_TARGETS, or the file that LOCKBENCH_TARGETS_FILE names →
-URLs, and its name*.
+URLs, and the name of the variable*.
 
-Rules: URLs hold passwords. Everybody on the machine can see a command line. Others cannot see a
-variable, or a file that only its owner can read. --target wins over both variables, and both win
-over a scenario's file. Every refusal names the variable.
+Rules: URLs hold passwords. Every user of the machine can read a command line. Other users cannot
+read a variable, or a file that only its owner may read. --target overrides both variables, and both
+variables override a scenario's file. Every refusal names the variable.
 """
 
 import re
@@ -27,8 +27,9 @@ def split_targets(text: str) -> list[str]:
 
 
 def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
-    """Return the URLs from `environ` and the name of the variable; an empty list if there are no
-    URLs.
+    """Return the URLs from `environ`, and the name of the variable.
+
+    If there are no URLs, the list is empty.
 
     Raises UsageError.
     """
@@ -54,8 +55,10 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
-    """Return a warning with its cure if other users may read the file of `urls` and it has
-    passwords; "" otherwise."""
+    """Return a warning with its cure if other users may read passwords in the file of `urls`.
+
+    Otherwise return "".
+    """
     # Imported here, because the command line must start without loading the lock.
     from lockcore.bench import secrets_of
 

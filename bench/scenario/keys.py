@@ -1,10 +1,10 @@
-"""The scenario, key by key: *a field of `Scenario` → a TOML key, an option of the same name, its
+"""The keys of a scenario: *a field of `Scenario` → a TOML key, an option of the same name, its
 help, its schema*; *a TOML file and options → one resolved Scenario, or one sentence*.
 
-Rules: a field defines everything about its key: the valid values, the default as a user would write
-it, and the meaning. The field's name has the unit, and the key's name does not. A new key is added
-here and nowhere else. An option wins over the file, and the file wins over the default. Every
-refusal names its place (file and key, or option).
+Rules: a field defines everything about its key: the valid values, the default in the notation of
+users, and the meaning. The field's name has the unit, and the key's name does not. A new key is
+added in this module and nowhere else. An option overrides the file, and the file overrides the
+default. Every refusal names its place (file and key, or option).
 """
 
 import re
@@ -32,7 +32,7 @@ from bench.scenario.quantity import (
 )
 from lockcore.bench import shown
 
-# These scenarios are shipped with the package, so they are at hand anywhere.
+# These scenarios are part of the package, so an installed lockbench has them, too.
 READY = Path(__file__).parents[1] / "scenarios"
 # If an option names a source of instances, it replaces the other source in the file.
 _REPLACES = {"targets": ("instances", "fsync"), "instances": ("targets",)}
@@ -43,8 +43,11 @@ Parse = Callable[[object], object]
 
 @dataclass(frozen=True, slots=True)
 class KeyKind:
-    """The values that a key takes. `parse` turns a TOML value into the resolved value. `words`:
-    all valid words, if the key takes only a few."""
+    """The kind of values that a key accepts.
+
+    `parse`: turns a TOML value into the resolved value. `many`: the value is a list. `flag`: the
+    value is true or false. `words`: all valid words, if the key accepts only a few.
+    """
 
     metavar: str
     parse: Parse
@@ -54,7 +57,10 @@ class KeyKind:
 
 
 def of_type(metavar: str, kind: object, description: str, *, flag: bool = False) -> KeyKind:
-    """Any value that msgspec accepts for this type. `description` explains these values."""
+    """Return the kind of all values that msgspec accepts for the type `kind`.
+
+    `description`: the words for these values in a refusal.
+    """
 
     def parse(raw: object) -> object:
         try:
@@ -66,14 +72,14 @@ def of_type(metavar: str, kind: object, description: str, *, flag: bool = False)
 
 
 def whole(low: int, high: int) -> KeyKind:
-    """A whole number from `low` to `high`."""
+    """Return the kind of whole numbers from `low` to `high`."""
     return of_type(
         "N", Annotated[int, Meta(ge=low, le=high)], f"a whole number from {low} to {high}"
     )
 
 
 def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
-    """A time such as "2ms", resolved to milliseconds."""
+    """Return the kind of times such as "2ms", which are resolved to milliseconds."""
 
     def parse(raw: object) -> float:
         ms = parse_duration(raw)
@@ -89,12 +95,12 @@ def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
 
 
 def auto_or(kind: KeyKind) -> KeyKind:
-    """`auto`, which becomes None, or a value of `kind`."""
+    """Return the kind of values that are `auto` or of `kind`. `auto` is resolved to None."""
     return KeyKind(f"auto|{kind.metavar}", lambda raw: None if raw == "auto" else kind.parse(raw))
 
 
 def choice(*names: str) -> KeyKind:
-    """One of the words `names`."""
+    """Return the kind of values that are one of the words `names`."""
 
     def parse(raw: object) -> str:
         if raw not in names or not isinstance(raw, str):
@@ -105,7 +111,7 @@ def choice(*names: str) -> KeyKind:
 
 
 def many(metavar: str, item: Parse) -> KeyKind:
-    """A list of values that `item` parses."""
+    """Return the kind of lists whose items `item` parses."""
 
     def parse(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list | tuple):
@@ -130,8 +136,11 @@ FAULTS = many("TABLE", quantities.parse_fault)
 
 @dataclass(frozen=True, slots=True)
 class ScenarioKey:
-    """One key of a scenario. `name`: its dotted name in TOML; `field`: the dotted field of
-    Scenario; `default`: as written in TOML, None if the key is absent by default."""
+    """One key of a scenario.
+
+    `name`: its dotted name in TOML. `field`: the dotted field of Scenario. `default`: the default
+    in TOML notation (None: the key is absent by default).
+    """
 
     name: str
     field: str
@@ -141,15 +150,17 @@ class ScenarioKey:
 
     @property
     def option(self) -> str:
-        """The command-line option: `retry.window` → `--retry-window`. The option of a list is in
-        the singular and can be repeated."""
+        """The command-line option of the key, such as `--retry-window` for `retry.window`.
+
+        The option of a list is in the singular and can be repeated.
+        """
         name = self.name.removesuffix("s") if self.kind.many else self.name
         return "--" + name.replace(".", "-").replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When an acquire tries again."""
+    """The rules by which an acquire tries again."""
 
     policy: Annotated[
         str,
@@ -176,7 +187,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The servers of a run, its callers and their requests. `rate_per_s` None means closed loop."""
+    """The servers, the callers and the requests of a run.
+
+    If `rate_per_s` is None, the run is a closed loop.
+    """
 
     recipe: Annotated[
         str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")
@@ -248,8 +262,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario(Workload):
-    """Everything that one run does, with all defaults filled in. It adds the settings of the lock
-    and the faults to the workload."""
+    """The complete description of one run, with all defaults filled in.
+
+    It adds the settings of the lock and the faults to the workload.
+    """
 
     ttl_ms: Annotated[
         int,
@@ -360,11 +376,11 @@ def load(
     """Return the scenario of the TOML file `path`, or a ready scenario by name.
 
     `options` override the file (key name → text, list of texts or bool). `usual_instances`,
-    `usual_processes`: the recipe's defaults for the numbers of instances and of load processes.
-    There are never more load processes than users by default.
+    `usual_processes`: return a recipe's defaults for the numbers of instances and of load
+    processes. The default number of load processes is never above the number of users.
 
-    Raises UsageError with the place for an unreadable file, an unknown key, a wrong type or range,
-    or a contradiction.
+    Raises UsageError for an unreadable file, an unknown key, a wrong type or range, or a
+    contradiction. The error names the place.
     """
     settings: dict[str, Any] = {}
     places: dict[str, str] = {}
@@ -403,9 +419,10 @@ def _of_options(options: Mapping[str, object]) -> Iterator[tuple[str, object, st
 
 
 def document_of(path: Path) -> dict[str, object]:
-    """Return the content of a scenario's file, with or without a byte order mark.
+    """Return the content of a scenario's file. The file may have a byte order mark.
 
-    Raises UsageError if the file is not TOML; also OSError and UnicodeDecodeError.
+    Raises UsageError if the file is not TOML, and OSError or UnicodeDecodeError if it cannot be
+    read.
     """
     text = place_of(path).read_text(encoding="utf-8-sig")
     try:
@@ -421,7 +438,8 @@ def document_of(path: Path) -> dict[str, object]:
 def _wrong_toml(path: Path, text: str, error: str) -> str:
     """Return one sentence about the error in the text.
 
-    If a key stands twice, tomllib names only the last line.
+    tomllib itself gives only a line number. For a key that is given twice, the sentence also names
+    the key.
     """
     lines = text.split("\n")
     position = re.search(r"at line (\d+)", error)
@@ -463,16 +481,18 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
 
 
 def place_of(path: Path) -> Path:
-    """Return the file of a scenario. If `path` is not a file, it may be the name of a ready
-    scenario, or that scenario's path in a checkout, bench/scenarios/NAME.toml."""
+    """Return the file of a scenario.
+
+    If `path` is not a file, it may be the name of a ready scenario. It may also be the path of a
+    ready scenario in a checkout, bench/scenarios/NAME.toml.
+    """
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))
     return ready if by_name and not path.is_file() and ready.exists() else path
 
 
 def _resolve(settings: Mapping[str, object]) -> Scenario:
-    """Fill in the defaults: first the fixed defaults, then the defaults that depend on other
-    keys."""
+    """Fill in the fixed defaults, then the defaults that depend on other keys."""
     values: dict[str, Any] = {}
     for key in KEYS:
         value = None

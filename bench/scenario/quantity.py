@@ -1,9 +1,8 @@
-"""Values as people write them: *text or TOML value → number with its unit, distribution, fault,
+"""Values in the notation of users: *text or TOML value → number with its unit, distribution, fault,
 URL*, and back.
 
-Rules: a duration always names its unit, except `0`. A refusal is a ValueError with half a sentence,
-and the loader adds the place. The mask learns the secrets of a URL before any message mentions the
-URL.
+Rules: a duration always names its unit, except `0`. A refusal is a ValueError, and the loader adds
+the place to its text. The mask learns the secrets of a URL before any message mentions the URL.
 """
 
 import difflib
@@ -34,8 +33,11 @@ def says(sentence: str) -> Meta:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """A hold or think time: `kind` fixed | exp | lognormal; `ms` constant, mean or median; `sigma`
-    of lognormal."""
+    """The distribution of a hold or think time.
+
+    `kind`: fixed, exp or lognormal. `ms`: the constant, the mean or the median. `sigma`: the sigma
+    of lognormal.
+    """
 
     kind: Annotated[str, says("fixed, exp or lognormal")] = "fixed"
     ms: Annotated[float, says("constant, mean or median")] = 0.0
@@ -44,8 +46,11 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How resources are chosen: uniform | zipf (`value` = exponent) | hot (`value` = the share of
-    resource 0)."""
+    """The choice of resources by callers.
+
+    `kind`: uniform, own, zipf or hot. `value`: the exponent of zipf, or the share of resource 0 of
+    hot.
+    """
 
     kind: Annotated[str, says("uniform, own, zipf or hot")] = "uniform"
     value: Annotated[float, says("exponent of zipf; the share of resource 0 of hot")] = 0.0
@@ -53,7 +58,7 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A recipe's pause point stretched by `ms` on `share` (0…1) of the passes."""
+    """A pause of `ms` at a pause point of a recipe, in a `share` (0…1) of the passes."""
 
     point: Annotated[str, says("of the recipe")]
     ms: Annotated[float, says("how long")]
@@ -62,8 +67,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One injected fault: `kind` on `target` from `at_ms` after the measured start for `for_ms`
-    (None = to the end)."""
+    """One injected fault of a `kind` on a `target`.
+
+    It begins `at_ms` after the start of the measured window and lasts `for_ms` (None: to the end).
+    """
 
     kind: Annotated[str, says("what is done")]
     at_ms: Annotated[float, says("from the start of the measured window")]
@@ -74,7 +81,7 @@ class Fault:
 
 
 def parse_duration(raw: object) -> float:
-    """Return the milliseconds of `5ms`, `1.5s`, `10s`, `1m`, `2h`, `250us` or a bare 0."""
+    """Return the milliseconds of a duration such as `5ms`, `1.5s`, `1m`, `2h`, `250us` or 0."""
     if raw in (0, "0") and not isinstance(raw, bool):
         return 0.0
     match = _DURATION.fullmatch(raw.strip()) if isinstance(raw, str) else None
@@ -93,8 +100,10 @@ def duration_text(ms: float) -> str:
 
 
 def parse_delay(raw: object) -> Delay:
-    """Return the distribution of `0`, `5ms`, `fixed:5ms`, `exp:5ms` (mean) or `lognormal:5ms,1.0`
-    (median, sigma)."""
+    """Return the distribution that a text describes.
+
+    The forms are `0`, `5ms`, `fixed:5ms`, `exp:5ms` (mean) and `lognormal:5ms,1.0` (median, sigma).
+    """
     forms = "write 0, fixed:5ms, exp:5ms or lognormal:5ms,1.0"
     kind, colon, rest = str(raw).partition(":")
     if not colon:
@@ -118,8 +127,10 @@ def delay_text(delay: Delay) -> str:
 
 
 def parse_skew(raw: object) -> Skew:
-    """Return how resources are chosen, from `uniform`, `own`, `zipf:1.1` (exponent) or `hot:0.9`
-    (share of resource 0)."""
+    """Return the choice of resources that a text describes.
+
+    The forms are `uniform`, `own`, `zipf:1.1` (exponent) and `hot:0.9` (share of resource 0).
+    """
     kind, _, value = raw.partition(":") if isinstance(raw, str) else ("", "", "")
     if raw in ("uniform", "own"):
         return Skew(raw)
@@ -136,8 +147,10 @@ def skew_text(skew: Skew) -> str:
 
 
 def parse_share(raw: str, above: float, most: float, name: str) -> float:
-    """Return the number in `raw`, which must be above `above` and at most `most`. A refusal calls
-    the number `name`."""
+    """Return the number in `raw`, which must be above `above` and at most `most`.
+
+    `name`: the name of the number in a refusal.
+    """
     try:
         value = float(raw)
     except ValueError:
@@ -171,7 +184,7 @@ _Victim = Annotated[str, Meta(pattern=r"^(instance|worker):[0-9]+$")]
 
 
 class _WrittenFault(Struct, forbid_unknown_fields=True, rename={"for_": "for"}):
-    """A fault as its table has it."""
+    """A fault in the form of its TOML table."""
 
     at: str | int
     kind: str
@@ -182,8 +195,11 @@ class _WrittenFault(Struct, forbid_unknown_fields=True, rename={"for_": "for"}):
 
 
 def parse_fault(raw: object) -> Fault:
-    """Return the fault of a table with the keys `at`, `kind`, `target`. The keys `for`, `phase` and
-    `params` are optional."""
+    """Return the fault that a TOML table describes.
+
+    The table has the keys `at`, `kind` and `target`. The keys `for`, `phase` and `params` are
+    optional.
+    """
     try:
         fault = convert(raw, _WrittenFault)
     except ValidationError as error:
@@ -199,7 +215,7 @@ def parse_fault(raw: object) -> Fault:
 
 
 def parse_target(raw: object) -> str:
-    """Return the URL as written.
+    """Check a URL, and return it unchanged.
 
     Raises ValueError with one sentence, without secrets, if lockcore cannot use it.
     """
@@ -213,7 +229,9 @@ def parse_target(raw: object) -> str:
 
 def toml_value(text: str) -> object:
     """Return the value of an option's text: a TOML value, a number (.5, 007), or the text itself.
-    So most texts need no quotes."""
+
+    Most texts need no quotes, because a text that is not TOML stays a text.
+    """
     for read in (lambda text: tomllib.loads(f"value = {text}")["value"], int, float):
         with suppress(ValueError):
             return read(text)
@@ -221,8 +239,10 @@ def toml_value(text: str) -> object:
 
 
 def require_known(noun: str, requested: Iterable[str], names: Iterable[str]) -> None:
-    """Raise UsageError for the first of `requested` that is not in `names`. The message suggests
-    the most similar name, or else lists all names."""
+    """Raise UsageError for the first of `requested` that is not in `names`.
+
+    The message suggests the most similar name. Without a similar name it lists all names.
+    """
     choices = list(names)
     for name in requested:
         if name not in choices:
