@@ -248,12 +248,9 @@ def _judge(
     clocks: Clocks,
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Fold and judge the history part by part.
+    """Return the sections, the requested resources and each worker's leases, part by part.
 
-    Return the sections, the requested resources, and the number of leases of each worker. If an
-    error occurs, the oracle keeps the violations that it has found. In that case the run is never
-    SAFE, and no figure counts.
-    """
+    After an error the oracle keeps its violations, no figure counts, and the run is never SAFE."""
     scenario = context.scenario
     window = Window(*context.window_ns)
     gaps = read_gaps(workdir, clocks)

@@ -57,10 +57,7 @@ class KeyKind:
 
 
 def of_type(metavar: str, kind: object, description: str, *, flag: bool = False) -> KeyKind:
-    """Return the kind of all values that msgspec accepts for the type `kind`.
-
-    `description`: the words for these values in a refusal.
-    """
+    """Return the kind of values that msgspec accepts for `kind`. A refusal uses `description`."""
 
     def parse(raw: object) -> object:
         try:
@@ -136,11 +133,8 @@ FAULTS = many("TABLE", quantities.parse_fault)
 
 @dataclass(frozen=True, slots=True)
 class ScenarioKey:
-    """One key of a scenario.
-
-    `name`: its dotted name in TOML. `field`: the dotted field of Scenario. `default`: the default
-    in TOML notation (None: the key is absent by default).
-    """
+    """One key of a scenario. `name`: its dotted name in TOML. `field`: the dotted field of
+    Scenario. `default`: the default in TOML notation (None: the key is absent by default)."""
 
     name: str
     field: str
@@ -150,10 +144,8 @@ class ScenarioKey:
 
     @property
     def option(self) -> str:
-        """The command-line option of the key, such as `--retry-window` for `retry.window`.
-
-        The option of a list is in the singular and can be repeated.
-        """
+        """The option of the key, such as `--retry-window`. The option of a list is in the singular
+        and can be repeated."""
         name = self.name.removesuffix("s") if self.kind.many else self.name
         return "--" + name.replace(".", "-").replace("_", "-")
 
@@ -187,10 +179,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The servers, the callers and the requests of a run.
-
-    If `rate_per_s` is None, the run is a closed loop.
-    """
+    """The servers, callers and requests of a run. Without `rate_per_s` it is a closed loop."""
 
     recipe: Annotated[
         str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")
@@ -481,11 +470,8 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
 
 
 def place_of(path: Path) -> Path:
-    """Return the file of a scenario.
-
-    If `path` is not a file, it may be the name of a ready scenario. It may also be the path of a
-    ready scenario in a checkout, bench/scenarios/NAME.toml.
-    """
+    """Return the file of a scenario. If `path` is not a file, it may be the name of a ready
+    scenario, or its path in a checkout, bench/scenarios/NAME.toml."""
     ready = READY / f"{path.name.removesuffix('.toml')}.toml"
     by_name = path.parent in (Path(), Path("bench", "scenarios"))
     return ready if by_name and not path.is_file() and ready.exists() else path
