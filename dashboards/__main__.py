@@ -1,6 +1,6 @@
 """`python -m dashboards`: *the boards' code → dashboards/boards/\\*.json*.
 
-The same code always writes the same bytes.
+From the same code it always writes the same bytes.
 """
 
 from pathlib import Path

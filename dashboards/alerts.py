@@ -1,6 +1,6 @@
-"""The stack's contact point: *posts of Alertmanager → a line of JSON per alert on stdout*.
+"""The stack's contact point: *posts of Alertmanager → a line of JSON for each alert on stdout*.
 
-Run as `python -m dashboards.alerts HOST:PORT`; `docker compose logs alerts` shows the lines.
+Run as `python -m dashboards.alerts HOST:PORT`. `docker compose logs alerts` shows the lines.
 Source: Prometheus, "Alerting configuration", webhook_config.
 """
 
@@ -10,7 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Answers 200 to every post that it can read. GET serves the health check."""
+    """A request handler that answers 200 to every post that it can read.
+
+    A GET request is the health check.
+    """
 
     def do_GET(self) -> None:
         """Answer the health check."""
@@ -29,7 +32,7 @@ class Receiver(BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        """Print nothing about requests. Only alerts are printed."""
+        """Print nothing about requests, because stdout has only alerts."""
 
 
 if __name__ == "__main__":

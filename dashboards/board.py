@@ -17,9 +17,8 @@ from bench.telemetry.table import BY_NAME
 from dashboards.panels import SOURCE, Builder
 from dashboards.queries import BEGAN, INSTANCE, NAME, POLICY, RUN, metric, summed
 
-# The time that a board shows when a reader opens it. A run of 20 s is about a tenth of three
-# minutes. Runs that a reader compares follow each other within half an hour. A reader looks at an
-# application over an hour.
+# The time that a board shows when a reader opens it. Three minutes suit one run of about 20 s. Half
+# an hour suits several runs that a reader compares. An hour suits an application.
 ONE_RUN = "now-3m"
 SOME_RUNS = "now-30m"
 AN_HOUR = "now-1h"
@@ -27,7 +26,7 @@ AN_HOUR = "now-1h"
 TAG = "lockbench"
 COLUMNS = 24
 Variable = dashboard.QueryVariable | dashboard.CustomVariable | dashboard.DatasourceVariable
-# A line of a board: its heading ("" for no heading), its height, the panels side by side.
+# A line of a board: its heading (or ""), its height, and its panels from left to right.
 Shelf = tuple[str, int, Sequence[Builder]]
 
 
@@ -44,9 +43,9 @@ def board(
 ) -> str:
     """Return the board as the JSON text that we commit.
 
-    A board of runs has the variables of all such boards and the `extra` ones. A board with its own
-    `variables` has these instead, and no annotations. The board opens on the time from `since`
-    until now, and queries again after each `refresh`.
+    A board of runs has the variables of all boards of runs, and the `extra` variables. A board with
+    its own `variables` has only these, and it has no annotations. The board first shows the time
+    from `since` until now. It repeats its queries after each `refresh`.
     """
     builder = (
         dashboard.Dashboard(f"{TAG}: {title}")
@@ -70,7 +69,7 @@ def board(
     builder.link(others.as_dropdown(True).include_vars(True).keep_time(True))
     _place(builder, shelves)
     built = builder.build()
-    # The SDK sets these fields on each variable, but only a variable of type interval has them.
+    # The SDK sets these fields on each variable, but only variables of type interval have them.
     for one in built.templating.list_val or ():
         one.auto = None
         one.auto_min = None
@@ -110,8 +109,8 @@ def choice(
 ) -> dashboard.QueryVariable:
     """Return a variable that offers the values of one label for the reader's choice.
 
-    `values`: the label. `of`: the instrument that carries the label. `within`: matchers that select
-    the series. `multi`: whether a reader may choose several values, or all.
+    `values`: the label. `of`: the instrument that has the label. `within`: matchers that select the
+    series. `multi`: whether a reader may choose several values, or all.
     """
     query = f"label_values({BY_NAME[of].prometheus}{f'{{{within}}}' if within else ''}, {values})"
     variable = (

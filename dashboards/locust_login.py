@@ -1,10 +1,10 @@
-"""A login for the stack's Locust, as a second locustfile: *a password file → who opens the page
-must know it*.
+"""A login for the stack's Locust, as a second locustfile: *a password file → a page that requires
+this password*.
 
-Rules: Locust's page lets every site that a browser visits start a load unless there is a login. One
-user, `admin`; the password comes from LOCKBENCH_LOCUST_PASSWORD_FILE; sessions end with the
-process. Without --web-login nothing changes. Source: Locust's documentation, "Adding authentication
-to the web UI".
+Rules: without a login, every site that a browser visits could start a load through Locust's page.
+There is one user, `admin`. The password comes from the file in LOCKBENCH_LOCUST_PASSWORD_FILE. A
+session ends with the process. Without --web-login nothing changes. Source: Locust's documentation,
+"Adding authentication to the web UI".
 """
 
 import hmac
@@ -24,8 +24,10 @@ CALLBACK = "/authenticate"
 
 
 def is_right(user: str, password: str, file: Path) -> bool:
-    """Return whether `user` and `password` are the name and the password in `file`. An empty or
-    missing password is never right."""
+    """Return whether `user` is `USER` and `password` is the password in `file`.
+
+    If the file is empty or missing, no password is right.
+    """
     expected = file.read_text(encoding="utf-8").strip() if file.exists() else ""
     return (
         bool(expected)
@@ -58,5 +60,5 @@ def _protect(environment: Environment, **_: object) -> None:
     app.add_url_rule(CALLBACK, view_func=authenticate, methods=["POST"])
 
 
-# Locust calls `_protect` when it begins.
+# Locust calls `_protect` when it starts.
 locust.events.init.add_listener(_protect)

@@ -1,7 +1,7 @@
 """Panels of a board: *queries → a panel of Grafana's SDK*.
 
-Rules: all queries of a panel have one unit, and the panel takes this unit. Every panel has a
-description. A missing figure says why in words.
+Rules: all queries of a panel have the same unit, which is the unit of the panel. Every panel has a
+description. If a figure is missing, a text gives the reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _UNITS = {
 }
 # A panel shows this text instead of a number.
 NO_RUN = "no run in view"
-# each panel type of the SDK has a builder of its own, without a common interface
+# The builder of a panel. In the SDK each panel type has a builder class of its own, and these
+# classes have no common interface.
 Builder = Any
 _LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
 
@@ -44,7 +45,7 @@ _LAST = common.ReduceDataOptions().calcs(["lastNotNull"])
 def lines(
     title: str, description: str, *queries: Query, stacked: bool = False, exemplars: bool = False
 ) -> Builder:
-    """Values over time."""
+    """Return a panel of values over time."""
     panel = timeseries.Panel().fill_opacity(30 if stacked else 8)
     if stacked:
         panel.stacking(common.StackingConfig().mode(shared.StackingMode.NORMAL))
@@ -65,9 +66,9 @@ def number(
     red_above: float | None = None,
     empty: str = NO_RUN,
 ) -> Builder:
-    """One number, now or of the whole range; red above `red_above`.
+    """Return a panel with one number, now or of the whole range.
 
-    `empty`: what stands there without one.
+    The number is red above `red_above`. `empty`: the text if there is no number.
     """
     panel = stat.Panel().graph_mode(shared.BigValueGraphMode.NONE).reduce_options(_LAST)
     if red_above is not None:
@@ -79,7 +80,10 @@ def number(
 
 
 def bars(title: str, description: str, query: Query, *, empty: str = NO_RUN) -> Builder:
-    """Values of the whole range side by side. `empty`: the text if there are none."""
+    """Return a panel with the values of the whole range as bars.
+
+    `empty`: the text if there are no values.
+    """
     panel = (
         bargauge.Panel()
         .orientation(shared.VizOrientation.HORIZONTAL)
@@ -90,7 +94,7 @@ def bars(title: str, description: str, query: Query, *, empty: str = NO_RUN) -> 
 
 
 def heat(title: str, description: str, query: Query) -> Builder:
-    """A histogram over time, one column a moment, on the histogram's own bounds."""
+    """Return a panel with a histogram over time, with the bounds of the histogram."""
     panel = heatmap.Panel().y_axis(heatmap.YAxisConfig().unit(unit_of(query.unit)))
     panel.color(
         heatmap.HeatmapColorOptions()
@@ -104,11 +108,11 @@ def heat(title: str, description: str, query: Query) -> Builder:
 
 
 def unit_of(unit: str) -> str:
-    """Return the unit of the table as Grafana writes it; `{acquire}/s` becomes "acquires/s" behind
-    the number.
+    """Return Grafana's name for a unit of the table.
 
-    Grafana puts a space before a suffix. A suffix is not shortened (78.8 K), so a count is exactly
-    that of result.json.
+    For example, `{acquire}/s` becomes the suffix "acquires/s" after the number. Grafana puts a
+    space before a suffix. It does not shorten a number with a suffix (78.8 K), so a count is
+    exactly the count in result.json.
     """
     if unit in _UNITS:
         return _UNITS[unit]

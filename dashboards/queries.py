@@ -1,16 +1,16 @@
 """The queries of the boards: *instruments → queries for Prometheus*.
 
 Rules
-- PromQL is made from the instrument table. A metric or label that the table lacks is refused here.
-  The board's variables narrow every selector.
-- A counter is read as a rate over `$__rate_interval`, or `whole`: its last value in `$__range`.
-  Each run's counters start at 0, so this value is exactly the run's count.
+- PromQL is made from the instrument table. A metric or label that the table lacks is refused. The
+  board's variables narrow every selector.
+- A query reads a counter as a rate over `$__rate_interval`. With `whole` it reads the last value in
+  `$__range`. Each run's counters start at 0, so this value is exactly the run's count.
 - Quantiles of acquire cover all acquires (`acquire_quantile`), because the successes alone look
   good in the middle of an outage.
-- A query reads a histogram as a classic one. If there are no classic buckets, it reads a native
-  histogram (exponential, or converted by Prometheus 3). A native histogram cannot count failures as
-  endless. If more than 1 − q failed, its quantile is the largest bound, as with a classic one; else
-  it is the quantile of the acquired.
+- A query reads a histogram as a classic histogram. If there are no classic buckets, it reads a
+  native histogram (exponential, or converted by Prometheus 3). A native histogram cannot count
+  failures as endless. If more than 1 − q failed, the query returns the largest bound, as with a
+  classic histogram. Otherwise it returns the quantile of the successes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ BEGAN = "redlock_run_started"
 RATIO = "1"
 # The unit of a number without a unit: an index, or a state (1 or 0).
 PLAIN = "none"
-# a whole histogram
+# The part of a histogram that is a native histogram.
 NATIVE = "native"
-# instead of a run: what applications export
+# The value of `run` for metrics of applications, which have no run.
 PRODUCTION = ""
 ACQUIRE = "redlock.acquire.duration"
 _VARIABLES = {RUN: "$run", "redlock_recipe": "$recipe", POLICY: "$policy"}
@@ -40,24 +40,30 @@ _INSTANCE_VARIABLES = {"server_address": "$instance", "server_port": "$port"}
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """PromQL and what it yields: `unit` as in the table ("1" = a ratio), `legend` for Grafana's
-    legend."""
+    """A query in PromQL.
+
+    `unit`: the unit of its values, as in the table ("1": a ratio). `legend`: the text for Grafana's
+    legend.
+    """
 
     expr: str
     unit: str
     legend: str = ""
 
     def named(self, legend: str) -> Query:
-        """Return the same query with the name `legend`; `{{label}}` stands for a label's value."""
+        """Return the same query with the name `legend`.
+
+        In the name, `{{label}}` is replaced by the value of a label.
+        """
         return replace(self, legend=legend)
 
 
 def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> str:
-    """Return the selector of instrument `name`; `part` of a histogram: bucket, sum, count,
-    `NATIVE`; `labels`: exact values, or others behind their operator (`!=`, `=~`).
+    """Return the selector of instrument `name`.
 
-    Raises KeyError for an instrument or label that the table does not have, ValueError for a wrong
-    part.
+    `part`: bucket, sum, count or `NATIVE` for a histogram. `labels`: the required values. A value
+    may begin with the operator `!=` or `=~`. Raises KeyError for an instrument or label that the
+    table lacks. Raises ValueError for a wrong part.
     """
     one = BY_NAME[name]
     if (one.kind is InstrumentKind.HISTOGRAM) != (part in ("bucket", "sum", "count", NATIVE)):
@@ -83,8 +89,10 @@ def metric(name: str, part: str = "", *, run: str = "$run", **labels: str) -> st
 def grown(
     name: str, part: str = "", *, whole: bool = False, run: str = "$run", **labels: str
 ) -> str:
-    """Return each series of a counter (or `part`) per second as of now, or `whole`: over the whole
-    of the runs in view."""
+    """Return each series of a counter, or of a `part` of a histogram, as the present rate.
+
+    `whole`: return the last value in view instead, which covers each run as a whole.
+    """
     selector = metric(name, part, run=run, **labels)
     return (
         f"last_over_time({selector}[$__range])" if whole else f"rate({selector}[$__rate_interval])"
@@ -92,8 +100,10 @@ def grown(
 
 
 def summed(expr: str, by: Sequence[str] = (), function: str = "sum") -> str:
-    """Return the series of `expr`, combined with `function` (sum, max, min, avg) by the labels
-    `by`."""
+    """Return the series of `expr`, combined by the labels `by`.
+
+    `function`: sum, max, min or avg.
+    """
     return f"{function} by ({', '.join(by)}) ({expr})" if by else f"{function}({expr})"
 
 
@@ -107,12 +117,12 @@ def now(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: s
 
 
 def state(name: str, by: Sequence[str] = (), *, function: str = "sum", **labels: str) -> Query:
-    """`now` for a gauge that is 1 or 0."""
+    """Return the same query as `now`, for a gauge that is 1 or 0."""
     return replace(now(name, by, function=function, **labels), unit=PLAIN)
 
 
 def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """Return how fast a counter grows, per second."""
+    """Return the growth of a counter per second."""
     unit = BY_NAME[name].unit
     return _query(
         name,
@@ -123,12 +133,12 @@ def rate(name: str, by: Sequence[str] = (), **labels: str) -> Query:
 
 
 def total(name: str, by: Sequence[str] = (), **labels: str) -> Query:
-    """Return a counter's value at the end of each run in view, summed."""
+    """Return the sum of a counter's values at the end of each run in view."""
     return _query(name, summed(grown(name, whole=True, **labels), by), by)
 
 
 def either(classic: str, native: str) -> str:
-    """Return the first of the two queries that has data."""
+    """Return a query that uses `classic` if it has data, and otherwise `native`."""
     return f"({classic} or {native})"
 
 
@@ -139,8 +149,10 @@ def count(name: str) -> Query:
 
 
 def below(name: str, bound: str, **labels: str) -> Query:
-    """Return the number of values of whole runs that do not exceed `bound`, which is a bound of the
-    histogram."""
+    """Return the number of values of whole runs that do not exceed `bound`.
+
+    `bound`: a bound of the histogram.
+    """
     classic = summed(grown(name, "bucket", whole=True, le=bound, **labels))
     whole = summed(grown(name, NATIVE, whole=True, **labels))
     native = f"histogram_fraction(-Inf, {bound}, {whole}) * histogram_count({whole})"
@@ -148,15 +160,19 @@ def below(name: str, bound: str, **labels: str) -> Query:
 
 
 def voting() -> Query:
-    """Return the number of voting instances. An instance counts only while every load process gets
-    its vote."""
+    """Return the number of voting instances.
+
+    An instance counts only while every load process gets its vote.
+    """
     name = "redlock.instance.voting"
     return _query(name, f"sum({now(name, (RUN, *INSTANCE), function='min').expr})")
 
 
 def whole_rate(by: Sequence[str] = (), *, run: str = "$run") -> Query:
-    """Leases per second of each whole run in view, warm-up and drain included, averaged over
-    runs."""
+    """Return the leases per second of each whole run in view, averaged over the runs.
+
+    Warm-up and drain are included.
+    """
     of_run = tuple(dict.fromkeys((RUN, *by)))
     leases = total("redlock.acquire.outcomes", of_run, run=run, redlock_outcome="acquired")
     lasted_s = summed(grown("redlock.load.time", whole=True, run=run), of_run, "max")
@@ -180,10 +196,10 @@ def quantile(
 def acquire_quantile(
     q: float, by: Sequence[str] = (), *, whole: bool = False, run: str = "$run"
 ) -> Query:
-    """Return the `q` quantile over all acquires: one that failed is in no bucket but the last, as
-    it took for ever.
+    """Return the `q` quantile over all acquires.
 
-    So it is the largest bound when more than 1 − `q` failed.
+    A failed acquire counts as endless, so it is only in the last bucket. If more than 1 − `q` of
+    the acquires failed, the quantile is the largest bound.
     """
     series = partial(grown, ACQUIRE, whole=whole, run=run)
     acquired = series("bucket", redlock_outcome="acquired")
@@ -203,7 +219,7 @@ def _quantile(q: float, expr: str) -> str:
 
 
 def mean(name: str) -> Query:
-    """Return the mean of a histogram, moment by moment."""
+    """Return the mean of a histogram over time."""
     upper, lower, native = (summed(grown(name, part)) for part in ("sum", "count", NATIVE))
     return _query(
         name, either(f"{upper} / {lower}", f"histogram_sum({native}) / histogram_count({native})")
@@ -211,7 +227,7 @@ def mean(name: str) -> Query:
 
 
 def buckets(name: str, **labels: str) -> Query:
-    """Return a histogram's buckets, for a heatmap: observations per second by upper bound."""
+    """Return the buckets of a histogram for a heatmap, in observations per second."""
     classic, native = (grown(name, part, whole=False, **labels) for part in ("bucket", NATIVE))
     return _query(name, either(summed(classic, ("le",)), summed(native)), ("le",))
 
