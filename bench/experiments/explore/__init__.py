@@ -1,4 +1,5 @@
-"""Explore every schedule: *a recipe → a schedule that breaks it, or how many did not*.
+"""The exploration of schedules: *a recipe → a schedule that breaks it, or the number of schedules
+that did not*.
 
 See README.md.
 """

@@ -1,5 +1,5 @@
-"""`lockbench explore`: *options → recipes played in simulated schedules, each broken one shown step
-by step*."""
+"""`lockbench explore`: *options → recipes in simulated schedules, and the steps that break
+them*."""
 
 from __future__ import annotations
 

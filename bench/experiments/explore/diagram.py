@@ -2,9 +2,9 @@
 client*. Pure.
 
 A row is one step. A step is a command, a grant, or a deviation from the usual course. The row of a
-command has the answers of all instances that got the command at once. For a batch the row has the
-number of commands. A clean-up that found no key to delete is left out. Each value is named after
-the client that wrote it. Times are ms since the start.
+command has the answers of all instances that got the command at the same time. For a batch the row
+has the number of commands. A clean-up that found no key to delete is left out. A value is shown
+under the name of the client that wrote it. Times are in ms since the start.
 """
 
 from collections import Counter
@@ -101,8 +101,11 @@ def _ms(time_ns: int) -> float:
 
 
 def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]]:
-    """Yield the calls of one kind that were sent together, and executed at the same time or nearly
-    so."""
+    """Yield the calls that are in the same row as the call `events[first]`.
+
+    They have the same client, the same command and the same time of sending. Servers executed them
+    at about the same time.
+    """
     begun = events[first]
     for index in range(first, len(events)):
         event = events[index]
@@ -117,8 +120,11 @@ def _together(events: Sequence[Event], first: int) -> Iterator[tuple[int, Event]
 
 
 def _found_nothing(calls: Sequence[Event]) -> bool:
-    """Return whether the calls changed nothing: a clean-up without keys, the loading of a script,
-    or the call of a script that the server did not know yet."""
+    """Return whether the calls changed no key.
+
+    Such calls are a clean-up that found no key, the loading of a script, and the call of a script
+    that the server did not know yet.
+    """
     replies = b"".join(event[6] for event in calls)
     words = calls[0][5][:2]
     deletes = words[0] in {b"DELIFEQ", b"DELEX"} or SCRIPTS.get(words[-1]) == "del if"
@@ -126,8 +132,11 @@ def _found_nothing(calls: Sequence[Event]) -> bool:
 
 
 def _call(calls: Sequence[Event], instances: int, owners: Mapping[bytes, int]) -> str:
-    """Return the text of a call: `SET NX PX 500 → OK`. If only some of several instances got it:
-    `2,3: … → OK nil`. For several commands, their number."""
+    """Return the text of a call, such as `SET NX PX 500 → OK`.
+
+    If only some of several instances got the call, the text is like `2,3: … → OK nil`. For several
+    commands it has their number.
+    """
     sent_ns, command = calls[0][4:6]
     targets = sorted({event[3] + 1 for event in calls})
     where = f"{','.join(map(str, targets))}: " if len(targets) < instances else ""

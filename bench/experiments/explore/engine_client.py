@@ -1,8 +1,9 @@
 """lockcore's engine as a client of the simulated servers: *acquire, extend and release by the
 engine's steps, without a shell*.
 
-This module does in virtual time what a shell does. Batches leave in the next pass. Ticks come when
-the engine wants them. A broken connection is made again when it is due.
+This module does the work of a shell in virtual time. Batches are sent in the next pass of the event
+loop. Ticks come when the engine wants them. A broken connection is made again when the engine says
+that it is due.
 """
 
 from collections.abc import Generator, Sequence
@@ -38,9 +39,9 @@ LAG_NS = int(SETTINGS.lag_cap.age_ms * NS_PER_MS)
 
 
 class EngineClient:
-    """One lockcore in one process, connected to all servers.
+    """One lockcore in one simulated process, connected to all servers.
 
-    It is made and used in the courses of this process.
+    Only simulated threads of this process make it and use it.
     """
 
     def __init__(self, process: Process, servers: Sequence[SimulatedServer], seed: int) -> None:
@@ -61,7 +62,7 @@ class EngineClient:
     # -- operations --------------------------------------------------------------------------------
 
     def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Lease | Denied:
-        """As Redlock.try_acquire."""
+        """Acquire a lease, as Redlock.try_acquire does."""
         engine = self.engine
         now_ns = self._world.now_ns
         terms = engine.terms(ttl_ms)
@@ -70,11 +71,11 @@ class EngineClient:
         )
 
     def extend(self, lease: Lease, ttl_ms: int) -> Lease | Denied:
-        """As Redlock.try_extend."""
+        """Extend a lease, as Redlock.try_extend does."""
         return self._operate(extend_steps(self.engine, lease, ttl_ms, self._world.now_ns))
 
     def release(self, lease: Lease) -> Outcome:
-        """As Redlock.try_release."""
+        """Release a lease, as Redlock.try_release does."""
         return self._operate(release_steps(self.engine, lease, self._world.now_ns)).outcome
 
     def _operate(self, steps: Generator[Request, int, Ended]) -> Ended:
@@ -110,7 +111,7 @@ class EngineClient:
             self.engine.submit_release(request)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing. This client has no sockets to close."""
 
     @property
     def is_calm(self) -> bool:
@@ -132,12 +133,13 @@ class EngineClient:
         self._arm()
 
     def _arm(self, next_ns: int = FAR_FUTURE_NS) -> None:
-        """Plan the next tick for when it is due, at `next_ns` at the latest."""
+        """Plan the next tick at the time when it is due, or at `next_ns` if that is earlier."""
         now_ns = self._world.now_ns
         ticks_ns = self._ticks_ns
-        # A planned tick is early enough in most cases. It is not if a deadline comes before it, or
-        # if it is further away than the lag cap. Only then the engine is asked when it wants its
-        # next tick. The check saves time because this function runs for every message.
+        # In most cases the planned tick is early enough. It is too late if a deadline comes before
+        # it, or if it is further away than the lag cap. Only in these cases the engine is asked for
+        # the time of its next tick. The check saves time because this function runs for every
+        # message.
         if ticks_ns > self.engine.deadlines.due_ns or ticks_ns > now_ns + LAG_NS:
             next_ns = self.engine.next_tick_ns(now_ns)
         self._plan(next_ns)

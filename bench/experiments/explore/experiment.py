@@ -1,12 +1,12 @@
 """The exploration: *recipes and a budget for each → schedules shared out among processes → broken
 rules, judged and stored*.
 
-Rules: schedule numbers are handed out in order, in blocks. The first blocks that broke a rule
-decide. So the same seed finds the same schedule, however many processes search. If nothing breaks,
-a time budget decides how many schedules are played, and nothing else. A schedule that broke a
-recipe is played again on real servers of lockbench, if it can be forced there. That replay decides
-nothing. If a search process ends or stands still, the schedules played so far are kept. The recipe
-is then not known, and the next recipe gets new processes.
+Rules: search processes get blocks of schedules in the order of their numbers. The first blocks with
+a broken rule decide. So the same seed finds the same schedule with any number of processes. If no
+rule is broken, a time budget affects only the number of played schedules. If a schedule broke a
+recipe and can be forced on real servers, it is played again on servers of lockbench. This replay
+does not change the verdict. If a search process ends or hangs, the results so far are kept. The
+recipe is then "not known", and the next recipe gets new processes.
 """
 
 import sys
@@ -40,17 +40,16 @@ from bench.topology.server import find_server
 REPLAYS = 3
 # An exhaustive search is divided into this many parts.
 PARTS = 400
-# The time limit of one block on a busy machine. A part may be long, too.
+# The time limits (s) of one block and of one part, on a busy machine.
 _PATIENCE_S = 120.0
 _PART_S = 3600.0
 
 
 def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[ExploreResult]:
-    """Explore every recipe of `order` and show progress. The result is stored on return, if it can
-    be stored.
+    """Explore every recipe of `order`, show progress, and store the result if possible.
 
-    Raises BenchError if nothing can be explored here, and KeyboardInterrupt if it comes before the
-    end of the first row.
+    Raises BenchError if no recipe can be explored here. Raises KeyboardInterrupt if it comes before
+    the end of the first row.
     """
     plan = order.plan
     rows = list[ExploredRow]()
@@ -90,7 +89,7 @@ def run_explore(order: ExperimentOrder[ExplorePlan], show: Show) -> Done[Explore
 
 
 def _searchers(processes: int, children: ExitStack) -> list[Child]:
-    """New search processes. Late answers of the old ones are ignored."""
+    """Return new search processes, and end the old ones. Late answers of the old ones are lost."""
     children.close()
     return [
         children.enter_context(Child("a search process", search.__name__)) for _ in range(processes)
@@ -100,7 +99,7 @@ def _searchers(processes: int, children: ExitStack) -> list[Child]:
 def _on_servers(
     row: ExploredRow, broken: Broken, server: str | None, searcher: Child, show: Show
 ) -> Replayed:
-    """Return the result of a row's smallest schedule on real servers."""
+    """Play a row's smallest schedule on real servers, and return the result."""
     show(f"{row.recipe}: broken; again on real servers")
     if find_recipe(row.recipe).about.replicated:
         return Replayed(reason="replication cannot be forced")
@@ -116,7 +115,7 @@ def _on_servers(
                 searcher.tell(again)
                 answers.append(searcher.hear(Hunt, _PATIENCE_S))
     except EnvironmentNotReadyError as error:
-        # The process is closed, because a late answer would be mistaken for the answer to the next
+        # The process is closed. Otherwise a late answer would be taken for the answer to the next
         # order.
         searcher.close()
         return Replayed(reason=str(error))
@@ -139,8 +138,9 @@ def _orders(recipe: str, plan: ExplorePlan) -> Iterator[SearchOrder]:
 def explored(
     recipe: str, plan: ExplorePlan, searchers: Sequence[Child], show: Show, total: Hunt
 ) -> ExploredRow:
-    """Explore one recipe according to `plan` with the processes in `searchers`, and add the results
-    to `total`.
+    """Explore one recipe with the processes in `searchers`, and return its row.
+
+    `plan` has the limits of the search. The results are also added to `total`.
 
     Raises BenchError if one of the processes ends early.
     """
@@ -160,8 +160,10 @@ def explored(
 def _answers(
     orders: Iterator[SearchOrder], searchers: Sequence[Child], plan: ExplorePlan
 ) -> Iterator[Hunt]:
-    """Yield the answers to the orders, in the order of the orders, until there are no more or the
-    time is up."""
+    """Yield the answers in the sequence of the orders.
+
+    The answers end with the orders, or when the time of the plan is over.
+    """
     patience_s = _PATIENCE_S if plan.exhaustive is None else _PART_S
     until_s = inf if plan.schedules or plan.budget_s is None else time.monotonic() + plan.budget_s
     while time.monotonic() < until_s and (block := list(zip(searchers, orders, strict=False))):
@@ -173,11 +175,13 @@ def _answers(
 def row_of(
     recipe: str, about: About, total: Hunt, *, whole: bool = False, cut: str = ""
 ) -> ExploredRow:
-    """Return the row of a recipe, judged. If no rule was broken, a good word needs enough schedules
-    that could have broken the recipe, and all requested schedules. `cut`: the reason why the search
-    ended early."""
-    # A part that ran in real time may be the part that keeps the recipe safe. So nothing counts as
-    # broken.
+    """Return the judged row of a recipe. `cut`: the reason why the search ended early.
+
+    If no rule was broken, a good word has two conditions. All requested schedules were played, and
+    enough of them could have broken the recipe.
+    """
+    # If a part of the recipe ran in real time, this part may keep the recipe safe. So no broken
+    # rule counts.
     broken = None if total.outside else total.broken
     needs = _preconditions(about, total, whole=whole, cut=cut)
     setting = setting_of(recipe, about)
@@ -199,12 +203,12 @@ def row_of(
 
 
 def _preconditions(about: About, total: Hunt, *, whole: bool, cut: str) -> Mapping[str, bool]:
-    """Return the preconditions of a recipe's word, each with whether it was met.
+    """Return the preconditions of a recipe's word. The values say whether each was met.
 
-    A search that ended before every schedule was played can show a flaw. It cannot show that there
-    is none. The flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand
-    needs 1,000. So a known flaw that stays away is "not known", unless every schedule within the
-    bound was played.
+    If a search ended before every schedule was played, it can show a flaw but not its absence. The
+    flaw of `set-nx-get-del` needs 150 schedules on average, and one seed in a thousand needs 1,000.
+    So if a known flaw does not show, the recipe is "not known". The exception is a search that
+    played every schedule within the bound.
     """
     if total.outside:
         return {f"all of the recipe ran in virtual time ({total.outside})": False}

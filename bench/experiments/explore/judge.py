@@ -1,9 +1,9 @@
-"""The verdict over an exploration: *recipes, with or without schedules that broke them → one word*.
+"""The verdict on an exploration: *recipes, with or without schedules that broke them → one word*.
 Pure.
 
 Rules: a recipe is known to hold only if enough of the schedules could have broken it. `earned`
-judges a stored exploration anew. The word of a row comes from the rule that was broken, or from the
-number of schedules that tested the recipe. A row with a stated reason is not known.
+judges a stored exploration anew. The word of a row follows from the broken rule, or from the number
+of schedules that tested the recipe. A row that states a reason is "not known".
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ from bench.measure.verdict import TESTED_LEAST, Evidence, Verdict
 
 
 def judge_explored(rows: Sequence[ExploredRow], planned: int, *, is_cut: bool = False) -> Verdict:
-    """Return the verdict over `rows`, of which `planned` were requested. The last row may have been
-    cut."""
+    """Return the verdict on `rows`. `planned`: the number of requested rows.
+
+    `is_cut`: whether the search was interrupted in the last row.
+    """
     cut = f"interrupted in recipe {len(rows)} of {planned}" if is_cut else ""
     judged = [(row.verdict, f"{row.recipe}: {_sentence(row)}") for row in rows]
     held = sum(row.schedules for row in rows if row.safe)
@@ -35,11 +37,11 @@ def earned(result: ExploreResult) -> ExploreResult:
 def word_of_row(row: ExploredRow) -> RowWord:
     """Return the word that a stored row earns.
 
-    If the recipe is not known, the row itself has the reason.
+    If the word is "not known", the row itself has the reason.
     """
     least = 1 if row.whole else TESTED_LEAST
     broken = row.broken is not None
-    # A known flaw may stay away in a search that ended before every schedule was played. That does
+    # If a search ended before every schedule was played, a known flaw may not have shown. This does
     # not refute the flaw.
     searched = row.tested >= least and (row.safe or row.whole)
     is_known = row.reason is None and (broken or searched) and row.tested <= row.schedules

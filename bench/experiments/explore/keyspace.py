@@ -1,8 +1,8 @@
 """The data of a server, and the commands that locks send: *arguments → one RESP2 reply*.
 
 The commands follow the manuals of Redis and Valkey, in the forms that locks use. An unknown command
-or option gets an error reply, as on a server that is too old for it. Scripts run unchanged in Lua
-(the library lupa). `rate`: the speed of the server's clock, relative to the world's clock.
+or option gets an error reply, as on a server that is too old for it. Scripts run unchanged in Lua,
+by the library lupa. `rate`: the speed of the server's clock, relative to the world's clock.
 """
 
 import socket
@@ -19,7 +19,7 @@ from bench.errors import EnvironmentNotReadyError
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 Command = list[bytes]
-# In RESP2 these are nil, integer, bulk, status, error and array.
+# The types of RESP2 in this order: nil, integer, bulk, status, error and array.
 Reply = None | int | bytes | str | ReplyError | list[Any]
 OK = "OK"
 
@@ -42,11 +42,14 @@ def encoded(reply: Reply) -> bytes:
 
 
 def nothing(_key: bytes) -> None:
-    """Do nothing: no replica follows the writes of this server."""
+    """Do nothing. It is the listener of a server that has no replica."""
 
 
 class Keyspace:
-    """Keys with their values and ends. `forbidden`: commands for which this server is too old."""
+    """The keys of a server, with their values and ends.
+
+    `forbidden`: the commands for which this server is too old.
+    """
 
     def __init__(
         self, now_ns: Callable[[], int], rate: float, forbidden: frozenset[bytes] = frozenset()
@@ -57,7 +60,7 @@ class Keyspace:
         self.role = "master"
         self.is_full = False
         self.scripts: dict[bytes, bytes] = {}
-        # This is called with each key that was written.
+        # The keyspace calls this function with each key that was written.
         self.changed: Callable[[bytes], object] = nothing
         self._entries: dict[bytes, tuple[object, int]] = {}
 
@@ -65,16 +68,16 @@ class Keyspace:
 
     @property
     def keys(self) -> dict[bytes, object]:
-        """Return all keys that exist now."""
+        """All keys that exist now, with their values."""
         return {key: value for key in list(self._entries) if (value := self.get(key)) is not None}
 
     def get(self, key: bytes) -> Any:
-        """Return the value of `key`."""
+        """Return the value of `key`, or None if there is no such key."""
         entry = self.entry(key)
         return None if entry is None else entry[0]
 
     def entry(self, key: bytes) -> tuple[object, int] | None:
-        """Return the value of `key` and its end (ns). An expired key is removed first."""
+        """Return the value of `key` and its end (ns), or None. An expired key is removed first."""
         entry = self._entries.get(key)
         if entry is None or entry[1] > self._now_ns():
             return entry
@@ -82,7 +85,7 @@ class Keyspace:
         return None
 
     def put(self, key: bytes, value: object, end_ns: int = FAR_FUTURE_NS) -> None:
-        """Set a key."""
+        """Set a key, with its end by the world's clock."""
         self._entries[key] = value, end_ns
         self.changed(key)
 
@@ -94,14 +97,14 @@ class Keyspace:
         return int(held)
 
     def clear(self) -> None:
-        """A restart without persistence."""
+        """Remove all keys and scripts, as a restart without persistence does."""
         self._entries.clear()
         self.scripts.clear()
 
     # -- commands ----------------------------------------------------------------------------------
 
     def run(self, command: Command) -> bytes:
-        """Execute one command."""
+        """Execute one command, and return its reply as bytes."""
         try:
             return encoded(self.call(command))
         except ReplyError as error:
@@ -118,7 +121,10 @@ class Keyspace:
         return run(self, *command[1:])
 
     def end_ns(self, ttl_ms: float) -> int:
-        """Return the end of a key by this server's clock, for a time to live that starts now."""
+        """Return the end of a key whose time to live starts now.
+
+        This server's clock measures the time to live. The end is by the world's clock.
+        """
         return self._now_ns() + int(ttl_ms * NS_PER_MS / self._rate)
 
     def _set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
@@ -148,7 +154,7 @@ class Keyspace:
         return held
 
     def _getrange(self, key: bytes, start: bytes, end: bytes) -> Reply:
-        """GETRANGE. Both ends are included, and count from 0."""
+        """Execute GETRANGE. The positions count from 0, and both ends are included."""
         held: bytes = self.get(key) or b""
         return held[int(start) : int(end) + 1]
 
@@ -159,17 +165,17 @@ class Keyspace:
         return int(held is not None)
 
     def _drop_if(self, key: bytes, value: bytes) -> Reply:
-        """DELIFEQ."""
+        """Execute DELIFEQ."""
         if self.get(key) == value:
             return self.drop(key)
         return 0
 
     def _delex(self, key: bytes, _ifeq: bytes, value: bytes) -> Reply:
-        """DELEX with its option IFEQ, the only option that locks use."""
+        """Execute DELEX with the option IFEQ, the only option that locks use."""
         return self._drop_if(key, value)
 
     def pttl(self, key: bytes) -> Reply:
-        """PTTL: −1 for a key without end, −2 for no key."""
+        """Execute PTTL. The reply is −1 for a key without an end, and −2 if there is no key."""
         entry = self.entry(key)
         if entry is None:
             return -2
@@ -207,17 +213,17 @@ class Keyspace:
         return self._remove(key, lambda name, _score: name == member)
 
     def _zremrangebyscore(self, key: bytes, least: bytes, most: bytes) -> Reply:
-        """Both ends are included."""
+        """Execute ZREMRANGEBYSCORE. Both ends are included."""
         return self._remove(key, lambda _name, score: float(least) <= score <= float(most))
 
     def _zcount(self, key: bytes, above: bytes, most: bytes) -> Reply:
-        """The lower end is excluded, as "(" before it says."""
+        """Execute ZCOUNT. The lower end has a "(" before it and is excluded."""
         least = float(above.removeprefix(b"("))
         members: Mapping[bytes, float] = self.get(key) or {}
         return sum(least < score <= float(most) for score in members.values())
 
     def _remove(self, key: bytes, is_chosen: Callable[[bytes, float], bool]) -> int:
-        """How many members of a sorted set were removed."""
+        """Remove the chosen members of a sorted set. Return how many were removed."""
         members = self.get(key) or {}
         left = {name: score for name, score in members.items() if not is_chosen(name, score)}
         if len(left) < len(members):
@@ -225,7 +231,7 @@ class Keyspace:
         return len(members) - len(left)
 
     def _keep(self, key: bytes, members: Mapping[bytes, float]) -> None:
-        """A sorted set keeps its end, and is gone without members."""
+        """Store the members of a sorted set. The key keeps its end. An empty set is deleted."""
         entry = self.entry(key)
         if members:
             self.put(key, members, entry[1] if entry else FAR_FUTURE_NS)
@@ -286,15 +292,15 @@ _COMMANDS: dict[bytes, Callable[..., Reply]] = {
 
 # The keyspaces whose scripts are running now, the innermost last.
 _CALLER: list[Keyspace] = []
-# Servers of the tests answer in threads, and all scripts share one Lua and the list above. Without
-# this lock a script could run on the keys of another server.
+# In tests, servers answer in several threads. All scripts share one Lua runtime and the list above.
+# Without this lock a script could run on the keys of another server.
 _ONE_AT_A_TIME = threading.RLock()
 
 
 @cache
 def _lua() -> Any:
     try:
-        # This is the version of Lua that servers have.
+        # Redis servers use this version of Lua.
         from lupa.lua51 import LuaRuntime
     except ImportError:
         raise EnvironmentNotReadyError(
@@ -331,8 +337,10 @@ def _compiled(source: bytes) -> Any:
 def run_lua(
     keyspace: Keyspace, source: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]
 ) -> Reply:
-    """Run a script in one step and return its result. Raises EnvironmentNotReadyError without
-    lupa."""
+    """Run a script in one step, and return its result.
+
+    Raises EnvironmentNotReadyError if lupa is not installed.
+    """
     with _ONE_AT_A_TIME:
         table_from = _lua().table_from
         _CALLER.append(keyspace)
@@ -364,7 +372,7 @@ REPLY_S = 5.0
 
 
 class RealKeyspace:
-    """A real server in place of the data of a simulated one."""
+    """A real server that replaces the data of a simulated server."""
 
     def __init__(self, port: int) -> None:
         """Connect to an empty server. Raises OSError."""
@@ -375,7 +383,7 @@ class RealKeyspace:
         self.scripts = SimpleNamespace(clear=lambda: self.run([b"SCRIPT", b"FLUSH"]))
 
     def run(self, command: Command) -> bytes:
-        """Execute one command and return its reply unparsed. Raises OSError."""
+        """Execute one command, and return its reply as bytes. Raises OSError."""
         return encoded(self._call(*command))
 
     def _call(self, *command: bytes) -> Any:
@@ -388,11 +396,11 @@ class RealKeyspace:
 
     @property
     def keys(self) -> Mapping[bytes, bytes]:
-        """Return all keys that exist now. For a key that is not a string, return GET's answer."""
+        """All keys that exist now, with the answer of GET for each."""
         return {name: self._call(b"GET", name) for name in self._call(b"KEYS", b"*")}
 
     def clear(self) -> None:
-        """A restart without persistence."""
+        """Remove all keys and scripts, as a restart without persistence does."""
         self.run([b"FLUSHALL"])
         self.scripts.clear()
 

@@ -1,8 +1,8 @@
 """Simulated servers and connections: *bytes of commands → execution in order → bytes of replies*.
 
-A connection keeps its order in each direction. A broken connection may still deliver bytes that
-were on the way to the server, until the next connection of the same client kills it. A kernel may
-do the same after a reset.
+A connection keeps the order of bytes in each direction. A broken connection may still deliver bytes
+that were on the way to the server. This ends when the next connection of the same client kills the
+broken connection. A real kernel may behave in the same way after a reset.
 """
 
 from collections import deque
@@ -16,19 +16,16 @@ from bench.experiments.explore.keyspace import Command, Keyspace
 from bench.experiments.explore.schedule import LATENCY_NS, Change
 from bench.experiments.explore.world import Process, World, nothing, places
 
-# A server that only has scripts lacks these commands and options.
+# An old server, which only has scripts, lacks these commands and options.
 OLD = frozenset({b"DELIFEQ", b"DELEX", b"IFEQ"})
 
 
-# A client sends the same bytes to all instances, and each instance would parse them. The cache
-# parses them once. The result is a tuple, because all instances share it and none may append to it.
-# The commands in the tuple must not be changed either.
+# A client sends the same bytes to all instances. Without the cache each instance would parse them
+# again. The result is a tuple, because all instances share it and no instance may append to it. The
+# commands in the tuple must not be changed either.
 @lru_cache(64)
 def commands_of(data: bytes) -> tuple[Command, ...]:
-    """Return the commands in `data`, or no commands while the last one is incomplete.
-
-    Bytes that go to all servers are parsed once.
-    """
+    """Return the commands in `data`, or no commands if the last command is incomplete."""
     reader = Reader()
     reader.feed(data)
     commands = tuple(iter(reader.gets, False))
@@ -36,9 +33,10 @@ def commands_of(data: bytes) -> tuple[Command, ...]:
 
 
 class SimulatedServer:
-    """One instance.
+    """One simulated instance.
 
-    `down`, `stopped`: its current fault. `when_dead` is called when it dies.
+    `down`, `stopped`: whether this fault is in force. `when_dead`: a function that is called when
+    the server dies.
     """
 
     def __init__(self, world: World, index: int, rate: float, *, is_old: bool = False) -> None:
@@ -56,8 +54,10 @@ class SimulatedServer:
         self.when_dead: Callable[[], object] = nothing
 
     def follow(self, master: "SimulatedServer") -> None:
-        """Become a replica of `master`. Each write of the master is copied here a LATENCY later, if
-        the master still lives then."""
+        """Become a replica of `master`.
+
+        Each write of the master is copied after LATENCY_NS, if the master still lives at that time.
+        """
         self.data.role = "slave"
 
         def copy(key: bytes) -> None:
@@ -71,7 +71,7 @@ class SimulatedServer:
         master.data.changed = lambda key: self.world.later(LATENCY_NS, partial(copy, key))
 
     def execute(self, command: Command) -> bytes:
-        """Execute one command and return its reply."""
+        """Execute one command, and return its reply as bytes."""
         if command[0] == b"CLIENT" and command[1] == b"KILL":
             killed = self.links.pop(int(command[3]), None)
             if killed is not None:
@@ -80,9 +80,9 @@ class SimulatedServer:
         return self.data.run(command)
 
     def survives(self, change: Change) -> bool:
-        """Let a fault strike just before the server executes: it may restart, stop or die.
+        """Apply a fault just before the server executes a command.
 
-        Return whether the server still executes.
+        Return whether the server still executes the command.
         """
         self.world.note(change.what, self.index, change.for_ns)
         if change.what == "flush":
@@ -121,9 +121,13 @@ class SimulatedServer:
 
 
 class SimulatedLink:
-    """One connection of a process. `heard(link, data)`: bytes arrive, unless the connection was
-    closed. `ended(link)`: the connection broke, and the client learns of it. `lost(link)`: the
-    connection breaks while data is being sent. `is_cut`: its server is gone."""
+    """One connection of a simulated process. It calls three functions of the client.
+
+    `heard(link, data)`: bytes have arrived. `ended(link)`: the client notices that the connection
+    is broken. `lost(link)`: the connection broke while the client was sending. After the client has
+    closed the connection, `heard` and `ended` are not called. `is_cut`: the server has ended the
+    connection.
+    """
 
     def __init__(
         self,
@@ -142,7 +146,7 @@ class SimulatedLink:
         server.connected += 1
         self.id = server.connected
         self.to_server: deque[tuple[int, int, bytes]] = deque()
-        # The first bytes of a command that is not whole yet.
+        # The first bytes of a command that is still incomplete.
         self._begun = b""
         self.is_open = True
         self.is_cut = False
@@ -150,7 +154,10 @@ class SimulatedLink:
         server.links[self.id] = self
 
     def send(self, data: bytes) -> int:
-        """Send bytes to the server. This is a place `send`. Return 0: no bytes are kept back."""
+        """Send bytes to the server. This is a place `send`.
+
+        Return 0, the number of bytes that are still waiting to be sent.
+        """
         if not self.is_open:
             self.lost(self)
             return 0
@@ -165,7 +172,7 @@ class SimulatedLink:
                 return 0
             if change.what == "late":
                 due_ns += change.for_ns
-        # The server is gone. The client hears of it a little later.
+        # The server is gone. The client notices this a little later.
         if self.is_cut:
             return 0
         self._arrives_ns = due_ns = max(self._arrives_ns, due_ns)
@@ -177,7 +184,7 @@ class SimulatedLink:
         return 0
 
     def serve(self) -> None:
-        """Let the server read and execute the bytes that have arrived. This is a place `serve`."""
+        """Make the server execute the commands that have arrived. This is a place `serve`."""
         server = self.server
         world = self.world
         arrived = self.to_server
@@ -207,17 +214,19 @@ class SimulatedLink:
             world.at(due_ns, partial(self._tell, self.heard, b"".join(replies)))
 
     def _tell(self, listener: Callable[..., object], *more: bytes) -> None:
-        """Call `listener` in the client, unless the client has given the connection up."""
+        """Call `listener` in the client, unless the client has closed the connection."""
         if self.is_open:
             self.process.run(partial(listener, self, *more))
 
     def close(self) -> None:
-        """Give the connection up, for the client. Bytes on the way may still arrive."""
+        """Close the connection on the client's side. Bytes on the way may still arrive."""
         self.is_open = False
 
     def end(self) -> None:
-        """End the connection from the server's side. Bytes on the way to the server are lost, and
-        the client hears of it a little later."""
+        """End the connection on the server's side.
+
+        Bytes on the way to the server are lost. The client notices the end a little later.
+        """
         self.is_cut = True
         self.to_server.clear()
         self.world.later(LATENCY_NS, partial(self._tell, self.ended))

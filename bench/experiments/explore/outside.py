@@ -1,11 +1,12 @@
 """The parts of a recipe that do not run in virtual time: *its threads, timers, processes and loops
 → a sentence, or none*.
 
-A schedule is played in one thread and by one virtual clock. `threading.Thread` and
-`threading.Condition` of a recipe are simulated (sockets.py). Anything else that the recipe starts
-would run in real time, after the whole schedule has been played. A lock that releases itself by
-such a timer would look as if it held. So this module notices such a part and refuses it if
-possible. The recipe is then not known. Source: the table of audit events in Python's documentation.
+A schedule is played in one thread with one virtual clock. `threading.Thread` and
+`threading.Condition` of a recipe are simulated (sockets.py). Other timers, threads and processes of
+the recipe would run in real time, after the whole schedule has been played. If such a timer
+released the lock, the lock would wrongly seem to hold. So this module notices such a part, and
+refuses it if possible. The recipe is then "not known". Source: the table of audit events in
+Python's documentation.
 """
 
 import _thread
@@ -31,16 +32,16 @@ _STARTS = frozenset(
         "subprocess.Popen",
     )
 )
-# The last name exists since Python 3.13.
+# Python has the last name since version 3.13.
 _THREADS = ("start_new_thread", "start_new", "start_joinable_thread")
 
 
 class OutsideError(RuntimeError):
-    """A part of the recipe was not started, because it would not run in virtual time."""
+    """The error that a part of the recipe was refused, because it cannot run in virtual time."""
 
 
 class Outside:
-    """The parts that were noticed since the last `take`."""
+    """The first part that was noticed since the last `take`. The class itself holds it."""
 
     first = ""
     is_watching = False
@@ -49,7 +50,7 @@ class Outside:
     def note(cls, what: str) -> None:
         """Keep the description of a part that was started.
 
-        Raises OutsideError in a course of a world, because there the part can still be refused.
+        Raises OutsideError in a simulated thread, because there the part can still be refused.
         """
         cls.first = cls.first or f"it started {what}, which does not run in virtual time"
         if isinstance(getcurrent(), Actor):
@@ -57,17 +58,16 @@ class Outside:
 
     @classmethod
     def take(cls) -> str:
-        """Return and forget the first part, "" for none.
+        """Return the description of the first part, or "", and forget the part.
 
-        Only a watched process reports parts, because other processes may use gevent.
+        gevent counts as such a part only in a process that watches. Other processes may use gevent.
         """
         hub = getattr(sys.modules.get("gevent._hub_local"), "get_hub_if_exists", lambda: None)()
         if hub is not None and cls.is_watching:
             cls.first = (
                 cls.first or "it uses gevent, whose greenlets and timers do not run in virtual time"
             )
-            # The hub is destroyed, because otherwise the next recipe of this process would be
-            # blamed for it.
+            # If the hub stayed, the next recipe of this process would be blamed for it.
             hub.destroy(destroy_loop=True)
         first = cls.first
         cls.first = ""
@@ -75,7 +75,7 @@ class Outside:
 
 
 def watch() -> None:
-    """Notice parts from now on, in this process, for good."""
+    """Make this process notice such parts from now on. This cannot be undone."""
     Outside.is_watching = True
 
     def hook(event: str, _arguments: object) -> None:
@@ -90,7 +90,7 @@ def watch() -> None:
         return either
 
     def thread(real: Callable[..., object]) -> Callable[..., object]:
-        """Python 3.11 has no audit event for a thread."""
+        """Return `real` with a note about the thread. Python 3.11 has no audit event for it."""
 
         def either(function: Callable[..., object], *arguments: object, **named: object) -> object:
             # The caller may be a threading.Timer, or another class of threads.
@@ -100,10 +100,10 @@ def watch() -> None:
 
         return either
 
-    # A recipe can neither remove nor replace an audit hook, so the hook notices processes. Threads
-    # have no audit event in Python 3.11, and no event suits timers and loops. Functions in place of
-    # the real ones notice these. `threading` has copied its functions from `_thread` under other
-    # names, so both modules are changed.
+    # An audit hook notices processes, because a recipe can neither remove nor replace the hook.
+    # Threads have no audit event in Python 3.11, and no event suits timers and loops. So their
+    # functions are replaced by functions that make a note. `threading` has copied its functions
+    # from `_thread` under other names, so both modules are changed.
     sys.addaudithook(hook)
     for name in _THREADS:
         for module, own in ((_thread, name), (threading, f"_{name}")):

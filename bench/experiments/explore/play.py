@@ -1,9 +1,8 @@
-"""One schedule played: *a setting and its changes → observations, and the first rule that was
-broken*.
+"""The play of one schedule: *a setting and its changes → observations, and the first broken rule*.
 
-Rule of every recipe: no two leases of a resource are valid at once. Further rules of lockcore: a
-lease is granted within its validity, on a quorum of instances that really took it. A lease is
-extended before its end. Every operation ends, and after the last one no key is left.
+Rule of every recipe: no two leases of a resource are valid at once. lockcore has further rules. A
+lease is granted within its validity, and a quorum of instances has really granted it. A lease is
+extended before its end. Every operation ends, and no key is left after the last operation.
 """
 
 import gc
@@ -37,15 +36,18 @@ WAIT_MS = 2 * TTL_MS
 MORE_TRIES = 2
 ENDS_NS = START_NS + 20 * TTL_MS * NS_PER_MS
 CALM_NS = START_NS + 40 * TTL_MS * NS_PER_MS
-# This is the instance time-out.
+# A SET that took longer (ns) may leave an orphan key. This is the instance time-out.
 ORPHAN_NS = TTL_MS * NS_PER_MS // 10
-# The engine of this recipe is played without its shell.
+# For this recipe the engine is played without a shell.
 ENGINE = "redlock"
 
 
 @dataclass(slots=True)
 class Holding:
-    """A lease: its client, and when the client began to release it (0: not yet)."""
+    """A lease that a client has got.
+
+    `given_back_ns`: the time at which the client began to release the lease (0: not yet).
+    """
 
     client: int
     lease: Lease
@@ -54,9 +56,11 @@ class Holding:
 
 @dataclass(slots=True)
 class Played:
-    """The result of a schedule. `broken`: the broken rule, "" = none. `raised`: the exception with
-    which a client's program ended, although no rule allows one. `passed`: the places in order, each
-    with its time (ns)."""
+    """The result of a schedule.
+
+    `broken`: the broken rule, or "". `raised`: the exception that ended a client's program, or "".
+    `seen`: the observations. `passed`: the places in order, each with its time (ns).
+    """
 
     broken: str = ""
     raised: str = ""
@@ -74,8 +78,10 @@ class Played:
         return False
 
     def count_in(self, counts: Counter[str]) -> None:
-        """Add the number of each kind of observation to `counts`. `late votes`: the SETs that an
-        instance took later than usual."""
+        """Add the number of each kind of observation to `counts`.
+
+        `late votes` counts the SETs that an instance granted later than usual.
+        """
         counts.update([event[1] for event in self.seen])
         late = [
             event
@@ -87,8 +93,10 @@ class Played:
         )
 
     def later_begins(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Variants of `schedule` in which a client begins with a later one of its attempts, the
-        last attempt first."""
+        """Yield variants of `schedule` in which a client omits its first attempts.
+
+        The variant that omits the most attempts comes first.
+        """
         calls = [event for event in self.seen if event[1] == "call"]
         for client in {event[2] for event in calls}:
             sent = sorted({(event[4], event[3]) for event in calls if event[2] == client})
@@ -109,7 +117,7 @@ class Played:
 
 
 class Play:
-    """A world with its servers, clients and referee."""
+    """A world with its servers, its clients and the checks of the rules."""
 
     def __init__(self, setting: Setting, choose: Choose) -> None:
         self.setting = setting
@@ -135,7 +143,7 @@ class Play:
         self.acquiring: dict[Actor, Process] = {}
 
     def run(self) -> Played:
-        """Play the world to its end, or to the first rule that is broken."""
+        """Play the world to its end or to the first broken rule, and return the result."""
         world = self.world
         setting = self.setting
         try:
@@ -154,8 +162,8 @@ class Play:
             world.end()
             for _, locker in self.lockers.values():
                 locker.close()
-            # The references are dropped here. So the collector need not look for the objects that
-            # are not in a reference circle.
+            # The references are dropped here. So objects outside of reference circles are freed
+            # without the collector.
             world.seen = []
             world.passed = {}
         return self.played
@@ -282,7 +290,7 @@ class Play:
         return held
 
     def _denied(self, client: int, denied: Denied) -> None:
-        """Check a refusal of lockcore: the outcome must follow from the votes."""
+        """Check that the outcome of a denied acquire follows from its votes (lockcore only)."""
         if denied.outcome is Outcome.TOO_LATE:
             self.world.note("too late", client)
         elif self.setting.recipe == ENGINE:
@@ -309,15 +317,15 @@ class Play:
             )
 
     def _calm_down(self) -> None:
-        """Check the end: all clients are done. Once everything was answered, no key may be left."""
+        """Check that no key is left, once all clients are done and all replies have arrived."""
         world = self.world
         while not all(locker.is_calm for _, locker in self.lockers.values()):
             if world.is_over or world.now_ns >= CALM_NS:
                 return
             world.run(world.now_ns + 50 * NS_PER_MS)
         if not world.is_over and not self.busy:
-            # A SET may reach an instance after its client has stopped waiting. Its key stays until
-            # the end of the TTL.
+            # A SET may reach an instance after its client has stopped waiting. The key of this SET
+            # stays until the end of the TTL, and that is allowed.
             orphans = {event[5][2] for event in self._sets() if event[0] - event[4] > ORPHAN_NS}
             if left := sum(
                 bool(set(server.data.keys.values()) - orphans) for server in self.servers
@@ -326,11 +334,11 @@ class Play:
 
 
 def play(setting: Setting, choose: Choose) -> Played:
-    """Play one schedule."""
+    """Play one schedule, and return its result."""
     played = Play(setting, choose).run()
-    # A world is full of reference circles: servers, links and actors refer to each other. Reference
-    # counts alone never free it, and `search` has switched the collector nearly off. So the
-    # youngest generation is collected here, while the world is still in the processor's caches.
-    # Without this line each search process grows with every schedule.
+    # A world is full of reference circles, because servers, links and actors refer to each other.
+    # Reference counts alone never free a world, and `search` has nearly switched off the collector.
+    # So the youngest generation is collected here, while the world is still in the processor's
+    # caches. Without this line a search process would grow with every schedule.
     gc.collect(0)
     return played

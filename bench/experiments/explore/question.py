@@ -1,4 +1,4 @@
-"""Exploration as a value: *which simulated schedule breaks a recipe?*"""
+"""The question of `lockbench explore` as a value: *which simulated schedule breaks a recipe?*"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Step(Section, frozen=True):
 
 
 class Deviation(Section, frozen=True):
-    """What comes differently from the usual course."""
+    """One deviation of a schedule from the usual course."""
 
     where: Annotated[str, says("start, step, send, reply, serve or skew")]
     who: Annotated[Count, says("which client, or which server where it is serve; from 0")]
@@ -30,7 +30,7 @@ class Deviation(Section, frozen=True):
 
 
 class Replayed(Section, frozen=True, kw_only=True):
-    """A schedule on real servers, in real time."""
+    """The replay of a schedule on real servers, in real time."""
 
     server: Annotated[str, says("name and version; empty: there was none")] = ""
     plays: Annotated[Count, says("how often it was played")] = 0
@@ -39,7 +39,7 @@ class Replayed(Section, frozen=True, kw_only=True):
 
 
 class Size(Section, frozen=True, kw_only=True):
-    """Who wants what in a schedule, and when."""
+    """The clients of a schedule, their requests and their times."""
 
     clients: Annotated[Count, says("clients in it")]
     callers: Annotated[Count, says("callers in each client")]
@@ -52,8 +52,10 @@ class Size(Section, frozen=True, kw_only=True):
 
 
 class Broken(Size, frozen=True, kw_only=True):
-    """The smallest schedule found that breaks a rule; it is played again from these fields
-    alone."""
+    """The smallest schedule that was found to break a rule.
+
+    These fields suffice to play it again.
+    """
 
     rule: Annotated[str, says("which rule, and by whom")]
     number: Annotated[Count, says("of the schedule it was made from")]
@@ -63,7 +65,7 @@ class Broken(Size, frozen=True, kw_only=True):
 
 
 class ExploredRow(Section, frozen=True, kw_only=True):
-    """One recipe."""
+    """The exploration of one recipe."""
 
     recipe: Annotated[str, says("the lock", shown="table")]
     safe: Annotated[bool, says("what is known of it: no schedule may break it")]
@@ -87,7 +89,7 @@ class ExploredRow(Section, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> Annotated[str, says("whether it held", shown="table")]:
-        """Whether it held, in a word."""
+        """Whether the recipe held, in a word."""
         if self.broken:
             return "broken"
         if self.verdict == NOT_KNOWN:
@@ -100,24 +102,27 @@ class ExploredRow(Section, frozen=True, kw_only=True):
     ) -> Annotated[
         float | None, says("by processor time; null: not known", label="schedules", shown="table")
     ]:
-        """How fast they were played on one core."""
+        """The number of schedules per second that one core played."""
         return self.schedules / self.took_s if self.took_s else None
 
     @property
     def size(self) -> Annotated[str, says("clients × simulated servers", shown="table")]:
-        """How many clients and servers it has."""
+        """The number of clients and of servers."""
         return f"{self.clients} × {self.instances}"
 
     @property
     def steps(
         self,
     ) -> Annotated[int | None, says("of the smallest schedule that breaks it", shown="table")]:
-        """How many steps break it; the last line of a course names the broken rule."""
+        """The number of steps that break the recipe.
+
+        The last entry of a schedule's steps is the broken rule, so it does not count.
+        """
         return len(self.broken.steps) - 1 if self.broken else None
 
 
 class ExplorePlan(Section, frozen=True):
-    """What to explore."""
+    """The recipes to explore, and the limits of the search."""
 
     recipes: Annotated[tuple[str, ...], says("only these recipes; empty: all")]
     budget_s: Annotated[Amount | None, says("for each recipe; null = as long as it takes")]
@@ -130,7 +135,10 @@ class ExplorePlan(Section, frozen=True):
 
 
 class ExploreResult(Document, frozen=True, kw_only=True):
-    """Simulated schedules of locks, and the smallest that breaks each. null: not applicable."""
+    """Simulated schedules of locks, and the smallest schedule that breaks each lock.
+
+    null means not applicable.
+    """
 
     kind: Annotated[Literal["explore"], says("the command that made it")] = "explore"
     conditions: Annotated[ExplorePlan, says("what was asked for")]

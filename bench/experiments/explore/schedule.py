@@ -1,16 +1,18 @@
 """A schedule is a set of changes from the usual course: *places and changes → the next schedules to
 play*. Pure.
 
-In the usual course every message takes LATENCY, no client pauses and nothing breaks. A schedule
-lists the places where something else happens, and the rest of the course follows from this list. So
-a schedule is short, and a search can leave out any part to see whether it matters. Each client and
-each server counts its own places, so a change at one client hardly moves the places of another.
+In the usual course every message takes LATENCY_NS, no client pauses and no part breaks. A schedule
+lists the places where the course changes, and the rest follows from this list. So a schedule is
+short. A search can leave out any part of a schedule to see whether this part matters. Each client
+and each server counts its own places. So a change at one client hardly moves the places of another
+client.
 
 There are three searches. The *random* search makes a change at each place with a small probability,
 and uses only some kinds of changes (swarm). The search *by priorities* (PCT) makes a few pauses at
-places drawn uniformly. It finds a fault that takes d ordered steps with a probability of at least
-1/(n·kᵈ⁻¹). The *exhaustive* search plays every set of changes up to a limit, each set once, because
-it extends a schedule only behind its last change. Sources: S. Burckhardt et al., "A
+places that are drawn uniformly. If a fault needs d ordered steps, this search finds it with a
+probability of at least 1/(n·kᵈ⁻¹). The *exhaustive* search plays every set of changes up to a
+limit. It extends a schedule only after its last change, so it plays each set once. Sources: S.
+Burckhardt et al., "A
 Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010; A. Groce et al.,
 "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić, "Delay-Bounded Scheduling", POPL
 2011.
@@ -28,15 +30,17 @@ from lockcore.clock import NS_PER_MS
 
 LATENCY_NS = NS_PER_MS // 5
 TTL_MS = 500
-# Something is held up for one of these shares of the TTL.
+# A delay lasts for one of these shares of the TTL.
 SHARES = (0.001, 0.02, 0.1, 0.5, 0.994, 1.2, 2.2)
 EXHAUSTIVE_SHARES = (0.02, 0.994, 1.2)
 HELD_UP = ("pause", "late")
 
 
 class Place(NamedTuple):
-    """The `visit`-th time (from 1) that client or server `who` passes the point `where`: start,
-    step, …"""
+    """The `visit`-th time (from 1) at which the client or server `who` passes a point.
+
+    `where`: the kind of the point: start, step, send, reply, serve or skew.
+    """
 
     where: str
     who: int
@@ -44,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A deviation from the usual course: its kind `what`, and its duration."""
+    """A deviation from the usual course. `what`: its kind. `for_ns`: its duration."""
 
     what: str
     for_ns: int
@@ -64,9 +68,12 @@ ANY = {
 
 
 class Setting(Size, frozen=True, kw_only=True):
-    """The setting of a schedule: clients of `recipe` on `instances`. `may`: the possible changes,
-    by place. `rate`: the speed of the servers' clocks, within the drift that locks must tolerate.
-    `is_replicated`: the instances after the first are its replicas."""
+    """The setting of a schedule: clients of `recipe` on `instances`.
+
+    `may`: the possible changes, by place. `rate`: the speed of the servers' clocks, within the
+    drift that locks must tolerate. `is_replicated`: whether the other instances are replicas of the
+    first instance.
+    """
 
     recipe: str
     may: Mapping[str, tuple[str, ...]]
@@ -83,8 +90,10 @@ class Setting(Size, frozen=True, kw_only=True):
 
     @property
     def begins_ms(self) -> tuple[float, ...]:
-        """When each client begins: one shortly after the other, unless `starts_ms` has other
-        times."""
+        """The time at which each client begins.
+
+        If `starts_ms` is empty, each client begins shortly after the client before it.
+        """
         return self.starts_ms or tuple(
             client * LATENCY_NS / 4 / NS_PER_MS for client in range(self.clients)
         )
@@ -104,8 +113,10 @@ def lasting(what: str, share: float) -> Change:
 
 
 def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) -> Choose:
-    """Choose a change at each place with a small probability. Chosen changes are added to
-    `changes`."""
+    """Return a function that chooses a change at each place with a small probability.
+
+    It adds the chosen changes to `changes`.
+    """
     chance = random.choice((0.02, 0.05, 0.15))
     draw = random.random
     first = max(chance, 0.1)
@@ -113,7 +124,7 @@ def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) ->
 
     def choose(place: Place) -> Change | None:
         drew = draw()
-        # Nearly every draw ends here, so this test comes first and saves the others.
+        # Nearly every draw ends here. So this test comes first, before the slower tests.
         if drew >= first:
             return None
         where, _, visit = place
@@ -128,8 +139,10 @@ def at_random(setting: Setting, random: Random, changes: dict[Place, Change]) ->
 def by_priorities(
     setting: Setting, random: Random, passed: Iterable[Place], changes: dict[Place, Change]
 ) -> Choose:
-    """Choose pauses at 1 to 4 of the places that the usual course has `passed`, and later starts
-    for some clients."""
+    """Return a function that chooses pauses at 1 to 4 places, and later starts of some clients.
+
+    `passed`: the places of the usual course. The function adds the chosen changes to `changes`.
+    """
     steps = [place for place in passed if place.where == "step"]
     at = set(random.sample(steps, min(random.choice((1, 2, 3, 4)), len(steps))))
 
@@ -143,8 +156,10 @@ def by_priorities(
 
 
 def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedule]:
-    """Yield every schedule with one more change, which comes behind the last change. `passed`: the
-    places in the order in which the schedule passes them."""
+    """Yield every schedule with one more change, which comes after the last change.
+
+    `passed`: the places in the order in which the schedule passes them.
+    """
     places = list(passed)
     last = max((places.index(place) for place in schedule.changes if place in passed), default=-1)
     for place in places[last + 1 :]:
@@ -154,8 +169,11 @@ def one_more(schedule: Schedule, passed: Mapping[Place, int]) -> Iterator[Schedu
 
 
 def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]:
-    """Simpler schedules: without one change, client, round or caller, or with shorter times, or
-    with a client that begins `later`."""
+    """Yield simpler schedules.
+
+    They lack one change, client, round or caller, or they have shorter times. `later`: schedules in
+    which a client begins later.
+    """
     setting = schedule.setting
     changes = schedule.changes
     for place in changes:
@@ -184,7 +202,10 @@ def simpler(schedule: Schedule, later: Iterable[Schedule]) -> Iterator[Schedule]
 
 
 def _less(setting: Setting) -> Iterator[Setting]:
-    """Simpler settings: fewer rounds, callers or resources, no extensions, or the first seed."""
+    """Yield simpler settings.
+
+    They have fewer rounds, callers or resources, no extensions, or the first seed.
+    """
     for name in ("rounds", "callers", "resources"):
         now = getattr(setting, name)
         for fewer in sorted({1, now - 1} - {0, now}):
@@ -198,8 +219,10 @@ def _less(setting: Setting) -> Iterator[Setting]:
 def begun_later(
     schedule: Schedule, client: int, begin_ms: float, skipped: Mapping[tuple[str, int], int]
 ) -> Schedule:
-    """Return the schedule in which `client` begins at `begin_ms`. `skipped`: the number of visits
-    that are omitted, by (where, who)."""
+    """Return the schedule in which `client` begins at `begin_ms`.
+
+    `skipped`: the number of omitted visits, by (where, who).
+    """
     begins_ms = schedule.setting.begins_ms
     moved = (*begins_ms[:client], begin_ms, *begins_ms[client + 1 :])
     changes = {
@@ -211,8 +234,7 @@ def begun_later(
 
 
 def _without(schedule: Schedule, gone: int) -> Schedule:
-    """Return the schedule without one client. The numbers of the clients behind it decrease by
-    one."""
+    """Return the schedule without one client. The numbers of the later clients decrease by one."""
     moved = {
         (
             place._replace(who=place.who - (place.who > gone)) if place.where != "serve" else place

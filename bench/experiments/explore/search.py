@@ -1,16 +1,16 @@
-"""The search: *a recipe and a number → the schedule of that number, played; a schedule that breaks
-the recipe, made as small as possible*.
+"""The search: *a recipe and a number → the result of the schedule with that number; a schedule that
+breaks the recipe → the smallest one that does so*.
 
 Rules: schedule `n` of a seed is the same on every machine and in every process, so several
 processes can share a search. Number 0 is the usual course. After it, random schedules and schedules
 by priorities alternate. A schedule that breaks a rule is made smaller until no simpler schedule
 breaks the same rule. Fewer steps count first, then fewer changes, then shorter times.
 
-A search process is started by name (bench.topology.child) and sees virtual time from its first
+A search process is started by name (bench.topology.child). It uses virtual time from its first
 import of a recipe on. It also replays a broken schedule on real servers. There the clients, their
 connections and all changes are simulated as before, but in real time. A real server executes each
-command at the command's time. A replay cannot force what a server does by itself, for example a
-clock that runs fast, a full disk or a replica that lags.
+command at the command's time. A replay cannot force the behaviour of the server itself, for example
+a fast clock, a full disk or a lagging replica.
 """
 
 import gc
@@ -54,7 +54,8 @@ ENGINE_MAY = {place: may for place, may in ANY.items() if place != "skew"}
 ENGINE_MAY |= {"step": ("pause", "kill"), "serve": ("restart", "stop", "flush", "full")}
 # A search process gets this many schedules at once.
 BLOCK = 50
-# This many broken schedules are made smaller. The search stops earlier at one with `SHORT` steps.
+# The search makes at most this many broken schedules smaller. It stops earlier if one of them has
+# at most `SHORT` steps.
 ENOUGH = 5
 SHORT = 12
 # One in this many schedules of lockcore has several callers in each client, and more than one lock.
@@ -62,8 +63,10 @@ CROWD = 4
 
 
 def setting_of(recipe: str, about: About) -> Setting:
-    """Return the setting in which `recipe` is explored. The changes in it are those that the recipe
-    claims to survive."""
+    """Return the setting in which `recipe` is explored.
+
+    The possible changes in it are those that the recipe claims to survive.
+    """
     if recipe == ENGINE:
         return Setting(recipe=recipe, may=ENGINE_MAY, clients=2, instances=3, hold_ms=TTL_MS / 25)
     instances = 3 if about.most is None and not about.replicated else about.usual
@@ -79,7 +82,7 @@ def setting_of(recipe: str, about: About) -> Setting:
 
 
 def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played]:
-    """Schedule `number` (from 0) of a seed, and its result."""
+    """Play schedule `number` (from 0) of a seed. Return the schedule and its result."""
     random = Random(f"{seed} {setting.recipe} {number}")
     settings: dict[str, object] = {"seed": number + seed}
     if setting.recipe == ENGINE:
@@ -101,8 +104,8 @@ def numbered(setting: Setting, number: int, seed: int) -> tuple[Schedule, Played
         choose = at_random(setting, random, changes)
     elif number:
         if setting.recipe not in _USUAL:
-            # The usual course is not tied to a number, because each process begins with another
-            # number.
+            # Each process begins with another number. So the usual course is played whenever it is
+            # first needed.
             _USUAL[setting.recipe] = play(usual, changes.get)
         choose = by_priorities(setting, random, _USUAL[setting.recipe].passed, changes)
     return Schedule(setting, changes), play(setting, choose)
@@ -114,9 +117,11 @@ _USUAL: dict[str, Played] = {}
 def every(
     schedule: Schedule, most: int, first: int = 0, step: int = 1
 ) -> Iterator[tuple[Schedule, Played]]:
-    """Play `schedule` and every extension of it with at most `most` more changes, each once. A
-    schedule that breaks a rule is not extended. To share the work, only every `step`-th branch from
-    `first` on is played, and `schedule` itself only if `first` is 0."""
+    """Play `schedule` and every extension of it with at most `most` more changes, each once.
+
+    A schedule that breaks a rule is not extended. To share the work, only every `step`-th branch
+    from `first` on is played. `schedule` itself is yielded only if `first` is 0.
+    """
     played = play(schedule.setting, schedule.changes.get)
     if first == 0:
         yield schedule, played
@@ -128,11 +133,11 @@ def every(
 class Hunt(Struct):
     """The results of some schedules.
 
-    `took_s`: processor time. `raised`: the exception that a recipe raised. `outside`: the part of
-    the recipe that did not run in virtual time, so that nothing is known. `broken_count`: how many
-    schedules broke a rule. `broken`: the smallest schedule made of them. `counts`: the number of
-    each kind of observation, for lockcore only. `rule`: the rule that `broken` broke when it was
-    played again.
+    `took_s`: processor time. `raised`: the exception that a recipe raised, or "". `outside`: the
+    part of the recipe that did not run in virtual time, or "". With such a part the result is not
+    known. `broken_count`: the number of schedules that broke a rule. `broken`: the smallest
+    schedule that was made of these. `counts`: the number of each kind of observation, for lockcore
+    only. `rule`: the rule that a replayed schedule broke.
     """
 
     played: int = 0
@@ -157,7 +162,7 @@ class Hunt(Struct):
         self.keep(more.broken)
 
     def keep(self, broken: Broken | None) -> None:
-        """Keep the smaller of two broken schedules."""
+        """Keep the smaller of `broken` and the broken schedule so far."""
         if broken and (self.broken is None or len(broken.steps) < len(self.broken.steps)):
             self.broken = broken
 
@@ -170,7 +175,7 @@ class Hunt(Struct):
 
 
 def hunt(schedules: Iterable[tuple[Schedule, Played]], first: int = 0) -> Hunt:
-    """Play schedules, numbered from `first`, until enough of them broke a rule."""
+    """Return the results of schedules, numbered from `first`, until enough of them broke a rule."""
     result = Hunt()
     counts = Counter[str]()
     began_s = time.process_time()
@@ -227,8 +232,10 @@ def kind_of(rule: str) -> str:
 
 
 def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
-    """Search greedily for the smallest schedule that breaks the same rule. Return it and its
-    steps."""
+    """Search greedily for the smallest schedule that breaks the same rule.
+
+    Return this schedule and its steps.
+    """
     rule = kind_of(played.broken)
     steps = steps_of(played.seen, schedule.setting.instances)
     best = Schedule(schedule.setting, _passed(schedule, played))
@@ -251,7 +258,7 @@ def smallest(schedule: Schedule, played: Played) -> tuple[Schedule, list[Step]]:
 
 
 def _passed(schedule: Schedule, played: Played) -> dict[Place, Change]:
-    """Return the changes that came about before the play was over."""
+    """Return the changes that happened before the play was over."""
     return {place: change for place, change in schedule.changes.items() if place in played.passed}
 
 
@@ -266,9 +273,11 @@ def _cost(schedule: Schedule, steps: list[Step]) -> tuple[int, int, int, int]:
 
 
 class SearchOrder(Struct):
-    """Play the schedules `first` … `first + count` of `seed`. With `most`, play instead all
-    schedules with at most `most` changes, one branch in `count` from `first` on. With `again`, play
-    instead this schedule on the real servers at `ports`, which are empty."""
+    """An order to play `count` schedules of `seed`, from number `first` on.
+
+    `most`: play all schedules with at most `most` changes instead, one branch in `count` from
+    `first` on. `again`: play this schedule instead, on the empty real servers at `ports`.
+    """
 
     recipe: str
     seed: int
@@ -283,10 +292,10 @@ def main() -> None:
     """Execute orders until there are no more."""
     take_over()
     watch()
-    # Everything loaded by now lives as long as this process. So it is frozen, and no collection
-    # walks through it again. The collector then hardly ever runs by itself, because `play` collects
-    # the remains of each schedule after the schedule. Without this the collector would walk through
-    # a running world again and again, although most of a world is still in use then.
+    # All objects that exist now live as long as this process. So they are frozen, and no collection
+    # walks through them again. With the high threshold the collector hardly ever runs by itself.
+    # `play` collects the remains of each schedule afterwards. With the usual threshold the
+    # collector would walk through a running world again and again, while most of it is in use.
     gc.freeze()
     gc.set_threshold(50_000)
     for order in orders(SearchOrder):
@@ -300,7 +309,7 @@ def answer(order: SearchOrder) -> Hunt:
     try:
         about = find_recipe(order.recipe).about
     except UsageError as error:
-        # The recipe was loaded in another process, where time is real. Here it cannot be loaded.
+        # The recipe could be loaded in another process, where time is real, but not in this one.
         return Hunt(raised=str(error), outside=Outside.take())
     setting = setting_of(order.recipe, about)
     first = order.first
@@ -315,12 +324,11 @@ def answer(order: SearchOrder) -> Hunt:
 
 
 def _replayed(schedule: Schedule, ports: Sequence[int]) -> Hunt:
-    """Play the schedule in real time."""
+    """Play the schedule in real time, and return its result."""
     began_ns = list[int]()
 
     def until(now_ns: int) -> None:
-        """Wait for this time on the real clock. Before START_NS nothing can change, so there is no
-        wait."""
+        """Wait for this time on the real clock. Before START_NS there is no wait."""
         if now_ns >= START_NS:
             began_ns.append(time.monotonic_ns() - now_ns)
             time.sleep(max(began_ns[0] + now_ns - time.monotonic_ns(), 0) / NS_PER_S)

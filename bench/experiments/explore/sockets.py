@@ -1,10 +1,10 @@
-"""The simulated servers behind redis-py: *a process whose modules see virtual time and simulated
-sockets*.
+"""The simulated servers behind redis-py: *recipes as they are → recipes with virtual time and
+simulated sockets*.
 
-A process of its own calls `take_over` before it imports recipes. From then on `time`,
-`threading.Thread` and `threading.Condition` belong to the world that is played, and redis-py's
-connections lead to the world's servers. Outside of a world's courses the time functions are the
-real ones.
+A separate process calls `take_over` before it imports recipes. From then on `time`,
+`threading.Thread` and `threading.Condition` use the world that is played. redis-py's connections
+lead to the servers of this world. Outside of a world's simulated threads, the time functions return
+real time.
 """
 
 import _thread
@@ -26,14 +26,14 @@ from bench.experiments.explore.world import Actor, here
 from bench.recipes.protocol import RecipeSettings
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S
 
-# The wall clocks read this when a world begins.
+# The time of all wall clocks at the zero of a world's clock.
 WALL_NS = 1_700_000_000 * NS_PER_S
 # The port of server 0. The ports of the other servers follow.
 PORT = 1
 
 
 class Scene:
-    """The servers of the world that is played now, and the number of worlds so far."""
+    """The state of this module: the servers of the present world, and the number of worlds."""
 
     servers: tuple[SimulatedServer, ...] = ()
     worlds = 0
@@ -44,14 +44,16 @@ def url_of(index: int) -> str:
     return f"redis://simulated:{PORT + index}"
 
 
-# Locks that are not recipes. The key is the lock's name in a setting. The value connects the lock
-# to the servers at these URLs.
+# Locks that are not recipes. The key is the lock's name in a setting. The value is a function that
+# connects the lock to the servers at the given URLs.
 OWN_LOCKS: dict[str, Callable[[Sequence[str]], object]] = {}
 
 
 def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> object:
-    """Return a connected recipe, from lockbench or another package, in the course that will use
-    it."""
+    """Return a connected recipe of lockbench or another package.
+
+    The caller must be the simulated thread that will use the recipe.
+    """
     from bench.recipes.registry import find_recipe
 
     if Scene.servers != servers:
@@ -59,8 +61,8 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> object:
         Scene.worlds = Scene.worlds + 1
     if recipe in OWN_LOCKS:
         return OWN_LOCKS[recipe]([url_of(server.index) for server in servers])
-    # A recipe may keep state outside of its servers. The prefix separates that state for each
-    # world, too.
+    # A recipe may keep state outside of its servers. The prefix keeps the states of different
+    # worlds apart.
     prefix = f"{os.getpid()}-{Scene.worlds}:"
     settings = RecipeSettings(key_prefix=prefix, max_ttl_ms=TTL_MS, retry=RETRY)
     locker: Any = find_recipe(recipe).connect(
@@ -75,7 +77,7 @@ def connect(recipe: str, servers: tuple[SimulatedServer, ...]) -> object:
 
 
 class _SimulatedSocket:
-    """A connected socket of the process that made it, with the calls that redis-py uses."""
+    """A connected socket of a simulated process, with the methods that redis-py uses."""
 
     def __init__(self, server: SimulatedServer, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -93,7 +95,11 @@ class _SimulatedSocket:
         raise ConnectionResetError("the simulated connection broke")
 
     def recv_into(self, buffer: bytearray, *_more: int) -> int:
-        """Wait for bytes. Return 0 at the end of the connection. Raises TimeoutError."""
+        """Wait for bytes, copy them to `buffer`, and return their number.
+
+        Return 0 at the end of the connection. Raises TimeoutError, or BlockingIOError if the socket
+        does not wait.
+        """
         if not self.can_read(self._timeout_s):
             raise BlockingIOError if not self._timeout_s else TimeoutError("timed out")
         count = min(len(buffer), len(self._buffer))
@@ -102,7 +108,7 @@ class _SimulatedSocket:
         return count
 
     def can_read(self, timeout_s: float | None) -> bool:
-        """Return whether there are bytes, or the end of the connection, within the timeout."""
+        """Return whether bytes, or the end of the connection, arrive within the timeout (s)."""
         actor = here()
         world = here().world
         end_ns = FAR_FUTURE_NS if timeout_s is None else world.now_ns + int(timeout_s * NS_PER_S)
@@ -112,7 +118,7 @@ class _SimulatedSocket:
         return bool(self._buffer) or self._is_over
 
     def recv(self, _count: int, _flags: int = 0) -> bytes:
-        """What a look at a socket that has ended shows."""
+        """Return no bytes. redis-py calls this method only to test for an ended connection."""
         return b""
 
     def _heard(self, link: SimulatedLink, data: bytes) -> None:
@@ -134,7 +140,10 @@ class _SimulatedSocket:
         self._timeout_s = timeout_s
 
     def fileno(self) -> int:
-        """Return a real descriptor for a selector. It shows either nothing to read, or the end."""
+        """Return a real descriptor for a selector.
+
+        The descriptor either has nothing to read, or is at its end.
+        """
         return (_ENDED if self._is_over or not self._link.is_open else _QUIET)[0].fileno()
 
     def close(self, *_how: int) -> None:
@@ -149,7 +158,10 @@ _ENDED[1].close()
 
 
 def _connect(connection: Any) -> _SimulatedSocket:
-    """A replacement for redis-py's Connection._connect. Raises ConnectionRefusedError."""
+    """Return a simulated socket. It replaces redis-py's Connection._connect.
+
+    Raises ConnectionRefusedError if the server is down.
+    """
     server = Scene.servers[connection.port - PORT]
     if server.down:
         raise ConnectionRefusedError(111, "the simulated server is down")
@@ -157,8 +169,10 @@ def _connect(connection: Any) -> _SimulatedSocket:
 
 
 def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
-    """A replacement for redis-py's Connection.can_read, which would look at the file descriptor in
-    real time."""
+    """Return a replacement for redis-py's Connection.can_read.
+
+    The original would test the file descriptor in real time.
+    """
 
     def can_read(connection: Any, timeout: float | None = 0) -> bool:
         sock = connection._sock
@@ -170,8 +184,10 @@ def _reading(real: Callable[..., bool]) -> Callable[..., bool]:
 
 
 class _SimulatedThread:
-    """A thread of a simulated process, which is one more course. An exception ends only this
-    thread, as in a real process. But the recipe is then not known."""
+    """A thread that a recipe starts in a simulated process.
+
+    An exception ends only this thread, as in a real process. But the recipe is then "not known".
+    """
 
     def __init__(
         self,
@@ -182,7 +198,7 @@ class _SimulatedThread:
         kwargs: Mapping[str, object] | None = None,
         **_more: object,
     ) -> None:
-        # It is a threading.Timer, or a user's class with a `run`.
+        # The thread is a threading.Timer, or an object of a user's class with a `run` method.
         if target is None:
             Outside.note(f"a thread ({type(self).__name__})")
         elif str(getattr(target, "__module__", "")).startswith("concurrent.futures"):
@@ -195,8 +211,8 @@ class _SimulatedThread:
         if isinstance(actor, Actor):
             actor.process.start(self._run)
         else:
-            # While a recipe is imported, its thread really runs, because the import may wait for
-            # the thread's result. `Outside` notices the thread all the same.
+            # While a recipe is imported, its thread runs in real time, because the import may wait
+            # for the thread's result. `Outside` still notices the thread.
             _thread.start_new_thread(partial(self._run), ())
 
     def _run(self) -> None:
@@ -209,12 +225,14 @@ class _SimulatedThread:
             )
 
     def join(self, timeout: float | None = None) -> None:
-        """Do not wait: the thread ends with the world."""
+        """Return at once. The thread ends with the world."""
 
 
 class _SimulatedCondition:
-    """threading.Condition among the courses of one process. No other course runs between two
-    waits."""
+    """A threading.Condition for the simulated threads of one process.
+
+    It needs no lock, because no other thread runs between two waits.
+    """
 
     def __init__(self, _lock: object = None) -> None:
         self._waiting: list[tuple[Actor, int]] = []
@@ -243,14 +261,14 @@ class _SimulatedCondition:
 
 
 def take_over() -> None:
-    """Turn this process into one for simulations, for good."""
+    """Prepare this process for simulations. This cannot be undone."""
 
     # A recipe may be code of another package, which reads `time` and starts threads by itself. So
-    # the functions of the modules `time` and `threading` are replaced, not lockbench's own calls.
-    # Each replacement checks its caller: an actor of a world gets virtual time, and any other
-    # caller gets real time. So the same process can still talk to its parent and wait for real
-    # servers. A function that is not replaced here would run in real time. outside.py notices that,
-    # and the recipe is then not known.
+    # the functions in the modules `time` and `threading` are replaced. Each replacement checks its
+    # caller. An actor of a world gets virtual time, and any other caller gets real time. So this
+    # process can still talk to its parent and wait for real servers. A function that is not
+    # replaced here would run in real time. outside.py notices such functions, and the recipe is
+    # then "not known".
     def virtual(real: Callable[..., Any], of: Callable[..., Any]) -> Callable[..., Any]:
         def either(*arguments: float) -> object:
             actor = getcurrent()
@@ -275,7 +293,7 @@ def take_over() -> None:
 
     import lockcore.clock
 
-    # This must happen before a recipe imports the function from there.
+    # This must happen before a recipe imports the function from lockcore.clock.
     lockcore.clock.monotonic_ns = time.monotonic_ns
     redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain

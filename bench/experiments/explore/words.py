@@ -1,5 +1,5 @@
-"""The text of `lockbench explore`: *its result → a table of recipes, and a sequence diagram of each
-broken one*."""
+"""The text of `lockbench explore`: *its result → a table of recipes, and a sequence diagram for
+each broken recipe*."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
 def sheet(result: ExploreResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
+    """Return the sheet of `result`, which is stored at `place` ("": not stored)."""
     conditions = result.conditions
     bound = (
         ""
@@ -87,8 +87,10 @@ def _parts(result: ExploreResult) -> Iterator[Part]:
 
 
 def figures(result: ExploreResult) -> list[Figure]:
-    """Return the steps of the smallest schedule that broke each recipe, and the schedules
-    played."""
+    """Return a picture of all recipes.
+
+    It shows the number of steps that broke each recipe, and the number of played schedules.
+    """
     groups = []
     for is_safe, heading in ((True, "must hold"), (False, "known to be flawed")):
         rows = [(row.recipe, _measures(row)) for row in result.rows if row.safe is is_safe]
@@ -110,9 +112,11 @@ def _measures(row: ExploredRow) -> list[Measure]:
 
 
 def diagram(recipe: str, broken: Broken) -> Part:
-    """Return the steps as a table. It has a column for each client, and one for the servers if
-    something happens to them. If that would be wider than a terminal, the columns are client and
-    step instead."""
+    """Return the steps of a broken schedule as a table.
+
+    Each client has a column. If a fault strikes servers, the servers have a column, too. If this
+    table would be wider than a terminal, the columns are client and step instead.
+    """
     steps = broken.steps[:-1]
     rule = broken.steps[-1]
     clients = max((step.who for step in broken.steps), default=0) + 1

@@ -1,9 +1,9 @@
-"""Virtual time: *events at times, processes that are held up, courses that wait → the next event*.
+"""Virtual time: *events at times, paused processes, waiting threads → the next event*.
 
-The whole world is in one thread and has one clock. Events at the same time happen in the order in
-which they were requested. An `Actor` is one course (a thread, to the program under test) of a
-`Process`. A process can be paused as a whole, and then all its events wait. At each place where
-things may come differently the world calls its `choose`. None means the usual course.
+The whole world runs in one real thread and has one clock. Events at the same time happen in the
+order in which they were requested. An `Actor` is one simulated thread of a `Process`. If a process
+is paused, all its events wait. At each place where a schedule may change the course, the world
+calls its `choose`. None means the usual course.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -19,31 +19,33 @@ from bench.experiments.explore.schedule import Change, Choose, Place
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 START_NS = 3_000_000 * NS_PER_MS
-# One observation: its time (ns), its name, and details that `diagram` knows for each name.
+# One observation: its time (ns), its name, and further details that depend on the name.
 Event = tuple[Any, ...]
 
 
 class OverError(BaseException):
-    """The world has ended, and so has every course that waits in it."""
+    """The exception that ends a waiting simulated thread at the end of the world."""
 
 
 class KilledError(BaseException):
-    """A caller is killed while it waits."""
+    """The exception that kills a caller while it waits."""
 
 
 def places(where: str, who: int) -> Iterator[Place]:
-    """Endless visit numbers, from 1 on."""
+    """Return the places of all visits from number 1 on, without end."""
     return map(partial(Place, where, who), count(1))
 
 
 def nothing() -> None:
-    """Do nothing: no observer waits for this call."""
+    """Do nothing. It is the function for an event that has no listener."""
 
 
 class World:
-    """The clock, the events that are due, and the observations. `is_begun`: before it is set, the
-    course is the usual one and no passed place is kept. `is_over`: set by a referee that has seen
-    enough."""
+    """The clock, the events that are due, and the observations.
+
+    `is_begun`: until it is true, the course is the usual course and passed places are not kept.
+    `is_over`: true once a rule is broken, a client's program has failed, or the world has ended.
+    """
 
     def __init__(self, choose: Choose) -> None:
         # All clients connect in the second before START_NS.
@@ -53,19 +55,18 @@ class World:
         self.actors: list[Actor] = []
         # The passed places in order, each with its time (ns).
         self.passed: dict[Place, int] = {}
-        # A function that returns when the time has come, if the schedule plays in real time.
+        # A function that waits for a time, if the schedule is played in real time.
         self.until: Callable[[int], object] | None = None
         self._choose = choose
-        # The heap has one entry per moment, not one per event. The events of a moment stand in a
-        # list in `_due`, in the order in which they were asked for. This order makes a schedule
-        # repeatable. A heap of events would need a number in each entry to keep it, because
-        # callables cannot be compared.
-        # The times (ns) at which something is due, as a heap. What is due stands in `_due`.
+        # The heap has one entry for each time (ns) at which events are due. The events of a time
+        # are in a list in `_due`, in the order in which they were requested. This order makes a
+        # schedule repeatable. A heap of events would need a number in each entry to keep the order,
+        # because callables cannot be compared.
         self._times: list[int] = []
         self._due: dict[int, list[Callable[[], object]]] = {}
 
     def at(self, time_ns: int, what: Callable[[], object]) -> None:
-        """Call `what` at `time_ns`, or now if that time is past."""
+        """Call `what` at `time_ns`, or as soon as possible if that time is past."""
         due_ns = time_ns if time_ns > self.now_ns else self.now_ns
         if (due := self._due.get(due_ns)) is None:
             self._due[due_ns] = [what]
@@ -78,8 +79,7 @@ class World:
         self.at(self.now_ns + delay_ns, what)
 
     def run(self, until_ns: int, busy: Sized = (None,)) -> None:
-        """Let events happen until `until_ns`, or until `busy` is empty, or until the world is
-        over."""
+        """Run events until `until_ns`, until `busy` is empty, or until the world is over."""
         times = self._times
         while times and times[0] <= until_ns and busy and not self.is_over:
             self.now_ns = now_ns = times[0]
@@ -94,7 +94,7 @@ class World:
             self.now_ns = max(self.now_ns, until_ns)
 
     def change(self, visits: Iterator[Place]) -> Change | None:
-        """Return the change at the next of these places, which is passed now."""
+        """Pass the next of these places. Return the change there, or None for the usual course."""
         if not self.is_begun:
             return None
         place = next(visits)
@@ -106,10 +106,10 @@ class World:
         self.seen.append((self.now_ns, what, *details))
 
     def end(self) -> None:
-        """End all courses that still wait."""
+        """End all simulated threads that still wait."""
         self.is_over = True
         for actor in self.actors:
-            # An actor that cleans up may wait again. Then it is ended again.
+            # During its clean-up an actor may wait again. In that case it is ended again.
             for _ in range(5):
                 if actor.dead or not actor:
                     break
@@ -120,8 +120,11 @@ class World:
 
 
 class Process:
-    """A process of its own, which is a client. While it is paused, until `paused_ns`, it neither
-    runs nor hears anything. Its wall clock is ahead by `ahead_ns`."""
+    """A simulated process, which is a client.
+
+    `paused_ns`: until this time the process is paused, so it runs no code and receives no data.
+    `ahead_ns`: the amount by which its wall clock is ahead.
+    """
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -133,9 +136,9 @@ class Process:
         self.on_kill: Callable[[], object] = nothing
 
     def run(self, what: Callable[[], object]) -> None:
-        """Call `what` in the process now, or once the process runs again.
+        """Call `what` in the process, now or when the pause of the process ends.
 
-        This is a place `step`, at which the process may be paused or a caller killed.
+        This is a place `step`, where a schedule may pause the process or kill a caller.
         """
         world = self.world
         if world.now_ns < self.paused_ns:
@@ -153,7 +156,7 @@ class Process:
             what()
 
     def start(self, work: Callable[[], object], delay_ns: int = 0) -> "Actor":
-        """Start a new course of the process after `delay_ns`."""
+        """Start a new simulated thread of the process after `delay_ns`."""
         actor = Actor(self, work)
         self.world.actors.append(actor)
         self.world.later(delay_ns, partial(actor.go, actor.turn))
@@ -161,9 +164,10 @@ class Process:
 
 
 class Actor(greenlet):  # type: ignore[misc]
-    """One course of a process.
+    """One simulated thread of a process.
 
-    `turn` grows with every wait, so a late wake-up for an earlier wait has no effect.
+    `turn`: a number that grows with every wait. So a late wake-up for an earlier wait has no
+    effect.
     """
 
     def __init__(self, process: Process, work: Callable[[], object]) -> None:
@@ -180,18 +184,18 @@ class Actor(greenlet):  # type: ignore[misc]
             self._work()
 
     def go(self, turn: int) -> None:
-        """Run on now, if the course still waits for this wake-up."""
+        """Continue now, if the thread still waits for this wake-up."""
         if turn == self.turn and not self.dead:
             self.turn += 1
             self.switch()
 
     def wake(self, turn: int) -> None:
-        """Run on as soon as the process runs."""
+        """Continue as soon as the process runs, if the thread still waits for this wake-up."""
         if turn == self.turn:
             self.process.run(partial(self.go, turn))
 
     def wait(self, until_ns: int = FAR_FUTURE_NS) -> None:
-        """Return when the course is woken, or at `until_ns`. Raises OverError, KilledError."""
+        """Wait until the thread is woken, or until `until_ns`. Raises OverError or KilledError."""
         if self.world.is_over:
             raise OverError
         if until_ns < FAR_FUTURE_NS:
@@ -201,14 +205,14 @@ class Actor(greenlet):  # type: ignore[misc]
             raise OverError
 
     def kill(self) -> None:
-        """End the course while it waits."""
+        """End the thread while it waits."""
         if not self.dead and self:
             self.turn += 1
             self.throw(KilledError)
 
 
 def here() -> Actor:
-    """Return the course that runs now. There must be one."""
+    """Return the simulated thread that runs now. There must be one."""
     actor = getcurrent()
     assert isinstance(actor, Actor), "only a client's program waits"
     return actor

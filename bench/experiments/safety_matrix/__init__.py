@@ -1,1 +1,1 @@
-"""Which way of locking holds? *recipes × schedules, claims → each row judged*."""
+"""The safety matrix: *recipes in simulated schedules, and claims → a judged row for each*."""

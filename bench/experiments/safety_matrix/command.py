@@ -1,5 +1,7 @@
-"""`lockbench safety`: *options → the matrix of recipes and faults, judged*. An unknown name is
-refused at once."""
+"""`lockbench safety`: *options → the judged matrix of recipes and claims*.
+
+An unknown name is refused before the work.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The safety matrix: *every recipe, explored; each claim about Redlock and persistence, tested → a
-judged row each*.
+"""The safety matrix: *every recipe, and each claim about Redlock and persistence → a judged row for
+each*.
 
-Rules: the recipes come first. A property that must hold in all circumstances is explored, as
-`lockbench explore` does, which shows the schedule that breaks it. A claim that needs real time and
-real clocks is in leases.py, on lockbench's own servers on loopback. A claim that another command
-measures is listed with that command. A signal ends the matrix at once. The row that it cuts is
-dropped. The rows before it are kept, judged and stored. No process or file stays behind. Source:
-the Redis documentation, "Distributed Locks with Redis"; the Redlock text, "Performance, crash
-recovery and fsync".
+Rules: the recipes come first. If a property must hold in all circumstances, simulated schedules
+test it, as in `lockbench explore`. They show the schedule that breaks the property. If a claim
+needs real time and real clocks, leases.py tests it on lockbench's own servers on loopback. A claim
+that another command measures is listed with that command. A signal ends the matrix at once. The
+interrupted row is dropped, and the rows before it are judged and stored. No process or file stays
+behind. Source: the Redis documentation, "Distributed Locks with Redis"; the Redlock text,
+"Performance, crash recovery and fsync".
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,26 +40,28 @@ from bench.topology.child import Child
 from bench.topology.server import find_server
 from lockcore.bench import LockcoreError
 
-# An exception of these types ends the test of a row, and the row is then not known.
+# An exception of these types ends the test of a row. The row is then "not known".
 BROKEN_OFF = (BenchError, LockcoreError, RedisError, TimeoutError, AssertionError)
-# The number of tries for a row that is not known. A machine that was busy for a moment may be idle
-# at the next try.
+# The most tries for a row that is "not known". A machine that was busy during one try may be idle
+# during the next try.
 TRIES = 3
 # The number of schedules for a recipe that must hold, and for the claims about lockcore.
 QUICK_SCHEDULES = 250
 FULL_SCHEDULES = 2_000
-# The most schedules for a recipe with a known flaw. Its search ends when the flaw has shown. The
-# flaw of `set-nx-get-del` hides best: each schedule shows it with a chance of 1 in 150 (12 seeds:
-# it showed in schedule 1 to 386). So 3,000 schedules miss it for 2 of 10⁹ seeds. 250 schedules
-# missed it for one seed in six.
+# The most schedules for a recipe with a known flaw. The search ends when the flaw shows. The flaw
+# of `set-nx-get-del` is the rarest. Each schedule shows it with a probability of 1/150. (With 12
+# seeds it showed in schedules 1 to 386.) So 3,000 schedules miss it for 2 of 10⁹ seeds. 250
+# schedules missed it for one seed in six.
 SCHEDULES_OF_A_FLAW = 3_000
 ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A row of the plan. `look`: the function that tests the row, or a finding if no test is
-    needed."""
+    """A row of the plan.
+
+    `look`: the function that tests the row, or a finding if no test is needed.
+    """
 
     part: MatrixPart
     recipe: str
@@ -70,8 +72,10 @@ class PlannedRow:
 
 
 def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
-    """Explore `recipe`. The finding has the smallest schedule that breaks it, or the number of
-    schedules that did not."""
+    """Explore `recipe`, and return the finding.
+
+    Its figures are the number of schedules, and the number of steps that break the recipe, if any.
+    """
     row, _ = _explored(recipe, setup)
     figures: dict[str, float | None] = {"schedules": row.schedules, "tested": row.tested}
     if row.broken:
@@ -86,8 +90,10 @@ def look_at_recipe(recipe: str, setup: RowSetup) -> Finding:
 
 
 def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
-    """Explore lockcore: none of its rules may be broken. `required`: how often each event that the
-    claim is about must have happened."""
+    """Explore lockcore, and return the finding. No rule of lockcore may be broken.
+
+    `required`: how often each event must have happened, because the claim is about these events.
+    """
     row, counts = _explored("redlock", setup)
     figures = {
         "schedules": row.schedules,
@@ -104,7 +110,7 @@ def look_at_rules(required: Mapping[str, int], setup: RowSetup) -> Finding:
 
 
 def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, int]]:
-    """Explore a recipe. Return its row, and how often each kind of event happened."""
+    """Explore a recipe. Return its row, and the number of events of each kind."""
     schedules = QUICK_SCHEDULES if setup.quick else FULL_SCHEDULES
     if not find_recipe(recipe).about.safe:
         schedules = SCHEDULES_OF_A_FLAW
@@ -116,10 +122,12 @@ def _explored(recipe: str, setup: RowSetup) -> tuple[ExploredRow, Mapping[str, i
 _SPLITS = "`lockbench split-votes` measures it, beside the closed form"
 _RESTARTS = "`lockbench crash` measures it, by vote margin, policy, restart and abstention"
 _POWER = "`lockbench crash` measures it, with power cuts at random moments"
-# With fewer grants, a lock that grants one lease in ten after its end might go unnoticed (95 %).
+# This many grants are needed to notice, with 95 % certainty, a lock that grants one lease in ten
+# after its end.
 _GRANTED = 30
 _DISKS = "`lockbench fsync` its price, over disks, clients and pipelines"
-# Each claim with its function, or with a sentence that says which command measures it.
+# Each claim: its name, its meaning, and its test. A text in place of the test names the command
+# that measures the claim.
 CLAIMS: tuple[tuple[str, str, Callable[[RowSetup], Finding] | str], ...] = (
     ("owner-tokens", "tokens of many processes never collide", leases.owner_tokens),
     (
@@ -204,11 +212,10 @@ def choose_cases(recipes: Sequence[str] = (), claims: Sequence[str] = ()) -> lis
 
 
 def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
-    """Test `case`, at most TRIES times while it is not known. An exception of BROKEN_OFF makes the
-    row not known. Any other exception passes through.
+    """Test `case`, and return its row. While the row is "not known", try up to TRIES times.
 
-    A search of schedules that came to its end is not repeated, because the same seed plays the same
-    schedules.
+    An exception of BROKEN_OFF makes the row "not known". Any other exception passes through. A
+    complete search of schedules is not repeated, because the same seed plays the same schedules.
     """
     for _ in range(TRIES):
         ended_early = False
@@ -231,16 +238,16 @@ def look(case: PlannedRow, setup: RowSetup) -> SafetyRow:
 
 
 def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyResult]:
-    """Test all rows. The result is stored on return.
+    """Test all rows, and store and return the result.
 
-    Raises BenchError, and KeyboardInterrupt if it comes before the first row.
+    Raises BenchError. Raises KeyboardInterrupt if it comes before the end of the first row.
     """
     plan = order.plan
     rows = list[SafetyRow]()
     server = find_server(order.server)
     planned = choose_cases(plan.recipes, plan.claims)
     with Experiment(order) as experiment:
-        # A row that is cut does not count.
+        # An interrupted row does not count.
         with Child("a search process", search.__name__) as searcher, experiment.cuttable():
             setup = RowSetup(
                 plan.seed, plan.quick, order.server, searcher, lambda: experiment.is_over
@@ -249,7 +256,7 @@ def run_safety(order: ExperimentOrder[SafetyPlan], show: Show) -> Done[SafetyRes
                 show(f"{one.part}: row {number} of {len(planned)}, {one.recipe}, {one.fault}")
                 rows.append(look(one, setup))
                 if experiment.is_over:
-                    # Ctrl-C came during the row, and something there swallowed the exception.
+                    # Ctrl-C came during the row, but code in the row suppressed the exception.
                     break
         experiment.require(rows)
         result = SafetyResult(

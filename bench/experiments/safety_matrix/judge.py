@@ -1,9 +1,9 @@
-"""The verdict over the safety matrix: *rows with their observations and preconditions → one word*.
+"""The verdict on the safety matrix: *rows with their observations and preconditions → one word*.
 Pure.
 
-Rules: half of the rows that are measured here must come out as expected. `earned` judges a stored
-matrix anew, row by row. A row is as expected only if the observation equals the expectation and
-every precondition was met.
+Rules: for a good verdict, at least half of the rows that are measured here must be as expected.
+`earned` judges a stored matrix anew, row by row. A row is as expected only if the observation
+equals the expectation and every precondition was met.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ FLAW = "the flaw"
 
 
 def judge_rows(rows: Sequence[SafetyRow], planned: int | None = None) -> Verdict:
-    """Return the verdict over `rows`, of which `planned` were requested."""
+    """Return the verdict on `rows`. `planned`: the number of requested rows (None: these rows)."""
     planned = len(rows) if planned is None else planned
     here = sum(row.verdict != ELSEWHERE for row in rows)
     cut = f"interrupted after {len(rows)} of {planned} rows" if len(rows) < planned else ""

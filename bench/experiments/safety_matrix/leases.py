@@ -1,7 +1,7 @@
 """Claims that need real time: *a course of events on lockcore's Redlock, or owner tokens → figures,
 confirmed or refuted*.
 
-Two leases at once are a violation, whatever the claim was. Source: the Redlock text.
+Two leases at once are a violation in the test of any claim. Source: the Redlock text.
 """
 
 import os
@@ -34,9 +34,12 @@ _LINKS = frozenset({Need.PROXY})
 
 @dataclass(frozen=True, slots=True)
 class RowSetup:
-    """The means to test a case. `quick`: a short test. `seed`: the seed of every random choice.
-    `server`: the server program, None = search for one. `searcher`: a search process of `lockbench
-    explore`. `is_over`: whether the test should end."""
+    """The settings and helpers for the test of a row.
+
+    `seed`: the seed of every random choice. `quick`: whether the test is short. `server`: the
+    server program (None: search for one). `searcher`: a search process of `lockbench explore`.
+    `is_over`: returns whether the test should end.
+    """
 
     seed: int
     quick: bool
@@ -46,7 +49,7 @@ class RowSetup:
 
 
 def cannot(verdict: MatrixWord, reason: str) -> Finding:
-    """Return the finding of a case that was not tested."""
+    """Return the finding for a row that is not tested."""
     return Finding("–", verdict, reason=reason)
 
 
@@ -58,8 +61,11 @@ def confirmed(
     broken: bool = False,
     reason: str | None = None,
 ) -> Finding:
-    """Return the finding of a claim that `holds` or does not, if all its `needs` were met.
-    `broken`: two leases were valid at once."""
+    """Return the finding for a claim.
+
+    `holds`: whether the observation agrees with the claim. `needs`: the preconditions. If one was
+    not met, the result is "not known". `broken`: whether two leases were valid at once.
+    """
     verdict = row_verdict(holds=holds, broken=broken, preconditions=needs)
     outcome = "confirmed" if verdict == AS_EXPECTED else "refuted"
     if verdict == NOT_KNOWN:
@@ -76,14 +82,18 @@ def connect(urls: Sequence[str], **settings: Any) -> Redlock:
 
 
 def double_grant(first: Lease, second: Lease | Denied) -> bool:
-    """Return whether `second` was granted while `first` was valid. The holder of `first` must not
-    have released it before."""
+    """Return whether `second` was granted while `first` was valid.
+
+    The holder of `first` must not have released it before the grant.
+    """
     return isinstance(second, Lease) and second.granted_ns < first.valid_until_ns
 
 
 def partition(_setup: RowSetup) -> Finding:
-    """The holder is cut off before it can release, while another client waits. Measures the blocked
-    time, in TTLs."""
+    """Cut off a holder before it can release, while another client waits.
+
+    The finding has the time during which the other client was blocked, in ms and in TTLs.
+    """
     ttl_ms = 500
     with (
         prepared_fleet(_LINKS, INSTANCES, "none") as fleet,
@@ -110,16 +120,19 @@ def partition(_setup: RowSetup) -> Finding:
 
 WITHIN = (0.995, 1.005)
 BEYOND = (0.9, 1.1)
-# The number of tries, because on a busy machine the next client may ask too late to see an overlap.
+# The most tries. On a busy machine the next client may ask too late to see an overlap.
 TIMES = 3
-# A client that asks this late still counts as in time, because retries come 2 ms apart.
+# A client that asks less than this time (ms) too late is still in time, because retries come 2 ms
+# apart.
 LEAST_MS = 5.0
 
 
 def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
-    """Test server clocks at these rates. If the clocks are off by half of the drift factor
-    (WITHIN), no lease overlaps the next. If they are off by ten times the factor (BEYOND), the fast
-    clocks let leases overlap."""
+    """Test leases on servers whose clocks run at these rates.
+
+    WITHIN is off by half of the drift factor. With these clocks no lease may overlap the next one.
+    BEYOND is off by ten times the factor. With its fast clocks leases must overlap.
+    """
     ttl_ms = 1000 if setup.quick else 2000
     try:
         measured = {rate: _overlap_ms(rate, ttl_ms, setup) for rate in rates}
@@ -140,15 +153,19 @@ def drift(rates: tuple[float, float], setup: RowSetup) -> Finding:
 
 
 def asked_in_time(rate: float, ttl_ms: int, lived_ms: float) -> bool:
-    """Return whether the next client got the lock as soon as the key was gone, which is TTL ÷ rate
-    after the grant. If the client asks later, no overlap can show. Keys on a slow clock outlive
-    their lease, however late the next client asks."""
+    """Return whether the next client asked early enough to show an overlap.
+
+    It must get the lock as soon as the key is gone, TTL ÷ rate after the grant. On a slow clock the
+    key outlives its lease in any case, so any time is early enough.
+    """
     return rate < 1 or lived_ms - ttl_ms / rate < max((1 - 1 / rate) * ttl_ms / 2, LEAST_MS)
 
 
 def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float]:
-    """Return the overlap of a lease with the next one, in ms (the longest of TIMES tries), and the
-    lifetime of its key (the shortest)."""
+    """Return the overlap of a lease with the next one, and the lifetime of its key, in ms.
+
+    They are the longest overlap and the shortest lifetime of up to TIMES tries.
+    """
     targets = tuple(f"instance:{index}" for index in range(INSTANCES))
     orders = read_faults([Fault("clock-rate", 0, None, targets, "fixed", {"rate": rate})])
     overlap_ns = 0
@@ -172,7 +189,7 @@ def _overlap_ms(rate: float, ttl_ms: int, setup: RowSetup) -> tuple[float, float
 
 # -- owner tokens ----------------------------------------------------------------------------------
 
-# the number of tokens of each kind, for each process
+# The number of processes, and the number of tokens of each kind that each process makes.
 PROCESSES = 4
 TOKENS = 50_000
 GUESSABLE = (
@@ -181,13 +198,15 @@ GUESSABLE = (
     "harmless among friends, as a token is no password"
 )
 _PATIENCE_S = 60.0
-# For each kind: the time for one token (ns), and all tokens.
+# For each kind of token: the time for one token (ns), and all tokens.
 MadeTokens = dict[str, tuple[float, list[str]]]
 
 
 def owner_tokens(_setup: RowSetup) -> Finding:
-    """Count token collisions over all processes. Random tokens have none. Tokens made of a time
-    have some."""
+    """Count the collisions of owner tokens over all processes, and return the finding.
+
+    Random tokens must have no collisions. Tokens made from a time have some.
+    """
     with ExitStack() as stack:
         name = "a process that makes owner tokens"
         clients = [stack.enter_context(Child(name, __name__)) for _ in range(PROCESSES)]
@@ -209,7 +228,7 @@ def owner_tokens(_setup: RowSetup) -> Finding:
 
 
 def main() -> None:
-    """Make tokens as one client, each kind in a tight loop."""
+    """Make tokens of each kind in a tight loop, as one client."""
     for client in orders(int):
         makers: dict[str, Callable[[], bytes]] = {
             "urandom": lambda: os.urandom(20),

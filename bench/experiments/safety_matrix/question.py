@@ -1,4 +1,4 @@
-"""The safety matrix as a value: *which fault breaks which recipe?*"""
+"""The question of `lockbench safety` as a value: *which fault breaks which recipe?*"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Figures = Mapping[str, int | float | None]
 
 
 class Finding(Section, frozen=True):
-    """What a row came to."""
+    """The finding of one row."""
 
     seen: Annotated[str, says("what came out, in the words of expected")]
     verdict: Annotated[
@@ -51,7 +51,7 @@ class SafetyRow(Finding, frozen=True, kw_only=True):
 
 
 class SafetyPlan(Section, frozen=True):
-    """Which rows to look at."""
+    """The selection of rows to test."""
 
     recipes: Annotated[
         tuple[str, ...], says("only these recipes; empty: all, unless claims were named")

@@ -1,5 +1,5 @@
-"""The text of `lockbench safety`: *its result → one table per part, on a terminal or as Markdown*,
-verdict first."""
+"""The text of `lockbench safety`: *its result → the verdict and one table per part, on a terminal
+or as Markdown*."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,7 +30,7 @@ _STYLES = {name: f"bold {word.colour}" for name, word in ROW_WORDS.items()}
 
 
 def sheet(result: SafetyResult, place: str = "") -> Sheet:
-    """Return the sheet of `result`, stored at `place` ("" = nowhere)."""
+    """Return the sheet of `result`, which is stored at `place` ("": not stored)."""
     cut = ", then interrupted" if result.interrupted else ""
     server = result.fleet.server
     conditions = (
@@ -65,7 +65,7 @@ def _keys(rows: Sequence[SafetyRow]) -> Iterator[KeyFigure]:
 
 
 def _answer(rows: Sequence[SafetyRow]) -> str:
-    """Return one sentence that counts the rows that are as they must be."""
+    """Return one sentence that counts the rows with the expected result."""
     return "; ".join(f"{key.value} {key.bound}" for key in _keys(rows)) or "nothing finished"
 
 
@@ -111,8 +111,10 @@ def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
 
 
 def figures(result: SafetyResult) -> list[Figure]:
-    """Return the pictures of the recipes and what broke them. Recipes that must hold and do hold
-    share one row."""
+    """Return a picture of the recipes and claims, with the steps that broke them.
+
+    Recipes that must hold and do hold share one row, and so do claims.
+    """
     looked_at = [row for row in result.rows if row.verdict in ROW_WORDS]
     if not looked_at:
         return []
@@ -148,7 +150,7 @@ def _measure(row: SafetyRow) -> Measure:
 
 
 def figures_text(figures: Figures) -> str:
-    """Figures in words: `chain 5, foreign deletes 1`."""
+    """Return figures as text, such as `chain 5, foreign deletes 1`."""
     return ", ".join(
         f"{name.replace('_', ' ')} {_number(value)}" for name, value in figures.items()
     )
@@ -163,14 +165,16 @@ def _number(value: float | None) -> str:
 
 
 def _figure(row: SafetyRow) -> str:
-    """Return the figures of a row. A claim also shows its reason. Other rows show a reason only if
-    they have no figure."""
+    """Return the figures of a row as text.
+
+    A claim also shows its reason. Other rows show a reason only if they have no figures.
+    """
     reason = row.reason if row.part == "claim" or not row.figures else None
     return "; ".join(filter(None, (figures_text(row.figures), reason))) or "–"
 
 
 def suite(result: SafetyResult) -> Suite:
-    """Return the tested rows, as JUnit cases. A property has the number of the other rows."""
+    """Return the tested rows as JUnit cases. The suite also has the number of untested rows."""
     cases = [
         Case(
             " ".join((row.part, row.recipe, row.fault)),

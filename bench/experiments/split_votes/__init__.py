@@ -1,1 +1,1 @@
-"""How often does no contender win a lock? *N, K, spreads → rates with intervals*."""
+"""The measurement of split votes: *N, K, spreads → rates with intervals*."""

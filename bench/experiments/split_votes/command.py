@@ -1,4 +1,4 @@
-"""`lockbench split-votes`: *options → how often no contender wins, and how long that lasts*."""
+"""`lockbench split-votes`: *options → the rate of split votes, and their duration*."""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ from bench.topology.child import orders, say
 from lockcore import LagCap, Lease, Redlock, RetryPolicy
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 
-# There may be more contenders than cores. A reply that waits for a core must not count as lost.
+# There may be more contenders than cores. If a reply waits for a core, it must not count as lost.
+# So this time-out (ms) is long.
 TIMEOUT_MS = 2000.0
-# A contender ends its sleep this long before its start, and then reads the clock in a loop.
+# A contender ends its sleep this long before its start. Then it reads the clock in a loop.
 SPIN_NS = 150_000
 # A waiting contender checks this often whether another contender has won.
 LOOK_S = 0.0002
@@ -31,8 +32,10 @@ class Contender:
     """One contender and its connections."""
 
     def __init__(self, enrolment: Enrolment) -> None:
-        """Connect once for each of the three orders. Raises EnvironmentNotReadyError,
-        InstanceError."""
+        """Connect once for each of the three orders.
+
+        Raises EnvironmentNotReadyError or InstanceError.
+        """
         self._seat = enrolment.seat
         self._rng = Random(f"{enrolment.seed} {enrolment.seat} contender")
         self._won = np.memmap(enrolment.won, np.int64, "r+", shape=(1,))
@@ -61,8 +64,11 @@ class Contender:
         }
 
     def attempts(self, trial: Trial) -> list[Attempt]:
-        """Make attempts until a contender has won, the policy allows no more, or the patience is
-        over. Return the attempts of this contender."""
+        """Make attempts, and return them.
+
+        The attempts end when a contender has won, when the policy allows no more attempts, or when
+        the time PATIENCE_MS is over.
+        """
         contest = trial.contest
         acquire = self._acquire[contest.order]
         policy = RetryPolicy(contest.retry.policy, contest.retry.window_ms)
@@ -86,13 +92,12 @@ class Contender:
                 return made
 
     def _settle(self) -> None:
-        """Wait for late replies: those of an attempt that was decided early, and those of its
-        clean-up."""
+        """Wait for late replies, of an attempt that was decided early or of its clean-up."""
         while any(status.pending for status in self._redlock.instances):
             gevent.sleep(LOOK_S)
 
     def _rest(self, until_ns: int, trial: int) -> bool:
-        """Wait for the start of the next attempt. Return False if a contender has won meanwhile."""
+        """Wait for the start of the next attempt. Return False if a contender wins before it."""
         while self._won[0] < trial:
             left_ns = until_ns - monotonic_ns()
             if left_ns <= 0:
@@ -104,7 +109,7 @@ class Contender:
 # All contenders must start within microseconds of each other, and a sleep often ends late. So a
 # contender sleeps until shortly before its start and then reads the clock in a loop.
 def _sleep_until(due_ns: int) -> None:
-    """Return at `due_ns`: sleep until shortly before it, then read the clock in a loop."""
+    """Wait until `due_ns`: first sleep, then read the clock in a loop."""
     while (left_ns := due_ns - monotonic_ns() - SPIN_NS) > 0:
         time.sleep(left_ns / NS_PER_S)
     while monotonic_ns() < due_ns:

@@ -1,12 +1,12 @@
 """Real processes that contend for one lock: *contests → every attempt of every contender, trial by
 trial*.
 
-Rules: each contender is one process, which serves all trials. The leader names a start time in the
-near future on CLOCK_MONOTONIC, and each contender waits for it by itself. All contenders map one
-shared word of memory. The word holds the number of the latest trial that a contender has won, so
-the others stop. The winner never releases its lease, so a trial has one grant. Each trial has its
-own resource, and the leases expire. Source: mmap(2). On the platforms of Redis, an aligned 64-bit
-store is never torn.
+Rules: each contender is one process, which serves all trials. The leader sends a start time in the
+near future on CLOCK_MONOTONIC, and each contender waits for this time by itself. All contenders map
+one shared integer in memory. It is the number of the latest trial that a contender has won, so the
+other contenders stop. The winner never releases its lease, so a trial has one grant. Each trial has
+its own resource, and the leases expire. Source: mmap(2). On the platforms of Redis, an aligned
+64-bit store is never torn.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from bench.experiments.split_votes.plan import PATIENCE_MS, Attempt, Contest, En
 from bench.topology.child import Child
 from lockcore.clock import monotonic_ns
 
-# The start lies this far in the future. By then all contenders have read it.
+# The start is this far in the future. By then all contenders have read the message.
 LEAD_NS = 5_000_000
-# A contender must answer within this time.
+# A contender must answer within this time (s).
 PATIENCE_S = 30.0 + PATIENCE_MS / 1000
 
 
 class Contenders(ExitStack):
-    """`seats` contender processes.
+    """The contender processes, one for each of the `seats`.
 
     As a context manager, it ends the processes on exit.
     """
@@ -33,7 +33,7 @@ class Contenders(ExitStack):
     def __init__(
         self, urls: Sequence[str], seats: int, folder: Path, key_prefix: str, seed: int
     ) -> None:
-        """Start the contenders. `folder` is private to them and outlives them.
+        """Start the contenders. `folder`: a private folder that outlives the contenders.
 
         Raises EnvironmentNotReadyError if a contender does not start.
         """

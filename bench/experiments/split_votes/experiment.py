@@ -1,5 +1,4 @@
-"""How often no contender wins, and how long that lasts: *N, K, spreads, orders, retry policies → a
-judged, written result*.
+"""The experiment on split votes: *N, K, spreads, orders, retry policies → a judged result on disk*.
 
 Rules: the experiment starts its own servers on loopback, which keep their data in memory. The
 trials of all rows are mixed in one random order. So other work on the machine disturbs all rows
@@ -35,13 +34,16 @@ from lockcore.bench import quorum_of
 
 CALIBRATION_ROUNDS = 2000
 REPLY_S = 5.0
-# For each row its trials, and for each trial all attempts.
+# The trials of each row. A trial is the list of all its attempts.
 Rows = Mapping[Contest, list[list[Attempt]]]
 
 
 def run_split_votes(order: ExperimentOrder[SplitVotesPlan], show: Show) -> Done[SplitVotesResult]:
-    """Measure `order` and store its result. Raises BenchError if this machine cannot measure it,
-    and KeyboardInterrupt if Ctrl-C came before the first measurement."""
+    """Measure `order`, and store and return the result.
+
+    Raises BenchError if this machine cannot measure it. Raises KeyboardInterrupt if Ctrl-C came
+    before the first measurement.
+    """
     plan = order.plan
     with Experiment(order) as experiment:
         with start_fleet(plan.instances, "none", server=find_server(order.server)) as fleet:
@@ -82,7 +84,7 @@ class _Measurement:
         self.retried: Rows = {contest: [] for contest in order.plan.retried}
 
     def measure(self, fleet: Fleet, experiment: Experiment) -> None:
-        """Measure everything.
+        """Measure all rows.
 
         Raises KeyboardInterrupt if Ctrl-C came before the first measurement.
         """
@@ -116,11 +118,11 @@ class _Measurement:
 
 
 class Driver(ExitStack):
-    """Votes distributed by pure chance, over one connection per instance. A context manager.
+    """A context manager for rounds whose votes are distributed by pure chance.
 
-    A round has K · N SETs, one for each pair of contender and instance. They are shuffled
-    uniformly, and each instance receives its own SETs in that order. So each contender gets an
-    instance's vote with the chance 1/K, as the closed form assumes.
+    It has one connection to each instance. A round has K · N SETs, one for each pair of contender
+    and instance. The SETs are shuffled uniformly, and each instance receives its own SETs in that
+    order. So each contender gets an instance's vote with probability 1/K, as in the closed form.
     """
 
     def __init__(self, urls: Sequence[str], key_prefix: str) -> None:
@@ -133,7 +135,7 @@ class Driver(ExitStack):
         self._servers = [self.enter_context(client) for client in clients]
 
     def rounds(self, contenders: int, rounds: int, rng: Random) -> Endings:
-        """Return how this number of rounds ended. Raises EnvironmentNotReadyError."""
+        """Play this number of rounds, and return their endings. Raises EnvironmentNotReadyError."""
         quorum = quorum_of(len(self._servers))
         won = 0
         for _ in range(rounds):
@@ -141,7 +143,7 @@ class Driver(ExitStack):
         return Endings(won=won, nobody=rounds - won)
 
     def _round(self, contenders: int, rng: Random) -> Counter[int]:
-        """Return the votes of each contender that got at least one."""
+        """Play a round. Return the number of votes of each contender that got any vote."""
         turns = [(seat, index) for seat in range(contenders) for index in range(len(self._servers))]
         rng.shuffle(turns)
         votes = Counter[int]()

@@ -1,5 +1,5 @@
-"""When no contender wins: *attempts by trial → rounds and their endings → rows with intervals → the
-verdict*. Pure.
+"""The judging of split votes: *attempts by trial → rounds and their endings → rows with intervals →
+the verdict*. Pure.
 
 A contention round is a maximal cluster of overlapping attempts on a resource without a valid
 holder. It ends with the first grant. An attempt that starts after the grant belongs to no round. A
@@ -41,14 +41,16 @@ from lockcore.bench import Outcome, quorum_of
 LEAST_ROUNDS = 1000
 # The largest difference between a calibrated rate and the closed form.
 TOLERANCE = 0.05
-# Every attempt of a trial.
+# All attempts of one trial.
 Attempts = Sequence[Attempt]
 
 
 def closed_form(instances: int, contenders: int) -> float:
-    """Return the chance that no contender wins after a simultaneous start, 1 − K · P(Bin(N, 1/K) ≥
-    q). Each instance votes for each contender with the chance 1/K, and at most one contender can
-    get q votes. Both arguments are ≥ 1."""
+    """Return the probability that no contender wins after a simultaneous start.
+
+    It is 1 − K · P(Bin(N, 1/K) ≥ q). Each instance votes for each contender with probability 1/K,
+    and at most one contender can get q votes. Both arguments are ≥ 1.
+    """
     quorum = quorum_of(instances)
     enough = range(quorum, instances + 1)
     ways = sum(comb(instances, votes) * (contenders - 1) ** (instances - votes) for votes in enough)
@@ -56,8 +58,10 @@ def closed_form(instances: int, contenders: int) -> float:
 
 
 def rounds_of(attempts: Attempts) -> list[list[Attempt]]:
-    """Return the rounds of one trial in order. A round of at least two attempts is a contention
-    round."""
+    """Return the rounds of one trial in order.
+
+    A round of at least two attempts is a contention round.
+    """
     granted_ns = min((one.decided_ns for one in attempts if one.is_won), default=inf)
     rounds: list[list[Attempt]] = []
     over_ns = 0
@@ -72,7 +76,7 @@ def rounds_of(attempts: Attempts) -> list[list[Attempt]]:
 
 
 def ending_of(attempts: Attempts) -> str:
-    """Return how a round ended, as the name of a field of Endings."""
+    """Return the ending of a round, as the name of a field of Endings."""
     outcomes = {attempt.outcome for attempt in attempts}
     if Outcome.ACQUIRED in outcomes:
         return "won"
@@ -80,7 +84,7 @@ def ending_of(attempts: Attempts) -> str:
 
 
 def double_grants(attempts: Attempts) -> int:
-    """Return how many leases of one trial began while another lease was valid. It must be 0."""
+    """Return how many leases of one trial began during another lease. This must be 0."""
     doubled = 0
     end_ns = 0
     for lease in sorted((one for one in attempts if one.is_won), key=lambda one: one.decided_ns):
@@ -90,8 +94,10 @@ def double_grants(attempts: Attempts) -> int:
 
 
 def calibration_row(instances: int, contenders: int, endings: Endings) -> CalibrationRow:
-    """Return the row of one K of the calibration: its rate, and how the rate misses the closed
-    form."""
+    """Return the row of the calibration for one K.
+
+    If the rate differs too much from the closed form, `misses` says so.
+    """
     rounds = endings.won + endings.nobody
     expected = closed_form(instances, contenders)
     measured = wilson(endings.nobody, rounds)
@@ -113,7 +119,7 @@ def calibration_row(instances: int, contenders: int, endings: Endings) -> Calibr
 
 
 def contention_row(instances: int, contest: Contest, trials: Sequence[Attempts]) -> ContentionRow:
-    """Return the row of a contest without retries: how often no contender wins."""
+    """Return the row of a contest without retries, with the rate of rounds that nobody won."""
     rounds = [round_ for attempts in trials for round_ in rounds_of(attempts) if len(round_) > 1]
     row = ContentionRow(
         **_common(contest, trials),
@@ -138,7 +144,7 @@ def _counted(row: ContentionRow, instances: int) -> ContentionRow:
 
 
 def retry_row(contest: Contest, trials: Sequence[Attempts]) -> RetryRow:
-    """Return the row of a contest with retries: the time until a contender wins."""
+    """Return the row of a contest with retries, with the time until a contender wins."""
     grants_ns = []
     dead_ns = []
     attempts_made = 0
@@ -204,8 +210,11 @@ def judge_split_votes(
     *,
     interrupted: bool,
 ) -> Verdict:
-    """Return the verdict. It is "violated" if two leases were valid at once. It is "not known" if
-    no attempts overlapped, no lease was granted, or servers ended (`losses`)."""
+    """Return the verdict of a measurement.
+
+    It is "violated" if two leases were valid at once. It is "not known" if no attempts overlapped,
+    if most rounds did not reach a quorum, if no lease was granted, or if servers ended (`losses`).
+    """
     faults = sum(row.double_grants for row in (*contention, *retries))
     violated = (
         [f"{faults} leases were granted while another on the same resource was valid"]

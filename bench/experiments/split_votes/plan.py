@@ -1,5 +1,7 @@
-"""Who contends for what, and how often: *options → rows → trials, which the contenders receive;
-attempts*. This module holds values only, because both sides of a contender's pipe import it."""
+"""The plan of the contests: *options → rows → trials, which the contenders receive; attempts*.
+
+This module holds only values, because both sides of a contender's pipe import it.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -11,13 +13,14 @@ from lockcore.bench import Outcome
 
 ORDERS = ("parallel", "sequential", "random")
 TTL_MS = 10_000
-# At least one row has this number of processes, because one event loop alone never splits votes.
+# At least one row has this number of processes or more, because a single event loop never splits
+# votes.
 LEAST_PROCESSES = 4
 RETRY_CONTENDERS = 20
-# Retries in parallel order get this many times as many trials. A p99 needs a thousand trials, and
-# each trial takes only a moment.
+# The number of trials is multiplied by this factor for retries in parallel order. A p99 needs a
+# thousand trials, and such a trial is short.
 PARALLEL_TIMES = 4
-# All contenders give up if no one has won after this time.
+# After this time (ms) all contenders of a trial give up.
 PATIENCE_MS = 5000.0
 
 
@@ -29,9 +32,10 @@ class RetrySettings(Section, frozen=True):
 
 
 class Contest(Struct, frozen=True):
-    """The settings that all `trials` of a row share.
+    """The settings of one row.
 
-    `spread_ms`: each contender starts U(0, spread) after the start.
+    `trials`: the number of trials with these settings. `spread_ms`: each contender starts U(0,
+    spread) after the start of the trial.
     """
 
     contenders: int
@@ -42,7 +46,7 @@ class Contest(Struct, frozen=True):
 
 
 class SplitVotesPlan(Section, frozen=True, kw_only=True):
-    """The values that a sweep combines."""
+    """The plan of a measurement. Its rows are combinations of these values."""
 
     instances: Annotated[Count, says("N")]
     contenders: Annotated[tuple[int, ...], says("the Ks of calibration and contention")]
@@ -57,7 +61,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     @property
     def contests(self) -> list[Contest]:
-        """Return the rows of the section contention."""
+        """The rows of the section contention."""
         contenders = sorted({*self.contenders, max(LEAST_PROCESSES, *self.contenders)})
         return [
             Contest(count, order, spread_ms, self.rounds)
@@ -68,9 +72,11 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 
     @property
     def retried(self) -> list[Contest]:
-        """Return the rows of the section retries. All contenders start at once, in parallel order
-        and in random order. In random order most rounds have no winner. In parallel order few
-        rounds have no winner, so this order gets more trials."""
+        """The rows of the section retries, in parallel order and in random order.
+
+        All contenders start at once. In random order most rounds have no winner. In parallel order
+        few rounds have no winner, so this order gets more trials.
+        """
         orders = [order for order in self.orders if order != "sequential"] or self.orders
         count = max(RETRY_CONTENDERS, *self.contenders)
         return [
@@ -89,7 +95,7 @@ class SplitVotesPlan(Section, frozen=True, kw_only=True):
 class Enrolment(Struct, frozen=True):
     """The first message to a contender.
 
-    `seat`: its number, from 0; `won`: the file of the shared word (see contenders.py).
+    `seat`: the contender's number, from 0. `won`: the file with the shared integer (contenders.py).
     """
 
     urls: Sequence[str]
@@ -100,7 +106,7 @@ class Enrolment(Struct, frozen=True):
 
 
 class Trial(Struct, frozen=True):
-    """One trial of a contest, on its own resource. `number` ≥ 1 grows with each trial."""
+    """One trial of a contest, on its own resource. `number`: it grows with each trial, from 1."""
 
     number: int
     start_ns: int
@@ -108,8 +114,11 @@ class Trial(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True, array_like=True):
-    """One contender's round of SETs. Times are in ns of CLOCK_MONOTONIC. The contender read them
-    immediately before and after its call. `valid_until_ns` is meaningful if the attempt was won."""
+    """One contender's round of SETs.
+
+    Times are in ns of CLOCK_MONOTONIC. The contender reads the clock immediately before and after
+    its call. `valid_until_ns`: the end of the lease (0: the attempt was not won).
+    """
 
     contender: int
     started_ns: int

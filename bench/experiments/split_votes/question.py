@@ -1,4 +1,4 @@
-"""Split votes as a value: *how often does no contender win?*"""
+"""The question of `lockbench split-votes` as a value: *how often does no contender win?*"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Endings(Section, frozen=True, kw_only=True):
 
 
 class CalibrationRow(Section, frozen=True, kw_only=True):
-    """One K with votes distributed by pure chance."""
+    """The calibration for one K. Its votes are distributed by pure chance."""
 
     contenders: Annotated[Count, says("K", label="K", shown="table")]
     rounds: Annotated[Count, says("made", shown="table")]
@@ -40,12 +40,12 @@ class CalibrationRow(Section, frozen=True, kw_only=True):
 
     @property
     def came_out(self) -> Annotated[str, says("whether that is as expected", shown="table")]:
-        """The word of the row."""
+        """The verdict word of the row."""
         return "NOT AS EXPECTED" if self.misses else "as expected"
 
 
 class ContestRow(Section, frozen=True, kw_only=True):
-    """Contenders in their own processes that start together, again and again."""
+    """The trials of contenders that start together. Each contender is a process."""
 
     contenders: Annotated[Count, says("K, each a process", label="K", shown="table data")]
     order: Annotated[
@@ -59,7 +59,7 @@ class ContestRow(Section, frozen=True, kw_only=True):
 
 
 class ContentionRow(ContestRow, frozen=True, kw_only=True):
-    """One attempt per contender: how often no contender wins."""
+    """Trials with one attempt of each contender, and the rate at which no contender wins."""
 
     spread_s: Annotated[
         Amount, says("each starts U(0, spread) after the trial's start", shown="table")
@@ -89,7 +89,7 @@ class ContentionRow(ContestRow, frozen=True, kw_only=True):
 
 
 class RetryRow(ContestRow, frozen=True, kw_only=True):
-    """Attempt after attempt, until a contender wins."""
+    """Trials in which contenders make attempts until one of them wins."""
 
     retry: Annotated[
         RetrySettings, says("when the next attempt starts", shown="table:policy,window_ms")
@@ -118,7 +118,7 @@ class RetryRow(ContestRow, frozen=True, kw_only=True):
 
     @property
     def all_lost(self) -> Annotated[str, says("first attempts lost, of the trials", shown="table")]:
-        """How often no first attempt won."""
+        """The number of trials in which no first attempt won, of all trials."""
         return f"{self.first_attempts_lost}/{self.trials}"
 
 

@@ -1,5 +1,5 @@
-"""The texts of `lockbench split-votes`: *its result → tables and sentences*, at most 80 columns
-wide."""
+"""The text of `lockbench split-votes`: *its result → tables and sentences, at most 80 columns
+wide*."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -38,7 +38,7 @@ _RETRY_TERMS = {
 
 
 def sheet(result: SplitVotesResult, place: str = "") -> Sheet:
-    """Return the summary of `result`, which is stored at `place` ("" = not stored)."""
+    """Return the sheet of `result`, which is stored at `place` ("": not stored)."""
     server = result.fleet.server
     conditions = (
         f"N={result.conditions.instances}",
@@ -74,7 +74,7 @@ def _fullest(result: SplitVotesResult) -> list[ContentionRow]:
 
 
 def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
-    """Yield, for each order, how often no contender wins at the largest K, beside pure chance."""
+    """Yield, for each order, the rate of split votes at the largest K, and that by pure chance."""
     for row in _fullest(result):
         rate = row.nobody_won_rate
         ends = f"95 % sure: {percent(rate.low, 0)} to {percent(rate.high, 0)}"
@@ -83,7 +83,7 @@ def _keys(result: SplitVotesResult) -> Iterator[KeyFigure]:
 
 
 def figures(result: SplitVotesResult) -> list[Figure]:
-    """Return how often no contender wins, by contenders and order, beside pure chance."""
+    """Return a picture of the rate of split votes, by contenders and order, and by pure chance."""
     rows = [row for row in result.contention if row.spread_s == result.contention[0].spread_s]
     if not rows:
         return []
@@ -146,9 +146,11 @@ def _lines(result: SplitVotesResult) -> Iterator[Sentence]:
 
 
 def _advice(rows: Sequence[RetryRow]) -> Iterator[Sentence]:
-    """Yield the best policy of each order, with the most contenders. Only policies with a grant in
-    every trial are compared. The best policy took less time for nine of ten grants than any other
-    policy for half of its grants. If their times overlap more, there is no advice."""
+    """Yield advice on the best retry policy of each order, at the largest K.
+
+    Only policies with a grant in every trial are compared. The p90 of the best policy must be below
+    the p50 of every other policy. Otherwise there is no advice.
+    """
     most = max((row.contenders for row in rows), default=0)
     for order in dict.fromkeys(row.order for row in rows):
         tried = [
