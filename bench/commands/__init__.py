@@ -1,1 +1,1 @@
-"""Commands that answer no question: *options → a run, load, servers, a report, advice*."""
+"""The commands that are not questions: *options → a run, load, servers, a report, advice*."""

@@ -395,7 +395,7 @@ class Hosts:
     def _bring(self, ending: Ending, node: str, buckets: int, fold: Fold) -> None:
         """Fetch all files of one worker. If one file fails, keep none.
 
-        `fold`: an empty fold that must accept the fold of the worker.
+        `fold`: an empty fold. If it cannot be merged with the worker's fold, the files fail.
         """
         host = self.known[node]
         folder = self._folder

@@ -106,7 +106,7 @@ class Part:
 
 
 Row = TypeVar("Row")
-# A column: the path of a field, or a head with the function that returns the text for a row.
+# A column is the path of a field, or a head with a function that returns the text for a row.
 Columns = Sequence[str | tuple[str, Callable[[Row], str]]]
 
 
@@ -121,7 +121,7 @@ def table_of(
 ) -> Part:
     """Return the table of `rows`, which are sections of one `kind`.
 
-    Each of the `columns` has a column. Without them, each field that is shown in tables has one.
+    `columns`: the columns (empty: all fields that are shown in tables).
     """
     shown = [
         _column(field_at(kind, column)) if isinstance(column, str) else (*column, False)
@@ -138,7 +138,8 @@ def table_of(
 
 
 def _column(field: Field) -> tuple[str, Callable[[Row], str], bool]:
-    """The head of the column of a field, the text for a row, and whether this text is words."""
+    """Return the head of a field's column, a function that returns the text for a row, and whether
+    the text consists of words."""
     return head_of(field), partial(cell_of, field), field.unit == "text"
 
 

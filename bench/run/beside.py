@@ -84,7 +84,7 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
 def _watched(follower: Follower) -> tuple[Course, int | None]:
     """Note the clock once a second until Locust sends the time of its end.
 
-    Return the notes and this time (ns), or None instead if Locust ended without a message.
+    Return the notes and this time (ns). If Locust ended without a message, the time is None.
     """
     course = Course()
     heard = list[int | None]()

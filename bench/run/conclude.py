@@ -248,7 +248,7 @@ def _judge(
     clocks: Clocks,
     counts: FarCounts,
 ) -> tuple[Sections, set[int], Counter[int]]:
-    """Return the sections, the requested resources and each worker's leases, part by part.
+    """Judge the history part by part. Return sections, requested resources and leases by worker.
 
     After an error the oracle keeps its violations, no figure counts, and the run is never SAFE."""
     scenario = context.scenario

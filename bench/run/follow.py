@@ -163,7 +163,8 @@ def _note_window(course: Course, follower: Follower, ended_ns: int, *, user: boo
 
 
 def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tuple[str, ...]:
-    """Return a sentence if Locust should have ended by itself and has not ended, or nothing.
+    """Return a sentence if Locust should have ended by itself but still runs.
+
 
     Raises EnvironmentNotReadyError if the users do not start in time.
     """

@@ -34,7 +34,7 @@ class RunProgress:
     A percentile is None if fewer than ten samples are beyond it.
     """
 
-    # starting | warm-up | measuring | draining
+    # one of: starting, warm-up, measuring, draining
     phase: str
     elapsed_s: float
     remaining_s: float

@@ -57,7 +57,7 @@ class KeyKind:
 
 
 def of_type(metavar: str, kind: object, description: str, *, flag: bool = False) -> KeyKind:
-    """Return the kind of values that msgspec accepts for `kind`. A refusal uses `description`."""
+    """Return the KeyKind of a type, `kind`. A refusal describes valid values by `description`."""
 
     def parse(raw: object) -> object:
         try:

@@ -48,7 +48,7 @@ Address = tuple[str, int]
 # Workers patch votes once a second, so after this time (ns) they have patched an operation.
 PATCHED_WITHIN_NS = 2_000 * NS_PER_MS
 
-# The INFO of one instance. None: the instance did not answer.
+# The INFO of one instance, or None if the instance did not answer.
 Info = Mapping[str, str | float] | None
 # The exemplars of acquires, by outcome and bucket.
 Exemplars = Mapping[str, Mapping[int, Exemplar]]
@@ -172,11 +172,11 @@ def where(address: Address) -> dict[str, str | int]:
 
 
 def current(notes: Sequence[WorkerNote], now_ns: int) -> list[WorkerNote]:
-    """Return the notes that gauges may use at `now_ns` (monotonic): the recent notes, and each
-    worker's last note.
+    """Return the notes that gauges may use at `now_ns` (monotonic).
 
-    The age of a note from another host counts from its writing there. Such a note may travel for
-    one more interval.
+    These are the recent notes, and the last notes of workers that have stopped. The age of a note
+    from another host counts from the time of its writing. So such a note may be older by one
+    interval.
     """
     recent = []
     for note in notes:
@@ -209,7 +209,7 @@ def worker_points(notes: Sequence[WorkerNote]) -> Iterator[DataPoint]:
     """Yield points about the health of the load processes."""
     begun_ns = [note.spawned_ns for note in notes if note.spawned_ns]
     if begun_ns:
-        # The end is not the present time, so the number never falls.
+        # The end is the time of a note instead of the present time. So the number never falls.
         ended_ns = max(note.stopped_ns or note.told_ns for note in notes if note.spawned_ns)
         # This is a planned time, which may still be in the future.
         planned_ns = min(begun_ns)

@@ -82,7 +82,7 @@ def settings_of(environ: Environ) -> TelemetrySettings | None:
     if not is_wanted(environ):
         return None
     metrics, traces = (_protocol(environ, signal) for signal in SIGNALS)
-    # A wrong value is refused before anything starts.
+    # A wrong value is refused before any work starts.
     endpoints_of(environ)
     one_in = _one_in(environ)
     page = _page(environ) if "prometheus" in _exporters(environ, "METRICS") else None

@@ -37,7 +37,7 @@ from bench.measure.section import decoded
 
 Message = TypeVar("Message")
 END_S = 2.0
-# the process that started this one
+# The environment variable with the pid of the process that started this one.
 PARENT_VARIABLE = "LOCKBENCH_PARENT"
 _ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
@@ -149,7 +149,7 @@ class Child:
         self.write(_line(message))
 
     def hear(self, kind: type[Message], patience_s: float | None = None) -> Message:
-        """Return the next message that the process `say`s.
+        """Return the next message that the process sent with `say`.
 
         Raises EnvironmentNotReadyError if the message is late, if its type is not `kind`, or if the
         process ends.
@@ -214,7 +214,7 @@ class Child:
 
 
 def _line(message: object) -> str:
-    # `enc_hook` is for a Path.
+    # `enc_hook` turns a Path into a string.
     return msgspec.json.encode(message, enc_hook=str).decode() + "\n"
 
 
@@ -237,7 +237,7 @@ def orders(kind: type[Message]) -> Iterator[Message]:
     """Yield the messages on stdin until its end. This process ends with its parent from now on."""
     die_with_parent()
     for line in sys.stdin:
-        # The function makes a Path of a string.
+        # The third argument turns a string into a Path.
         yield decoded(line, kind, lambda part, value: part(value))
 
 

@@ -1,6 +1,6 @@
-"""What this machine can do: *this machine → facts, each with advice*.
+"""The check of a machine for lockbench: *this machine → facts, each with advice*.
 
-Rules: the doctor tries a feature instead of guessing. A failure is a fact, so nothing raises.
+Rules: the doctor tries a feature instead of guessing. A failure is a fact, so no check raises it.
 "missing" stops every run. "limited" stops only the features that the advice names. Source:
 cgroups(7).
 """
@@ -28,7 +28,7 @@ from lockcore.bench import MEANINGS, IdentityKind, InstanceError
 from lockcore.bench.sockets import shake, target_of
 
 _UNREAL_S = 300e-6
-# a fifth of the usual instance timeout
+# A reply time (s) above this counts as far. It is a fifth of the usual instance timeout.
 FAR_S = 10e-3
 
 
@@ -42,7 +42,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of the doctor's answer; `advice` is empty when there is nothing to do."""
+    """One line of the doctor's answer. `advice` is "" if there is nothing to do."""
 
     name: str
     value: str
@@ -148,7 +148,9 @@ _ASKED = (
 
 
 def examine_targets(urls: Iterable[str]) -> tuple[Fact, ...]:
-    """Return what each instance offers a lock, and which URLs lead to the same server.
+    """Return facts about each instance that matter to a lock.
+
+    URLs that lead to the same server are reported, too.
 
     Raises UsageError.
     """
@@ -157,7 +159,8 @@ def examine_targets(urls: Iterable[str]) -> tuple[Fact, ...]:
 
 
 def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fact, ...]:
-    """Return what the instance at `url` offers a lock, or why it cannot vote.
+    """Return facts about the instance at `url`, or the reason why it cannot vote.
+
 
     This takes 2 s at most. `servers`: the addresses of the servers examined before, by run id. The
     function adds this server. Raises UsageError.

@@ -196,7 +196,7 @@ class Fleet:
             )
 
     def stop(self, index: int) -> None:
-        """Freeze instance `index` (SIGSTOP), and return when it stands still.
+        """Freeze instance `index` (SIGSTOP), and return when it has stopped.
 
         Its connections stay open.
         """
@@ -206,7 +206,7 @@ class Fleet:
         )
 
     def cont(self, index: int) -> None:
-        """Let a frozen instance continue (SIGCONT). Commands sent meanwhile run late."""
+        """Let a frozen instance continue (SIGCONT). Commands sent during the stop run late."""
         self._guard.signal(index, signal.SIGCONT)
 
     def restart(self, *indices: int) -> None:

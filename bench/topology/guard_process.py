@@ -1,7 +1,7 @@
 """The owner of a run's servers and folder: *requests on stdin → servers; the parent's end → nothing
 left*.
 
-Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`; requests and answers are lines
+Run as `python -I -S guard_process.py PARENT_PID TEMP_ROOT PREFIX`. Requests and answers are lines
 of JSON.
 
 Rules: the guard ends everything when its stdin ends, when the parent is dead, and on SIGTERM. A
@@ -34,7 +34,7 @@ _LOOKS = 20
 
 Message = dict[str, Any]
 Servers = dict[int, "subprocess.Popen[bytes]"]
-# pid by pidfd
+# The pid of each adopted process, by its pidfd.
 Adopted = dict[int, int]
 
 

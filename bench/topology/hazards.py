@@ -1,12 +1,11 @@
-"""What an instance's configuration does to locks: *INFO and CONFIG GET → hazards, each with
+"""The effects of an instance's configuration on locks: *INFO and CONFIG GET → hazards, each with
 advice*. Pure.
 
 Rules: an unknown setting is neither a hazard nor an all-clear. The caller reports the settings that
 it could not read. Hazards that make an instance lose locks come first.
 
-Sources: the Redis documentation, "Key eviction",
-"Replication", "Persistence"; redis.conf of Redis 7.0 on `timeout`, `min-replicas-to-write` and
-`protected-mode`.
+Sources: the Redis documentation, "Key eviction", "Replication", "Persistence"; redis.conf of Redis
+7.0 on `timeout`, `min-replicas-to-write` and `protected-mode`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,7 +46,7 @@ class Hazard:
 def hazards_of(info: Mapping[str, object], config: Mapping[str, str]) -> tuple[Hazard, ...]:
     """Return the hazards of one instance.
 
-    `info`: INFO by field; `config`: CONFIG GET by name. Any field may be missing.
+    `info`: INFO by field. `config`: CONFIG GET by name. Any field may be missing.
     """
     hazards = [*_memory(info, config), *_replicas(info, config), *_connections(config)]
     return tuple(sorted(hazards, key=lambda hazard: not hazard.loses_locks))

@@ -61,7 +61,7 @@ Info = Mapping[str, Any]
 Answer = TypeVar("Answer")
 # redis-py raises these errors if a reply does not fit its command.
 _NONSENSE = (ValueError, TypeError, AttributeError, LookupError)
-# These commands have no key, so they ask for no lock.
+# These commands have no key, so they do not request a lock.
 _NO_KEY = frozenset(
     (
         "acl",
@@ -302,10 +302,10 @@ def denied_names(url: str, *, channels: bool = False) -> str:
 def _require_names(client: redis.Redis, *, channels: bool) -> None:
     """Raise NoPermissionError if this user may not touch the keys of a run.
 
-    With `channels` the same is true of the channels of a run. Nothing is written, because the
-    server first checks the name of the key, and IFEQ then finds no such key. A forbidden command
-    proves nothing about names, and recipes use different commands. So only PUBLISH must be allowed,
-    because a lock that publishes always needs it.
+    `channels`: also raise it if the user may not touch the channels of a run. Nothing is written,
+    because the server first checks the name of the key, and IFEQ then finds no such key. A
+    forbidden command proves nothing about names, and recipes use different commands. So only
+    PUBLISH must be allowed, because a lock that publishes always needs it.
     """
     prefix = f"{KEY_PREFIX}{token_hex(8)}:"
     questions = [("GET", f"{prefix}probe"), ("SET", f"{prefix}probe", "x", "IFEQ", "x", "PX", "1")]
@@ -386,7 +386,7 @@ def _configured(client: redis.Redis) -> dict[str, str]:
 class ServerSettings:
     """The settings of one instance, as far as it reports them.
 
-    `reply_s`: the median time of a few PINGs. None: no PING was sent.
+    `reply_s`: the median time of a few PINGs (None: no PING was sent).
     """
 
     hazards: tuple[Hazard, ...] = ()

@@ -1,8 +1,8 @@
-"""Scripts of ours that outlive a kill of this process: *numbered requests → answers; the script's
-end → nothing left*.
+"""Scripts of lockbench that outlive a kill of this process: *numbered requests → answers; the
+script's end → nothing left*.
 
 A servant is one of two scripts that use only the standard library. The guard owns servers and their
-folder. The proxies stand in front of instances.
+folder. The proxies are in front of instances.
 
 Rules: if Ctrl-C interrupts a request, the answer comes later and is dropped. Only the process that
 made a servant can close it. In a forked child, closing the copy does nothing.

@@ -1,4 +1,5 @@
-"""Which server binary to run: *an explicit setting, or this machine → one identified ServerBinary*.
+"""The choice of the server binary: *an explicit setting, or this machine → one identified
+ServerBinary*.
 
 Rules: if the first server does not run, that is an error. The next server is not tried, because
 results over different servers must not be mixed by accident. Links in a path are not resolved,

@@ -79,10 +79,10 @@ ENTRIES = 1024
 CLOCKS = 8
 _AT_FDCWD = -100
 _FOLLOW = 0
-# STATX_INO, STATX_BTIME
+# STATX_INO and STATX_BTIME
 _WANTED = 0x100 | 0x800
 _STATX_BYTES = 256
-# offsets of stx_ino, stx_btime (s64 seconds, u32 nanoseconds)
+# The offsets of stx_ino and stx_btime (s64 seconds, u32 nanoseconds).
 _STATX_INODE = 32
 _STATX_BORN = 80
 

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as BrokenConnectionError
 from bench.errors import UsageError, secrets
 from lockcore.bench.sockets import InstanceTarget, TargetOptions, target_of
 
-# the prefix of all keys and channels
+# The prefix of all keys and channels.
 KEY_PREFIX = "lockbench:"
 _NO_LIMIT = 1 << 31
 
@@ -95,7 +95,10 @@ def parse_targets(urls: Sequence[str]) -> tuple[InstanceTarget, ...]:
 
 
 def databases_of(urls: Sequence[str]) -> list[int]:
-    """Return the index of the database that each URL selects. Raises as `parse_targets` does."""
+    """Return the index of the database that each URL selects.
+
+    Raises UsageError for the reasons of `parse_targets`.
+    """
     return [target.options.get("db", 0) for target in parse_targets(urls)]
 
 

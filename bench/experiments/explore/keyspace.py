@@ -90,7 +90,7 @@ class Keyspace:
         self.changed(key)
 
     def drop(self, key: bytes) -> int:
-        """Delete a key. Return 1 if it existed, else 0."""
+        """Delete a key. Return 1 if it existed, and 0 if not."""
         held = self.get(key) is not None
         self._entries.pop(key, None)
         self.changed(key)

@@ -11,11 +11,11 @@ There are three searches. The *random* search makes a change at each place with 
 and uses only some kinds of changes (swarm). The search *by priorities* (PCT) makes a few pauses at
 places that are drawn uniformly. If a fault needs d ordered steps, this search finds it with a
 probability of at least 1/(n·kᵈ⁻¹). The *exhaustive* search plays every set of changes up to a
-limit. It extends a schedule only after its last change, so it plays each set once. Sources: S.
-Burckhardt et al., "A
-Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", ASPLOS 2010; A. Groce et al.,
-"Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić, "Delay-Bounded Scheduling", POPL
-2011.
+limit. It extends a schedule only after its last change, so it plays each set once.
+
+Sources: S. Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
+Bugs", ASPLOS 2010; A. Groce et al., "Swarm Testing", ISSTA 2012; M. Emmi, S. Qadeer, Z. Rakamarić,
+"Delay-Bounded Scheduling", POPL 2011.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,5 +1,5 @@
-"""The search: *a recipe and a number → the result of the schedule with that number; a schedule that
-breaks the recipe → the smallest one that does so*.
+"""The search for schedules that break a recipe: *a recipe and a number → the result of the schedule
+with that number; a broken schedule → the smallest broken schedule*.
 
 Rules: schedule `n` of a seed is the same on every machine and in every process, so several
 processes can share a search. Number 0 is the usual course. After it, random schedules and schedules

@@ -49,9 +49,9 @@ TRIES = 3
 QUICK_SCHEDULES = 250
 FULL_SCHEDULES = 2_000
 # The most schedules for a recipe with a known flaw. The search ends when the flaw shows. The flaw
-# of `set-nx-get-del` is the rarest. Each schedule shows it with a probability of 1/150. (With 12
-# seeds it showed in schedules 1 to 386.) So 3,000 schedules miss it for 2 of 10⁹ seeds. 250
-# schedules missed it for one seed in six.
+# of `set-nx-get-del` is the rarest. Each schedule shows it with a probability of 1/150. With 12
+# seeds, the first schedule that showed it had a number from 1 to 386. So 3,000 schedules miss the
+# flaw for 2 of 10⁹ seeds. 250 schedules missed it for one seed in six.
 SCHEDULES_OF_A_FLAW = 3_000
 ABOUT = "two leases valid at once: `lockbench explore --recipe …` shows the schedule"
 

@@ -113,7 +113,7 @@ def _parts(rows: Sequence[SafetyRow]) -> Iterator[Part]:
 def figures(result: SafetyResult) -> list[Figure]:
     """Return a picture of the recipes and claims, with the steps that broke them.
 
-    Recipes that must hold and do hold share one row, and so do claims.
+    All recipes that must hold and do hold share one row. The same is true of claims.
     """
     looked_at = [row for row in result.rows if row.verdict in ROW_WORDS]
     if not looked_at:

@@ -118,7 +118,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A point. `hollow`: whether it is drawn as a ring."""
+    """A point, drawn as a dot or (`hollow`) as a ring."""
 
     x: float
     y: float

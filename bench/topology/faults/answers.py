@@ -32,7 +32,7 @@ from bench.topology.fleet import Fleet
 from bench.topology.leash import Leash
 from bench.topology.servants import Shape
 
-# the servers' default name
+# The default name of the snapshot's file.
 SNAPSHOT_FILE = "dump.rdb"
 
 

@@ -51,8 +51,8 @@ def prepared_fleet(
 ) -> Fleet:
     """Return a running fleet on which faults with these needs are possible.
 
-    If the needs include proxies, proxies stand before the instances. `seed` decides the jitter of
-    the proxies. Raises the same errors as `start_fleet`.
+    If the needs include proxies, each instance is behind a proxy. `seed` decides the jitter of the
+    proxies. Raises the same errors as `start_fleet`.
     """
     server = server or find_server()
     missing = dict[str, str]()
@@ -183,7 +183,7 @@ class Injection:
         return self._fleet
 
     def refusal(self) -> BenchError | None:
-        """Return why the fault cannot be injected here, or None. It is called before the load.
+        """Return why the fault cannot be injected here, or None. Call this before the load.
 
         The reason is a UsageError if the order is wrong.
         """
