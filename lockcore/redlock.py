@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 
 from lockcore.clock import monotonic_ns
 from lockcore.engine.attempt import Steps, extend_steps, release_steps
@@ -411,12 +411,12 @@ class AsyncRedlock(_AnyRedlock["AsyncDriver"]):
     @_known_as_coroutine
     def try_acquire(
         self, resource: str, ttl_ms: int, wait_ms: float = 0
-    ) -> Coroutine[Any, Any, Lease | Denied]:
+    ) -> Coroutine[object, None, Lease | Denied]:
         """See `Redlock.try_acquire`."""
         return self._driver.try_acquire(resource, ttl_ms, wait_ms)
 
     @_known_as_coroutine
-    def try_release(self, lease: Lease) -> Coroutine[Any, Any, Outcome]:
+    def try_release(self, lease: Lease) -> Coroutine[object, None, Outcome]:
         """See `Redlock.try_release`."""
         return self._driver.try_release(lease)
 

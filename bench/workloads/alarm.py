@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from gevent import get_hub
+from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
 from lockcore.clock import NS_PER_MS, NS_PER_S, monotonic_ns
@@ -59,19 +60,19 @@ class Alarm:
                 ctypes.get_errno(), "timerfd_create failed: " + os.strerror(ctypes.get_errno())
             )
         # struct itimerspec: interval (unused) and value
-        self._spec: Any = (ctypes.c_long * 4)()
+        self._spec: ctypes.Array[ctypes.c_long] = (ctypes.c_long * 4)()
         self._spec_at = ctypes.addressof(self._spec)
-        self._hub: Any = get_hub()
+        self._hub: Hub = get_hub()
         # Machine code looks up the names of a module at each use. These three are used again and
         # again while callers wait. As attributes they need no such look-up.
-        self._current: Callable[[], Any] = getcurrent
+        self._current: Callable[[], greenlet] = getcurrent
         self._switch: Callable[..., object] = greenlet.switch
         self._now: Callable[[], int] = monotonic_ns
         self._grain_ns = grain_ns
         # A heap of the times at which greenlets wake.
         self._times: list[int] = []
-        self._crowds: dict[int, deque[Any]] = {}  # who
-        self._waiting: dict[Any, int] = {}
+        self._crowds: dict[int, deque[greenlet]] = {}
+        self._waiting: dict[greenlet, int] = {}
         self._armed_ns = 0
         self._watcher: Any = self._hub.loop.io(self._file, _READ)
         self._watcher.priority = _FIRST

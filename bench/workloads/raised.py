@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+
+from gevent.hub import Hub
 
 import bench
 from bench.errors import secrets
@@ -73,7 +74,7 @@ class Raised:
         is_known = sentence in self.counts or len(self.counts) < MOST_TEXTS
         self.counts[sentence if is_known else OTHERS] += 1
 
-    def watch(self, hub: Any) -> Callable[[], None]:
+    def watch(self, hub: Hub) -> Callable[[], None]:
         """Note uncaught exceptions of threads and of this hub's greenlets.
 
         Returns a function that ends this.

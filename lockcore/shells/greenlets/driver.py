@@ -7,7 +7,7 @@ the operations of a caller, and it is compiled.
 
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import gevent
 from gevent import monkey
@@ -36,13 +36,35 @@ WRITE = 2
 AGAIN_S = 0.1
 
 
+class Watcher(Protocol):
+    """A watcher of gevent's loop, for a timer or for a socket."""
+
+    active: bool
+
+    def start(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call `callback` each time that the watcher fires."""
+
+    def stop(self) -> None:
+        """Stop the calls. It can be started again."""
+
+    def close(self) -> None:
+        """Free the watcher. It must be stopped."""
+
+
+class Handshake(Protocol):
+    """A handshake in a greenlet, or in a thread of gevent's pool."""
+
+    def get(self) -> Shaken:
+        """Wait for its result."""
+
+
 class GreenletDriver(LoopDriver):
     """The driver for gevent. It belongs to the hub of the thread that made it."""
 
     def __init__(self, targets: Sequence[InstanceTarget], settings: Settings) -> None:
         self._hub = get_hub()
-        self._readers: list[Any] = [None] * len(targets)
-        self._writers: list[Any] = [None] * len(targets)
+        self._readers: list[Watcher | None] = [None] * len(targets)
+        self._writers: list[Watcher | None] = [None] * len(targets)
         self._timer = self._hub.loop.timer(0)
         self._idle = self._hub.loop.idle(ref=False)
         super().__init__(targets, settings)
@@ -166,7 +188,7 @@ class GreenletDriver(LoopDriver):
         self._timer.stop()
         self._timer = timer
 
-    def _fired(self, timer: Any) -> None:
+    def _fired(self, timer: Watcher) -> None:
         self.tick()
         if timer is not self._timer or self._tick_at == FAR_FUTURE_NS or self.closed:
             timer.stop()
@@ -181,12 +203,14 @@ class GreenletDriver(LoopDriver):
             self._idle.stop()
 
     def _watch(self, index: int, wire: Wire) -> None:
-        self._readers[index] = reader = self._hub.loop.io(wire.fileno, READ)
+        reader: Watcher = self._hub.loop.io(wire.fileno, READ)
+        self._readers[index] = reader
         self._writers[index] = self._hub.loop.io(wire.fileno, WRITE)
         reader.start(partial(self.readable, index))
 
     def _watch_writes(self, index: int, is_needed: bool) -> None:
         writer = self._writers[index]
+        assert writer is not None
         if is_needed:
             writer.start(partial(self.writable, index))
         else:
@@ -199,9 +223,12 @@ class GreenletDriver(LoopDriver):
                 watcher.close()
         self._readers[index] = self._writers[index] = None
 
-    def _spawn(self, function: Callable[[InstanceTarget], Shaken], target: InstanceTarget) -> Any:
+    def _spawn(
+        self, function: Callable[[InstanceTarget], Shaken], target: InstanceTarget
+    ) -> Handshake:
         spawn = gevent.spawn if monkey.is_module_patched("socket") else self._hub.threadpool.spawn
-        return spawn(function, target)
+        job: Handshake = spawn(function, target)
+        return job
 
     def _connect_later(self, index: int) -> None:
         def run() -> None:

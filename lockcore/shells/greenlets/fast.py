@@ -5,9 +5,10 @@ modules are attributes here, and no `finally` touches a variable that its `try` 
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, cast
+from typing import TypeVar
 
 import gevent
+from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
 from lockcore.clock import NS_PER_S
@@ -18,6 +19,8 @@ from lockcore.facts.model import Denied, Lease, Outcome
 from lockcore.rounds.awaited import Settled, next_waiter
 from lockcore.shells.common.driver import LoopDriver
 from lockcore.shells.fast import Shortcut
+
+T = TypeVar("T")
 
 
 # How a greenlet waits. To park, a caller switches straight to the next caller with a settled round.
@@ -36,12 +39,12 @@ class GreenletShortcut(Shortcut):
     `check_caller` raises if its caller is in a place where no greenlet can wait.
     """
 
-    def __init__(self, driver: LoopDriver, hub: Any, check_caller: Callable[[], None]) -> None:
+    def __init__(self, driver: LoopDriver, hub: Hub, check_caller: Callable[[], None]) -> None:
         super().__init__(driver)
         self._check_caller = check_caller
         self._hub = hub
-        self._current: Callable[[], Any] = getcurrent
-        self._switch: Callable[[Any], object] = greenlet.switch
+        self._current: Callable[[], greenlet] = getcurrent
+        self._switch: Callable[[greenlet], object] = greenlet.switch
 
     def try_acquire(
         self, resource: object, ttl_ms: object, wait_ms: object = NO_WAIT
@@ -78,7 +81,7 @@ class GreenletShortcut(Shortcut):
         round_ = self.first_round(resource, ttl_ms, wait_ms, now_ns)
         if round_ is None:
             steps = self.steps_in_line(resource, ttl_ms, wait_ms)
-            return cast("Lease | Denied", self._driven(steps))
+            return self._driven(steps)
         try:
             self.send(round_)
             if round_.outcome is None:
@@ -89,17 +92,17 @@ class GreenletShortcut(Shortcut):
             lease = self.lease_of(round_)
             if lease is not None:
                 return lease
-            return cast("Lease | Denied", self._driven(self.steps_after(round_, wait_ms)))
+            return self._driven(self.steps_after(round_, wait_ms))
         except BaseException:
             round_.abandon()
             raise
 
-    def drive(self, steps: Generator[Request, int, Any]) -> Any:
+    def drive(self, steps: Generator[Request, int, T]) -> T:
         """Run an operation's steps in this greenlet."""
         self._check_caller()
         return self._driven(steps)
 
-    def _driven(self, steps: Generator[Request, int, Any]) -> Any:
+    def _driven(self, steps: Generator[Request, int, T]) -> T:
         engine = self._engine
         try:
             self.inside = True
@@ -116,7 +119,8 @@ class GreenletShortcut(Shortcut):
                     raise
                 request = steps.send(now_ns)
         except StopIteration as done:
-            return done.value
+            value: T = done.value
+            return value
         except BaseException:
             # An interrupt may have come between two steps.
             steps.close()

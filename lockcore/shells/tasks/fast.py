@@ -10,8 +10,8 @@ and tasks.py (`__step` and `__wakeup`), and their C versions.
 """
 
 import sys
-from asyncio import Future
-from collections.abc import Callable, Generator
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable, Generator, Iterable
 from threading import get_ident
 from typing import Any, Final, cast
 
@@ -30,7 +30,7 @@ PRIVATE: Final = ("_callbacks", "_state", "_asyncio_future_blocking")
 COMPILED: Final = not __file__.endswith(".py")
 
 
-def knows(future: Any) -> bool:
+def knows(future: object) -> bool:
     """True if futures like this one have the private parts that a seat needs."""
     return all(hasattr(future, name) for name in PRIVATE)
 
@@ -60,8 +60,10 @@ class Seat:
 
     def __init__(self, seats: "Seats", future: Any) -> None:
         self._seats = seats
+        # Its type is Any, because typeshed says that `_callbacks` is always a list. It may be None,
+        # and machine code checks types, so it would raise a TypeError.
         self._future = future
-        self._once: Any = (future,)
+        self._once: Iterable[Future[None]] = (future,)
         self._is_alone = (
             COMPILED and not REMEMBERS_WHO_AWAITS and type(future).__module__ == "_asyncio"
         )
@@ -69,15 +71,15 @@ class Seat:
         self._callback: Any = None
         self._context: Any = None
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[object, None, None]:
         if not self._seats.steps:
-            return cast("Generator[Any, None, None]", self._future.__await__())
-        once: Any = ()
+            return cast("Generator[object, None, None]", self._future.__await__())
+        once: Iterable[Future[None]] = ()
         if not self._future.done():
             self._future._asyncio_future_blocking = True
             # The iterator gives the task the future. When the task is stepped again, it ends.
             once = self._once
-        return cast("Generator[Any, None, None]", iter(once))
+        return cast("Generator[object, None, None]", iter(once))
 
     def step(self) -> None:
         """Step its task now."""
@@ -126,11 +128,11 @@ class Seats:
     while futures have the private parts that seats need.
     """
 
-    def __init__(self, loop: Any) -> None:
+    def __init__(self, loop: AbstractEventLoop) -> None:
         self._new_future: Callable[[], Future[None]] = loop.create_future
         self.free: list[Seat] = []
         self.again: Any = None
-        self.settled: Any = loop.create_future()
+        self.settled: Future[None] = loop.create_future()
         self.settled.set_result(None)
         self.steps = knows(self.settled)
 
@@ -163,7 +165,7 @@ def step_all(engine: Core, *, at_once: bool) -> None:
 class TaskShortcut(Shortcut):
     """The begin of acquire and release, for the tasks of one loop."""
 
-    def __init__(self, driver: LoopDriver, loop: Any) -> None:
+    def __init__(self, driver: LoopDriver, loop: AbstractEventLoop) -> None:
         super().__init__(driver)
         self.seats = Seats(loop)
         # A query for the running loop is a system call, so this asks its own loop if it runs.

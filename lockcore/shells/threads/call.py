@@ -62,7 +62,7 @@ class Call:
     def __init__(
         self,
         carrier: Carrier,
-        steps: Generator[Request, int, Any],
+        steps: Generator[Request, int, object],
         wake: Callable[[], object],
         *,
         judged: bool = False,
@@ -74,11 +74,11 @@ class Call:
         self.undo = undo
         self._steps = steps
         self._judged = judged
-        self._hand: list[Any] = []
-        self._value: Any = None
+        self._hand: list[object] = []
+        self._value: object = None
         self._error: BaseException | None = None
 
-    def take(self) -> Any:
+    def take(self) -> object:
         """Take the content of the hand.
 
         Raises the exception of the steps, or an error if the content has been taken back.

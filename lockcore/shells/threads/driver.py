@@ -16,11 +16,11 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 from lockcore.clock import monotonic_ns
 from lockcore.engine.attempt import Acquisition, Steps, give_back, lease_of
-from lockcore.engine.turns import Request
+from lockcore.engine.turns import Offer, Request
 from lockcore.errors import CannotWaitError, InstanceClosedError
 from lockcore.facts.arguments import NO_WAIT, check_acquire
 from lockcore.facts.model import Denied, Lease, Outcome
@@ -160,7 +160,7 @@ class ThreadDriver(IoDriver):
 
         def tell() -> None:
             self.calls.discard(call)
-            self.beside(lambda: done(call.take()))
+            self.beside(lambda: done(cast("T", call.take())))
 
         call = Call(self, steps, tell)
         self._post(call.start)
@@ -197,10 +197,10 @@ class ThreadDriver(IoDriver):
 
     def _carry(
         self,
-        steps: Generator[Any, int, T],
+        steps: Generator[Request, int, T],
         *,
         judged: bool = False,
-        undo: Callable[[Any], None] | None = None,
+        undo: Callable[[T], None] | None = None,
     ) -> T:
         """Have the I/O thread run `steps`, and return their value.
 
@@ -217,7 +217,8 @@ class ThreadDriver(IoDriver):
             if is_nested:
                 # This interrupted an outer call, which may have been about to ring.
                 self._ring()
-            value: T = self._taken(call, lock)
+            # The value of these steps, or the lease that they offered.
+            value = cast("T", self._taken(call, lock))
             self.calls.discard(call)
             spare.append(lock)
             return value
@@ -226,7 +227,7 @@ class ThreadDriver(IoDriver):
             self._post(call.abandon)
             raise
 
-    def _taken(self, call: Call, lock: threading.Lock) -> Any:
+    def _taken(self, call: Call, lock: threading.Lock) -> object:
         """Sleep until there is something to take, and take it.
 
         A lease on offer is taken only while it is valid.
@@ -236,9 +237,8 @@ class ThreadDriver(IoDriver):
                 if not self._thread.is_alive():
                     raise InstanceClosedError("all instances", "this Redlock is closed")
                 self._ring()
-            is_over = call.over
             value = call.take()
-            if is_over:
+            if not isinstance(value, Offer):
                 return value
             self._post(self._expect)
             now_ns = monotonic_ns()

@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from lockcore.clock import NS_PER_S, monotonic_ns
 from lockcore.errors import InstanceClosedError
@@ -119,9 +118,10 @@ class IoDriver(LoopedDriver):
         if self._bug is not None:
             raise self._bug
 
-    def _failed(self, _loop: object, context: dict[str, Any]) -> None:
+    def _failed(self, _loop: object, context: dict[str, object]) -> None:
         """One of our callbacks has raised, so the thread ends, and Python prints the exception."""
-        self._bug = context.get("exception")
+        exception = context.get("exception")
+        self._bug = exception if isinstance(exception, BaseException) else None
         self._loop.stop()
 
     def _close(self, drain_s: float) -> None:
