@@ -7,21 +7,24 @@ Source: bench/experiments/explore/README.md.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from bench.experiments.explore import schedule
-from bench.experiments.judge.clients.lock import ClientOrder, Lock
+from bench.experiments.judge.clients.lock import ClientOrder, Connect, Lock
 from bench.experiments.judge.simulation import SimulationAnswer, SimulationOrder
 from bench.experiments.judge.subject import lock_of
 from bench.topology.child import orders, say
 
+if TYPE_CHECKING:
+    from bench.experiments.explore.play import Played
+    from lockcore import Denied, Lease
+
 NAME = "judged"
 # A client works for this share of the holder's TTL.
 HOLD_SHARE = 0.3
-Connect = Callable[[ClientOrder], Any]
 
 
 def main() -> None:
@@ -41,14 +44,16 @@ def played(order: SimulationOrder) -> SimulationAnswer:
     watch()
     found: list[Connect] = []
 
-    def connect(urls: Sequence[str]) -> Any:
+    def connect(urls: Sequence[str]) -> "_Locker":
         client = ClientOrder(order.lock, urls)
         if not found:
             way, made = lock_of(client)
             if way != "threads":
                 raise TypeError("it is asynchronous, and an event loop runs in real time")
             found.append(made)
-        return _Locker(found[0](client), order.ttl_ms)
+        lock = found[0](client)
+        assert isinstance(lock, Lock)
+        return _Locker(lock, order.ttl_ms)
 
     sockets.OWN_LOCKS[NAME] = connect
     setting = schedule.Setting(
@@ -61,7 +66,7 @@ def played(order: SimulationOrder) -> SimulationAnswer:
     )
     until_s = time.process_time() + order.seconds
 
-    def schedules() -> Iterator[Any]:
+    def schedules() -> "Iterator[tuple[schedule.Schedule, Played]]":
         for number in range(order.most):
             one = numbered(setting, number, order.seed)
             yield one
@@ -86,7 +91,7 @@ class _Locker:
         self._ttl_ms = ttl_ms
         self._held: dict[bytes, object] = {}
 
-    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Any:
+    def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> "Lease | Denied":
         """Lock with the user's own code. The lease counts as valid for less than its TTL, because
         the servers' clocks run a little fast."""
         from bench.recipes.plain import DRIFT_FACTOR, GRANTED, HELD
@@ -109,7 +114,7 @@ class _Locker:
         closed = Closed(GRANTED)
         return Lease(resource, token, self._ttl_ms, started_ns, now_ns, until_ns, closed)
 
-    def release(self, lease: Any) -> None:
+    def release(self, lease: "Lease") -> None:
         """Release the lock."""
         try:
             self._lock.release(self._held.pop(lease.owner_token))

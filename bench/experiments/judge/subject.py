@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.errors import UsageError
-from bench.experiments.judge.clients.lock import ClientOrder, Lock, then
+from bench.experiments.judge.clients.lock import ClientOrder, Connect, Lock, then
 from lockcore.bench import masked_command
 
 FUNCTION = "lock"
@@ -114,7 +114,7 @@ def _absolute(word: str) -> str:
 # -- in the process of the lock --------------------------------------------------------------------
 
 
-def lock_of(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
+def lock_of(order: ClientOrder) -> tuple[str, Connect]:
     """Return how the lock that `order` names waits (threads or asyncio), and the function that
     connects it. Raises UsageError if the lock cannot be driven."""
     function = _found(order.name)
@@ -135,9 +135,7 @@ def lock_of(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], Any]]:
     return _way(is_async), lambda order: _driven(function(order.urls), order.name)
 
 
-def _side_of(
-    function: Callable[..., Any], order: ClientOrder
-) -> tuple[str, Callable[[ClientOrder], Any]]:
+def _side_of(function: Callable[..., object], order: ClientOrder) -> tuple[str, Connect]:
     """The readers' or the writer's side of the object that `function` makes. Raises UsageError."""
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{order.name} is a coroutine function; make it a function. {SHARED}")
@@ -160,7 +158,7 @@ async def _connected(function: Callable[..., Awaitable[object]], order: ClientOr
     return _driven(await function(order.urls), order.name)
 
 
-def _found(text: str) -> Callable[..., Any]:
+def _found(text: str) -> Callable[..., object]:
     place, _, name = text.partition(":")
     module = _module(place)
     names = name or FUNCTION
@@ -190,7 +188,7 @@ def _module(place: str) -> ModuleType:
     return module
 
 
-def _parameters(function: Callable[..., Any], text: str) -> Sequence[str]:
+def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
     """The names of the one or two arguments that the function needs. Raises UsageError."""
     needed = [
         one.name
@@ -221,7 +219,7 @@ def _is_asynchronous(made: object, text: str) -> bool:
     raise UsageError(f"{text} gives {type(made).__name__!r}, which does not lock; {SHAPE}")
 
 
-def _driven(made: Any, text: str) -> Lock:
+def _driven(made: object, text: str) -> Lock:
     """The calls of the lock that the user's function made."""
     if hasattr(made, "acquire") and hasattr(made, "release"):
         return Lock(
@@ -229,7 +227,10 @@ def _driven(made: Any, text: str) -> Lock:
             lambda name: _given_back(made.release(name)),
         )
 
-    def make(name: str, *_terms: int) -> Any:
+    if not callable(made):
+        raise UsageError(f"{text} gives {type(made).__name__!r}, which takes no name; {SHAPE}")
+
+    def make(name: str, *_terms: int) -> object:
         manager = made(name)
         if not any(hasattr(manager, one) for one in ("__enter__", "__aenter__", "acquire")):
             raise UsageError(
@@ -248,21 +249,21 @@ def _is_yes(got: object) -> bool:
     return got is None or bool(got)
 
 
-def _given_back(got: object) -> Any:
+def _given_back(got: object) -> object:
     """The answer to a release: None, or False if the lock says that it did not belong to the
     caller."""
     return then(got, lambda answer: None if _is_yes(answer) else False)
 
 
-def _enter(manager: Any) -> Any:
+def _enter(manager: Any) -> object:
     enter = getattr(manager, "__enter__", None) or manager.__aenter__
     return then(enter(), lambda _: manager)
 
 
-def _leave(manager: Any) -> Any:
+def _leave(manager: Any) -> object:
     leave = getattr(manager, "__exit__", None) or manager.__aexit__
     return then(leave(None, None, None), lambda _: None)
 
 
-def _taken(lock: Any) -> Any:
+def _taken(lock: Any) -> object:
     return then(lock.acquire(), lambda got: lock if _is_yes(got) else None)

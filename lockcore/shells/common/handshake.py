@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
@@ -307,7 +308,7 @@ def _check_scripts(target: InstanceTarget, connection: HandshakeConnection, key:
         )
 
 
-def _take_over(connection: HandshakeConnection) -> _socket.socket:
+def _take_over(connection: Any) -> _socket.socket:
     """Take the connected socket from a redis-py connection.
 
     redis-py's `_sock` is private, and only this function uses it.

@@ -54,7 +54,6 @@ class HandshakeConnection(Protocol):
     """A connection of redis-py, as the handshake uses it. `heard` has the peer's first bytes."""
 
     heard: bytearray
-    _sock: "DeadlineSocket | None"
 
     def connect(self) -> None:
         """Connect, with TLS, AUTH and the client's name as the options say."""

@@ -209,7 +209,10 @@ async def call(
     order = load.order
     calls = load.calls[caller]
     resource = load.order.resource(caller)
-    acquire, release, refused, released = lock[:4]
+    acquire: Callable[[str, int, int], Any] = lock.acquire
+    release: Callable[[Any], Any] = lock.release
+    refused = lock.refused
+    released = lock.released
     ttl_ms = order.ttl_ms
     wait_ms = order.wait_ms
     hold_s = order.hold_s
@@ -243,7 +246,7 @@ async def call(
 
 
 def run_blocking(
-    connect: Callable[[LoadOrder], Lock], order: LoadOrder, *, greenlets: bool
+    connect: Callable[[LoadOrder], object], order: LoadOrder, *, greenlets: bool
 ) -> DriverAnswer:
     """One thread per caller, or one greenlet."""
     spawn: Callable[[Callable[[], None]], Any] = _thread
@@ -254,6 +257,7 @@ def run_blocking(
         spawn = gevent.spawn
         sleep = gevent.sleep
     lock = connect(order)
+    assert isinstance(lock, Lock)
     load = ClientLoad(order)
     calls = [call(lock, load, caller, sleep, waits=False) for caller in range(order.callers)]
     callers = [spawn(partial(at_once, one)) for one in calls]

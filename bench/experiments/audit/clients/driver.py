@@ -15,7 +15,7 @@ from operator import methodcaller
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.experiments.judge.clients.lock import KEY_PREFIX, PUSH, ClientOrder, Lock, then
+from bench.experiments.judge.clients.lock import KEY_PREFIX, PUSH, ClientOrder, Connect, Lock, then
 from bench.experiments.judge.clients.steps import serve
 
 
@@ -200,7 +200,7 @@ def control(order: ClientOrder) -> Lock:
 
 
 # For each name: how its callers run, and the function that connects it.
-LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {
+LIBRARIES: dict[str, tuple[str, Connect]] = {
     "lockcore gevent": ("gevent", partial(lockcore, "gevent")),
     "lockcore threads": ("threads", partial(lockcore, "threads")),
     "lockcore asyncio": ("asyncio", lockcore_async),
@@ -221,7 +221,7 @@ LIBRARIES: dict[str, tuple[str, Callable[[ClientOrder], Any]]] = {
 }
 
 
-def library(order: ClientOrder) -> tuple[str, Callable[[ClientOrder], object]]:
+def library(order: ClientOrder) -> tuple[str, Connect]:
     """How the library that `order` names waits, and the function that connects it."""
     return LIBRARIES[order.name.partition(":")[0].removesuffix(PUSH)]
 

@@ -4,7 +4,7 @@ Rules: the standard library only, because this runs in every library's own envir
 """
 
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,33 +38,40 @@ class Lock(NamedTuple):
     grant. `hold(resource, ttl_ms, wait_ms)`: its context manager.
     """
 
-    acquire: Callable[[str, int, int], Any]
-    release: Callable[[Any], Any]
+    acquire: Callable[[str, int, int], object]
+    release: Callable[[Any], object]
     refused: type = type(None)
     released: object = None
-    extend: Callable[[Any, int], Any] | None = None
-    is_held: Callable[[Any], Any] | None = None
+    extend: Callable[[Any, int], object] | None = None
+    is_held: Callable[[Any], object] | None = None
     valid_ms: Callable[[Any], float] | None = None
     hold: Callable[[str, int, int], object] | None = None
 
 
-async def value(result: Any) -> Any:
+# A function that connects the lock of an order. It may be a coroutine function.
+Connect = Callable[[ClientOrder], Lock | Coroutine[object, None, Lock]]
+
+
+async def value(result: Awaitable[Result] | Result) -> Result:
     """The result of a library's call. A result that must be awaited is awaited."""
-    return await result if inspect.isawaitable(result) else result
+    if inspect.isawaitable(result):
+        done: Result = await result
+        return done
+    return result
 
 
-def then(result: Any, make: Callable[[Any], Any]) -> Any:
+def then(result: object, make: Callable[[object], object]) -> object:
     """Return `make(result)`. If `result` must be awaited, return a coroutine that does the same."""
     if not inspect.isawaitable(result):
         return make(result)
 
-    async def awaited() -> Any:
+    async def awaited() -> object:
         return make(await result)
 
     return awaited()
 
 
-def at_once(work: Coroutine[Any, Any, Result]) -> Result:
+def at_once(work: Coroutine[object, None, Result]) -> Result:
     """Return the result of a coroutine that awaits nothing."""
     try:
         work.send(None)

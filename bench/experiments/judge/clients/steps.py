@@ -23,14 +23,24 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TypedDict
 
-from bench.experiments.judge.clients.lock import ClientOrder, Lock, at_once, value
+from bench.experiments.judge.clients.lock import ClientOrder, Connect, Lock, at_once, value
 
-Answer = dict[str, Any]
+
+class Answer(TypedDict, total=False):
+    """The answer to an order or to a step."""
+
+    ok: bool
+    absent: bool
+    valid_ms: float
+    error: str
+    lacks: list[str]
+
+
 ABSENT: Answer = {"ok": False, "absent": True}
 BLOCKING = ("threads", "gevent")
 
@@ -48,17 +58,17 @@ class _Steps:
         # The handles of granted locks that the client has not released, the newest at the end. The
         # list keeps a reference to each context manager, because one without a reference would
         # release its lock.
-        self._held: list[Any] = []
-        self.lacks = []
+        self._held: list[object] = []
+        self.lacks: list[str] = []
         if lock.hold is None:
             self.lacks.append("hold")
         if not forks:
             self.lacks.append("fork")
 
-    async def answer(self, step: Answer) -> Answer:
+    async def answer(self, step: dict[str, object]) -> Answer:
         """Do one step. An exception of the library becomes part of the answer."""
         try:
-            done: Answer = await getattr(self, step.pop("do"))(**step)
+            done: Answer = await getattr(self, str(step.pop("do")))(**step)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001
             # Whatever a library raises is an answer.
             return _raised(error, ok=False)
@@ -70,7 +80,9 @@ class _Steps:
             return {"ok": False}
         self._held.append(held)
         validity_ms = self._lock.valid_ms
-        return {"ok": True} | ({"valid_ms": float(validity_ms(held))} if validity_ms else {})
+        if validity_ms is None:
+            return {"ok": True}
+        return {"ok": True, "valid_ms": float(validity_ms(held))}
 
     async def release(self) -> Answer:
         return {"ok": await value(self._lock.release(self._held.pop())) is self._lock.released}
@@ -98,9 +110,10 @@ class _Steps:
         try:
             manager = await value(self._lock.hold(resource, ttl_ms, wait_ms))
             async with AsyncExitStack() as stack:
-                if hasattr(manager, "__aenter__"):
+                if isinstance(manager, AbstractAsyncContextManager):
                     await stack.enter_async_context(manager)
                 else:
+                    assert isinstance(manager, AbstractContextManager)
                     stack.enter_context(manager)
                 ran = True
                 if raises:
@@ -137,7 +150,7 @@ def _raised(error: BaseException, *, ok: bool) -> Answer:
 
 def step(
     how: str,
-    connect: Callable[[ClientOrder], Any],
+    connect: Connect,
     order: ClientOrder,
     say: Callable[[Answer], None],
 ) -> None:
@@ -149,15 +162,15 @@ def step(
     if how not in BLOCKING:
         import_module(how).run(_step_tasks(connect, order, say))
         return
-    steps = _Steps(connect(order), forks=True)
+    lock = connect(order)
+    assert isinstance(lock, Lock)
+    steps = _Steps(lock, forks=True)
     say({"ok": True, "lacks": steps.lacks})
     while line := read():
         say(at_once(steps.answer(json.loads(line))))
 
 
-async def _step_tasks(
-    connect: Callable[[ClientOrder], Any], order: ClientOrder, say: Callable[[Answer], None]
-) -> None:
+async def _step_tasks(connect: Connect, order: ClientOrder, say: Callable[[Answer], None]) -> None:
     """Do the steps of a library of coroutines, each step in a task of its own."""
     loop = asyncio.get_running_loop()
     steps = _Steps(await value(connect(order)))
@@ -170,7 +183,7 @@ async def _step_tasks(
         say(await task)
 
 
-def serve(find: Callable[[ClientOrder], tuple[str, Callable[[ClientOrder], Any]]]) -> None:
+def serve(find: Callable[[ClientOrder], tuple[str, Connect]]) -> None:
     """Do the steps of the order on stdin, with the lock that `find` returns for the order."""
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
