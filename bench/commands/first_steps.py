@@ -75,15 +75,10 @@ def _recipe_facts(entry: RecipeEntry) -> dict[str, Any]:
 
 
 @click.command(
-    cls=Grouped,
-    epilog=ending("lockbench doctor", "lockbench doctor --target redis://10.0.0.1"),
+    cls=Grouped, epilog=ending("lockbench doctor", "lockbench doctor --target redis://10.0.0.1")
 )
 @click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    metavar="URL",
-    help="check this instance (repeatable)",
+    "--target", "targets", multiple=True, metavar="URL", help="check this instance (repeatable)"
 )
 @json_option
 def doctor(targets: tuple[str, ...], as_json: bool) -> int:
@@ -157,11 +152,12 @@ def init(file: Path | None, *, lock: bool) -> int:
     file = file or Path("mine.py" if lock else "scenario.toml")
     if lock and file.suffix != ".py":
         raise UsageError(
-            f"{file} does not end in .py, and lockbench judge reads no other file; name another one"
+            f"{file} does not end in .py, and lockbench judge reads only Python "
+            "files; choose a name that ends in .py"
         )
     if file.exists():
         raise EnvironmentNotReadyError(
-            f"{file} exists already and was left as it is; name another file"
+            f"{file} exists already, and it was not changed; choose another name"
         )
     with writing(file, "name another file"), file.open("x", encoding="utf-8") as opened:
         opened.write(lock_template(file.name) if lock else scenario_template(file.name))
@@ -195,8 +191,10 @@ def _line(key: ScenarioKey) -> str:
     epilog=ending(
         'eval "$(lockbench completion bash)"',
         "lockbench completion fish > lockbench.fish",
-        note="For every new shell: put the first line into ~/.bashrc (bash) or ~/.zshrc "
-        "(with zsh).",
+        note=(
+            "To complete in every new shell, put the first line into ~/.bashrc (bash) "
+            "or ~/.zshrc (zsh)."
+        ),
     ),
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

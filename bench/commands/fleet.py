@@ -26,10 +26,12 @@ _LOOK_S = 0.1
     "--fsync",
     type=click.Choice(["none", "no", "everysec", "always"]),
     default="everysec",
-    help="AOF policy; none = no AOF  [everysec]",
+    help="AOF policy of the servers; none switches the AOF off  [everysec]",
 )
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object instead of the lines")
+@click.option(
+    "--json", "as_json", is_flag=True, help="print one JSON object instead of one URL per line"
+)
 @click.option("--quiet", is_flag=True, help="print the URLs only")
 def fleet(*, instances: int, fsync: str, server: str | None, as_json: bool, quiet: bool) -> int:
     """Start servers, print one URL per line, stop them on Ctrl-C."""

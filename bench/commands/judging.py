@@ -13,10 +13,7 @@ from bench.screen import note, say
 
 SAME = "as stored"
 OTHER = "NOT AS STORED"
-PARTED = (
-    "result.json and the kept record differ, so one of them was changed or is damaged; make "
-    "the run again"
-)
+PARTED = "result.json and the kept record differ, so one of the two is damaged; make the run again"
 
 
 def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
@@ -40,14 +37,14 @@ def judge_again(places: Sequence[Path], *, quiet: bool = False) -> int:
 def _lines(place: Path, judged: JudgedRecord, wrong: Sequence[str]) -> Iterator[str]:
     safety = judged.measured.safety
     rate = judged.measured.rate
-    yield f"{judged.verdict.word}   {place}: its record, judged anew"
+    yield f"{judged.verdict.word}   {place}: the kept record, judged again"
     for reason in judged.verdict.reasons:
         yield f"reason     {reason}"
     yield (
         f"safety     {safety.verdict}: {safety.service_faults:,} service faults, "
-        f"{safety.granted_invalid:,} granted "
-        f"invalid, {safety.foreign_deletes:,} foreign deletes in "
-        f"{safety.tested_leases:,} tested leases" + (f"; {safety.reason}" if safety.reason else "")
+        f"{safety.granted_invalid:,} granted invalid, {safety.foreign_deletes:,} foreign deletes "
+        f"in {safety.tested_leases:,} tested leases"
+        + (f"; {safety.reason}" if safety.reason else "")
     )
     achieved = "–" if rate.achieved_per_s is None else f"{rate.achieved_per_s:,.1f}"
     yield f"figures    {achieved} leases/s, {judged.measured.totals.acquired:,} leases in all"
@@ -72,7 +69,9 @@ def _differences(place: Path, judged: JudgedRecord) -> list[str]:
         if getattr(stored, name) != getattr(judged.measured, name)
     ]
     if (old.word, old.status) != (new.word, new.status):
-        wrong.insert(0, f"the result says {_told(old)}, the record {_told(new)}")
+        wrong.insert(
+            0, f"the result has the verdict {_told(old)}, and the record gives {_told(new)}"
+        )
     if stored.thresholds != judged.thresholds:
         wrong.append("thresholds differ")
     return wrong

@@ -33,14 +33,17 @@ from bench.screen import note
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option(
-    "--prometheus", metavar="PATH", help=("the Prometheus program to start  [prometheus on PATH]")
+    "--prometheus", metavar="PATH", help="the Prometheus program to start  [prometheus on PATH]"
 )
 @click.option(
     "--collector",
     metavar="PATH",
-    help="an OpenTelemetry Collector in between, or none  [the one on PATH]",
+    help=(
+        "the OpenTelemetry Collector between lockbench and Prometheus; none starts no "
+        "collector  [the one on PATH]"
+    ),
 )
-@click.option("--stay", is_flag=True, help="keep Prometheus after the run, until Ctrl-C")
+@click.option("--stay", is_flag=True, help="keep Prometheus running after the run, until Ctrl-C")
 @run_options("observe")
 def observe(
     scenario: Path | None,
@@ -65,16 +68,21 @@ def observe(
     require_outputs(outputs)
     with open_watch(prometheus, collector) as watch:
         way = f", fed by the collector {watch.collector}" if watch.collector else ""
-        note(f"Prometheus  {watch.url}  as long as this runs{way}")
+        note(f"Prometheus  {watch.url}  runs as long as this command{way}")
         note(f"graphs      {graphs(watch.url)}")
-        note(f"boards      {shipped('boards')}  for a Grafana with this Prometheus")
+        note(
+            f"boards      {shipped('boards')}  can be imported into a Grafana that "
+            "reads this Prometheus"
+        )
         code = run_and_show("observe", requested, outputs, values)
         troubles = [
             index for index, state in watch.guard.states().items() if state.exit_code is not None
         ]
         for index in troubles:
             last = last_words(watch.guard, index)
-            note(f"{NAMES[index]} ended before the run had, so what it shows is not all ({last})")
+            note(
+                f"{NAMES[index]} ended before the run ended, so the graphs are incomplete ({last})"
+            )
         if stay and not troubles and code != EXIT_INTERRUPTED:
             note(f"Prometheus  {watch.url}  stays until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):

@@ -33,19 +33,21 @@ if TYPE_CHECKING:
     "--html",
     metavar="FILE",
     type=PLACE,
-    help="the file for the page  [beside the result; of several results: results/]",
+    help="the file of the HTML page  [beside the result; for several results: in results/]",
 )
-@click.option("--markdown", metavar="FILE", type=PLACE, help="also write Markdown; - is stdout")
 @click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print only the places of the pages as JSON on stdout",
+    "--markdown",
+    metavar="FILE",
+    type=PLACE,
+    help="also write Markdown to this file; - means stdout",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="print only the paths of the pages, as JSON on stdout"
 )
 @click.option(
     "--judge",
     is_flag=True,
-    help=("judge the record anew that `run --keep-history` kept, and compare the verdicts"),
+    help="judge again the record that `run --keep-history` kept, and compare the two verdicts",
 )
 @click.option("--quiet", is_flag=True, help="no summary")
 def report(
@@ -74,7 +76,8 @@ def report(
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"{', '.join(names)}: not a whole result of lockbench ({reason}); make it anew"
+            f"{', '.join(names)}: not a complete result of lockbench ({reason}); "
+            "make the result again"
         ) from None
     return 0
 
@@ -137,7 +140,8 @@ def _runs(stored: Sequence[tuple[Answer[Any], Document]], names: Sequence[str]) 
     for (answer, result), name in zip(stored, names, strict=True):
         if not isinstance(result, RunResult):
             raise UsageError(
-                f"{name} is a result of lockbench {answer.kind}; only runs can stand side by side"
+                f"{name} is a result of lockbench {answer.kind}, and only results "
+                "of lockbench run can stand side by side; leave this one out"
             )
         runs.append(result)
     return runs

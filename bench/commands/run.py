@@ -42,13 +42,16 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
     epilog=ending(
         "lockbench run hot-key --duration 10s",
         "lockbench run mine.toml --threshold 'acquire.p99 < 10ms'",
-        note="Ready scenarios: bench/scenarios/; `lockbench init` writes one with every key.",
+        note=(
+            "Ready scenarios are in bench/scenarios/. `lockbench init` writes a "
+            "scenario with every key."
+        ),
     ),
 )
 @click.argument("scenario", required=False, type=ScenarioPlace())
 @scenario_options()
 @click.option(
-    "--name", metavar="TEXT", default="", help=("the name of the run in results and comparisons")
+    "--name", metavar="TEXT", default="", help="the name of the run in results and comparisons"
 )
 @click.option(
     "--repeats",
@@ -57,16 +60,14 @@ _TOLD = ("allow_missing", "allow_skipped", "name", "more")
     metavar="N",
     type=click.IntRange(1, 1000),
     default=1,
-    help="how many runs, each in a folder of its own  [1]",
+    help="how many runs to make, each with its own result folder  [1]",
 )
 @click.option(
     "--keep-history",
     is_flag=True,
-    help="keep the record beside the result, so that `report --judge` can judge it anew",
+    help="keep the record beside the result, so that `report --judge` can judge the record again",
 )
-@click.option(
-    "--csv", metavar="FILE", type=PLACE, help=("append one line for each run to this table")
-)
+@click.option("--csv", metavar="FILE", type=PLACE, help="append one line per run to this table")
 @hosts_options
 @run_options("run")
 def run(scenario: Path | None, repeat: int, **values: Any) -> int:
@@ -85,7 +86,7 @@ def run(scenario: Path | None, repeat: int, **values: Any) -> int:
     of_one = {"markdown": outputs.markdown, "junit": outputs.junit, "json": outputs.as_json}
     for name, value in of_one.items():
         if value:
-            reason = "is of one run; leave it out, and give the folder to compare or report"
+            reason = "needs a single run; leave it out, and give the folder to compare or report"
             raise UsageError(f"option --{name}: {reason}")
     return _repeated(requested, repeat, outputs, values)
 
@@ -113,8 +114,8 @@ def _repeated(scenario: Scenario, times: int, outputs: Outputs, values: Values) 
             break
     if not outputs.quiet:
         say(
-            f"{len(codes)} of {times} runs in {folder}; compare them: lockbench compare "
-            f"{folder} OTHER"
+            f"{len(codes)} of {times} runs are in {folder}; to compare them with "
+            f"others: lockbench compare {folder} OTHER"
         )
     return worst_code(codes)
 

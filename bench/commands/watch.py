@@ -78,7 +78,8 @@ def open_watch(prometheus: str | None = None, collector: str | None = None) -> I
     collector_path = find_collector(collector)
     if program is None:
         raise EnvironmentNotReadyError(
-            f"there is no {prometheus or 'Prometheus'} (Debian: apt-get install prometheus)"
+            f"the program {prometheus or 'Prometheus'} was not found; install "
+            "Prometheus (Debian: apt-get install prometheus)"
         )
     with (
         contextlib.closing(Guard(Path(tempfile.gettempdir()), PREFIX)) as guard,
@@ -111,7 +112,7 @@ def find_collector(named: str | None) -> str | None:
     path = next(filter(None, map(shutil.which, [named] if named else _COLLECTORS)), None)
     if named and not path:
         raise EnvironmentNotReadyError(
-            f"the collector {named} is no program; name another, or --collector none"
+            f"the collector {named} is not a program; name another one, or use --collector none"
         )
     return path
 

@@ -36,14 +36,14 @@ AGAIN_S = 60.0
     metavar="HOST",
     type=ADDRESS,
     required=True,
-    help=f"the address of the leader, HOST or HOST:PORT  [{PORT}]",
+    help=f"the address of the leading host, as HOST or HOST:PORT  [port {PORT}]",
 )
 @click.option(
     "--processes",
     metavar="N",
     type=click.IntRange(1, 256),
     default=1,
-    help=("how many load processes to start here  [1]"),
+    help="how many load processes to start on this host  [1]",
 )
 @click.option(
     "--wait",
@@ -94,6 +94,6 @@ def worker(master: Address, processes: int, wait: float) -> int:
         return EXIT_INTERRUPTED
     if code:
         raise EnvironmentNotReadyError(
-            "this worker did not work to the end of a run; its log, above, says why"
+            "this worker ended before the run ended; the log above gives the reason"
         )
     return 0

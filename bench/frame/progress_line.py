@@ -131,7 +131,7 @@ def _health(progress: RunProgress) -> Iterator[str]:
         )
         yield f"VIOLATED {', '.join(violations)}"
     elif safety.verdict == "UNKNOWN":
-        yield "safety not known before the end"
+        yield "safety is known only at the end"
     elif safety.leases:
         yield f"0 violations in {count(safety.leases)} leases"
     yield from (f"fault {fault}" for fault in progress.faults)

@@ -130,9 +130,9 @@ def report_beside(result: Stored, answer: Answer[Stored], stored: Path | None) -
         return write_report(answer.page(result, str(stored)), stored)
     except Exception as error:  # noqa: BLE001
         # After any error of the page, the result must still be shown.
-        fault = f"a fault of the report itself ({type(error).__name__}: {error}); please report it"
+        fault = f"the report itself has a fault ({type(error).__name__}: {error}); please report it"
         why = str(error) if isinstance(error, BenchError) else fault
-    note(f"lockbench: there is no report.html: {why}")
+    note(f"lockbench: report.html was not written: {why}")
     return None
 
 
@@ -179,8 +179,8 @@ def require_table(path: Path) -> None:
         file.seek(0)
         if not (file.readline() or "name,id,").startswith("name,id,"):
             raise UsageError(
-                f"option --csv: {path} begins with other columns than those of a run; "
-                "name a new file"
+                f"option --csv: the columns of {path} differ from the columns of "
+                "a run; name a new file"
             )
 
 

@@ -36,21 +36,25 @@ def targets_of(environ: Mapping[str, str]) -> tuple[list[str], str]:
     listed = environ.get(TARGETS, "").strip()
     path = environ.get(TARGETS_FILE, "").strip()
     if listed and path:
-        raise UsageError(f"{TARGETS} and {TARGETS_FILE} are both set; unset one")
+        raise UsageError(f"{TARGETS} and {TARGETS_FILE} are both set; unset one of them")
     if not path:
         return _checked(split_targets(listed), TARGETS), TARGETS
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{TARGETS_FILE}: {path} is not UTF-8; write URLs, one a line") from None
+        raise UsageError(
+            f"{TARGETS_FILE}: {path} is not UTF-8; write one URL per line, in UTF-8"
+        ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it is no path"
-        raise UsageError(f"{TARGETS_FILE}: {path} cannot be read ({why}); mend the path") from None
+        raise UsageError(
+            f"{TARGETS_FILE}: {path} cannot be read ({why}); correct the path"
+        ) from None
     # A comment begins with a space and a #. Within a URL no # has a space before it.
     lines = [re.sub(r"(^|\s)#.*", "", line) for line in text.splitlines()]
     urls = split_targets("\n".join(lines))
     if not urls:
-        raise UsageError(f"{TARGETS_FILE}: {path} names no instance; write URLs, one a line")
+        raise UsageError(f"{TARGETS_FILE}: {path} names no instance; write one URL per line")
     return _checked(urls, f"{TARGETS_FILE} ({path})"), TARGETS_FILE
 
 
@@ -70,8 +74,8 @@ def exposed_file(environ: Mapping[str, str], urls: Sequence[str]) -> str:
     if not stat.S_ISREG(mode) or not mode & OTHERS_READ:
         return ""
     return (
-        f"{TARGETS_FILE}: {path} holds passwords, and other users may read it; chmod 600 "
-        f"{shlex.quote(str(path))}"
+        f"{TARGETS_FILE}: {path} contains passwords, and other users can read it; "
+        f"run chmod 600 {shlex.quote(str(path))}"
     )
 
 

@@ -85,7 +85,7 @@ def duration(low_ms: float, high_ms: float, *, whole: bool = False) -> KeyKind:
             high = duration_text(high_ms)
             raise ValueError(f"{raw!r} is outside {low} to {high}")
         if whole and ms != int(ms):
-            raise ValueError(f"{raw!r} is not a whole number of milliseconds, as Redis counts them")
+            raise ValueError(f"{raw!r} is not a whole number of milliseconds, the unit of Redis")
         return int(ms) if whole else ms
 
     return KeyKind("DURATION", parse)
@@ -112,7 +112,7 @@ def many(metavar: str, item: Parse) -> KeyKind:
 
     def parse(raw: object) -> tuple[object, ...]:
         if not isinstance(raw, list | tuple):
-            raise ValueError(f"{raw!r} is not a list (write it in [ ])")
+            raise ValueError(f"{raw!r} is not a list (write it in square brackets: [ ])")
         return tuple(item(entry) for entry in raw)
 
     return KeyKind(metavar, parse, many=True)
@@ -164,16 +164,16 @@ class Retry:
         float,
         duration(0.1, 3_600_000),
         "5ms",
-        says("the first wait: U(0, window), or the fixed wait"),
+        says("the first wait is random, up to this window; `fixed` waits about this time"),
     ] = 5.0
     attempts: Annotated[
         int | None,
         whole(1, 1_000_000),
         None,
-        says("most attempts of one acquire; absent: as many as wait allows"),
+        says("the most attempts of one acquire; if it is absent, only `wait` limits them"),
     ] = None
     unreachable: Annotated[
-        bool, FLAG, False, says("try again when no quorum could be reached, instead of failing")
+        bool, FLAG, False, says("try again if no quorum could be reached, instead of failing")
     ] = False
 
 
@@ -182,70 +182,70 @@ class Workload:
     """The servers, callers and requests of a run. Without `rate_per_s` it is a closed loop."""
 
     recipe: Annotated[
-        str, WORD, "redlock", says("which lock to load (`lockbench recipes` lists them)")
+        str, WORD, "redlock", says("the lock under test (`lockbench recipes` lists all)")
     ]
     instances: Annotated[
         int,
         whole(1, 64),
         5,
-        says("how many servers to start (a recipe may have a default of its own)"),
+        says("how many servers to start (some recipes have their own default)"),
     ]
     targets: Annotated[
         tuple[str, ...],
         TARGETS,
         (),
-        says("a running instance: redis://, rediss:// or unix://"),
+        says("the address of a running instance: redis://, rediss:// or unix://"),
     ]
     fsync: Annotated[
         str,
         choice("none", "no", "everysec", "always"),
         "everysec",
-        says("AOF fsync policy of the started servers; none: no AOF"),
+        says("AOF fsync policy of the started servers; none switches the AOF off"),
     ]
     users: Annotated[
-        int, whole(1, 100_000), 64, says("how many callers at once, over all processes")
+        int, whole(1, 100_000), 64, says("how many callers run at once, over all processes")
     ]
     processes: Annotated[
         int,
         whole(1, 256),
         1,
-        says("how many Locust worker processes; 2 for a recipe of another package"),
+        says("how many Locust worker processes (default 2 for a recipe of another package)"),
     ]
     rate_per_s: Annotated[
-        float | None, RATE, None, says("operations per second, open loop; absent: closed loop")
+        float | None, RATE, None, says("operations per second; without a rate, the loop is closed")
     ]
     arrivals: Annotated[
         str,
         choice("poisson", "fixed"),
         "poisson",
-        says("the spacing of operations in an open loop"),
+        says("how the operations of an open loop are spaced"),
     ]
     duration_ms: Annotated[
         float,
         duration(100, _DAY_MS),
         "20s",
-        says("the measured time; the warm-up comes before it"),
+        says("the measured time, which begins after the warm-up"),
     ]
     warmup_ms: Annotated[
         float,
         auto_or(duration(0, _DAY_MS)),
         "auto",
-        says("time before the measured time; auto: max(2s, 10 %)"),
+        says("the time before the measured time; auto is max(2s, 10 %)"),
     ]
     resources: Annotated[
-        int, whole(1, 10_000_000), 1000, says("how many different things are locked")
+        int, whole(1, 10_000_000), 1000, says("how many different resources are locked")
     ]
     skew: Annotated[
         Skew,
         SKEW,
         "uniform",
-        says("which resource a caller wants: uniform, own (one each), zipf:1.1, hot:0.9 (one key)"),
+        says("how callers choose resources: uniform, own (one each), zipf:1.1, hot:0.9 (one key)"),
     ]
     hold: Annotated[
         Delay, TIME, "0", says("time under the lock: 0, fixed:5ms, exp:5ms, lognormal:5ms,1.0")
     ]
     think: Annotated[
-        Delay, TIME, "0", says("time between two operations of a caller, closed loop only")
+        Delay, TIME, "0", says("a caller's pause between operations, in a closed loop only")
     ]
 
 
@@ -260,80 +260,77 @@ class Scenario(Workload):
         int,
         duration(5, _DAY_MS, whole=True),
         "10s",
-        says("time to live of a lock, the PX argument"),
+        says("time to live of a lock (the PX argument)"),
     ]
     wait_ms: Annotated[
-        int, duration(0, _DAY_MS, whole=True), "1s", says("how long one acquire may wait")
+        int, duration(0, _DAY_MS, whole=True), "1s", says("the longest wait of one acquire")
     ]
     instance_timeout_ms: Annotated[
         float,
         auto_or(duration(0.1, _DAY_MS)),
         "auto",
-        says("how long one instance may take; auto: min(50ms, ttl / 4)"),
+        says("the longest time that one instance may take; auto is min(50ms, ttl / 4)"),
     ]
     retry: Annotated[Retry, says("how a refused acquire waits")]
     max_ttl_ms: Annotated[
         int,
         duration(5, _DAY_MS, whole=True),
         "10s",
-        says("the largest TTL of any client of the fleet"),
+        says("the largest TTL that any client of the fleet uses"),
     ]
     rejoin: Annotated[
         str,
         choice("trust-first", "delay", "trust"),
         "trust-first",
         says(
-            "which instances vote at once: new ones but not restarted ones (trust-first), "
-            "none (delay), all (trust)"
+            "which instances vote at once after a connect: all but restarted ones "
+            "(trust-first), none (delay), all (trust)"
         ),
     ]
     events: Annotated[
         str,
         choice("fast", "stock"),
         "fast",
-        says("stock: one Locust event for each operation, slower"),
+        says("stock sends one Locust event per operation, which is slower"),
     ]
-    seed: Annotated[int, whole(0, 2**63 - 1), 1, says("seed of every random choice of the load")]
+    seed: Annotated[int, whole(0, 2**63 - 1), 1, says("seed of all random choices of the load")]
     fencing: Annotated[
         bool,
         FLAG,
         False,
         says(
-            "holders write to a register that rejects stale writes, by fencing token or by the "
-            "last holder's mark"
+            "holders write to a register; it rejects stale writes by fencing token or last holder"
         ),
     ]
     capacity: Annotated[
         int,
         whole(1, 64),
         1,
-        says("how many callers may hold a resource at once, for a recipe that counts its holders"),
+        says("how many callers may hold a resource at once, if the recipe counts its holders"),
     ]
     shared: Annotated[
         bool,
         FLAG,
         False,
-        says("each operation is a reader (nine in ten) or a writer, for a recipe with two sides"),
+        says("each operation is a reader (nine in ten) or a writer, if the recipe has both"),
     ]
     thresholds: Annotated[
         tuple[str, ...],
         LIMITS,
         (),
-        says("a limit on a figure of the result, like 'acquire.p99 < 10ms'"),
+        says("a limit on a figure of the result, such as 'acquire.p99 < 10ms'"),
     ]
     pause: Annotated[
         tuple[Pause, ...],
         PAUSES,
         (),
-        says(
-            "a pause point:how long:share of passes (`lockbench recipes --json` lists the points)"
-        ),
+        says("a pause, as point:time:share of passes (`lockbench recipes --json` lists points)"),
     ]
     faults: Annotated[
         tuple[Fault, ...],
         FAULTS,
         (),
-        says("a fault, as a TOML table: at, for, kind, target, phase, params"),
+        says("a fault, as a TOML table with the keys at, for, kind, target, phase, params"),
     ]
 
     def shown(self) -> Self:
@@ -420,7 +417,7 @@ def document_of(path: Path) -> dict[str, object]:
         raise UsageError(_wrong_toml(path, text, str(error))) from None
     except RecursionError:
         raise UsageError(
-            f"{path}: its lists or tables are nested too deeply; a scenario has two levels"
+            f"{path}: lists or tables are nested too deeply; a scenario has at most two levels"
         ) from None
 
 
@@ -437,7 +434,7 @@ def _wrong_toml(path: Path, text: str, error: str) -> str:
         for place in range(number, 0, -1):
             if key := _TOML_KEY.match(lines[place - 1]):
                 what = f"key `{key[1]}`" if key[1] else f"table {key[2]}"
-                return f"{path}, line {place}: {what} is given twice; leave one out"
+                return f"{path}, line {place}: {what} is given twice; remove one of the two"
     return f"{path}: is not TOML: {error}"
 
 
@@ -447,9 +444,9 @@ def _of_file(path: Path) -> Iterator[tuple[str, object, str]]:
         document = document_of(path)
     except FileNotFoundError:
         names = sorted(file.stem for file in READY.glob("*.toml"))
-        ready = f"ready ones: {', '.join(names)}; `lockbench init` writes one of your own"
+        ready = f"ready scenarios: {', '.join(names)}; `lockbench init` writes a new one"
         hint = nearest(path, map(str, path.parent.glob("*.toml"))) or nearest(path.stem, names)
-        raise UsageError(f"{path}: there is no such scenario file{hint} ({ready})") from None
+        raise UsageError(f"{path}: no scenario file has this name{hint} ({ready})") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})"
@@ -508,21 +505,20 @@ def _server_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterato
     if "targets" in keys and not scenario.targets:
         yield (
             "targets",
-            "the list is empty; name at least one instance, or leave the key out to start a fleet",
+            "the list is empty; name at least one instance, or remove the key to start servers",
         )
     for name in ("instances", "fsync"):
         if "targets" in keys and name in keys:
             yield (
                 name,
-                f"{name} is for servers that lockbench starts, but targets names running "
-                "ones; take one out",
+                f"{name} is only for servers that lockbench starts; remove {name} or targets",
             )
     if len(set(scenario.targets)) < len(scenario.targets):
-        yield "targets", "the same instance is named twice; Redlock needs independent instances"
+        yield ("targets", "an instance is named twice; name each independent instance once")
     ttl = duration_text(scenario.ttl_ms)
     max_ttl = duration_text(scenario.max_ttl_ms)
     if scenario.ttl_ms > scenario.max_ttl_ms:
-        cure = "which all clients of a fleet share; raise max_ttl or lower ttl"
+        cure = "which all clients of the fleet share; raise max_ttl or lower ttl"
         yield (
             "ttl" if "ttl" in keys else "max_ttl",
             f"ttl {ttl} is above max_ttl {max_ttl}, {cure}",
@@ -532,7 +528,7 @@ def _server_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterato
         most = duration_text(scenario.ttl_ms / 4)
         yield (
             "instance_timeout",
-            f"{shown} is too long for a ttl of {ttl}: at most a quarter of it, {most}",
+            f"{shown} is too long for a ttl of {ttl}; set at most {most}, a quarter of the ttl",
         )
 
 
@@ -540,41 +536,37 @@ def _load_contradictions(scenario: Scenario, keys: Collection[str]) -> Iterator[
     if scenario.processes > scenario.users:
         yield (
             "processes",
-            f"{scenario.processes} processes need at least as many users, and there are "
-            f"{scenario.users}",
+            f"{scenario.processes} processes are more than {scenario.users} users; add users",
         )
     if scenario.users <= scenario.capacity > 1:
         yield (
             "capacity",
-            f"{scenario.capacity} may hold a resource, and with {scenario.users} users nobody is "
+            f"capacity is {scenario.capacity}, so none of the {scenario.users} users is ever "
             "refused; raise users above capacity",
         )
     if scenario.fencing and scenario.capacity > 1:
-        yield "capacity", "fencing orders writes of one holder at a time; take one out"
+        yield ("capacity", "fencing needs a single holder; remove fencing or capacity")
     if scenario.shared and scenario.capacity > 1:
-        yield "shared", "capacity counts holders, and readers are not counted; take one out"
+        yield ("shared", "capacity cannot count readers; remove shared or capacity")
     if scenario.shared and scenario.fencing:
-        yield "shared", "fencing orders writes, and readers do not write; take one out"
+        yield "shared", "readers do not write, so fencing has no effect; remove shared or fencing"
     if scenario.rate_per_s is None and "arrivals" in keys:
-        yield "arrivals", "arrivals need a rate (open loop); add rate or take arrivals out"
+        yield "arrivals", "arrivals need an open loop; set rate, or remove arrivals"
     if scenario.rate_per_s is not None and scenario.think.ms:
         yield (
             "think",
-            "think time belongs to the closed loop, and rate makes this one open; take one out",
+            "think time needs a closed loop, but rate makes the loop open; remove one of the two",
         )
     for name in ("retry.window", "retry.attempts", "retry.unreachable"):
         if scenario.retry.policy == "none" and name in keys:
-            yield name, "retry.policy is none, so nothing is tried again; take one out"
+            yield name, "retry.policy is none, so no acquire is tried again; remove one"
     if scenario.skew.kind == "hot" and scenario.resources == 1:
-        yield (
-            "skew",
-            "hot needs a second resource beside the hot one; raise resources or write uniform",
-        )
+        yield ("skew", "hot needs at least two resources; raise resources or write uniform")
     if scenario.skew.kind == "own" and scenario.resources < scenario.users:
         yield (
             "skew",
-            f"own needs a resource for each of {scenario.users} users; raise resources "
-            "or write uniform",
+            f"own needs a resource for each of {scenario.users} users; add resources or write "
+            "uniform",
         )
 
 
@@ -584,11 +576,11 @@ def _fault_contradictions(scenario: Scenario, _: Collection[str]) -> Iterator[tu
         if fault.at_ms >= scenario.duration_ms:
             at = duration_text(fault.at_ms)
             last = duration_text(scenario.duration_ms)
-            yield "faults", f"{fault.kind} at {at} comes after the end of the run ({last})"
+            yield ("faults", f"{fault.kind} at {at} is not before the end of the run ({last})")
         for target in fault.target:
             noun, _, index = target.partition(":")
             if int(index) >= counts[noun]:
                 yield (
                     "faults",
-                    f"{target} does not exist: this run has {counts[noun]} of them, counted from 0",
+                    f"{target} does not exist; this run has {counts[noun]} of them, counted from 0",
                 )

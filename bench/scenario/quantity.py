@@ -53,7 +53,9 @@ class Skew:
     """
 
     kind: Annotated[str, says("uniform, own, zipf or hot")] = "uniform"
-    value: Annotated[float, says("exponent of zipf; the share of resource 0 of hot")] = 0.0
+    value: Annotated[
+        float, says("zipf: the exponent; hot: the share of the operations that want resource 0")
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,14 @@ class Fault:
     """
 
     kind: Annotated[str, says("what is done")]
-    at_ms: Annotated[float, says("from the start of the measured window")]
-    for_ms: Annotated[float | None, says("how long; null: to the end of the window")]
+    at_ms: Annotated[float, says("when the fault begins, from the start of the measured window")]
+    for_ms: Annotated[
+        float | None, says("how long the fault lasts; null: to the end of the window")
+    ]
     target: Annotated[tuple[str, ...], says("instances or workers")]
-    phase: Annotated[str, says("fixed, or random: up to 1 s later, by the seed")]
+    phase: Annotated[
+        str, says("fixed: the fault begins at `at_ms`; random: the seed delays it by up to 1 s")
+    ]
     params: Annotated[Mapping[str, Any], says("of the kind")]
 
 
@@ -208,7 +214,8 @@ def parse_fault(raw: object) -> Fault:
     lasts_ms = None if fault.for_ is None else parse_duration(fault.for_)
     if lasts_ms == 0:
         raise ValueError(
-            "a fault's `for` is 0: it would end as it begins; without `for` it lasts to the end"
+            "`for` is 0, so the fault would end at once; remove `for` to keep the "
+            "fault to the end of the run"
         )
     targets = (fault.target,) if isinstance(fault.target, str) else fault.target
     return Fault(fault.kind, parse_duration(fault.at), lasts_ms, targets, fault.phase, fault.params)

@@ -53,7 +53,7 @@ def test_nothing_set_is_nothing() -> None:
     ("content", "says"),
     [
         (None, "LOCKBENCH_TARGETS_FILE: .* cannot be read"),
-        (b"", "names no instance; write URLs, one a line"),
+        (b"", "names no instance; write one URL per line"),
         (b"# redis://a\n", "names no instance"),
         (b"\xff\xfe", "is not UTF-8"),
         (
@@ -97,7 +97,7 @@ def test_a_file_of_passwords_that_others_may_read_is_remarked_once(
     monkeypatch.setenv("LOCKBENCH_TARGETS_FILE", str(file))
     done = lockbench("run", "hot-key", "--quiet")
     assert done.returncode == 3
-    assert done.stderr.count("other users may read it; chmod 600 '") == is_exposed
+    assert done.stderr.count("other users can read it; run chmod 600 '") == is_exposed
     assert SECRET not in done.stderr
 
 

@@ -121,7 +121,7 @@ REFUSALS = [
         "bad.toml, key `instance-timeout`: there is no such key; did you mean instance_timeout?",
     ),
     ("retry = 'fixed'", "key `retry`: 'fixed' is not a table"),
-    ("users = " + 20_000 * "[", "bad.toml: its lists or tables are nested too deeply"),
+    ("users = " + 20_000 * "[", "bad.toml: lists or tables are nested too deeply"),
     ("users = ", "bad.toml: is not TOML: Invalid value (at end of document)"),
     ("users = '64'", "key `users`: '64' is not a whole number from 1 to 100000"),
     ("users = true", "key `users`: True is not a whole number from 1 to 100000"),
@@ -164,7 +164,7 @@ REFUSALS = [
         "'redis://a:99999' is not a usable instance URL: an instance listens on a port "
         "from 1 to 65535",
     ),
-    ("targets = ['redis://a', 'redis://a']", "the same instance is named twice"),
+    ("targets = ['redis://a', 'redis://a']", "an instance is named twice"),
     ("thresholds = ['p99']", "'p99' is not a threshold (write it like acquire.p99 < 10ms"),
     ("pause = ['after-get']", "'after-get' is not a pause"),
     ("pause = ['after-get:1ms:2']", "the share '2' is not a number above 0 and up to 1"),
@@ -194,49 +194,49 @@ REFUSALS = [
     ),
     (
         "[[faults]]\nat = '1s'\nfor = '0s'\nkind = 'stop'\ntarget = 'instance:0'",
-        "a fault's `for` is 0",
+        "`for` is 0",
     ),
     ("faults = 'stop'", "'stop' is not a list"),
 ]
 CONTRADICTIONS = [
     (
         "instances = 3\ntargets = ['redis://a']",
-        "key `instances`: instances is for servers that lockbench starts",
+        "key `instances`: instances is only for servers that lockbench starts",
     ),
     (
         "fsync = 'always'\ntargets = ['redis://a']",
-        "key `fsync`: fsync is for servers that lockbench starts",
+        "key `fsync`: fsync is only for servers that lockbench starts",
     ),
     ("ttl = '20s'", "key `ttl`: ttl 20s is above max_ttl 10s"),
     ("max_ttl = '5s'", "key `max_ttl`: ttl 10s is above max_ttl 5s"),
     (
         "ttl = '100ms'\ninstance_timeout = '26ms'",
-        "key `instance_timeout`: 26ms is too long for a ttl of 100ms: at most",
+        "key `instance_timeout`: 26ms is too long for a ttl of 100ms; set at most",
     ),
     (
         "users = 2\nprocesses = 3",
-        "key `processes`: 3 processes need at least as many users, and there are 2",
+        "key `processes`: 3 processes are more than 2 users",
     ),
-    ("capacity = 2\nshared = true", "key `shared`: capacity counts holders"),
-    ("users = 3\ncapacity = 3", "key `capacity`: 3 may hold a resource, and with 3 users"),
-    ("fencing = true\ncapacity = 2", "key `capacity`: fencing orders writes of one holder"),
-    ("fencing = true\nshared = true", "key `shared`: fencing orders writes"),
-    ("arrivals = 'fixed'", "key `arrivals`: arrivals need a rate"),
-    ("rate = 100\nthink = '1ms'", "key `think`: think time belongs to the closed loop"),
+    ("capacity = 2\nshared = true", "key `shared`: capacity cannot count readers"),
+    ("users = 3\ncapacity = 3", "key `capacity`: capacity is 3, so none of the 3 users"),
+    ("fencing = true\ncapacity = 2", "key `capacity`: fencing needs a single holder"),
+    ("fencing = true\nshared = true", "key `shared`: readers do not write"),
+    ("arrivals = 'fixed'", "key `arrivals`: arrivals need an open loop"),
+    ("rate = 100\nthink = '1ms'", "key `think`: think time needs a closed loop"),
     ("retry = { policy = 'none', window = '5ms' }", "key `retry.window`: retry.policy is none"),
     ("retry = { policy = 'none', attempts = 5 }", "key `retry.attempts`: retry.policy is none"),
-    ("skew = 'hot:0.5'\nresources = 1", "key `skew`: hot needs a second resource"),
+    ("skew = 'hot:0.5'\nresources = 1", "key `skew`: hot needs at least two resources"),
     (
         "[[faults]]\nat = '30s'\nkind = 'stop'\ntarget = 'instance:0'",
-        "stop at 30s comes after the end of the run (20s)",
+        "stop at 30s is not before the end of the run (20s)",
     ),
     (
         "[[faults]]\nat = '3s'\nkind = 'stop'\ntarget = 'instance:5'",
-        "instance:5 does not exist: this run has 5 of them",
+        "instance:5 does not exist; this run has 5 of them",
     ),
     (
         "[[faults]]\nat = '3s'\nkind = 'kill'\ntarget = 'worker:1'",
-        "worker:1 does not exist: this run has 1 of them",
+        "worker:1 does not exist; this run has 1 of them",
     ),
 ]
 
@@ -287,13 +287,13 @@ def test_a_ready_scenario_is_found_by_its_name_from_anywhere(
     assert load(Path("hot-key.toml")).users == 3, "one's own file comes first"
     with pytest.raises(
         UsageError,
-        match=r"ready ones: everyday, hot-key, .*zipf; `lockbench init` writes one of your own",
+        match=r"ready scenarios: everyday, hot-key, .*zipf; `lockbench init` writes a new one",
     ):
         load(Path("elsewhere/hot-key.toml"))
 
 
 def test_a_missing_a_binary_and_a_folder_scenario_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nowhere.toml: there is no such scenario file"):
+    with pytest.raises(UsageError, match="nowhere.toml: no scenario file has this name"):
         load(tmp_path / "nowhere.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="binary.toml: cannot be read .it is not UTF-8"):
@@ -406,18 +406,21 @@ def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("users = 2\nusers = 3\n", "bom.toml, line 2: key `users` is given twice; leave one out"),
+        (
+            "users = 2\nusers = 3\n",
+            "bom.toml, line 2: key `users` is given twice; remove one of the two",
+        ),
         (
             "users = 2\nretry.window = '5ms'\n retry.window  = '6ms'",
             "line 3: key `retry.window` is given twice",
         ),
         (
             "pause = [\n]\npause = [\n'a:1ms:0.5',\n]\nusers = 2\n",
-            "line 3: key `pause` is given twice; leave one out",
+            "line 3: key `pause` is given twice; remove one of the two",
         ),
         (
             "[retry]\npolicy = 'none'\n[retry]\n",
-            r"line 3: table \[retry\] is given twice; leave one out",
+            r"line 3: table \[retry\] is given twice; remove one of the two",
         ),
         ("retry = { policy = 'none', policy = 'poll' }\n", "'policy'"),
     ],

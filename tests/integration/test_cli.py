@@ -40,7 +40,7 @@ def refused(done: Ended, code: int) -> str:
             "option --users: 'many' is not a whole number from 1 to 100000",
         ),
         (["run", "--duration", "20"], "option --duration: 20 is not a duration"),
-        (["run", "nowhere.toml"], "nowhere.toml: there is no such scenario file"),
+        (["run", "nowhere.toml"], "nowhere.toml: no scenario file has this name"),
         (
             ["run", "--threshold", "aquire.p99 < 1ms"],
             "there is no metric aquire.p99; did you mean acquire.p99?",
@@ -70,7 +70,7 @@ def refused(done: Ended, code: int) -> str:
         ),
         (
             ["run", "--instance-timeout", "3s"],
-            "3s is too long for a ttl of 10s: at most a quarter of it, 2500ms",
+            "3s is too long for a ttl of 10s; set at most 2500ms, a quarter of the ttl",
         ),
         (["fleet", "--instances", "0"], "invalid value for '--instances'"),
         (["fleet", "--fsync", "sometimes"], "invalid value for '--fsync'"),
@@ -88,7 +88,7 @@ def refused(done: Ended, code: int) -> str:
             "no recipe 'nothing'; the recipes are redlock, ",
         ),
         (["safety", "--recipe", "nope"], "no recipe 'nope'; the recipes are redlock, "),
-        (["explore", "--budget", "0s"], "'--budget': nothing can be done in no time"),
+        (["explore", "--budget", "0s"], "'--budget': the duration is 0"),
         (
             ["split-votes", "--contenders", "3,many"],
             "'--contenders': 'many' is not a valid whole number",
@@ -186,7 +186,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
         (
             ">/dev/full",
             3,
-            "lockbench: what was to be shown cannot be written (No space left on device); ",
+            "lockbench: the output cannot be written (No space left on device); ",
         ),
     ],
 )

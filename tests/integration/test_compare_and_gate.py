@@ -233,7 +233,7 @@ def test_repeated_runs_are_a_folder_to_compare_and_lines_of_a_table(
     (folder / "other.csv").write_text("a,b\n", encoding="utf-8")
     refused = lockbench("run", "base.toml", "--csv", "other.csv")
     assert refused.returncode == 2
-    assert "begins with other columns" in refused.stderr
+    assert "differ from the columns of a run" in refused.stderr
 
 
 def require_earned(folder: Path, *places: str) -> None:

@@ -126,7 +126,7 @@ def test_a_prometheus_that_dies_in_the_middle_is_said_and_the_run_goes_on(tmp_pa
     watching.kill()
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
-    assert "Prometheus ended before the run had" in err
+    assert "Prometheus ended before the run ended" in err
     assert "stays until Ctrl-C" not in err
     assert json.loads((tmp_path / "result" / "result.json").read_text())["totals"]["acquired"]
 

@@ -23,17 +23,19 @@ def test_without_prometheus_there_is_one_sentence(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
-        pytest.raises(EnvironmentNotReadyError, match="there is no Prometheus .*apt-get"),
+        pytest.raises(
+            EnvironmentNotReadyError, match="the program Prometheus was not found.*apt-get"
+        ),
         open_watch(),
     ):
         pass
     with (
-        pytest.raises(EnvironmentNotReadyError, match="there is no /no/such"),
+        pytest.raises(EnvironmentNotReadyError, match="the program /no/such was not found"),
         open_watch("/no/such"),
     ):
         pass
     assert find_collector(None) is None
-    with pytest.raises(EnvironmentNotReadyError, match="no program"):
+    with pytest.raises(EnvironmentNotReadyError, match="is not a program"):
         find_collector("/no/such")
 
 

@@ -63,7 +63,7 @@ def test_what_is_not_known_is_empty(tmp_path: Path) -> None:
 
 def test_another_table_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    with pytest.raises(UsageError, match="begins with other columns"):
+    with pytest.raises(UsageError, match="differ from the columns of a run"):
         require_table(tmp_path / "other.csv")
     assert (tmp_path / "other.csv").read_text(encoding="utf-8") == "a,b\n1,2\n"
     with pytest.raises(EnvironmentNotReadyError, match="cannot write"):

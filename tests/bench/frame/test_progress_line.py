@@ -54,7 +54,7 @@ def test_the_line_tells_what_the_live_oracle_knows() -> None:
         progress(safety=LiveVerdict(500, counts))
     )
     unknown = LiveVerdict(500, {}, "ZeroDivisionError: division by zero")
-    assert "safety not known before the end" in progress_line(progress(safety=unknown))
+    assert "safety is known only at the end" in progress_line(progress(safety=unknown))
 
 
 def test_the_line_names_the_faults_that_are_there() -> None:

@@ -106,7 +106,7 @@ def test_a_result_that_was_not_stored_has_no_report() -> None:
     ("place", "fault", "said"),
     [
         ("gone/result.json", None, "cannot write"),
-        ("result.json", lambda *_: {}["absent"], "a fault of the report itself (KeyError"),
+        ("result.json", lambda *_: {}["absent"], "the report itself has a fault (KeyError"),
     ],
 )
 def test_a_report_that_cannot_be_written_takes_nothing_from_its_result(
@@ -120,7 +120,7 @@ def test_a_report_that_cannot_be_written_takes_nothing_from_its_result(
     if fault:
         monkeypatch.setattr("bench.report.html.page.write_report", fault)
     assert report_beside(RESULT, RUN, tmp_path / place) is None
-    assert capsys.readouterr().err.startswith(f"lockbench: there is no report.html: {said}")
+    assert capsys.readouterr().err.startswith(f"lockbench: report.html was not written: {said}")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -90,10 +90,10 @@ def test_our_options_reach_the_scenario() -> None:
     "words, sentence",
     [
         ([], "there is no instance to lock on; give --target"),
-        ([*targets(*TWO), "--arrivals", "fixed"], "arrivals need a rate"),
+        ([*targets(*TWO), "--arrivals", "fixed"], "arrivals need an open loop"),
         (
             [*targets(*TWO), "--rate", "5", "--think", "1ms"],
-            "think time belongs to the closed loop",
+            "think time needs a closed loop",
         ),
         (
             [*targets(*TWO), "--pause", "after-get:1ms:1"],

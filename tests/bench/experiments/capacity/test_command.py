@@ -75,14 +75,14 @@ def test_arrivals_may_be_chosen_without_a_rate() -> None:
     ("given", "sentence"),
     [
         ({"rate": "5"}, "--rate: capacity searches the rate"),
-        ({"sweeps": ("instances",)}, "is no sweep"),
+        ({"sweeps": ("instances",)}, "is not a sweep"),
         ({"sweeps": ("instnces=1,3",)}, "did you mean instances"),
-        ({"sweeps": ("rate=1,3",)}, "rate cannot be swept"),
+        ({"sweeps": ("rate=1,3",)}, "a sweep over rate is not possible"),
         ({"sweeps": ("instances=1,none",)}, "'none' is not a whole number"),
         ({"slo": ("acquire.p98 < 10ms",)}, "there is no metric acquire.p98"),
         ({"slo": ("acquire.p99 < 10",)}, "the limit needs a unit"),
         ({"thresholds": ("rate >= 5/s",)}, "what must hold is said by --slo"),
-        ({"think": "5ms"}, "think time belongs to the closed loop"),
+        ({"think": "5ms"}, "think time needs a closed loop"),
     ],
 )
 def test_wrong_options_are_refused_with_their_reason(given: dict[str, Any], sentence: str) -> None:

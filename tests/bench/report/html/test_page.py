@@ -269,7 +269,10 @@ def test_only_runs_stand_side_by_side(lockbench):
     results = Path(__file__).parents[3] / "histories" / "results"
     done = lockbench("report", results / "run.json", results / "safety.json")
     assert done.returncode == 2
-    assert "is a result of lockbench safety; only runs can stand side by side" in done.stderr
+    assert (
+        "is a result of lockbench safety, and only results of lockbench run can stand side by side"
+        in done.stderr
+    )
 
 
 def test_a_kind_nobody_knows_is_refused_by_its_name():
