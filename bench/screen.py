@@ -89,7 +89,7 @@ def clean(text: str) -> str:
 def lines_of(text: str) -> list[str]:
     """Return the clean lines of a message of lockbench, which may quote a log.
 
-    A line break splits the text only if the next line is indented. One at the end also counts.
+    A line break splits the text if the next line is indented, or if it is the end of the text.
     """
     return [clean(line) for line in re.split(r"\n(?=  |$)", text)]
 
