@@ -119,7 +119,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(session.stack.close)
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """Show one line for each lock that was judged."""
     if lines := config.stash[_SESSION].lines:
         terminalreporter.section("locks")

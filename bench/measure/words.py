@@ -129,9 +129,9 @@ def fields_in(kind: type, place: str = "") -> tuple[Field, ...]:
 
 def field_at(kind: type, path: str) -> Field:
     """Return the field at a dotted path, labelled with every section on the path."""
-    known = {".".join(one.path): one for one in fields_in(kind)}
+    by_path = {".".join(one.path): one for one in fields_in(kind)}
     section = path.rpartition(".")[0]
-    return replace(known[path], outer_label=field_at(kind, section).label if section else "")
+    return replace(by_path[path], outer_label=field_at(kind, section).label if section else "")
 
 
 def _fields(kind: type, outer: Field | None) -> Iterator[Field]:

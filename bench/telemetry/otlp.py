@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.errors import EnvironmentNotReadyError, UsageError, secrets
 from bench.measure.environment import version_of
@@ -280,6 +280,14 @@ def _points_in(items: Sequence[Snapshot | TraceSpan]) -> int:
     return sum(len(one.points) for one in items if isinstance(one, Snapshot))
 
 
+class HttpAnswer(Protocol):
+    """An answer of a receiver over HTTP, as the library requests gives it."""
+
+    status_code: int
+    content: bytes
+    headers: Mapping[str, str]
+
+
 class CollectorAnswers:
     """The receiver's answers to the exports of one signal.
 
@@ -299,7 +307,7 @@ class CollectorAnswers:
         if partial.error_message:
             self.message = _shown(partial.error_message.partition("\n")[0])
 
-    def read(self, response: Any, **_: object) -> None:
+    def read(self, response: HttpAnswer, **_: object) -> None:
         """Take an HTTP answer before the exporter sees it.
 
         Raises ConnectionError if the answer shows that no item arrived.
@@ -308,7 +316,7 @@ class CollectorAnswers:
         if 200 <= response.status_code < 300 and response.content:
             self.note(self._parsed(response))
 
-    def _parsed(self, response: Any) -> Any:
+    def _parsed(self, response: HttpAnswer) -> Any:
         """Decode the OTLP answer in a response.
 
         Some receivers answer in JSON, whatever the format of the request was.
@@ -385,7 +393,7 @@ def _exporter(signal: str, protocol: str | None, answers: CollectorAnswers) -> A
     return exporter(session=session)
 
 
-def _refuse_moved(response: Any, **_: object) -> None:
+def _refuse_moved(response: HttpAnswer, **_: object) -> None:
     """Raise ConnectionError for a redirect, which exporters would count as a success.
 
     Exporters do not follow redirects.

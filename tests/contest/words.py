@@ -4,15 +4,20 @@ Rules: a table per section; the bars stand before the tables of peers, and behin
 ceiling; nothing is computed here; a contestant that is absent is named with its reason.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from statistics import median
+from typing import TypeVar
 
 from bench.measure.verdict import Verdict
 from bench.report.figures import INFINITE, count, counted, decimals, percent, share
-from bench.report.sheet import Columns, Part, Sentence, Sheet, table
+from bench.report.sheet import Part, Sentence, Sheet
 from tests.contest.judge import HOT_LONGER, INSTANCES, WORDS, in_processes, side_of
 from tests.contest.result import BUSY_RATIO, Bar, PeersResult, Row, SpeedResult, SpeedRow
+
+Line = TypeVar("Line")
+# The head of each column, and a function that returns the text for a row.
+Columns = Sequence[tuple[str, Callable[[Line], str]]]
 
 
 def peers_sheet(result: PeersResult, verdict: Verdict, place: str) -> Sheet:
@@ -94,17 +99,21 @@ def _who(bar: Bar) -> str:
     return f"; {bar.ours}" + (f" beside {bar.theirs}" if bar.theirs else "")
 
 
+def _table(columns: Columns[Line], rows: Iterable[Line]) -> Part:
+    """The table that shows `rows` in these columns."""
+    head = tuple(name for name, _ in columns)
+    return Part("", "", head, tuple(tuple(text(row) for _, text in columns) for row in rows))
+
+
 def _parts(cycles: Sequence[Row], hot: Sequence[Row], stopped: Sequence[Row]) -> Iterator[Part]:
     """A table per load, the fastest first."""
     for name, rows in (("", cycles), ("hot, ", hot)):
         ranked = sorted(rows, key=lambda row: (*_load(row), -row.cycles_per_s))
         for (instances, callers, processes), some in groupby(ranked, _load):
             where = f"{name}N={instances}, {counted(callers, 'caller')}{in_processes(processes)}"
-            yield table(
-                "", "", ((where, lambda row: row.name), *_TURNS, *(_HOT if name else _CPU)), some
-            )
+            yield _table(((where, lambda row: row.name), *_TURNS, *(_HOT if name else _CPU)), some)
     if stopped:
-        yield table("", "", _STOPPED, sorted(stopped, key=lambda row: -row.cycles_per_s))
+        yield _table(_STOPPED, sorted(stopped, key=lambda row: -row.cycles_per_s))
 
 
 def _load(row: Row) -> tuple[int, int, int]:
@@ -154,7 +163,7 @@ def speed_sheet(result: SpeedResult, verdict: Verdict, place: str) -> Sheet:
         f"{about.rounds} rounds of {about.seconds:g} s, medians; 200 callers unless said",
         f"lockcore: {about.environment.lockcore} · {about.cores} cores shared with the "
         f"servers · no AOF · {servers}",
-        (table("", "", _SPEED, result.rows),) if result.rows else (),
+        (_table(_SPEED, result.rows),) if result.rows else (),
         (*_speed_lines(result), ("result", place)),
         tables_first=True,
     )

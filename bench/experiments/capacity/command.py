@@ -106,14 +106,14 @@ def capacity(outputs: Outputs, scenario: Path | None, **values: Any) -> Done[Cap
 
 
 def plan_of(
-    path: Path | None, asked: CapacityOptions, values: Values, *, quiet: bool = False
+    path: Path | None, search: CapacityOptions, values: Values, *, quiet: bool = False
 ) -> CapacityPlan:
     """Return the plan that the options describe. `values` are the options of scenario and hosts.
     Raises UsageError, which names the option and its legal values."""
     from bench.experiments.capacity.judge import CapacityPlan, SweepPoint
     from bench.experiments.capacity.probe import read_slo
 
-    slo = read_slo(asked.slo)
+    slo = read_slo(search.slo)
     options = given_options(values, quiet=quiet)
     # Loading the scenario refuses a wrong option here, and the message names its place.
     _load(path, options, open_loop="rate" not in options)
@@ -123,18 +123,18 @@ def plan_of(
             raise UsageError(f"{BY_NAME[name].option}: {why}; take it out")
     # --quick overrides the duration in a scenario file, because that duration is meant for a whole
     # run.
-    usual, own_keys = (QUICK, {*options}) if asked.quick else (FULL, written)
+    usual, own_keys = (QUICK, {*options}) if search.quick else (FULL, written)
     options = {**{name: text for name, text in usual.items() if name not in own_keys}, **options}
-    choices = swept("--sweep", asked.sweeps, NOT_SWEPT)
+    choices = swept("--sweep", search.sweeps, NOT_SWEPT)
     swept_scenarios = [_load(path, {**options, **choice}) for choice in choices]
     scenarios, bind = led(swept_scenarios, values, quiet=quiet)
     points = tuple(
         SweepPoint(scenario, choice) for scenario, choice in zip(scenarios, choices, strict=True)
     )
-    spend_s = asked.budget or budget_s(QUICK_BUDGET if asked.quick else FULL_BUDGET)
+    spend_s = search.budget or budget_s(QUICK_BUDGET if search.quick else FULL_BUDGET)
     _require_time(spend_s, scenarios)
     fixed = "users" in written or any("users" in choice for choice in choices)
-    return CapacityPlan(points, slo, asked.target_rate, fixed, spend_s, bind)
+    return CapacityPlan(points, slo, search.target_rate, fixed, spend_s, bind)
 
 
 def _require_time(spend_s: float, scenarios: Sequence[Scenario]) -> None:

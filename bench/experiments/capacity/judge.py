@@ -243,7 +243,7 @@ def _at(findings: Findings, target: float | None) -> list[Seen]:
     """Return the outcomes of the probes at the target that say something about the servers."""
     if target is None:
         return []
-    return [seen for seen in findings.outcomes(target, target) if seen in findings.counted]
+    return [outcome for outcome in findings.outcomes(target, target) if outcome in findings.counted]
 
 
 def target_holds(findings: Findings, target: float | None) -> bool | None:

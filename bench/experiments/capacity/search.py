@@ -68,9 +68,9 @@ class Findings:
             return (Seen.HELD, Seen.MISSED, Seen.PAUSED)
         return (Seen.HELD, Seen.MISSED)
 
-    def rates(self, seen: Seen) -> list[float]:
+    def rates(self, outcome: Seen) -> list[float]:
         """Return the rates of the probes with this outcome."""
-        return [probe.rate_per_s for probe in self.probes if probe.seen is seen]
+        return [probe.rate_per_s for probe in self.probes if probe.seen is outcome]
 
     def outcomes(self, least: float, most: float) -> list[Seen]:
         """Return the outcomes of the probes between two rates, in order."""

@@ -103,7 +103,7 @@ def _tally(point: CapacityPoint) -> str:
     outcomes = Counter(probe.seen for probe in point.probes)
     named = {Seen.HELD: "held", Seen.MISSED: "missed"}
     named |= {Seen.SATURATED: "spoilt by the generator", Seen.PAUSED: "by pauses"}
-    counts = (f"{outcomes[seen]} {text}" for seen, text in named.items() if outcomes[seen])
+    counts = (f"{outcomes[outcome]} {text}" for outcome, text in named.items() if outcomes[outcome])
     return f"{counted(len(point.probes), 'probe')}: {', '.join(counts) or 'none finished'}"
 
 

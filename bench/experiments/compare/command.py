@@ -135,17 +135,17 @@ def compare(
         *(read_named(text, Path()) for text in things),
         *(Named(name, "recipe") for name in recipes),
     ]
-    asked = ComparisonOptions.of(values)
-    choices = swept("--variable", [text for text in asked.variables if "=" in text])
+    terms = ComparisonOptions.of(values)
+    choices = swept("--variable", [text for text in terms.variables if "=" in text])
     if len(named_things) * len(choices) < 2:
         raise UsageError(
             "name at least two things to compare: result folders, scenario files or --recipe"
         )
-    asked = replace(asked, variables=[text.partition("=")[0].strip() for text in asked.variables])
+    terms = replace(terms, variables=[text.partition("=")[0].strip() for text in terms.variables])
     if is_stored(named_things):
         if any(choices):
             raise UsageError("option --variable: what is stored is not run again with other values")
-        return _stored("compare", named_things, outputs, asked)
+        return _stored("compare", named_things, outputs, terms)
     sides: list[Side] = []
     written = given_options(values, quiet=outputs.quiet)
     with ExitStack() as stack:
@@ -160,7 +160,7 @@ def compare(
                     else [side.label, *choice.values()]
                 )
                 sides.append(replace(side, label=" ".join(words)))
-        return _now("compare", sides, outputs, asked, values)
+        return _now("compare", sides, outputs, terms, values)
 
 
 @click.argument("scenario", required=False, type=ScenarioPlace())
@@ -220,16 +220,16 @@ def gate(
         named_things.append(Named("the code here", "here"))
     else:
         raise UsageError("name what is to be judged with --candidate")
-    asked = ComparisonOptions.of(values)
+    terms = ComparisonOptions.of(values)
     if is_stored(named_things):
-        return _stored("gate", named_things, outputs, asked)
+        return _stored("gate", named_things, outputs, terms)
     options = given_options(values, quiet=outputs.quiet)
     with opened(named_things, partial(_scenario, options, load_of=scenario), options) as sides:
-        return _now("gate", sides, outputs, asked, values)
+        return _now("gate", sides, outputs, terms, values)
 
 
 def _now(
-    kind: Kind, sides: list[Side], outputs: Outputs, asked: ComparisonOptions, values: Values
+    kind: Kind, sides: list[Side], outputs: Outputs, terms: ComparisonOptions, values: Values
 ) -> Done[ComparisonResult]:
     from bench.experiments.compare.experiment import compare_now
     from bench.experiments.compare.judge import CPU_SHARE, gate_confidence, gate_looks
@@ -237,7 +237,7 @@ def _now(
     from bench.experiments.compare.sides import require_declared, scenario_settings
     from bench.measure.statistics import least_pairs
 
-    if asked.expect_workers and any(side.python_path for side in sides):
+    if terms.expect_workers and any(side.python_path for side in sides):
         raise UsageError(
             "option --expect-workers: other hosts run the lockbench that is installed "
             "there; over them compare "
@@ -248,16 +248,16 @@ def _now(
         replace(side, scenario=scenario) for side, scenario in zip(sides, scenarios, strict=True)
     ]
     first = sides[0]
-    pairs = asked.pairs
+    pairs = terms.pairs
     is_gate = kind == "gate"
-    judged, shown = _metrics(kind, asked.metrics, first.scenario)
+    judged, shown = _metrics(kind, terms.metrics, first.scenario)
     if is_gate and pairs < (least := least_pairs(gate_confidence(len(judged)))):
         raise UsageError(
             f"option --pairs: {pairs} can never decide; so many metrics take at least {least}"
         )
-    if asked.variables:
+    if terms.variables:
         settings = [scenario_settings(side.scenario.shown()) for side in sides]
-        require_declared(settings, [side.label for side in sides], asked.variables)
+        require_declared(settings, [side.label for side in sides], terms.variables)
     if not is_gate:
         sides.append(replace(first, label=f"{first.label} again", is_noise=True))
     plan = Comparison(
@@ -265,25 +265,25 @@ def _now(
         sides,
         judged,
         shown,
-        asked.tolerance,
+        terms.tolerance,
         first.scenario.seed,
         pairs,
         looks=gate_looks(pairs, len(judged)) if is_gate else (),
-        allow_missing=asked.allow_missing,
-        allow_skipped=asked.allow_skipped,
+        allow_missing=terms.allow_missing,
+        allow_skipped=terms.allow_skipped,
         bind=bind,
     )
     # The stricter limit on CPU applies only to the default figures. Figures that the user names get
     # the --tolerance.
-    if is_gate and not asked.metrics and take_turns(plan):
+    if is_gate and not terms.metrics and take_turns(plan):
         plan = replace(plan, cpu_share=CPU_SHARE)
-    return measured(kind, plan, outputs, compare_now, server=asked.server)
+    return measured(kind, plan, outputs, compare_now, server=terms.server)
 
 
 def _stored(
-    kind: Kind, named_things: Sequence[Named], outputs: Outputs, asked: ComparisonOptions
+    kind: Kind, named_things: Sequence[Named], outputs: Outputs, terms: ComparisonOptions
 ) -> Done[ComparisonResult]:
-    if asked.expect_workers:
+    if terms.expect_workers:
         raise UsageError(
             "option --expect-workers: what is stored is not run again; leave it out, or "
             "name scenarios"
@@ -305,22 +305,22 @@ def _stored(
         for one, results in zip(named_things, series, strict=True)
     ]
     first = sides[0].scenario
-    judged, shown = _metrics(kind, asked.metrics, first)
-    require_alike(series, [side.label for side in sides], asked.variables)
+    judged, shown = _metrics(kind, terms.metrics, first)
+    require_alike(series, [side.label for side in sides], terms.variables)
     require_earned(kind, series, [side.label for side in sides])
-    rounds = rounds_of(series, read_thresholds(asked.thresholds))
+    rounds = rounds_of(series, read_thresholds(terms.thresholds))
     # For stored runs nobody can count single cycles any more, so their averages are judged.
     if kind == "gate":
         counted = [metric for metric in map(find_metric, COUNTED) if any(rounds.values(0, metric))]
         judged = tuple(dict.fromkeys((*judged, *counted)))
         shown = tuple(metric for metric in shown if metric not in judged)
-    plan = Comparison(kind, sides, judged, shown, asked.tolerance, first.seed, rounds.finished)
+    plan = Comparison(kind, sides, judged, shown, terms.tolerance, first.seed, rounds.finished)
     return measured(
         kind,
         plan,
         outputs,
         lambda order, _show: compare_stored(order, rounds),
-        server=asked.server,
+        server=terms.server,
     )
 
 
@@ -333,13 +333,13 @@ def _metrics(
 
     shown = shown_at("compare")
     usual = [metric.name for metric in shown]
-    kept = [metric.name for metric in shown_at("several")]
+    comparable = [metric.name for metric in shown_at("several")]
     if kind == "gate":
         usual = [*(CLOSED if load.rate_per_s is None else OPEN)]
     judged = tuple(dict.fromkeys(find_metric(name) for name in names or usual))
     for metric in judged:
-        if metric.name not in kept:
-            some = nearest(metric.name, kept) or f"; compared are {', '.join(usual)}"
+        if metric.name not in comparable:
+            some = nearest(metric.name, comparable) or f"; compared are {', '.join(usual)}"
             raise UsageError(f"option --metric: {metric.name} is not compared{some}")
     others = [] if kind == "compare" else [metric for metric in shown if metric not in judged]
     return judged, tuple(others)

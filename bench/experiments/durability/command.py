@@ -175,55 +175,55 @@ def fsync(outputs: Outputs, **values: object) -> Done[FsyncResult]:
     from bench.experiments.durability.servers import FsyncServers, OwnServers, UserServers
     from bench.topology.server import find_server
 
-    asked = FsyncOptions.of(values)
-    disk = asked.disk
-    targets = asked.targets
-    if not targets and not asked.server and not disk:
+    options = FsyncOptions.of(values)
+    disk = options.disk
+    targets = options.targets
+    if not targets and not options.server and not disk:
         targets = environment_targets(quiet=outputs.quiet)
-    if asked.scenario and not targets:
-        targets = load(asked.scenario).targets
-    if asked.allow_config and not targets:
+    if options.scenario and not targets:
+        targets = load(options.scenario).targets
+    if options.allow_config and not targets:
         raise UsageError(
             "option --allow-config is for servers that are not ours: name them with --target"
         )
-    plan = fsync_plan_of(replace(asked, targets=targets))
+    plan = fsync_plan_of(replace(options, targets=targets))
     if disk is not None and not disk.is_dir():
         raise UsageError(f"option --disk: {disk} is not a folder")
 
     def servers() -> FsyncServers:
         if not targets:
-            return OwnServers(find_server(asked.server), disk)
+            return OwnServers(find_server(options.server), disk)
         policies = {cell.policy for cell in plan.cells}
-        return UserServers(targets, policies, allow_config=asked.allow_config)
+        return UserServers(targets, policies, allow_config=options.allow_config)
 
     return measured(
         "fsync",
         plan,
         outputs,
         partial(run_fsync, open_servers=servers),
-        server=asked.server,
+        server=options.server,
         goes_on=True,
     )
 
 
-def fsync_plan_of(asked: FsyncOptions) -> FsyncPlan:
+def fsync_plan_of(options: FsyncOptions) -> FsyncPlan:
     """Return the matrix that the options describe. Raises UsageError."""
     from bench.experiments.durability.price_plan import FsyncPlan, driven, full_cells, quick_cells
 
-    quick = asked.quick
-    path = asked.scenario
+    quick = options.quick
+    path = options.scenario
     scenario = load(path) if path else None
     seconds = SCENARIO_SECONDS if path else SECONDS
-    if asked.load_ms:
-        seconds = asked.load_ms / 1000
+    if options.load_ms:
+        seconds = options.load_ms / 1000
     if scenario and scenario.hold.ms > seconds * 1000:
         raise UsageError(
             f"{path}: a lock is held longer than a load of {seconds:g} s takes: longer --duration"
         )
-    policies = asked.policies or POLICIES
+    policies = options.policies or POLICIES
     about = ""
-    if scenario or asked.has_shape:
-        cells = _product(asked, policies, scenario)
+    if scenario or options.has_shape:
+        cells = _product(options, policies, scenario)
     else:
         cores = len(os.sched_getaffinity(0))
         cells = (quick_cells if quick else full_cells)(cores)
@@ -235,10 +235,10 @@ def fsync_plan_of(asked: FsyncOptions) -> FsyncPlan:
         about = _taken(path, scenario)
     return FsyncPlan(
         cells=tuple(cell for cell in cells if cell.policy in policies),
-        repeats=asked.repeats or (QUICK_REPEATS if quick or path else REPEATS),
+        repeats=options.repeats or (QUICK_REPEATS if quick or path else REPEATS),
         warmup_s=WARMUP_SHARE * seconds,
         seconds=seconds,
-        seed=asked.seed,
+        seed=options.seed,
         quick=quick,
         scenario=about,
     )
@@ -256,20 +256,20 @@ def _taken(path: Path, scenario: Scenario) -> str:
 
 
 def _product(
-    asked: FsyncOptions, policies: Sequence[Policy], scenario: Scenario | None
+    options: FsyncOptions, policies: Sequence[Policy], scenario: Scenario | None
 ) -> list[FsyncCell]:
     from bench.experiments.durability.price_plan import product_cells
 
-    targets = asked.targets
-    if targets and (asked.server or asked.disk):
+    targets = options.targets
+    if targets and (options.server or options.disk):
         raise UsageError(
             "options --server and --disk are for servers of our own: with --target leave them out"
         )
-    if targets and any(asked.latency or ()):
+    if targets and any(options.latency or ()):
         raise UsageError(
             "on servers that are not ours no fsync latency is added: leave --latency out"
         )
-    usual_counts = [1] if asked.quick else [1, 3]
+    usual_counts = [1] if options.quick else [1, 3]
     usual_clients = [1, 16]
     usual_pipeline = [1]
     usual_ms = [0.0, 2.0]
@@ -277,14 +277,14 @@ def _product(
     if scenario:
         hold = delay_text(scenario.hold)
         usual_counts = [scenario.instances]
-        if not asked.clients and not asked.pipeline:
+        if not options.clients and not options.pipeline:
             usual_clients = [scenario.processes]
             usual_pipeline = [max(1, round(scenario.users / scenario.processes))]
     if targets or scenario:
         usual_ms = [0.0]
-    instances = asked.instances or usual_counts
+    instances = options.instances or usual_counts
     if targets:
-        instances = asked.instances or [len(targets)]
+        instances = options.instances or [len(targets)]
         if max(instances) > len(targets):
             raise UsageError(
                 f"option --instances: {max(instances)} is more than the {len(targets)} that "
@@ -292,12 +292,12 @@ def _product(
             )
     shapes = [
         (count, callers, hold)
-        for count in asked.clients or usual_clients
-        for callers in asked.pipeline or usual_pipeline
+        for count in options.clients or usual_clients
+        for callers in options.pipeline or usual_pipeline
     ]
     if max(count * callers for count, callers, _ in shapes) > MOST_CALLERS:
         raise UsageError(f"clients × pipeline is more than {MOST_CALLERS:,} callers: ask for fewer")
-    return product_cells(policies, instances, shapes, asked.latency or usual_ms)
+    return product_cells(policies, instances, shapes, options.latency or usual_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,25 +377,25 @@ def crash(outputs: Outputs, **values: object) -> Done[CrashResult]:
     """
     from bench.experiments.durability.loss_experiment import run_crash
 
-    asked = CrashOptions.of(values)
-    plan = crash_plan_of(asked)
-    return measured("crash", plan, outputs, run_crash, server=asked.server, goes_on=True)
+    options = CrashOptions.of(values)
+    plan = crash_plan_of(options)
+    return measured("crash", plan, outputs, run_crash, server=options.server, goes_on=True)
 
 
-def crash_plan_of(asked: CrashOptions) -> CrashPlan:
+def crash_plan_of(options: CrashOptions) -> CrashPlan:
     """Return the plan that the options describe. Raises UsageError."""
     from bench.experiments.durability.loss_plan import CUTS, CrashPlan, full_crashes, quick_crashes
 
-    policies = asked.policies or POLICIES
-    kinds = asked.kinds or KINDS
-    instances = sorted(asked.instances or CRASHED_INSTANCES)
-    every = (quick_crashes if asked.quick else full_crashes)(instances)
+    policies = options.policies or POLICIES
+    kinds = options.kinds or KINDS
+    instances = sorted(options.instances or CRASHED_INSTANCES)
+    every = (quick_crashes if options.quick else full_crashes)(instances)
     crashes = tuple(one for one in every if one.policy in policies and one.kind in kinds)
     if not crashes:
-        more = "; leave --quick out for more of them" if asked.quick else ""
+        more = "; leave --quick out for more of them" if options.quick else ""
         raise UsageError(f"no crash has one of these policies and one of these kinds{more}")
-    cuts = asked.cuts or CUTS
-    return CrashPlan(crashes, cuts, asked.rate, asked.seed, asked.quick, asked.latency_ms)
+    cuts = options.cuts or CUTS
+    return CrashPlan(crashes, cuts, options.rate, options.seed, options.quick, options.latency_ms)
 
 
 @click.command(

@@ -20,7 +20,7 @@ from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS
 
 Command = list[bytes]
 # The types of RESP2 in this order: nil, integer, bulk, status, error and array.
-Reply = None | int | bytes | str | ReplyError | list[Any]
+Reply = None | int | bytes | str | ReplyError | list["Reply"]
 OK = "OK"
 
 
@@ -311,7 +311,7 @@ def _lua() -> Any:
     return lua
 
 
-def _redis_call(*words: Any) -> Any:
+def _redis_call(*words: bytes | float) -> object:
     reply = _CALLER[-1].call(
         [b"%d" % word if isinstance(word, int | float) else word for word in words]
     )
@@ -322,7 +322,7 @@ def _redis_call(*words: Any) -> Any:
     return False if reply is None else reply
 
 
-def _redis_pcall(*words: Any) -> Any:
+def _redis_pcall(*words: bytes | float) -> object:
     try:
         return _redis_call(*words)
     except ReplyError as error:

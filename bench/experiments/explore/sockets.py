@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
@@ -25,6 +25,9 @@ from bench.experiments.explore.schedule import TTL_MS
 from bench.experiments.explore.world import Actor, here
 from bench.recipes.protocol import RecipeSettings
 from lockcore.clock import FAR_FUTURE_NS, NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
 
 # The time of all wall clocks at the zero of a world's clock.
 WALL_NS = 1_700_000_000 * NS_PER_S
@@ -157,7 +160,7 @@ _ENDED = socket.socketpair()
 _ENDED[1].close()
 
 
-def _connect(connection: Any) -> _SimulatedSocket:
+def _connect(connection: "Connection") -> _SimulatedSocket:
     """Return a simulated socket. It replaces redis-py's Connection._connect.
 
     Raises ConnectionRefusedError if the server is down.
@@ -298,9 +301,9 @@ def take_over() -> None:
     redis.retry.sleep = time.sleep  # type: ignore[attr-defined]
     import bench.recipes.plain
     from lockcore.bench import Hello
-    from lockcore.bench.sockets import Connected
+    from lockcore.bench.sockets import Connected, InstanceTarget
 
-    def shake(target: Any) -> Any:
+    def shake(target: InstanceTarget) -> Connected:
         index = int(target.address.rpartition(":")[2]) - PORT
         hello = Hello(f"server-{index}", 1_000_000, "simulated", 0)
         return Connected(_QUIET[0].dup(), hello, None)  # type: ignore[arg-type]

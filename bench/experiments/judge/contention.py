@@ -180,20 +180,20 @@ def leases_tested(load: ContendedLoad) -> int:
 
 def contention(stage: JudgeStage) -> RowFinding:
     """Processes want one lock. Three more of them want it than may hold it at once."""
-    seen = _load(stage, stage.seconds)
-    if leases_tested(seen) < TESTED_LEAST and not _fault(stage, seen):
+    load = _load(stage, stage.seconds)
+    if leases_tested(load) < TESTED_LEAST and not _fault(stage, load):
         stage.end_parties()
-        seen = _load(stage, LONGER * stage.seconds)
-    most = most_at_once(seen.leases)
-    tests = leases_tested(seen)
+        load = _load(stage, LONGER * stage.seconds)
+    most = most_at_once(load.leases)
+    tests = leases_tested(load)
     figures = (
-        RowFigure("leases", float(len(seen.leases)), ""),
+        RowFigure("leases", float(len(load.leases)), ""),
         RowFigure(AT_ONCE, float(most), ""),
     )
-    fault = _fault(stage, seen)
+    fault = _fault(stage, load)
     errors = ""
-    if seen.errors:
-        errors = f"; {counted(len(seen.errors), 'error')}, the first: {seen.errors[0]}"
+    if load.errors:
+        errors = f"; {counted(len(load.errors), 'error')}, the first: {load.errors[0]}"
     if fault:
         return RowFinding(fault + errors, figures=figures)
     need(
@@ -203,7 +203,7 @@ def contention(stage: JudgeStage) -> RowFinding:
     limit = (
         f"no writer beside another one, {most} readers at once"
         if stage.is_shared
-        else f"never more than {most} of {len(seen.operations)} at once"
+        else f"never more than {most} of {len(load.operations)} at once"
     )
     remark = f"{limit}, in {tests:,} tested leases{errors}"
     return RowFinding(remark=remark, tested=tests, figures=figures)
@@ -214,13 +214,13 @@ def _load(stage: JudgeStage, seconds: float) -> ContendedLoad:
     return contend(stage, seconds, stage.capacity + CALLERS - 1, readers)
 
 
-def _fault(stage: JudgeStage, seen: ContendedLoad) -> str:
+def _fault(stage: JudgeStage, load: ContendedLoad) -> str:
     """The clients that held the lock together against its rules, in words, or "" if there were
     none."""
     if stage.is_shared:
-        writers = writers_beside(seen)
+        writers = writers_beside(load)
         return f"{writers} times a writer held the lock beside another client" if writers else ""
-    most = most_at_once(seen.leases)
+    most = most_at_once(load.leases)
     allowed = "one" if stage.capacity == 1 else str(stage.capacity)
     is_broken = most > stage.capacity
     return f"{most} processes held the lock at once, and {allowed} may" if is_broken else ""

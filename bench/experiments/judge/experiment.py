@@ -192,22 +192,22 @@ def _is_exclusive(stage: JudgeStage, row: JudgeRow[JudgeStage]) -> bool:
     return row.is_safety and not row.only_tells and stage.capacity == 1
 
 
-def cost_of(name: str, seen: ContendedLoad) -> WaitingCost:
-    """The costs of the lock called `name`, from the load in `seen`."""
-    leases = seen.leases
-    handoffs = sorted(_handoffs(seen))
+def cost_of(name: str, load: ContendedLoad) -> WaitingCost:
+    """The costs of the lock called `name`, from its load."""
+    leases = load.leases
+    handoffs = sorted(_handoffs(load))
     half_s = statistics.median(handoffs) if handoffs else None
-    per_caller = [sum(one.granted_ns > 0 for one in own) for own in seen.operations]
+    per_caller = [sum(one.granted_ns > 0 for one in own) for own in load.operations]
     squares = sum(count * count for count in per_caller)
     count = len(leases)
     return WaitingCost(
         lock=name,
-        leases_per_s=count / seen.seconds,
+        leases_per_s=count / load.seconds,
         handoff_p50_s=half_s,
         handoff_p99_s=_p99(handoffs),
         fairness=count * count / (CALLERS * squares) if squares else None,
-        commands_per_lease=_each(seen.commands, count),
-        client_cpu_us_per_lease=_each(seen.cpu_s * 1e6, count),
+        commands_per_lease=_each(load.commands, count),
+        client_cpu_us_per_lease=_each(load.cpu_s * 1e6, count),
     )
 
 
@@ -219,10 +219,10 @@ def _p99(handoffs: Sequence[float]) -> float | None:
     return handoffs[int(0.99 * len(handoffs))] if len(handoffs) >= LEAST_P99 else None
 
 
-def _handoffs(seen: ContendedLoad) -> list[float]:
+def _handoffs(load: ContendedLoad) -> list[float]:
     """The time from each release to the next grant, in s, for grants to callers that had asked
     before the release."""
-    leases = seen.leases
+    leases = load.leases
     return [
         (after.granted_ns - before.release_sent_ns) / NS_PER_S
         for before, after in pairwise(leases)

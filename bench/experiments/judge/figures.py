@@ -70,13 +70,13 @@ def _move(step: CourseStep, clients: Sequence[str], begun_ms: float) -> Move:
 def _holdings(steps: Sequence[CourseStep], clients: Sequence[str]) -> Iterator[HoldingSpan]:
     """The span of each lease, from its grant to the release that follows, to the end of the keys,
     or to the end of the course."""
-    asked: set[str] = set()
+    waiting: set[str] = set()
     spans: list[tuple[str, int, int]] = []
     for number, step in enumerate(steps):
         if step.what.startswith(TAKES):
-            asked.add(step.who)
-        elif step.what.startswith(ANSWER) and step.who in asked:
-            asked.discard(step.who)
+            waiting.add(step.who)
+        elif step.what.startswith(ANSWER) and step.who in waiting:
+            waiting.discard(step.who)
             if step.what.startswith(f"{ANSWER}yes"):
                 spans.append((step.who, number, _end(steps, number)))
     for who, begin, end in spans:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import Any, Self
+from typing import Self
 
 from msgspec.structs import replace
 from redis import Redis
@@ -33,6 +33,7 @@ from bench.experiments.judge.party import (
     history_of,
 )
 from bench.experiments.judge.result import CourseStep
+from bench.measure.server_facts import ServerBinary
 from bench.safety.judge import judge
 from bench.topology.faults.injection import Need, prepared_fleet
 from bench.topology.fleet import Fleet, wait_until
@@ -54,7 +55,11 @@ class Stage:
     `majority` there is no quorum."""
 
     def __init__(
-        self, driver: LibraryDriver, instances: int, server: Any = None, cut: Event | None = None
+        self,
+        driver: LibraryDriver,
+        instances: int,
+        server: ServerBinary | None = None,
+        cut: Event | None = None,
     ) -> None:
         """Start the servers.
 

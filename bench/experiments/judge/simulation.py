@@ -90,7 +90,7 @@ def search(stage: JudgeStage) -> RowFinding:
 
 def _lettered(text: str) -> str:
     """A text of the explorer with the clients' names as in a course: A for C1."""
-    return re.sub(r"\bC([1-9])\b", lambda found: chr(ord("A") - 1 + int(found[1])), text)
+    return re.sub(r"\bC([1-9])\b", lambda name: chr(ord("A") - 1 + int(name[1])), text)
 
 
 def _answer(stage: JudgeStage, order: SimulationOrder) -> SimulationAnswer:

@@ -42,16 +42,16 @@ def played(order: SimulationOrder) -> SimulationAnswer:
 
     sockets.take_over()
     watch()
-    found: list[Connect] = []
+    connects: list[Connect] = []
 
     def connect(urls: Sequence[str]) -> "_Locker":
         client = ClientOrder(order.lock, urls)
-        if not found:
-            way, made = lock_of(client)
+        if not connects:
+            way, connect_lock = lock_of(client)
             if way != "threads":
                 raise TypeError("it is asynchronous, and an event loop runs in real time")
-            found.append(made)
-        lock = found[0](client)
+            connects.append(connect_lock)
+        lock = connects[0](client)
         assert isinstance(lock, Lock)
         return _Locker(lock, order.ttl_ms)
 
@@ -73,9 +73,9 @@ def played(order: SimulationOrder) -> SimulationAnswer:
             if time.process_time() > until_s or one[1].raised:
                 return
 
-    seen = hunt(schedules())
-    answer = SimulationAnswer(seen.played, seen.tested, seen.outside or seen.raised)
-    broken = seen.broken
+    search = hunt(schedules())
+    answer = SimulationAnswer(search.played, search.tested, search.outside or search.raised)
+    broken = search.broken
     if broken is None:
         return answer
     steps = [(step.ms, step.who, step.text) for step in broken.steps]

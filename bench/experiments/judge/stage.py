@@ -24,7 +24,7 @@ from bench.errors import EnvironmentNotReadyError, UsageError
 from bench.experiments.judge.clients.lock import ClientOrder
 from bench.experiments.judge.library import ROOT, Language, Library, LibraryDriver, LibraryWords
 from bench.experiments.judge.library_stage import Stage
-from bench.experiments.judge.needs import LONGEST_TTL_MS
+from bench.experiments.judge.needs import LONGEST_TTL_MS, Need
 from bench.experiments.judge.party import (
     PATIENCE_S,
     READY_S,
@@ -35,6 +35,7 @@ from bench.experiments.judge.party import (
     Said,
 )
 from bench.experiments.judge.subject import Subject
+from bench.measure.server_facts import ServerBinary
 from bench.topology.faults.injection import FaultKind, FaultOrder, Injection, read_params
 from bench.topology.fleet import HOST, Fleet, start_fleet
 from bench.topology.probe import Info
@@ -103,7 +104,7 @@ class CommandParty(OwnParty):
         """Send a step in the two-line protocol of commands."""
         if isinstance(message, ClientOrder):
             self._acquire = message.side or "acquire"
-            lacks = ("hold", "fork", "interrupt", "virtual time")
+            lacks: tuple[Need, ...] = ("hold", "fork", "interrupt", "virtual time")
             self._answers.append(Said(ok=True, lacks=lacks))
             return
         assert isinstance(message, dict)
@@ -130,7 +131,11 @@ class JudgeStage(Stage):
     none."""
 
     def __init__(
-        self, subject: Subject, instances: int, server: object = None, cut: Event | None = None
+        self,
+        subject: Subject,
+        instances: int,
+        server: ServerBinary | None = None,
+        cut: Event | None = None,
     ) -> None:
         """Start the servers. Raises EnvironmentNotReadyError."""
         super().__init__(driver_of(subject), instances, server, cut)

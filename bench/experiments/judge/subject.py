@@ -90,10 +90,10 @@ def subject_of(make_lock: Callable[..., object]) -> Subject:
     name = getattr(make_lock, "__qualname__", "?")
     place = getattr(make_lock, "__module__", "?")
     module = sys.modules.get(place)
-    found: object = module
+    target: object = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is not make_lock:
+        target = getattr(target, part, None)
+    if target is not make_lock:
         raise UsageError(
             f"{name} of {place} cannot be imported by another process, and each client of a judged "
             "lock is one; write the function at the top of a module"
@@ -139,10 +139,10 @@ def _side_of(function: Callable[..., object], order: ClientOrder) -> tuple[str, 
     """The readers' or the writer's side of the object that `function` makes. Raises UsageError."""
     if inspect.iscoroutinefunction(function):
         raise UsageError(f"{order.name} is a coroutine function; make it a function. {SHARED}")
-    made = function(order.urls)
-    side = getattr(made, order.side, None)
+    lock = function(order.urls)
+    side = getattr(lock, order.side, None)
     if side is None:
-        kind = type(made).__name__
+        kind = type(lock).__name__
         raise UsageError(f"{order.name} gives {kind!r}, which has no {order.side!r}; {SHARED}")
     is_async = _is_asynchronous(_held_by(side, order.name), order.name)
     return _way(is_async), lambda order: _driven(
@@ -201,37 +201,37 @@ def _parameters(function: Callable[..., object], text: str) -> Sequence[str]:
     raise UsageError(f"{text}: {signature} does not take the servers to ask; {SHAPE}")
 
 
-def _held_by(made: object, text: str) -> object:
-    """The lock that `made` returns for a name, not entered yet."""
-    if inspect.isawaitable(made) or not callable(made):
-        return made
-    return made("lockbench:probe")
+def _held_by(lock: object, text: str) -> object:
+    """The lock that `lock` returns for a name, not entered yet."""
+    if inspect.isawaitable(lock) or not callable(lock):
+        return lock
+    return lock("lockbench:probe")
 
 
-def _is_asynchronous(made: object, text: str) -> bool:
+def _is_asynchronous(lock: object, text: str) -> bool:
     """Whether the lock's calls must be awaited. Raises UsageError if the lock cannot be driven."""
     for enter in ("__enter__", "acquire"):
-        method = getattr(made, enter, None)
+        method = getattr(lock, enter, None)
         if method is not None:
             return inspect.iscoroutinefunction(method)
-    if hasattr(made, "__aenter__"):
+    if hasattr(lock, "__aenter__"):
         return True
-    raise UsageError(f"{text} gives {type(made).__name__!r}, which does not lock; {SHAPE}")
+    raise UsageError(f"{text} gives {type(lock).__name__!r}, which does not lock; {SHAPE}")
 
 
-def _driven(made: object, text: str) -> Lock:
+def _driven(lock: object, text: str) -> Lock:
     """The calls of the lock that the user's function made."""
-    if hasattr(made, "acquire") and hasattr(made, "release"):
+    if hasattr(lock, "acquire") and hasattr(lock, "release"):
         return Lock(
-            lambda name, *_: then(made.acquire(name), lambda got: name if _is_yes(got) else None),
-            lambda name: _given_back(made.release(name)),
+            lambda name, *_: then(lock.acquire(name), lambda got: name if _is_yes(got) else None),
+            lambda name: _given_back(lock.release(name)),
         )
 
-    if not callable(made):
-        raise UsageError(f"{text} gives {type(made).__name__!r}, which takes no name; {SHAPE}")
+    if not callable(lock):
+        raise UsageError(f"{text} gives {type(lock).__name__!r}, which takes no name; {SHAPE}")
 
     def make(name: str, *_terms: int) -> object:
-        manager = made(name)
+        manager = lock(name)
         if not any(hasattr(manager, one) for one in ("__enter__", "__aenter__", "acquire")):
             raise UsageError(
                 f"{text} gives {type(manager).__name__!r}, which does not lock; {SHAPE}"

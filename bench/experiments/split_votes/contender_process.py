@@ -73,7 +73,7 @@ class Contender:
         acquire = self._acquire[contest.order]
         policy = RetryPolicy(contest.retry.policy, contest.retry.window_ms)
         deadline_ns = trial.start_ns + int(PATIENCE_MS * NS_PER_MS)
-        made: list[Attempt] = []
+        attempts: list[Attempt] = []
         _sleep_until(trial.start_ns + int(self._rng.uniform(0, contest.spread_ms) * NS_PER_MS))
         while True:
             started_ns = monotonic_ns()
@@ -83,13 +83,13 @@ class Contender:
             if isinstance(result, Lease):
                 self._won[0] = trial.number
                 until_ns = result.valid_until_ns
-            made.append(Attempt(self._seat, started_ns, decided_ns, result.outcome, until_ns))
+            attempts.append(Attempt(self._seat, started_ns, decided_ns, result.outcome, until_ns))
             self._settle()
             next_ns = policy.next_start_ns(
-                result.outcome, len(made), decided_ns, deadline_ns, self._rng.random()
+                result.outcome, len(attempts), decided_ns, deadline_ns, self._rng.random()
             )
             if next_ns is None or not self._rest(next_ns, trial.number):
-                return made
+                return attempts
 
     def _settle(self) -> None:
         """Wait for late replies, of an attempt that was decided early or of its clean-up."""

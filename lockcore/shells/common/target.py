@@ -119,8 +119,8 @@ class DeadlineSocket:
         self._heard = heard
 
     def __getattr__(self, name: str) -> object:
-        found: object = getattr(self.inner, name)
-        return found
+        attribute: object = getattr(self.inner, name)
+        return attribute
 
     def recv_into(self, buffer: bytearray | memoryview, *arguments: int) -> int:
         """As `socket.recv_into`. Raises TimeoutError after the deadline."""

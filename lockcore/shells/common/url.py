@@ -31,20 +31,9 @@ _ENCODE = "percent-encode the special characters of its user name and password"
 _CURE = "use redis://host:port (TLS: rediss) or unix://path"
 
 
-class UrlOptions(TypedDict, total=False):
-    """The parts of a URL as keyword arguments of redis-py's connections.
+class TlsOptions(TypedDict, total=False):
+    """The options of a URL for TLS, as keyword arguments of redis-py's connections."""
 
-    A server on TCP has `host` and `port`, and a server on a unix socket has `path`. The other keys
-    are the names in `READ`.
-    """
-
-    host: str
-    port: int
-    path: str
-    db: int
-    username: str
-    password: str
-    client_name: str
     ssl_ca_certs: str
     ssl_ca_path: str
     ssl_ca_data: str
@@ -57,6 +46,21 @@ class UrlOptions(TypedDict, total=False):
     ssl_ciphers: str
     ssl_include_verify_flags: list[ssl.VerifyFlags]
     ssl_exclude_verify_flags: list[ssl.VerifyFlags]
+
+
+class UrlOptions(TlsOptions, total=False):
+    """The parts of a URL as keyword arguments of redis-py's connections.
+
+    A server on TCP has `host` and `port`, and a server on a unix socket has `path`.
+    """
+
+    host: str
+    port: int
+    path: str
+    db: int
+    username: str
+    password: str
+    client_name: str
 
 
 @dataclass(frozen=True, slots=True)

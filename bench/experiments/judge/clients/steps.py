@@ -31,7 +31,7 @@ from typing import TypedDict
 from bench.experiments.judge.clients.lock import ClientOrder, Connect, Lock, at_once, value
 
 
-class Answer(TypedDict, total=False):
+class StepAnswer(TypedDict, total=False):
     """The answer to an order or to a step."""
 
     ok: bool
@@ -41,7 +41,7 @@ class Answer(TypedDict, total=False):
     lacks: list[str]
 
 
-ABSENT: Answer = {"ok": False, "absent": True}
+ABSENT: StepAnswer = {"ok": False, "absent": True}
 BLOCKING = ("threads", "gevent")
 
 
@@ -65,16 +65,16 @@ class _Steps:
         if not forks:
             self.lacks.append("fork")
 
-    async def answer(self, step: dict[str, object]) -> Answer:
+    async def answer(self, step: dict[str, object]) -> StepAnswer:
         """Do one step. An exception of the library becomes part of the answer."""
         try:
-            done: Answer = await getattr(self, str(step.pop("do")))(**step)
+            done: StepAnswer = await getattr(self, str(step.pop("do")))(**step)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:  # noqa: BLE001
             # Whatever a library raises is an answer.
             return _raised(error, ok=False)
         return done
 
-    async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
+    async def acquire(self, resource: str, ttl_ms: int, wait_ms: int) -> StepAnswer:
         held = await value(self._lock.acquire(resource, ttl_ms, wait_ms))
         if held.__class__ is self._lock.refused:
             return {"ok": False}
@@ -84,17 +84,17 @@ class _Steps:
             return {"ok": True}
         return {"ok": True, "valid_ms": float(validity_ms(held))}
 
-    async def release(self) -> Answer:
+    async def release(self) -> StepAnswer:
         return {"ok": await value(self._lock.release(self._held.pop())) is self._lock.released}
 
-    async def extend(self, ttl_ms: int) -> Answer:
+    async def extend(self, ttl_ms: int) -> StepAnswer:
         """Extend the lock. A library that returns nothing counts as successful."""
         if self._lock.extend is None:
             return ABSENT
         outcome = await value(self._lock.extend(self._held[-1], ttl_ms))
         return {"ok": outcome is None or bool(outcome)}
 
-    async def held(self) -> Answer:
+    async def held(self) -> StepAnswer:
         return (
             {"ok": bool(await value(self._lock.is_held(self._held[-1])))}
             if self._lock.is_held
@@ -103,7 +103,7 @@ class _Steps:
 
     async def hold(
         self, resource: str, ttl_ms: int, wait_ms: int, *, raises: bool = False
-    ) -> Answer:
+    ) -> StepAnswer:
         if self._lock.hold is None:
             return ABSENT
         ran = False
@@ -124,7 +124,7 @@ class _Steps:
             return _raised(error, ok=ran)
         return {"ok": ran}
 
-    async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> Answer:
+    async def fork(self, resource: str, ttl_ms: int, wait_ms: int) -> StepAnswer:
         """Acquire the parent's lock in a forked child, and end the child as multiprocessing
         does."""
         if not self._forks:
@@ -144,7 +144,7 @@ class _Steps:
         return {"ok": child.exitcode == 0}
 
 
-def _raised(error: BaseException, *, ok: bool) -> Answer:
+def _raised(error: BaseException, *, ok: bool) -> StepAnswer:
     return {"ok": ok, "error": f"{type(error).__name__}: {error}"[:200]}
 
 
@@ -152,7 +152,7 @@ def step(
     how: str,
     connect: Connect,
     order: ClientOrder,
-    say: Callable[[Answer], None],
+    say: Callable[[StepAnswer], None],
 ) -> None:
     """Do the steps on stdin with a lock that waits as `how` names."""
     read: Callable[[], str] = sys.stdin.readline
@@ -170,7 +170,9 @@ def step(
         say(at_once(steps.answer(json.loads(line))))
 
 
-async def _step_tasks(connect: Connect, order: ClientOrder, say: Callable[[Answer], None]) -> None:
+async def _step_tasks(
+    connect: Connect, order: ClientOrder, say: Callable[[StepAnswer], None]
+) -> None:
     """Do the steps of a library of coroutines, each step in a task of its own."""
     loop = asyncio.get_running_loop()
     steps = _Steps(await value(connect(order)))
