@@ -116,7 +116,7 @@ def invalidities(measured: Figures, deaths: Sequence[str]) -> list[str]:
     """
     generator = measured.generator
     claim = (
-        [f"the load was not what it claims: {generator.reason}"]
+        [f"the load was not as requested: {generator.reason}"]
         if generator.verdict == "INVALID"
         else []
     )
@@ -135,9 +135,9 @@ def _raised(exceptions: Exceptions) -> list[str]:
         return []
     share = f" ({raised / operations:.1%})" if operations else ""
     return [
-        f"the load was not what it claims: the recipe raised {raised:,} exceptions in "
-        f"{operations:,} operations"
-        f"{share}, and {MOST_RAISED:.0%} is allowed; the first: {exceptions.first}"
+        f"the load was not as requested: the recipe raised {raised:,} exceptions in "
+        f"{operations:,} operations{share}; at most {MOST_RAISED:.0%} is allowed; the first "
+        f"exception: {exceptions.first}"
     ]
 
 
@@ -149,9 +149,8 @@ def _evictions(measured: Figures) -> list[str]:
     if not isinstance(measured, RunResult):
         return []
     return [
-        f"instance #{one.index} ({one.address}) evicted {one.info.evicted_keys:,} keys "
-        "meanwhile: an evicted lock "
-        "is free for the next caller"
+        f"instance #{one.index} ({one.address}) evicted {one.info.evicted_keys:,} keys during the "
+        "run; another caller can take an evicted lock"
         for one in measured.instances
         if one.info and one.info.evicted_keys
     ]
@@ -167,7 +166,7 @@ def _nothing_granted(measured: Figures) -> list[str]:
         return []
     if measured.rate.achieved_per_s:
         return [
-            "no acquire due in the measured window got a lease; all leases granted in it "
-            "were due earlier"
+            "no acquire that was due in the measured window got a lease; all leases of the window "
+            "belong to acquires that were due earlier"
         ]
     return ["no lease was granted in the measured window"]

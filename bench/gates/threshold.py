@@ -165,7 +165,11 @@ class Threshold:
             return f"safety is unknown: {safety.reason}"
         if value is None:
             samples = _samples(self.metric, result)
-            return f"{samples:,} samples are too few for it" if samples else "there are no samples"
+            return (
+                f"{samples:,} samples are too few for this figure"
+                if samples
+                else "there are no samples"
+            )
         if section == "safety" and holds and safety.verdict == "NOT TESTED":
             return f"safety was not tested: {safety.reason}"
         if section == "latency_s" and holds and result.rate.sustained is False:
@@ -173,8 +177,8 @@ class Threshold:
         of_acquired = holds and self.metric.path[:-1] in OF_ACQUIRED and figure in OVER_ALL
         if of_acquired and find_metric(f"acquire.{figure}").value(result) == inf:
             return (
-                f"it is of successes only, and {_failed_share(result)} of acquires failed: "
-                f"see acquire.{figure}"
+                f"this figure covers only successful acquires, but {_failed_share(result)} of "
+                f"acquires failed; use acquire.{figure}"
             )
         if not holds and (touched := _gap_doubt(self, result)):
             return touched
@@ -228,15 +232,14 @@ def read_threshold(text: str) -> Threshold:
     if metric.is_share and limit > 1:
         share = parts["number"]
         raise UsageError(
-            f"threshold {expression!r}: {metric.name} is a share from 0 to 1, and "
-            f"{share}{unit} is more than all; "
-            f"write {metric.name} {parts['operator']} {share if Decimal(share) <= 100 else 100}%"
+            f"threshold {expression!r}: {metric.name} is a share from 0 to 1, but {share}{unit} "
+            f"is above 1; write {metric.name} {parts['operator']} "
+            f"{share if Decimal(share) <= 100 else 100}%"
         )
     if metric.is_whole and parts["operator"] in ("==", "!=") and limit != limit.to_integral_value():
         raise UsageError(
-            f"threshold {expression!r}: {metric.name} is a whole number, which "
-            f"{parts['number']} is not; "
-            f"write {metric.name} {parts['operator']} {limit.to_integral_value(ROUND_FLOOR)}"
+            f"threshold {expression!r}: {metric.name} is a whole number, but {parts['number']} is "
+            f"not; write {metric.name} {parts['operator']} {limit.to_integral_value(ROUND_FLOOR)}"
         )
     return Threshold(expression, metric, cast("Operator", parts["operator"]), float(limit))
 
@@ -276,9 +279,9 @@ def _gap_doubt(threshold: Threshold, result: Figures) -> str:
         if not OPERATORS[threshold.operator](best, threshold.limit):
             return ""
     return (
-        f"a load process was away for {generator.gap_s:.2f} s, and "
-        f"{generator.gap_operations:,} acquires touched that "
-        f"({generator.gap_failures:,} of them failed): the generator may be the cause"
+        f"a load process was away for {generator.gap_s:.2f} s, and this affected "
+        f"{generator.gap_operations:,} acquires ({generator.gap_failures:,} failed), so the "
+        "generator may be the cause"
     )
 
 
@@ -359,5 +362,5 @@ def _one_sided_doubt(metric: Metric, operator: str, result: Figures, *, holds: b
     ):
         return ""
     late_s = (Histogram.decode(lateness).percentile(PERCENTILES[figure]) or 0) / 1e9
-    late = f"the latency is an upper bound: the timer was late by {late_s * 1e3:.3g} ms ({figure})"
+    late = f"the latency is an upper bound: the timer was {late_s * 1e3:.3g} ms late ({figure})"
     return late if late_s > LATENESS_SHARE * value else ""

@@ -114,7 +114,7 @@ class Away:
                 return
             self._taken.wait(TAKEN_S)
         if self._is_alone:
-            self._keep(f"nothing was heard of the leader for {SILENCE_S:.0f} s")
+            self._keep(f"the leader sent nothing for {SILENCE_S:.0f} s")
             return
         if self._unwanted:
             self._end_badly(self._unwanted)
@@ -126,7 +126,7 @@ class Away:
         self._guard = None
         if guard is not None and any(guard.folder.iterdir()):
             guard.leave_folder()
-            why = f"{why}: this worker's history stays in {guard.folder}"
+            why = f"{why}; the history of this worker is kept in {guard.folder}"
         elif guard is not None:
             guard.close()
         self._folder = None

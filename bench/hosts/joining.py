@@ -37,7 +37,7 @@ def address(text: str) -> Address:
     """Parse HOST, HOST:PORT or [HOST]:PORT. Raises ValueError."""
     match = re.fullmatch(r"(\[[^\]]+\]|[^:\s/]+)(?::(\d{1,5}))?", text)
     if match is None or not 0 < int(match[2] or PORT) < 65_536:
-        raise ValueError(f"{text!r} is no address; give HOST or HOST:PORT")
+        raise ValueError(f"{text!r} is not an address; write HOST or HOST:PORT")
     return match[1].strip("[]"), int(match[2] or PORT)
 
 
@@ -65,8 +65,8 @@ def require_free(host: str, port: int) -> None:
     except OSError as error:
         why = str(error.strerror).partition(" (while")[0]
         raise EnvironmentNotReadyError(
-            f"workers cannot join at {host}:{port}: {why}; give --bind an address of "
-            "this host and a free port"
+            f"workers cannot join at {host}:{port} ({why}); set --bind to an address of this host "
+            "and a free port"
         ) from None
 
 
@@ -79,8 +79,8 @@ def require_host(host: str, port: int) -> None:
         # which has no strerror.
         why = getattr(error, "strerror", None) or "it is no name"
         raise EnvironmentNotReadyError(
-            f"the host {host} that leads cannot be found ({why}); give --master its "
-            "address, or a name known here"
+            f"the leading host {host} cannot be found ({why}); set --master to its address, or to "
+            "a name that this host can resolve"
         ) from None
 
 
@@ -99,12 +99,11 @@ def await_leader(master: Address, wait_s: float, signals: Count) -> None:
             return
         if time.monotonic() >= over_s:
             raise EnvironmentNotReadyError(
-                f"nobody leads at {place} ({absent}; waited {wait_s:g} s); start "
-                "lockbench run --expect-workers there, "
-                "mend --master, or give it longer with --wait"
+                f"no leader answers at {place} ({absent}; waited {wait_s:g} s); start lockbench "
+                "run --expect-workers there, correct --master, or wait longer with --wait"
             )
         if not is_noted:
-            note(f"lockbench: nobody leads at {place} yet ({absent}); waiting {wait_s:g} s for it")
+            note(f"lockbench: no leader answers at {place} yet ({absent}); waiting {wait_s:g} s")
             is_noted = True
         time.sleep(_LOOK_S)
 
@@ -125,7 +124,9 @@ def _absence(master: Address) -> str:
     except OSError as error:
         return (error.strerror or "nothing answers there").lower()
     return (
-        "" if _GREETING.fullmatch(heard) else "what listens there does not greet as a leader does"
+        ""
+        if _GREETING.fullmatch(heard)
+        else "another program listens there; it does not answer like a leader"
     )
 
 

@@ -204,7 +204,7 @@ class Hosts:
         self.sent_away.add(node)
         if self._folder is not None:
             note_late(self._folder, name)
-        self.dismiss([node], "the run had begun when this worker came, so it goes")
+        self.dismiss([node], "this worker came after the run began, so it leaves")
         # This is Locust's own message. Locust gives the users of this worker to other workers.
         self._runner.send_message("quit", None, node)
         return True
@@ -321,11 +321,7 @@ class Hosts:
     # -- histories ---------------------------------------------------------------------------------
 
     def fetch(
-        self,
-        ending: Ending,
-        scenario: Scenario,
-        window_ns: tuple[int, int | None],
-        ended_ns: int,
+        self, ending: Ending, scenario: Scenario, window_ns: tuple[int, int | None], ended_ns: int
     ) -> None:
         """Fetch the files of the finished workers. The workers may then remove their copies.
 
@@ -364,9 +360,7 @@ class Hosts:
             if host.note is not None:
                 host.note = msgspec.structs.replace(host.note, phase="lost")
                 self._write(host)
-        self.dismiss(
-            [node], "the leader lost this worker at the end of the run, and ended without it"
-        )
+        self.dismiss([node], "the leader lost contact with this worker at the end of the run")
 
     def _fold(self, ending: Ending, window: Window) -> list[Answer]:
         """Ask every finished worker to fold its history. Return the answers."""

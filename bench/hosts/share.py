@@ -85,7 +85,7 @@ def budget_per_s() -> float:
         if 0 < float(text) < float("inf"):
             return float(text)
     raise UsageError(
-        f"{BUDGET_VARIABLE} is {text!r}; give packed bytes per second of run, like {BYTES_PER_S}"
+        f"{BUDGET_VARIABLE} is {text!r}; write packed bytes per second of run, like {BYTES_PER_S}"
     )
 
 
@@ -149,14 +149,16 @@ def unpack(path: Path, width: int) -> Iterator[Integers]:
         while head := file.read(_HEAD.size):
             rows, size = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
             if not 0 < rows <= MOST_ROWS or size > 2 * 8 * width * rows + 64:
-                raise ValueError(f"{path.name} has a torn block, or one of {rows} rows")
+                raise ValueError(f"{path.name} has a damaged block, or a block with {rows} rows")
             whole = zlib.decompressobj()
             try:
                 raw = whole.decompress(file.read(size), 8 * width * rows + 1)
             except zlib.error as error:
                 raise ValueError(f"not a packed block: {error}") from error
             if len(raw) != 8 * width * rows or not whole.eof:
-                raise ValueError(f"a packed block of {rows} rows is torn, or larger than it says")
+                raise ValueError(
+                    f"a packed block of {rows} rows is damaged, or larger than it states"
+                )
             columns = np.frombuffer(raw, np.uint8).reshape(width, 8, rows).swapaxes(1, 2)
             words = np.ascontiguousarray(columns).view("<i8").reshape(width, rows).T
             yield np.hstack([np.cumsum(words[:, :TIMES], axis=1), words[:, TIMES:]])

@@ -73,11 +73,10 @@ def share_warning(judged_ratio: float) -> Iterator[str]:
     """Yield a warning if not all leases were judged."""
     if judged_ratio < 1:
         yield (
-            f"the oracle saw {judged_ratio:.2%} of the leases: those of resources chosen "
-            "by hash, as the histories of "
-            f"all would have been more than {budget_per_s() / 1e6:g} MB/s per host; "
-            "nothing is known of the others. "
-            "Holders, hand-offs and telemetry's counts are of these, too"
+            f"the oracle judged {judged_ratio:.2%} of the leases, because all histories would "
+            f"exceed {budget_per_s() / 1e6:g} MB/s per host. A hash chose the judged resources. "
+            "Nothing is known of the other leases. The counts of holders, hand-offs and "
+            "telemetry cover only the judged leases"
         )
 
 
@@ -105,18 +104,18 @@ def unbounded(notes: Sequence[WorkerNote], clocks: Clocks) -> Iterator[str]:
     """
     for note in notes:
         if note.clock and (note.worker, note.pid) not in clocks:
-            yield f"the clock of {note.name} was never compared with ours"
+            yield f"the clock of {note.name} was never compared with the leader's clock"
 
 
 def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) -> Iterator[str]:
     """Yield warnings about too many workers, steps of clocks, and differing software."""
     if (came := sum(bool(note.host) for note in notes)) > expected:
-        yield f"{came} workers made load, and {expected} were expected"
+        yield f"{came} workers made load, but {expected} were expected"
     for note in notes:
         steps = clocks[note.worker, note.pid].lost_ns if (note.worker, note.pid) in clocks else ()
         if steps:
             yield (
-                f"the clock of {note.name} stepped {len(steps)} ×: its leases around that "
+                f"the clock of {note.name} stepped {len(steps)} ×, so leases around those steps "
                 "are not judged"
             )
     kinds = Counter(note.about for note in notes if note.host)
@@ -125,8 +124,8 @@ def host_warnings(notes: Sequence[WorkerNote], clocks: Clocks, expected: int) ->
         for note in notes:
             if note.about != usual:
                 yield (
-                    f"{note.name} runs {note.about}, others {usual}: its rate and CPU do not "
-                    "compare with theirs"
+                    f"{note.name} runs {note.about}, but others run {usual}; do not compare its "
+                    "rate and CPU with theirs"
                 )
 
 

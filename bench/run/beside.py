@@ -64,7 +64,8 @@ def _judged(plan: Plan, workdir: Path, command: Sequence[str]) -> RunResult | No
             return None
         if (window := follower.until(stop_ns)) is None:
             raise InconclusiveError(
-                "the run ended before all its users ran; give it more time (-t), or them less (-r)"
+                "the run ended before all its users had started; use a longer run (-t) or a "
+                "faster start (-r)"
             )
         course.window = window
         course.deaths = lost_workers(follower, timeline) or unreported(follower, timeline)

@@ -351,7 +351,7 @@ def _circumstances(  # noqa: PLR0917 - the caller has read these already
     ended = (*context.ended, *context.casualties)
     missing = holes(reports, recorded, read_open(workdir), scenario.processes, "; ".join(ended))
     torn = torn_lost(workdir)
-    torn_note = [f"{torn:,} attempts that lost are torn in the record"] if torn else []
+    torn_note = [f"{torn:,} records of failed attempts are damaged"] if torn else []
     reported = workers.added(report.misreports for report in reports)
     unsafe_recipe = None if about.safe else about.flaw
     return Circumstances(
@@ -372,8 +372,8 @@ def _circumstances(  # noqa: PLR0917 - the caller has read these already
         releases_ask=True,
         until_ns=NEVER_NS if clocks else context.until_ns,
         misreports=tuple(
-            f"the recipe {scenario.recipe} reported {number:,} × {what}, which is "
-            "impossible; mend the recipe"
+            f"the recipe {scenario.recipe} reported {number:,} × {what}, which is impossible; "
+            "correct the recipe"
             for what, number in reported.items()
         ),
     )
@@ -421,11 +421,13 @@ def _warnings(
     about = find_recipe(evidence.scenario.recipe).about
     if safety.within_one_process and safety.verdict == "SAFE":
         yield (
-            "all callers were of one process: a lock that holds only within it looks the "
-            "same; --processes 2 tells"
+            "all callers ran in one process, so a lock that works only within one process would "
+            "look the same; test with --processes 2"
         )
     if not about.safe:
-        yield f"{evidence.scenario.recipe} is here to show its flaw, do not use it: {about.flaw}"
+        yield (
+            f"{evidence.scenario.recipe} exists only to show its flaw; do not use it: {about.flaw}"
+        )
     for name, number in workers.added(report.figures for report in reports).items():
         if name not in COUNTED:
             yield f"{evidence.scenario.recipe} counted {number} × {name.replace('_', ' ')}"
@@ -435,8 +437,8 @@ def _warnings(
     yield from host_warnings(reports, clocks, evidence.scenario.processes)
     for name in workers.late_workers(evidence.workdir):
         yield (
-            f"a worker on {name} came when the run had begun, and was sent away: meanwhile "
-            "others had fewer callers"
+            f"a worker on {name} came after the run began and was sent away; until then, other "
+            "workers had fewer callers"
         )
     yield from evidence.timeline.absences(allowed=True)
     yield from evidence.limits.warnings()
@@ -457,11 +459,14 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
     if silence and not (left is None and instance.reason):
         warnings.append(silence)
     if left is None:
-        warnings.append("whether keys were left could not be checked")
+        warnings.append("lockbench could not check whether keys were left behind")
     elif left:
-        warnings.append(f"keys of this run left behind, now unlinked: {left}")
+        warnings.append(f"keys of this run that were left behind, and are now unlinked: {left}")
     if instance.other_keys:
-        warnings.append(f"keys left under other names, which nobody unlinks: {instance.other_keys}")
+        warnings.append(
+            "keys left behind under other names, which lockbench does not unlink: "
+            f"{instance.other_keys}"
+        )
     if warnings:
         yield f"instance #{instance.index} ({instance.address}): {'; '.join(warnings)}"
 
@@ -469,6 +474,6 @@ def _instance_warnings(instance: InstanceReport) -> Iterator[str]:
 def eviction_text(keys: int) -> str:
     """Return the warning that a server evicted keys, with the consequence for a lock."""
     return (
-        f"it evicted {keys:,} keys for want of memory: a lock that it evicts is free for the "
-        "next caller"
+        f"it evicted {keys:,} keys because its memory was full; another caller can take an "
+        "evicted lock"
     )

@@ -20,8 +20,8 @@ from bench.topology.faults.injection import Injection
 from lockcore.clock import NS_PER_MS, NS_PER_S
 
 Span = tuple[int, int]
-NOT_BEGUN = "the run ended before it began"
-TOO_LATE = "the measured time was over before it could begin"
+NOT_BEGUN = "the run ended before the fault began"
+TOO_LATE = "the measured time ended before the fault could begin"
 _LOOK_S = 0.01
 _UNDO_S = 30.0
 
@@ -84,8 +84,8 @@ class FaultTimeline:
             if (refusal := fault.refusal()) is None:
                 continue
             if not allow_skipped:
-                what = f"the fault {fault.order.kind} on {fault.order.target} cannot take place"
-                raise type(refusal)(f"{what}: {refusal} (--allow-skipped runs without it)")
+                what = f"the fault {fault.order.kind} on {fault.order.target} is not possible"
+                raise type(refusal)(f"{what}: {refusal}; --allow-skipped runs without this fault")
             fault.skipped = str(refusal)
         self._leader = threading.Thread(target=self._lead, daemon=True)
 
@@ -101,7 +101,7 @@ class FaultTimeline:
             if fault.begun_ns is None and fault.skipped is None and fault.failed is None:
                 fault.skipped = NOT_BEGUN
             if fault.begun_ns is not None and fault.ended_ns is None:
-                fault.failed = f"it could not be undone within {_UNDO_S:g} s"
+                fault.failed = f"the fault could not be undone within {_UNDO_S:g} s"
 
     def __enter__(self) -> Self:
         if self.faults:
@@ -221,7 +221,7 @@ class FaultTimeline:
             fault.end()
         except Exception as error:  # noqa: BLE001 - as above
             fault.failed = "; ".join(
-                filter(None, (fault.failed, f"it could not be undone: {error}"))
+                filter(None, (fault.failed, f"the fault could not be undone: {error}"))
             )
         fault.ended_ns = time.monotonic_ns()
 

@@ -131,7 +131,7 @@ def follow(
         or (() if asked_ns else _early(follower, faults))
     )
     course.casualties = tuple(
-        f"worker {index} (pid {pid}) was killed by a fault: its last operation has no record"
+        f"a fault killed worker {index} (pid {pid}), so its last operation has no record"
         for index, pid in faults.killed_workers().items()
     )
     _note_window(course, follower, asked_ns or _ended_ns(follower), user=interrupts.count > 0)
@@ -176,7 +176,7 @@ def _overdue(load: Load, follower: Follower, now_ns: int, grace_s: float) -> tup
         )
     if follower.window_ns is None or now_ns < follower.window_ns[1] + grace_s * NS_PER_S:
         return ()
-    return (f"Locust did not end within {grace_s:.0f} s after its time, and was stopped",)
+    return (f"Locust did not end within {grace_s:.0f} s after its time, so it was stopped",)
 
 
 def _in_one_line(failure: BenchError, exit_code: int) -> str:
@@ -215,7 +215,7 @@ def _not_killed(follower: Follower, faults: FaultTimeline) -> list[workers.Worke
 
 def _loss(note: workers.WorkerNote, window_ns: tuple[int, int] | None) -> str:
     if note.phase == "lost":
-        return f"{note.name} was lost before its history was here, so nobody knows what it did"
+        return f"{note.name} was lost before it sent its history, so its operations are not known"
     if note.phase == "running":
         return (
             "" if note.host or is_alive(note.pid) else f"{note.name} died in the middle of the run"
@@ -245,7 +245,7 @@ def unreported(follower: Follower, faults: FaultTimeline) -> tuple[str, ...]:
     return tuple(
         _loss(note, None)
         if note.phase == "lost"
-        else f"{note.name} did not report its end: what it did last may have no record"
+        else f"{note.name} did not report its end, so its last operations may have no record"
         for note in silent
     )
 

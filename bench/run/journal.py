@@ -26,7 +26,7 @@ from bench.measure.result import RESULT_NAME
 from bench.measure.section import builtins_of, decoded
 
 JOURNAL_NAME = "progress.jsonl"
-CURE = "free the disk or name another --out"
+CURE = "free disk space, or name another --out"
 # The most characters of a difference in a message. A longer difference is shown by its name only.
 MOST_TOLD = 100
 Piece = TypeVar("Piece")
@@ -101,7 +101,7 @@ def _own(file: FileIO, folder: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise EnvironmentNotReadyError(
-            f"another lockbench is at work in {folder}; wait for its end, or begin elsewhere"
+            f"another lockbench works in {folder}; wait until it ends, or use another --out"
         ) from None
 
 
@@ -123,8 +123,8 @@ def _require_same(begun: Plan, plan: Plan, folder: Path) -> None:
             for key, text in zip(differing, differences, strict=True)
         )
         raise UsageError(
-            f"{folder} was begun differently ({short}); give the same options, or begin "
-            "anew in another --out"
+            f"{folder} was begun with other options ({short}); give the same options, or begin "
+            "again with another --out"
         )
 
 
@@ -146,11 +146,11 @@ def read_journal(folder: Path) -> tuple[Plan, Sequence[bytes], int]:
         return decoded(begun, dict[str, Plan])["plan"], lines, whole_bytes
     except OSError as error:
         raise UsageError(
-            f"{folder} holds nothing to go on from: {path.name}: {error.strerror}"
+            f"{folder} has nothing to continue: {path.name}: {error.strerror}"
         ) from error
     except (ValueError, KeyError, MsgspecError):
         raise UsageError(
-            f"{path} is not the journal of an experiment; begin anew in another --out"
+            f"{path} is not the journal of an experiment; begin again with another --out"
         ) from None
 
 
@@ -163,8 +163,8 @@ def _sound(
             check(piece)
         except Exception as error:  # noqa: BLE001 - whatever it is, this line cannot be believed
             raise UsageError(
-                f"line {number} of {path} is no piece of this experiment "
-                f"({type(error).__name__}: {error}); take it "
-                "out to have that piece made again, or begin anew"
+                f"line {number} of {path} is not a part of this experiment "
+                f"({type(error).__name__}: {error}); remove the line to make this part again, or "
+                "begin again with another --out"
             ) from None
         yield piece

@@ -28,7 +28,7 @@ FOLDER = "history"
 CONTEXT = "context.json"
 MANIFEST = "manifest.json"
 PIECES = ("*-*-*.bin", "fold-*-*.json", "worker-*-*.json", "led.json")
-CURE = "free the disk, name another --out, or leave out --keep-history"
+CURE = "free disk space, name another --out, or leave out --keep-history"
 
 
 class Manifest(Section, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ def judge_kept(result: Path) -> JudgedRecord:
             place.parent.parent for place in result.glob(f"*/{FOLDER}/{MANIFEST}")
         ):
             raise UsageError(
-                f"{result} holds {len(several)} runs; name one of them, such as {several[0]}"
+                f"{result} contains {len(several)} runs; name one of them, such as {several[0]}"
             )
         raise UsageError(
             f"{result} has no kept record; make the run again with lockbench run --keep-history"
@@ -88,7 +88,7 @@ def judge_kept(result: Path) -> JudgedRecord:
         context = decoded((folder / CONTEXT).read_bytes(), Context)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise UsageError(
-            f"the kept record in {folder} is torn ({error}); make the run again"
+            f"the kept record in {folder} is damaged ({error}); make the run again"
         ) from None
     torn = torn_files(folder, manifest.files)
     if not torn:
@@ -112,7 +112,7 @@ def torn_files(folder: Path, files: Mapping[str, tuple[int, int]]) -> dict[str, 
         if not path.is_file():
             torn[name] = "is missing"
         elif path.stat().st_size != size or checksum(path) != total:
-            torn[name] = "has another checksum: it is torn"
+            torn[name] = "is damaged, because its checksum differs"
     for path in folder.iterdir():
         if path.name not in files and path.name != MANIFEST:
             torn[path.name] = "was not kept with it"

@@ -85,7 +85,7 @@ def run_scenario(order: Order, interrupts: Interrupts, show: Show) -> Done[RunRe
     faults = _faults(order.scenario)
     if order.bind and any(fault.target.startswith("worker") for fault in faults):
         raise UsageError(
-            "a fault of a worker takes place on this host only; leave it out, or --expect-workers"
+            "a fault of a worker works only on this host; leave out the fault or --expect-workers"
         )
     # A wrong threshold is refused before any server starts.
     read_thresholds(order.scenario.thresholds)

@@ -94,8 +94,7 @@ class Servers:
         except EnvironmentNotReadyError as error:
             return [str(error)]
         return [
-            f"instance #{index} ended in the middle of the run, and no fault was to end "
-            f"it (exit code {code})"
+            f"instance #{index} ended during the run (exit code {code}), and no fault was to end it"
             for index, code in enumerate(codes)
             if code is not None
         ]
@@ -112,21 +111,21 @@ class Servers:
             ]
         if self.load_urls != self.urls:
             sentences.append(
-                "every instance stands behind a proxy: rates are lower and latencies "
-                "higher than without"
+                "every instance is behind a proxy, so rates are lower and latencies are higher "
+                "than without it"
             )
         durable = any(fact.fsync in _DURABLE for fact in self.facts)
         if self.disk and durable and self.disk.p50_s < VIRTUAL_DISK_S:
             sentences.append(
-                f"fsync is cheap here: fdatasync {self.disk.p50_s * 1e6:.0f} µs (p50), "
-                "cloud disks 0.5-10 ms"
+                f"fsync is cheap here: {self.disk.p50_s * 1e6:.0f} µs (p50), but 0.5-10 ms on "
+                "cloud disks"
             )
         versions = {f"{fact.server} {fact.version}" for fact in self.facts if fact.server}
         if len(versions) > 1:
             sentences.append(f"the instances run different servers: {', '.join(sorted(versions))}")
         if any(fact.no_fsync_on_rewrite for fact in self.facts):
             sentences.append(
-                "no-appendfsync-on-rewrite is on: while an AOF is rewritten nothing is synced"
+                "no-appendfsync-on-rewrite is on, so nothing is synced while an AOF is rewritten"
             )
         return sentences
 
@@ -183,8 +182,8 @@ def ask(
     quorum = len(facts) // 2 + 1
     if there < quorum:
         raise EnvironmentNotReadyError(
-            f"only {there} of {len(facts)} targets can be used, and a quorum needs "
-            f"{quorum}; start the others"
+            f"only {there} of {len(facts)} targets can be used, but a quorum needs {quorum}; "
+            "start more targets"
         )
     return facts
 

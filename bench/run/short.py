@@ -59,7 +59,7 @@ def run_short(
     if order.ring and (
         result.interrupted or result.duration_s * 1000 < result.scenario.duration_ms - 1
     ):
-        raise TornError(f"a side's load ended early: {'; '.join(result.verdict.reasons)}")
+        raise TornError(f"the load of one side ended early: {'; '.join(result.verdict.reasons)}")
     if result.interrupted:
         raise KeyboardInterrupt
     return result
@@ -68,7 +68,7 @@ def run_short(
 def require_whole(result: RunResult) -> None:
     """Raise InconclusiveError if a run is broken, because another run would break, too."""
     if result.verdict.status == "invalid" and result.generator.verdict == "VALID":
-        raise InconclusiveError(f"a probe did not run to its end: {result.verdict.reasons[0]}")
+        raise InconclusiveError(f"a probe ended early: {result.verdict.reasons[0]}")
 
 
 def is_disturbed(result: RunResult) -> bool:
@@ -102,9 +102,9 @@ def require_earned(
     if wrong:
         more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise UsageError(
-            f"lockbench {command} takes runs that are SAFE (or all NOT TESTED), and {len(wrong)} "
-            f"of {len(runs)} are not: {'; '.join(wrong[:MOST_NAMED])}{more}; take these runs "
-            "away, or make them anew"
+            f"lockbench {command} needs runs that are all SAFE (or all NOT TESTED), but "
+            f"{len(wrong)} of {len(runs)} are not: {'; '.join(wrong[:MOST_NAMED])}{more}; leave "
+            "these runs out, or make them again"
         )
 
 

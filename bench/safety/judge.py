@@ -228,24 +228,27 @@ class Judge:
         yield from self._circumstances.misreports
         if evidence.gone and not evidence.released:
             yield (
-                f"all {evidence.gone:,} releases said GONE, so nothing shows that a lock "
-                "was ever held"
+                f"all {evidence.gone:,} releases returned GONE, so nothing shows that a lock was "
+                "ever held"
             )
         if not evidence.operations:
             yield "no operation was recorded"
         if evidence.torn or evidence.missing:
             yield (
-                f"the history is incomplete: {evidence.torn:,} torn records, "
-                f"{evidence.missing} missing files; the "
-                "memory or the disk of this machine has lost or changed them"
+                f"the history is incomplete: {evidence.torn:,} damaged records, "
+                f"{evidence.missing} missing files; the memory or the disk of this machine lost "
+                "or changed the data"
             )
         if step := clock_step_ns(self._circumstances.clock):
             yield (
-                f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers "
-                "expire keys by it"
+                f"the wall clock stepped by {step / 1e6:.1f} ms during the run, and servers use "
+                "this clock to expire keys"
             )
         if evidence.lost:
-            yield f"{evidence.lost:,} leases cannot be placed, as their host's clock stepped"
+            yield (
+                f"{evidence.lost:,} leases have no certain time, because the clock of their host "
+                "stepped"
+            )
 
     def _verdict(
         self, unknown: str, tested: int, *, unasked: bool
@@ -342,12 +345,11 @@ def not_tested(held: int, tested: int, capacity: int = 1, *, unasked: bool) -> s
             "asked no server"
         )
     if not held:
-        return "no lease was held for a time: set --hold"
+        return "no caller held its lease for any time; set --hold"
     places = f"all {capacity} places were taken and " if capacity > 1 else ""
     return (
-        f"{tested:,} of {held:,} leases were held while {places}another attempt was sent, and "
-        f"{TESTED_LEAST} are needed: "
-        "more --users, fewer --resources or a longer --hold"
+        f"only {tested:,} of {held:,} leases were held while {places}another attempt was sent, "
+        f"but {TESTED_LEAST} are needed; raise --users, lower --resources, or raise --hold"
     )
 
 
@@ -362,21 +364,21 @@ def holes(
     have no record. `endings`: sentences about workers that ended early, with their pids."""
     notes_by_worker = {(note.worker, note.pid): note for note in notes}
     if len(notes_by_worker) < processes:
-        yield f"{processes - len(notes_by_worker)} of {processes} workers left no word"
+        yield f"{processes - len(notes_by_worker)} of {processes} workers left no note"
     for who in sorted(
         {*notes_by_worker, *recorded, *(who for who, number in unfinished.items() if number)}
     ):
         name = f"worker {who[0]} (pid {who[1]})"
         note = notes_by_worker.get(who)
         if note is None:
-            yield f"{name} left no word"
+            yield f"{name} left no note"
         elif note.phase != "stopped":
             if f"(pid {who[1]})" not in endings:
                 yield f"{name} did not report its end"
         elif (number := recorded.get(who, 0)) != note.recorded:
-            yield f"{name} recorded {note.recorded:,} operations, and {number:,} are there"
+            yield f"{name} recorded {note.recorded:,} operations, but the history has {number:,}"
         if unfinished.get(who):
-            yield f"{unfinished[who]:,} operations of {name} were begun and never recorded"
+            yield f"{unfinished[who]:,} operations of {name} began but were never recorded"
 
 
 def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> Iterator[str]:
@@ -387,7 +389,7 @@ def without_seal(notes: Sequence[WorkerNote], unsealed: Mapping[Who, int]) -> It
             and not note.host
             and (number := unsealed.get((note.worker, note.pid)))
         ):
-            yield f"{number:,} records of {note.name} have no checksum: the record is torn"
+            yield f"{number:,} records of {note.name} have no checksum, so the record is damaged"
 
 
 @dataclass(frozen=True, slots=True)

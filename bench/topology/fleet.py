@@ -173,7 +173,7 @@ class Fleet:
         """Return the shim of instance `index`. Raises EnvironmentNotReadyError if there is none."""
         if not self.controls:
             raise EnvironmentNotReadyError(
-                self.missing.get("shim", "no shim was prepared for this fleet")
+                self.missing.get("shim", "no fault shim was prepared for these servers")
             )
         return self.controls[index]
 
@@ -296,7 +296,7 @@ class Fleet:
                 yield client
         except redis.RedisError as error:
             raise EnvironmentNotReadyError(
-                f"instance {index} did not do it: {error or type(error).__name__}"
+                f"instance {index} did not carry out the command: {error or type(error).__name__}"
             ) from error
 
     def _start(self, index: int) -> None:
@@ -350,7 +350,7 @@ class Fleet:
         ]
         last = "\n".join(lines[-_LOG_LINES:])
         return EnvironmentNotReadyError(
-            f"{where} did not start: it {what}; its last log lines:\n{last}"
+            f"{where} did not start, because it {what}; its last log lines:\n{last}"
         )
 
 
@@ -377,9 +377,9 @@ def require_descriptors(instances: int, clients: int = 0) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise EnvironmentNotReadyError(
-            f"too few file descriptors: {instances} instances with {clients} clients "
-            f"need {needed}, this shell allows "
-            f"{hard}; raise the limit (ulimit -Hn, or nofile in limits.conf)"
+            f"too few file descriptors: {instances} instances with {clients} clients need "
+            f"{needed}, but this shell allows {hard}; raise the limit (ulimit -Hn, or nofile in "
+            "limits.conf)"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

@@ -63,14 +63,16 @@ def persistence_of(info: Mapping[str, object], fsync: str | None) -> str:
     snapshots = (
         ""
         if fsync != "none" or not info.get("rdb_saves")
-        else ", but for what its last snapshot holds"
+        else ", except the locks in its last snapshot"
     )
     return {
-        "none": f"no AOF: a restart forgets every lock{snapshots}; it must not vote until the "
-        "longest TTL has passed",
-        "no": "AOF, synced when the system likes: a power cut may lose half a minute of locks",
-        "everysec": "AOF, synced every second: a power cut loses about a second of locks",
-        "always": "AOF, synced before each reply: a crash loses no lock",
+        "none": (
+            f"no AOF: a restart loses every lock{snapshots}; then it must not vote until the "
+            "longest TTL has passed"
+        ),
+        "no": "AOF, synced when the kernel decides; a power cut may lose half a minute of locks",
+        "everysec": "AOF, synced every second; a power cut loses about a second of locks",
+        "always": "AOF, synced before each reply; a crash loses no lock",
     }.get(fsync, f"AOF, appendfsync {fsync}")
 
 
@@ -83,17 +85,16 @@ def _memory(info: Mapping[str, object], config: Mapping[str, str]) -> Iterator[H
     if policy and policy != NO_EVICTION:
         yield Hazard(
             "eviction",
-            f"maxmemory {size} with {policy}: when it is full it evicts locks, and a "
-            "second caller gets them",
-            f"set maxmemory-policy {NO_EVICTION}, or keep locks on servers of their own",
+            f"maxmemory is {size} with {policy}: a full server evicts locks, and a second caller "
+            "gets them",
+            f"set maxmemory-policy {NO_EVICTION}, or use separate servers for locks",
             loses_locks=True,
         )
     used = _number(info.get("used_memory"))
     if policy == NO_EVICTION and used and used > NEARLY_FULL * most:
         yield Hazard(
             "memory",
-            f"{used / most:.0%} of maxmemory {size} is used: when it is full no lock is "
-            "granted (OOM)",
+            f"{used / most:.0%} of maxmemory {size} is used; a full server grants no lock (OOM)",
             "raise maxmemory, or free memory",
         )
 
@@ -103,15 +104,17 @@ def _replicas(info: Mapping[str, object], config: Mapping[str, str]) -> Iterator
     if replicas:
         yield Hazard(
             "replicas",
-            f"{replicas} connected: a failover to one loses the locks that it has not received",
-            "promote none before the longest TTL has passed, or lock on independent primaries",
+            f"{replicas} connected: a failover loses the locks that the new primary has not "
+            "received",
+            "promote no replica before the longest TTL has passed, or lock on independent "
+            "primaries",
             loses_locks=True,
         )
     least = _number(config.get("min-replicas-to-write", config.get("min-slaves-to-write")))
     if least:
         yield Hazard(
             "min-replicas-to-write",
-            f"{least}: with fewer replicas every SET is refused (NOREPLICAS); {replicas} "
+            f"{least}: with fewer replicas, the server refuses every SET (NOREPLICAS); {replicas} "
             "connected now",
             "set it to 0 on servers that hold locks",
         )
@@ -122,13 +125,13 @@ def _connections(config: Mapping[str, str]) -> Iterator[Hazard]:
     if idle_s:
         yield Hazard(
             "timeout",
-            f"it closes connections that are idle for {idle_s} s: a client that locks "
-            "rarely has to connect anew",
+            f"it closes connections that are idle for {idle_s} s, so a client that locks rarely "
+            "must connect again",
             "set timeout 0",
         )
     if config.get("protected-mode") == "yes":
         yield Hazard(
-            "protected mode", "on: without a password only callers on its own host are answered"
+            "protected mode", "on: without a password, the server answers only its own host"
         )
 
 

@@ -117,7 +117,7 @@ def delta(before: InfoSnapshot, after: InfoSnapshot) -> InfoDelta:
             after.address, f"no counters: {before.missing or after.missing}", elapsed_s
         )
     if old.get("run_id") != new.get("run_id"):
-        return InfoDelta(after.address, "no counters: it restarted in between", elapsed_s)
+        return InfoDelta(after.address, "no counters: the instance restarted in between", elapsed_s)
 
     def increase(*names: str) -> Any:
         if not all(name in values for name in names for values in (old, new)):
@@ -168,7 +168,7 @@ def inspect(
             f"{', '.join(addresses)} ({reason})" for reason, addresses in missing.items()
         )
         number = sum(map(len, missing.values()))
-        advice = "; go on without by --allow-missing" if number < len(facts) / 2 else ""
+        advice = "; to continue without, use --allow-missing" if number < len(facts) / 2 else ""
         raise EnvironmentNotReadyError(
             f"{number} of {len(facts)} targets cannot be used: {reasons}{advice}"
         )
@@ -184,17 +184,18 @@ def require_independent(facts: Sequence[InstanceFacts]) -> None:
     for fact in facts:
         if fact.cluster:
             raise EnvironmentNotReadyError(
-                f"{fact.address} runs in cluster mode: locks need independent instances"
+                f"{fact.address} runs in cluster mode, but locks need independent instances; name "
+                "another server"
             )
         if fact.role == "replica":
             raise EnvironmentNotReadyError(
-                f"{fact.address} is a replica: give the address of an independent primary"
+                f"{fact.address} is a replica; name an independent primary"
             )
         twin = first.setdefault(fact.run_id or f"not told, #{fact.index}", fact)
         if twin is not fact:
             raise EnvironmentNotReadyError(
-                f"{twin.address} and {fact.address} are the same server, and each server "
-                "votes once; leave one out"
+                f"{twin.address} and {fact.address} are the same server, but each server may vote "
+                "only once; leave one out"
             )
 
 
@@ -332,7 +333,7 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
         info = client.info("all")
     except NoPermissionError:
         # A program that is not a server, such as a proxy, refuses INFO in other ways.
-        warnings.append("INFO is not allowed for this user: what it would tell is unknown")
+        warnings.append("this user may not call INFO, so the figures of INFO are unknown")
     config: dict[str, str] = _allowed(lambda: _configured(client), "CONFIG GET", warnings) or {}
     if info.get("redis_mode") == "sentinel":
         return InstanceFacts(0, target.address, target.is_tls, unreachable=SENTINEL)
@@ -340,8 +341,8 @@ def _described(client: redis.Redis, target: InstanceTarget, *, channels: bool) -
     dialect = dialect_of(target)
     if dialect is None:
         warnings.append(
-            "no compare-and-delete of its own, and no EVAL for this user: how it "
-            "releases is unknown"
+            "no compare-and-delete command, and this user may not call EVAL, so the way to "
+            "release is unknown"
         )
     warnings += target.ignored
     server = None
@@ -426,7 +427,7 @@ def _allowed(ask: Callable[[], Answer], command: str, warnings: list[str]) -> An
         return ask()
     except ResponseError as error:
         lacking = "allowed for this user" if isinstance(error, NoPermissionError) else "available"
-        warnings.append(f"{command} is not {lacking}: what it would tell is unknown")
+        warnings.append(f"{command} is not {lacking}, so its figures are unknown")
     return None
 
 

@@ -79,11 +79,13 @@ class Servant(Child):
                     pass
             except (EnvironmentNotReadyError, ValueError) as error:
                 # ValueError: the pipe was closed.
-                what = f"the fleet is closed, or its {self.name} was killed: start it again"
+                what = (
+                    f"the servers are stopped, or {self.name} was killed; start the servers again"
+                )
                 raise EnvironmentNotReadyError(what) from error
         if answer.error:
             raise EnvironmentNotReadyError(
-                f"the fleet's guard could not {request['do']} a server: {answer.error}"
+                f"the guard of the fleet could not {request['do']} a server: {answer.error}"
             )
         return answer
 
@@ -110,7 +112,7 @@ class Guard(Servant):
         if wrong := self.hello.error:
             self.close()
             raise EnvironmentNotReadyError(
-                f"no private folder can be made in {temp_root}: {wrong}; name another "
+                f"no private folder can be made in {temp_root} ({wrong}); name another folder "
                 "(TMPDIR, --disk)"
             )
         self.folder = Path(self.hello.folder)

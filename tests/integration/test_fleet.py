@@ -132,7 +132,7 @@ def test_a_failing_start_shows_the_servers_own_last_words_and_leaves_nothing(
         start_fleet(2, base_folder=tmp_path, config=["--no-such-directive", "1"])
     first, *log = str(failed.value).splitlines()
     assert re.fullmatch(
-        r"instance [01] of 2 \(.*, port \d+\) did not start: it ended with .* 1; its "
+        r"instance [01] of 2 \(.*, port \d+\) did not start, because it ended with .* 1; its "
         r"last log lines:",
         first,
     )

@@ -105,7 +105,7 @@ def finished(process: subprocess.Popen[str], folder: Path) -> tuple[int, dict[st
 
 
 def counted(result: dict[str, Any]) -> None:
-    """All that workers did is counted, whatever the oracle saw."""
+    """All that workers did is counted, whatever the oracle judged."""
     acquired = result["totals"]["acquired"]
     assert sum(worker["leases"] for worker in result["workers"]) == acquired > 200
     assert result["latency_s"]["acquire"]["count"] == result["outcomes"]["acquired"]
@@ -130,7 +130,7 @@ def test_clocks_hours_apart_give_one_verdict_with_its_bound_on_all_of_it(
     assert "start on each host: lockbench worker --master 127.0.0.1" in said
     counted(result)
     assert result["safety"]["judged_ratio"] == 1, "within what may travel"
-    assert "the oracle saw" not in said
+    assert "the oracle judged" not in said
     for worker in result["workers"]:
         assert worker["leases"] > 50
         assert worker["round_trips"] > 30
@@ -388,7 +388,7 @@ def test_a_port_that_is_taken_is_refused_in_one_sentence(tmp_path: Path, fleet: 
 def test_a_worker_without_a_leader_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     log = tmp_path / "worker-0.log"
     with workers(tmp_path, free_port(), ("nice",)) as (process,):
-        until(lambda: "nobody leads" in log.read_text(), "its note", 90)
+        until(lambda: "no leader answers" in log.read_text(), "its note", 90)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     assert "Traceback" not in log.read_text()
@@ -420,5 +420,5 @@ def test_workers_whose_leader_is_killed_give_their_locks_back_and_keep_their_his
     ]
     assert len(kept) == 2
     logs = "".join(path.read_text() for path in tmp_path.glob("worker-*.log"))
-    assert logs.count("history stays in") == 2
+    assert logs.count("the history of this worker is kept in") == 2
     assert "Traceback" not in logs

@@ -32,7 +32,7 @@ from tests.integration.locust_runs import (
 
 pytestmark = pytest.mark.integration
 LOCUSTFILE = ROOT / "bench" / "workloads" / "locustfile.py"
-NOBODY = r"nobody has judged this run: .* the run ended before all its users ran"
+NOBODY = r"nobody has judged this run: .* the run ended before all its users had started"
 VERDICT = re.compile(
     rf"(SAFE|NOT TESTED|UNKNOWN|INVALID|INCONCLUSIVE)   ([\d,.]+ leases/s|{NOBODY})"
     r"|INVALID   no figure of this run counts"

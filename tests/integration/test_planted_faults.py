@@ -277,7 +277,7 @@ def test_a_lock_that_says_it_was_granted_later_than_it_was_is_found_out(
     (said,) = ended.result["safety"]["misreports"]
     assert (
         "a lease that was begun or granted outside its acquire, which is impossible; "
-        "mend the recipe" in said
+        "correct the recipe" in said
     )
 
 
@@ -417,7 +417,7 @@ def test_the_same_lock_without_the_fault_is_safe_where_it_was_tested(
 ) -> None:
     """Else the fakes would prove nothing: it is their fault that is found, not their make."""
     ended = run("honest", "--duration", "1s", "--hold", "1ms", "--processes", "1")
-    alone = [line for line in ended.result["warnings"] if "all callers were of one process" in line]
+    alone = [line for line in ended.result["warnings"] if "all callers ran in one process" in line]
     assert ended.safety["within_one_process"]
     assert (
         len(alone)

@@ -162,7 +162,7 @@ def test_an_acl_that_forbids_questions_leaves_warnings_not_errors() -> None:
         assert [warning.split(" is ")[0] for warning in fact.warnings] == [
             "INFO",
             "CONFIG GET",
-            "no compare-and-delete of its own, and no EVAL for this user: how it releases",
+            "no compare-and-delete command, and this user may not call EVAL",
         ]
         (snapshot,) = info_snapshot(urls)
         assert snapshot.values is None

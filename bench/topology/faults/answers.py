@@ -158,7 +158,7 @@ def require_one_bend(params: Params) -> None:
     """Raise ValueError if the params of a link contradict each other."""
     late = params["delay"] + params["jitter"] > 0
     if late != (params["mode"] == "delay"):
-        raise ValueError("mode delay needs a delay or a jitter, and the other modes have neither")
+        raise ValueError("mode delay needs a delay or a jitter, and other modes must have neither")
     if params["mode"] == "reset" and params["direction"] != "both":
         raise ValueError("a reset has both directions")
 
@@ -184,7 +184,7 @@ def require_nft(_fleet: Fleet) -> None:
     try:
         _hold([]).release()
     except BenchError as error:
-        raise EnvironmentNotReadyError(f"it needs root and nftables: {error}") from error
+        raise EnvironmentNotReadyError(f"the fault needs root and nftables: {error}") from error
 
 
 def _hold(rules: list[str]) -> Leash:

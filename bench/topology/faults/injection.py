@@ -28,7 +28,7 @@ from bench.topology.servants import Proxies
 from bench.topology.server import find_server
 from bench.topology.shim import IGNORED, Preload
 
-NOT_OURS = "it is not ours: faults are injected only into servers that lockbench started"
+NOT_OURS = "faults are possible only on servers that lockbench started"
 # Returns the process id of each load worker, by the worker's index.
 Workers = Callable[[], Mapping[int, int]]
 
@@ -65,7 +65,7 @@ def prepared_fleet(
             missing[Need.SHIM] = str(error)
     if Need.DEBUG in needs:
         if server.name == "redis" and int(server.version.partition(".")[0]) < 7:
-            missing[Need.DEBUG] = f"it needs Redis 7.0 or Valkey, and this is {server}"
+            missing[Need.DEBUG] = f"the fault needs Redis 7.0 or Valkey, but the server is {server}"
         else:
             debug = "--enable-debug-command local --loading-process-events-interval-bytes 1024"
             config = debug.split()

@@ -37,7 +37,9 @@ def _jump_ms(raw: object) -> float:
     text = raw.strip() if isinstance(raw, str) else ""
     ms = parse_duration(text.lstrip("+-") or raw)
     if not 0 < ms <= _DAY_MS:
-        raise ValueError(f"{raw!r} is not a time up to 24h, forward or back (5s or -5s)")
+        raise ValueError(
+            f"{raw!r} is not a time up to 24h, forward or back (write it like 5s or -5s)"
+        )
     return -ms if text.startswith("-") else ms
 
 
@@ -142,12 +144,12 @@ def _lasts_ms(kind: FaultKind, for_ms: float | None, params: Params) -> float | 
     """
     kind.check(params)
     if kind.lasts == "must" and for_ms is None:
-        raise ValueError("it must end: say `for` how long")
+        raise ValueError("it must end; set `for` to its length")
     if kind.lasts != "cannot":
         return for_ms
     if for_ms is not None:
         lasts = (
-            "lasts as long as its param `delay` says" if "delay" in params else "happens at once"
+            "lasts for the time of its param `delay`" if "delay" in params else "happens at once"
         )
         raise ValueError(f"it {lasts}; take `for` out")
     return float(params.get("delay", 0.0))

@@ -118,7 +118,7 @@ def require_syncs(fleet: Fleet) -> None:
     require_writes(fleet)
     if fleet.fsync == "no":
         raise UsageError(
-            "fsync = no leaves syncing to the kernel, so the servers never wait for it"
+            "with fsync = no, the kernel decides when to sync, so the servers never wait for a sync"
         )
 
 
@@ -181,7 +181,7 @@ def cut_power(
     """
     if control.words.overflow:
         raise EnvironmentNotReadyError(
-            f"instance {instance.index} synced more files than the shim's ledger holds"
+            f"instance {instance.index} synced more files than the fault shim can record"
         )
     ours = {instance.folder / name for name in (LOG_FILE, CONTROL_FILE, LIBRARY_FILE)}
     cuts = []

@@ -58,7 +58,7 @@ def test_a_leader_that_cannot_be_found_is_one_sentence_before_locust_starts(
     monkeypatch.setattr("bench.workloads.launch.join", lambda *_: pytest.fail("Locust was started"))
     assert execute(["worker", "--master", host]) == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"lockbench: the host {host} that leads cannot be found (")
+    assert line.startswith(f"lockbench: the leading host {host} cannot be found (")
 
 
 GREETING = banner(b"\xff" + bytes(8) + b"\x7f\x03")
@@ -76,8 +76,8 @@ def test_a_leader_that_is_not_there_is_one_sentence_in_bounded_time(
         master = f"127.0.0.1:{port if serve else 1}"
         assert execute(["worker", "--master", master, "--wait", "1ms"]) == 3
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith(f"lockbench: nobody leads at {master} (")
-    assert last.endswith("or give it longer with --wait")
+    assert last.startswith(f"lockbench: no leader answers at {master} (")
+    assert last.endswith("or wait longer with --wait")
 
 
 def test_a_leader_that_comes_later_is_found(
@@ -117,7 +117,8 @@ def test_a_leader_that_comes_later_is_found(
     assert joined == [("127.0.0.1", port)]
     (line,) = capsys.readouterr().err.splitlines()
     assert (
-        line == f"lockbench: nobody leads at 127.0.0.1:{port} yet (connection refused); waiting "
-        "30 s for it"
+        line
+        == f"lockbench: no leader answers at 127.0.0.1:{port} yet (connection refused); waiting "
+        "30 s"
     )
     leading.join(10)

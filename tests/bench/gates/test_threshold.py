@@ -85,7 +85,7 @@ def change(result: Result, section: str, figures: dict[str, Any]) -> None:
         (
             ("acquire_all", {"count": 300, "p99": None}),
             "acquire.p99 < 5s",
-            "300 samples are too few for it",
+            "300 samples are too few for this figure",
         ),
         (("outcome_shares", {"acquired": None}), "acquire.success >= 1%", "there are no samples"),
         (UNKNOWN_SAFETY, "safety.violations == 0", "safety is unknown: a worker died"),
@@ -154,8 +154,8 @@ def test_a_limit_on_the_service_time_of_successes_does_not_hide_an_outage(result
     outage(result)
     judged = read_threshold("acquire_service.p99 < 1s").judge(run_of(result))
     assert judged["status"] == "inconclusive"
-    assert (
-        judged["reason"] == "it is of successes only, and 8.7 % of acquires failed: see acquire.p99"
+    assert judged["reason"] == (
+        "this figure covers only successful acquires, but 8.7 % of acquires failed; use acquire.p99"
     )
 
 
@@ -202,7 +202,7 @@ def test_a_valid_generator_that_was_late_at_the_limits_own_percentile_puts_that_
     judged = read_threshold("acquire.p90 < 3ms").judge(run_of(result))
     assert (judged["status"], judged["reason"]) == (
         "inconclusive",
-        "the latency is an upper bound: the timer was late by 3 ms (p90)",
+        "the latency is an upper bound: the timer was 3 ms late (p90)",
     )
     assert read_threshold("acquire.p90 < 5ms").judge(run_of(result))["status"] == "pass"
     # 3 ms of 165 do not matter
@@ -271,13 +271,13 @@ def test_a_limit_within_the_range_of_its_figure_is_taken(text: str, limit: float
         ("safety.violations == 0%", "'%' is not a unit of safety.violations"),
         (
             "acquire.success >= 99",
-            "is a share from 0 to 1, and 99 is more than all; write acquire.success >= 99%",
+            "is a share from 0 to 1, but 99 is above 1; write acquire.success >= 99%",
         ),
-        ("acquire.success >= 101%", "and 101% is more than all; write acquire.success >= 100%"),
+        ("acquire.success >= 101%", "but 101% is above 1; write acquire.success >= 100%"),
         ("outcome_shares.contended < 2", "outcome_shares.contended is a share from 0 to 1"),
         (
             "safety.violations == 0.5",
-            "safety.violations is a whole number, which 0.5 is not; write safety.violations == 0",
+            "safety.violations is a whole number, but 0.5 is not; write safety.violations == 0",
         ),
         ("outcomes.contended != 1.5", "outcomes.contended is a whole number"),
         ("acquire.p99", "is not a threshold"),

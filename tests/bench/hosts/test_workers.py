@@ -36,7 +36,7 @@ def clock(step_ms: int = 0) -> Clock:
 def test_a_clock_that_was_never_compared_is_named() -> None:
     notes = [note(0), note(1), note(2, clock=""), note(3, host="", clock="")]
     assert list(unbounded(notes, {(0, 70): clock()})) == [
-        "the clock of worker 1 (pid 71 on far) was never compared with ours"
+        "the clock of worker 1 (pid 71 on far) was never compared with the leader's clock"
     ]
     assert list(unbounded(notes, {(0, 70): clock(), (1, 71): clock()})) == []
 
@@ -64,10 +64,11 @@ def test_steps_and_other_versions_are_said() -> None:
     stepped, other = host_warnings(notes, clocks, 3)
     assert stepped.startswith("the clock of worker 1 (pid 71 on far) stepped 1 ×")
     assert other.startswith(
-        "worker 2 (pid 72 on far) runs lockbench 1, Python 3.12, others lockbench 1, Python 3.11"
+        "worker 2 (pid 72 on far) runs lockbench 1, Python 3.12, but others run lockbench 1, "
+        "Python 3.11"
     )
     more, *_ = host_warnings(notes, clocks, 2)
-    assert more == "3 workers made load, and 2 were expected"
+    assert more == "3 workers made load, but 2 were expected"
 
 
 def told(buckets: int) -> FarCounts:
@@ -88,7 +89,7 @@ def test_what_was_not_wanted_is_no_hole_and_what_was_lost_is_one(there: int, sai
     recorded = share.left
     recorded.update({(0, 70): 40, (1, 71): there})
     found = list(holes(notes, recorded, {}, 2))
-    assert found == ["worker 1 (pid 71) recorded 100 operations, and 99 are there"][:said]
+    assert found == ["worker 1 (pid 71) recorded 100 operations, but the history has 99"][:said]
     assert len(list(holes(notes, {(0, 70): 40, (1, 71): 40}, {}, 2))) == 2, (
         "negative control: without what was left"
     )
@@ -98,8 +99,8 @@ def test_the_share_that_was_judged_is_said() -> None:
     assert (told(4).ratio(80), told(BUCKETS).ratio(80), FarCounts().ratio(0)) == (0.4, 1.0, 1.0)
     assert told(4).leases == {0: 100, 1: 100}
     (warning,) = share_warning(told(4).ratio(80))
-    assert warning.startswith("the oracle saw 40.00% of the leases")
-    assert "more than 1 MB/s per host; nothing is known of the others" in warning
+    assert warning.startswith("the oracle judged 40.00% of the leases")
+    assert "exceed 1 MB/s per host. A hash chose the judged resources. Nothing is known" in warning
     assert list(share_warning(1.0)) == []
 
 

@@ -266,7 +266,7 @@ def test_a_green_word_of_one_process_says_so_on_its_line_and_beside_its_leases()
         (
             untested,
             "11,482 leases/s over 7.3 s, acquire p50 0.41 ms, p99 2.91 ms; not tested: "
-            "no lease was held for a time",
+            "no caller held its lease for any time",
         ),
         (
             violated,
@@ -299,7 +299,11 @@ def test_the_key_figures_of_a_page_have_their_bounds(result: Result) -> None:
     )
     untested(result)
     held = key_figures(run_of(copy.deepcopy(result)))[0]
-    assert held == ("did the lock hold?", "not tested", "no lease was held for a time: set --hold")
+    assert held == (
+        "did the lock hold?",
+        "not tested",
+        "no caller held its lease for any time; set --hold",
+    )
     violated(result)
     assert key_figures(run_of(copy.deepcopy(result)))[0][1:] == ("violated", "3 × service fault")
     open_loop(result)

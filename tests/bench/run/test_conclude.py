@@ -31,18 +31,18 @@ def instance(
     [
         (
             instance("down", None, NO_COUNTERS, reason=REFUSED),
-            f"down at the end ({REFUSED}); whether keys were left",
+            f"down at the end ({REFUSED}); lockbench could not check whether keys were left",
         ),
         (instance("down", 0, reason=REFUSED), f"down at the end ({REFUSED})"),
         (
             instance("voting", None, NO_COUNTERS),
-            f"{NO_COUNTERS}; whether keys were left could not be checked",
+            f"{NO_COUNTERS}; lockbench could not check whether keys were left behind",
         ),
         (
-            instance("voting", 0, "no counters: it restarted in between"),
-            "no counters: it restarted in between",
+            instance("voting", 0, "no counters: the instance restarted in between"),
+            "no counters: the instance restarted in between",
         ),
-        (instance("voting", 1), "keys of this run left behind, now unlinked: 1"),
+        (instance("voting", 1), "keys of this run that were left behind, and are now unlinked: 1"),
     ],
 )
 def test_a_warning_names_each_cause_once(seen: InstanceReport, sentence: str) -> None:
@@ -143,7 +143,7 @@ class EndedFleet:
     ("codes", "said"),
     [
         ((None, None), []),
-        ((None, -9), ["instance #1 ended in the middle"]),
+        ((None, -9), ["instance #1 ended during the run"]),
         (None, ["its guard process was killed"]),
     ],
 )

@@ -174,7 +174,7 @@ def test_what_cannot_be_done_is_refused_before_the_load_by_what_is_at_fault(
     kind: type[BenchError],
 ) -> None:
     with pytest.raises(
-        kind, match="the fault stop on instance:0 cannot take place: it .*--allow-skipped"
+        kind, match="the fault stop on instance:0 is not possible: it .*--allow-skipped"
     ) as caught:
         Stage(order(0), order(0, None, 1), refused=kind("it needs root"))
     assert caught.type is kind
@@ -200,7 +200,7 @@ def test_what_cannot_be_done_here_is_skipped_where_that_is_allowed() -> None:
     [
         ({"begins": fail("it burnt down")}, "it did not begin: it burnt down"),
         ({"begins": lambda: {}["nowhere"]}, "it did not begin: 'nowhere'"),
-        ({"ends": fail("it is stuck")}, "it could not be undone: it is stuck"),
+        ({"ends": fail("it is stuck")}, "the fault could not be undone: it is stuck"),
     ],
 )
 def test_a_fault_that_fails_is_undone_and_an_absence_unless_that_is_allowed(

@@ -171,7 +171,7 @@ def test_a_second_ctrl_c_kills_it(follower: Follower) -> None:
     assert load.asked
     assert (load.closed, course.interrupted) == (True, True)
     assert course.deaths == (
-        f"worker 0 (pid {US}) did not report its end: what it did last may have no record",
+        f"worker 0 (pid {US}) did not report its end, so its last operations may have no record",
     )
 
 
@@ -200,7 +200,7 @@ def test_a_death_in_an_end_that_has_begun_is_named_and_ends_nothing_else(
     course = course_of(load, follower)
     assert (load.asked, load.closed, course.interrupted) == (False, False, False)
     assert course.deaths == (
-        f"worker 0 (pid {pid}) did not report its end: what it did last may have no record",
+        f"worker 0 (pid {pid}) did not report its end, so its last operations may have no record",
     )
     assert course.window is not None
     assert course.window.duration_s == 10.0
@@ -230,7 +230,7 @@ def test_a_locust_that_does_not_end_when_its_time_is_over_is_stopped(follower: F
     load = ScriptedLoad(note(20.0), lambda: None, -9)
     course = course_of(load, follower, grace_s=2.0)
     assert load.asked
-    assert course.deaths == ("Locust did not end within 2 s after its time, and was stopped",)
+    assert course.deaths == ("Locust did not end within 2 s after its time, so it was stopped",)
     assert course.window is not None
     assert course.window.duration_s == 10.0
 
@@ -356,7 +356,7 @@ def test_a_worker_that_a_fault_killed_is_a_casualty_and_the_run_goes_on(follower
     course = course_of(load, follower, faults=faults)
     assert (course.deaths, course.interrupted, course.killed) == ((), False, False)
     assert course.casualties == (
-        f"worker 0 (pid {pid}) was killed by a fault: its last operation has no record",
+        f"a fault killed worker 0 (pid {pid}), so its last operation has no record",
     )
     assert not course.orderly
     assert (faults.stops, load.asked) == (0, False)

@@ -61,7 +61,7 @@ def test_a_broken_line_within_it_costs_nothing_that_stands_behind(tmp_path: Path
     path = tmp_path / JOURNAL_NAME
     path.write_text(path.read_text("utf-8").replace('{"cut": 1}', '{"cut'), "utf-8")
     before = path.read_bytes()
-    refused = pytest.raises(UsageError, match="^line 2 of .* is no piece of this experiment")
+    refused = pytest.raises(UsageError, match="^line 2 of .* is not a part of this experiment")
     with refused, open_journal(tmp_path, PLAN, Piece):
         pass
     assert path.read_bytes() == before
@@ -114,7 +114,7 @@ def test_a_piece_that_none_can_be_made_of_is_named_and_nothing_is_touched(
     path = tmp_path / JOURNAL_NAME
     path.write_text(path.read_text("utf-8") + f'{line}\n{{"cut": 3}}\n{{"cu', "utf-8")
     before = path.read_bytes()
-    refused = pytest.raises(UsageError, match="^line 3 of .* is no piece of this experiment")
+    refused = pytest.raises(UsageError, match="^line 3 of .* is not a part of this experiment")
     with refused, open_journal(tmp_path, PLAN, Piece, few):
         pass
     assert path.read_bytes() == before
@@ -137,7 +137,7 @@ def test_a_full_disk_is_named_and_the_cut_line_dropped(tmp_path: Path) -> None:
 def test_only_one_works_on_a_journal_at_a_time(tmp_path: Path) -> None:
     with open_journal(tmp_path, PLAN, Piece) as journal:
         journal.add(Piece(cut=1))
-        refused = pytest.raises(EnvironmentNotReadyError, match="another lockbench is at work in")
+        refused = pytest.raises(EnvironmentNotReadyError, match="another lockbench works in")
         with refused, open_journal(tmp_path, PLAN, Piece):
             pass
         journal.add(Piece(cut=2))

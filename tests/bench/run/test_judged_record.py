@@ -118,7 +118,8 @@ def test_a_recipe_that_reports_nonsense_is_not_safe_and_is_named(tmp_path: Path)
     judged = judge_record(tmp_path, record_in(tmp_path, misreports={"a lease with no end": 12}))
     assert word_of(judged) == ("INCONCLUSIVE", 4)
     said = (
-        "the recipe redlock reported 12 × a lease with no end, which is impossible; mend the recipe"
+        "the recipe redlock reported 12 × a lease with no end, which is impossible; correct "
+        "the recipe"
     )
     assert judged.verdict.reasons == (said,)
     assert (judged.measured.safety.verdict, judged.measured.safety.reason) == ("UNKNOWN", said)
@@ -138,9 +139,9 @@ def test_a_run_in_which_more_than_one_percent_of_the_operations_raised_is_invali
     assert judged.measured.exceptions.operations == LEASES
     if word == "INVALID":
         assert judged.verdict.reasons == (
-            "the load was not what it claims: the recipe raised 21 exceptions in 2,000 "
-            "operations (1.1%), and 1% is "
-            "allowed; the first: RuntimeError: no (mine.py:12 in attempt)",
+            "the load was not as requested: the recipe raised 21 exceptions in 2,000 "
+            "operations (1.1%); at most 1% is allowed; the first exception: RuntimeError: no "
+            "(mine.py:12 in attempt)",
         )
 
 
@@ -166,7 +167,9 @@ def test_a_folder_of_several_kept_runs_is_refused_with_the_first_of_them(tmp_pat
     for number in "21":
         (tmp_path / number / "history").mkdir(parents=True)
         (tmp_path / number / "history" / "manifest.json").write_text("{}", "utf-8")
-    with pytest.raises(UsageError, match=f"holds 2 runs; name one of them, such as {tmp_path}/1$"):
+    with pytest.raises(
+        UsageError, match=f"contains 2 runs; name one of them, such as {tmp_path}/1$"
+    ):
         judge_kept(tmp_path)
 
 
@@ -191,7 +194,7 @@ def test_a_run_whose_releases_all_say_gone_is_unknown(tmp_path: Path) -> None:
     )
     safety = judge_record(tmp_path, context).measured.safety
     assert safety.verdict == "UNKNOWN"
-    assert f"all {LEASES:,} releases said GONE" in str(safety.reason)
+    assert f"all {LEASES:,} releases returned GONE" in str(safety.reason)
 
 
 def test_random_bytes_instead_of_a_record_raise_nothing(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_late_generator_disturbs_an_open_loop_alone(run: RunResult, disturbed:
 def test_an_invalid_run_whose_generator_did_well_is_broken() -> None:
     require_whole(run_with(status="invalid", generator="INVALID"))
     require_whole(run_with())
-    with pytest.raises(InconclusiveError, match="did not run to its end: why"):
+    with pytest.raises(InconclusiveError, match="ended early: why"):
         require_whole(run_with(status="invalid"))
 
 

@@ -108,7 +108,7 @@ def test_an_invalid_run_says_why_and_judges_nothing_but_violations() -> None:
         "acquired": 0,
         "thresholds": ("inconclusive",),
     }
-    reasons = ("worker 1 died", "the load was not what it claims: Little's ratio is 0.7")
+    reasons = ("worker 1 died", "the load was not as requested: Little's ratio is 0.7")
     assert verdict(**spoilt, deaths=("worker 1 died",)).reasons == reasons
     violated = verdict(**spoilt, safety="VIOLATED")
     assert violated.reasons == ("2 × service fault", reasons[1])
@@ -117,6 +117,6 @@ def test_an_invalid_run_says_why_and_judges_nothing_but_violations() -> None:
 def test_nothing_granted_is_not_said_beside_a_rate_of_leases() -> None:
     assert verdict(acquired=0).reasons == ("no lease was granted in the measured window",)
     assert verdict(acquired=0, granted_per_s=20_782.0).reasons == (
-        "no acquire due in the measured window got a lease; all leases granted in it "
-        "were due earlier",
+        "no acquire that was due in the measured window got a lease; all leases of the window "
+        "belong to acquires that were due earlier",
     )

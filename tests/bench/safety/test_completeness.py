@@ -42,28 +42,31 @@ def test_a_whole_history_has_no_holes() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"notes": [note(A)], "recorded": {A: 5}}, ["1 of 2 workers left no word"]),
+        ({"notes": [note(A)], "recorded": {A: 5}}, ["1 of 2 workers left no note"]),
         (
             {"notes": [note(A)]},
-            ["1 of 2 workers left no word", "worker 1 (pid 12) left no word"],
+            ["1 of 2 workers left no note", "worker 1 (pid 12) left no note"],
         ),
         (
             {"notes": [note(A), note(B, phase="running")]},
             ["worker 1 (pid 12) did not report its end"],
         ),
-        ({"recorded": {A: 5, B: 4}}, ["worker 1 (pid 12) recorded 5 operations, and 4 are there"]),
-        ({"recorded": {A: 5}}, ["worker 1 (pid 12) recorded 5 operations, and 0 are there"]),
+        (
+            {"recorded": {A: 5, B: 4}},
+            ["worker 1 (pid 12) recorded 5 operations, but the history has 4"],
+        ),
+        ({"recorded": {A: 5}}, ["worker 1 (pid 12) recorded 5 operations, but the history has 0"]),
         (
             {"notes": [note(A)], "recorded": {A: 5}, "unfinished": {B: 1}},
             [
-                "1 of 2 workers left no word",
-                "worker 1 (pid 12) left no word",
-                "1 operations of worker 1 (pid 12) were begun and never recorded",
+                "1 of 2 workers left no note",
+                "worker 1 (pid 12) left no note",
+                "1 operations of worker 1 (pid 12) began but were never recorded",
             ],
         ),
         (
             {"unfinished": {B: 2}},
-            ["2 operations of worker 1 (pid 12) were begun and never recorded"],
+            ["2 operations of worker 1 (pid 12) began but were never recorded"],
         ),
     ],
 )
@@ -74,7 +77,7 @@ def test_each_hole_is_named(change: dict[str, Any], said: list[str]) -> None:
 def test_what_is_known_of_a_worker_is_not_said_twice() -> None:
     stopped = {**WHOLE, "notes": [note(A), note(B, phase="running")], "unfinished": {B: 2}}
     assert list(holes(**stopped, endings="worker 1 (pid 12) died")) == [
-        "2 operations of worker 1 (pid 12) were begun and never recorded"
+        "2 operations of worker 1 (pid 12) began but were never recorded"
     ]
 
 

@@ -132,7 +132,7 @@ def test_a_record_that_cannot_be_true_is_torn_with_or_without_a_checksum(
     found = Judge(TTL_MS)
     found.add(History(records, 0, 0))
     assert found.report().verdict == "UNKNOWN"
-    assert "1 torn records" in str(found.report().reason)
+    assert "1 damaged records" in str(found.report().reason)
 
 
 def test_nothing_in_a_record_is_later_than_when_it_was_read() -> None:
@@ -141,7 +141,7 @@ def test_nothing_in_a_record_is_later_than_when_it_was_read() -> None:
     for until_ns, torn in ((last_ns, False), (last_ns - 1, True)):
         oracle = Judge(TTL_MS, Circumstances(until_ns=until_ns))
         oracle.add(History(records, 0, 0))
-        assert ("torn" in str(oracle.report().reason)) is torn
+        assert ("damaged" in str(oracle.report().reason)) is torn
 
 
 def test_without_the_rules_a_changed_record_claims_what_it_likes(

@@ -419,7 +419,7 @@ def test_contested_means_that_another_asked_while_the_lease_was_valid(history):
 @pytest.mark.parametrize(
     "circumstances, torn, missing_segments, reason",
     [
-        (Circumstances(), 1, 0, "1 torn records"),
+        (Circumstances(), 1, 0, "1 damaged records"),
         (Circumstances(), 0, 2, "2 missing files"),
         (
             Circumstances(clock=((0, 5), (10**9, 5 + 50 * MS))),
@@ -473,7 +473,8 @@ def test_what_was_seen_stays_seen_in_an_incomplete_history(legal):
     report = judge(History(records, torn=1, missing_segments=0), TTL_MS)
     assert report.verdict == "VIOLATED"
     said = (
-        "1 × service fault; besides, the history is incomplete: 1 torn records, 0 missing files; "
+        "1 × service fault; besides, the history is incomplete: 1 damaged records, 0 missing "
+        "files; "
     )
     assert str(report.reason).startswith(said)
 

@@ -92,7 +92,7 @@ def test_nothing_is_tested_that_was_not_held_for_a_time(history):
     report = judge(history(always_yes), TTL_MS)
     assert report.contested_leases > 100
     assert (report.verdict, report.tested_leases, report.upper_bound_95) == ("NOT TESTED", 0, None)
-    assert report.reason == "no lease was held for a time: set --hold"
+    assert report.reason == "no caller held its lease for any time; set --hold"
 
 
 def test_a_lock_that_invents_attempts_has_not_asked_its_servers(legal):
@@ -163,7 +163,7 @@ def test_an_attempt_tests_a_lease_only_when_every_place_is_taken(history, capaci
     if capacity > 2:
         assert report.verdict == "NOT TESTED"
         assert report.reason.startswith(
-            f"0 of 400 leases were held while all {capacity} places were taken and another attempt"
+            f"only 0 of 400 leases were held while all {capacity} places were taken and another"
         )
 
 

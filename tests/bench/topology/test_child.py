@@ -55,7 +55,7 @@ def test_two_answers_that_came_at_once_are_heard_one_by_one() -> None:
     [
         (
             "raise SystemExit('no lock to be had')",
-            r"the worker ended early \(it said: no lock to be had\)",
+            r"the worker ended early \(its last line: no lock to be had\)",
         ),
         ("raise SystemExit(7)", r"the worker ended early \(exit code 7\)"),
         ("import os; os.kill(os.getpid(), 9)", r"the worker ended early \(signal 9\)"),
@@ -71,7 +71,7 @@ def test_why_it_ended_is_said(source: str, why: str) -> None:
 def test_who_does_not_answer_is_given_up_on_and_ended() -> None:
     with python("for _ in orders(str): import time; time.sleep(600)") as child:
         child.tell("go")
-        with pytest.raises(EnvironmentNotReadyError, match="the worker gave no answer for 0 s"):
+        with pytest.raises(EnvironmentNotReadyError, match="the worker did not answer for 0 s"):
             child.hear(str, 0.05)
     assert child.ended
 
@@ -79,7 +79,7 @@ def test_who_does_not_answer_is_given_up_on_and_ended() -> None:
 def test_one_that_has_ended_cannot_be_told() -> None:
     with python("raise SystemExit('gone')") as child:
         child.process.wait(DEADLINE_S)
-        with pytest.raises(EnvironmentNotReadyError, match="it said: gone"):
+        with pytest.raises(EnvironmentNotReadyError, match="its last line: gone"):
             child.tell("go")
 
 

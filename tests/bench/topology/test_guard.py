@@ -268,6 +268,7 @@ def test_a_server_gets_the_extra_environment_and_default_signals(guard: Guard) -
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     with pytest.raises(
-        EnvironmentNotReadyError, match=r"no private folder can be made in .*/absent: No such file"
+        EnvironmentNotReadyError,
+        match=r"no private folder can be made in .*/absent \(No such file",
     ):
         Guard(tmp_path / "absent")

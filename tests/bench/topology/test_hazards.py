@@ -57,7 +57,7 @@ def test_a_hazard_that_takes_locks_away_comes_first_and_says_what_to_do() -> Non
 @pytest.mark.parametrize(
     ("fsync", "part"),
     [
-        ("none", "forgets every lock"),
+        ("none", "loses every lock"),
         ("everysec", "about a second"),
         ("always", "loses no lock"),
         ("odd", "odd"),

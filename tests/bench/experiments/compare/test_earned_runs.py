@@ -44,7 +44,7 @@ NOT_TESTED = {
     "safety.verdict": "NOT TESTED",
     "safety.tested_leases": 3,
     "safety.upper_bound_95": None,
-    "safety.reason": "no lease was held for a time: set --hold",
+    "safety.reason": "no caller held its lease for any time; set --hold",
     "verdict.evidence": [{"tested": "tested leases", "count": 3, "least": 100, "excludes": ""}],
 }
 UNKNOWN = {
@@ -66,7 +66,7 @@ INVALID = {
     "verdict.word": "INVALID",
     "verdict.status": "invalid",
     "verdict.exit_code": 4,
-    "verdict.reasons": ["the load was not what it claims"],
+    "verdict.reasons": ["the load was not as requested"],
 }
 LIMIT = {
     "expression": "acquire.p99 < 1us",
@@ -139,7 +139,7 @@ def test_runs_that_are_no_basis_are_named_and_refused(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert f"b, run b00: {word}" in shown.err
-    assert "and 12 of 24 are not" in shown.err
+    assert "but 12 of 24 are not" in shown.err
     assert "and 9 more" in shown.err
     assert shown.err.count("\n") == 1
 

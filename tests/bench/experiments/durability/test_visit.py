@@ -39,7 +39,8 @@ def test_a_server_that_did_not_live_through_the_load_is_named(after: InfoSnapsho
 
 def test_a_server_that_may_not_tell_is_measured_all_the_same() -> None:
     (did,) = servers_did(
-        [snapshot(None, 0, "INFO is not allowed")], [snapshot(None, 2, "INFO is not allowed")]
+        [snapshot(None, 0, "this user may not call INFO")],
+        [snapshot(None, 2, "this user may not call INFO")],
     )
     assert (did.cpu_s, did.aof, did.elapsed_s) == (None, {}, pytest.approx(2.0))
     assert known_sum([1, None]) is None

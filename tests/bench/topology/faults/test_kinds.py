@@ -71,20 +71,20 @@ def test_what_strikes_workers_needs_no_server_of_ours(name: str) -> None:
         ),
         (fault("proxy", "worker:0"), "proxy strikes instances, not workers"),
         (fault("script-flush", for_ms=5), "it happens at once; take `for` out"),
-        (fault("restart", for_ms=5), "as its param `delay` says; take `for` out"),
+        (fault("restart", for_ms=5), "of its param `delay`; take `for` out"),
         (
             Fault("clock-jump", 0, None, ("instance:0",), "fixed", {}),
             r'it needs params = \{by = "5s"\}, or another',
         ),
         (
             Fault("loading", 0, None, ("instance:0",), "fixed", {}),
-            "it must end: say `for` how long",
+            "it must end; set `for`",
         ),
         (
             Fault("proxy", 0, None, ("instance:0",), "fixed", {}),
             "mode delay needs a delay or a jitter",
         ),
-        (fault("proxy", mode="reset"), "the other modes have neither"),
+        (fault("proxy", mode="reset"), "other modes must have neither"),
     ],
 )
 def test_what_does_not_fit_is_a_usage_error_that_names_the_fault(written: Fault, why: str) -> None:
