@@ -14,11 +14,11 @@ Rules
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import gevent
 import numpy as np
@@ -40,8 +40,6 @@ from bench.scenario import Scenario
 from bench.topology.servants import Guard
 from lockcore.clock import monotonic_ns
 
-# The answer of a worker to a question of its leader, in the form that Locust sends.
-Answer = dict[str, Any]
 CLOCK, NOTE, WANT, PIECE, TAKEN = (
     f"lockbench-{word}" for word in ("clock", "note", "want", "piece", "taken")
 )
@@ -54,6 +52,35 @@ TAKEN_S = 10.0
 FOLDED = "folded"
 PACKED = "packed"
 logger = logging.getLogger(__name__)
+
+
+class HistoryQuestion(TypedDict, total=False):
+    """A question of the leader, in the form that Locust sends.
+
+    `name`: FOLDED, PACKED or the name of a file. `at`: the place of the piece in its file, or the
+    number of buckets to pack. `window_ns`, `budget`: see `_folded`, for FOLDED only.
+    """
+
+    name: str
+    at: int
+    window_ns: list[int]
+    budget: float
+
+
+class HistoryAnswer(TypedDict, total=False):
+    """The answer of a worker, beside the keys of the question.
+
+    `failed`: the reason if there is no other answer. `fits`, `counts`: to FOLDED, how many buckets
+    fit, and the number of records of each bucket. `files`, `notes`: to PACKED, the sizes of the
+    files in bytes, and the worker's notes. `bytes`: a piece of a file.
+    """
+
+    failed: str
+    fits: int
+    counts: list[int]
+    files: dict[str, int]
+    notes: list[bytes]
+    bytes: bytes
 
 
 class Away:
@@ -179,25 +206,26 @@ class Away:
         if folder is None or scenario is None or self._unwanted:
             return
         self._asked += 1
-        name = msg.data["name"]
-        at = msg.data["at"]
+        question: HistoryQuestion = msg.data
+        name = question["name"]
+        at = question["at"]
         if name == FOLDED:
-            window_ns = msg.data["window_ns"]
-            budget = msg.data["budget"]
+            window_ns = question["window_ns"]
+            budget = question["budget"]
             answer = self._worked(("fold",), partial(_folded, folder, scenario, window_ns, budget))
         elif name == PACKED:
             answer = self._worked(("pack", at), partial(_packed, folder, at))
         else:
             answer = _piece(folder / Path(name).name, at)
-        self._runner.send_message(PIECE, {**msg.data, **answer})
+        self._runner.send_message(PIECE, {**question, **answer})
 
-    def _worked(self, what: tuple[object, ...], work: Callable[[], Answer]) -> Answer:
+    def _worked(self, what: tuple[object, ...], work: Callable[[], HistoryAnswer]) -> HistoryAnswer:
         if what not in self._jobs:
             self._jobs[what] = gevent.spawn(get_hub().threadpool.apply, _tried, (work,))
         job = self._jobs[what]
         job.join()
-        answer: Answer = job.value or {"failed": str(job.exception)}
-        return answer
+        answer: HistoryAnswer | None = job.value
+        return answer or {"failed": str(job.exception)}
 
     def _note_taken(self, msg: Message, **_: object) -> None:
         """Handle the message that the leader has the history or does not want it.
@@ -220,7 +248,7 @@ class Away:
         self._taken.set()
 
 
-def _tried(work: Callable[[], Answer]) -> Answer:
+def _tried(work: Callable[[], HistoryAnswer]) -> HistoryAnswer:
     """Return the answer of `work`, or the reason of its failure.
 
     The hub's thread pool would print an exception, so no exception leaves this function.
@@ -231,7 +259,7 @@ def _tried(work: Callable[[], Answer]) -> Answer:
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
-def _piece(path: Path, at: int) -> Answer:
+def _piece(path: Path, at: int) -> HistoryAnswer:
     """Return a piece of a file, or the reason why the file cannot be read.
 
     If the leader did not want the history, the folder may be gone.
@@ -244,7 +272,9 @@ def _piece(path: Path, at: int) -> Answer:
         return {"failed": str(error)}
 
 
-def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget: float) -> Answer:
+def _folded(
+    folder: Path, scenario: Scenario, window_ns: Sequence[int], budget: float
+) -> HistoryAnswer:
     """Fold the history, and find how many buckets fit into the budget.
 
     `window_ns`: the start and end of the measured time, in ns since the worker's own origin.
@@ -260,7 +290,7 @@ def _folded(folder: Path, scenario: Scenario, window_ns: tuple[int, int], budget
     return {"fits": fits, "counts": counts.tolist()}
 
 
-def _packed(folder: Path, buckets: int) -> Answer:
+def _packed(folder: Path, buckets: int) -> HistoryAnswer:
     note = read_workers(folder)[0]
     sizes = pack_here(folder, (note.worker, note.pid), buckets)
     others = [path for kind in (BEGUN, GAPS) for path in folder.glob(f"{kind}-*.bin")]

@@ -35,7 +35,17 @@ from gevent.event import AsyncResult
 from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, MasterRunner
 
-from bench.hosts.away import CLOCK, FOLDED, NOTE, PACKED, PIECE, TAKEN, WANT, Answer
+from bench.hosts.away import (
+    CLOCK,
+    FOLDED,
+    NOTE,
+    PACKED,
+    PIECE,
+    TAKEN,
+    WANT,
+    HistoryAnswer,
+    HistoryQuestion,
+)
 from bench.hosts.ending import Ending, Progress
 from bench.hosts.share import (
     BUCKETS,
@@ -109,7 +119,7 @@ class Host:
     # True if the history has arrived or is lost. Then further notes are ignored.
     closed: bool = False
     # the last question to this worker
-    request: Answer = field(default_factory=dict)
+    request: HistoryQuestion = field(default_factory=HistoryQuestion)
     # the answer to that question
     piece: AsyncResult | None = None
 
@@ -362,15 +372,15 @@ class Hosts:
                 self._write(host)
         self.dismiss([node], "the leader lost contact with this worker at the end of the run")
 
-    def _fold(self, ending: Ending, window: Window) -> list[Answer]:
+    def _fold(self, ending: Ending, window: Window) -> list[HistoryAnswer]:
         """Ask every finished worker to fold its history. Return the answers."""
         window_ns = [edge_ns - self._origin_ns for edge_ns in (window.start_ns, window.stop_ns)]
         beside = Counter(host.name for host in self.known.values())
         budget = budget_per_s() * window_ns[1] / NS_PER_S
-        answers: list[Answer] = []
+        answers: list[HistoryAnswer] = []
 
         def ask(node: str) -> None:
-            what = {
+            what: HistoryQuestion = {
                 "name": FOLDED,
                 "at": 0,
                 "window_ns": window_ns,
@@ -434,8 +444,7 @@ class Hosts:
             except (ValueError, OverflowError) as error:
                 logger.error("%s of %s cannot be used: %s", name, host.name, error)
                 return None
-        notes: list[bytes] = answer["notes"]
-        return notes
+        return answer["notes"]
 
     def _fetch_file(self, node: str, path: Path, size: int) -> bool:
         with path.open("wb") as file:
@@ -446,16 +455,16 @@ class Hosts:
                 file.write(answer["bytes"])
         return True
 
-    def _ask(self, node: str, what: Answer) -> Answer | None:
+    def _ask(self, node: str, what: HistoryQuestion) -> HistoryAnswer | None:
         """Return the worker's answer, or None if the worker is gone or has failed."""
         host = self.known[node]
         deadline_s = time.monotonic() + WORK_S
         host.request = what
         host.piece = AsyncResult()
         while True:
-            self._runner.send_message(WANT, what, node)
+            self._runner.send_message(WANT, {**what}, node)
             with suppress(gevent.Timeout):
-                answer: Answer = host.piece.get(timeout=AGAIN_S)
+                answer: HistoryAnswer = host.piece.get(timeout=AGAIN_S)
                 if "failed" not in answer:
                     return answer
                 logger.error("%s cannot give its history: %s", host.name, answer["failed"])

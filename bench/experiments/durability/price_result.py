@@ -61,7 +61,7 @@ class Setup(Section, frozen=True, kw_only=True):
         return disk_name(self.injected_ms)
 
 
-class Place(Setup, frozen=True, kw_only=True):
+class MatrixPlace(Setup, frozen=True, kw_only=True):
     """Load and disk at one N."""
 
     instances: Annotated[Count, says("N", label="N")]
@@ -72,7 +72,7 @@ class Place(Setup, frozen=True, kw_only=True):
         return f"N={self.instances}, {self.load_text}, {self.disk}"
 
 
-class FsyncCell(Place, frozen=True, kw_only=True):
+class FsyncCell(MatrixPlace, frozen=True, kw_only=True):
     """One point of the matrix."""
 
     policy: Annotated[
@@ -244,7 +244,7 @@ class FsyncRow(FsyncCell, frozen=True, kw_only=True):
         return self.denied.get("contended", 0) + self.denied.get("split_vote", 0)
 
 
-class AlwaysCost(Place, frozen=True, kw_only=True):
+class AlwaysCost(MatrixPlace, frozen=True, kw_only=True):
     """The price of always against everysec, from pairs of consecutive visits."""
 
     ratio: Annotated[Amount, says("everysec's maximum ÷ always's")]
