@@ -360,9 +360,9 @@ def tested(
     """
     if capacity > 1:
         held = leases.end > leases.returned
-        taken = np.searchsorted(np.sort(leases.returned[held]), at_earliest, "left")
+        begun = np.searchsorted(np.sort(leases.returned[held]), at_earliest, "left")
         over = np.searchsorted(np.sort(leases.end[held]), at_latest, "right")
-        full = taken - over >= capacity
+        full = begun - over >= capacity
         at_earliest = at_earliest[full]
         at_latest = at_latest[full]
         is_writer = is_writer[full]

@@ -67,8 +67,8 @@ def _keys(result: AuditResult) -> Iterator[KeyFigure]:
     judged = own.count("holds") + own.count("does not")
     yield KeyFigure("cells that hold", f"{own.count('holds')} of {judged}")
     if planted := _planted(result):
-        found = planted.count("does not")
-        yield KeyFigure("planted faults", f"{found} of {len(planted)} found", "each must be")
+        red = planted.count("does not")
+        yield KeyFigure("planted faults", f"{red} of {len(planted)} found", "each must be")
 
 
 def _broken(result: AuditResult) -> dict[str, list[str]]:

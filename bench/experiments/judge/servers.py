@@ -67,13 +67,13 @@ def refusing(name: str, text: str, *, is_mute: bool = False) -> Callable[[JudgeS
         with stage.fault(KINDS.get(name, BUSY), text, FAULT_MS, is_mute=is_mute):
             released = other.release().error or "no error"
             before = stage.keys()
-            asked = client.acquire()
+            second = client.acquire()
             is_written = stage.keys() != before
         # A script that has already written runs on without memory, so a grant may be right.
-        if asked.ok and not is_written:
+        if second.ok and not is_written:
             return RowFinding("a client is granted the lock, and no server has written it")
-        is_free = asked.ok or stage.until_lockable(0.5)
-        answer = "granted, as the server did write" if asked.ok else asked.error or "no"
+        is_free = second.ok or stage.until_lockable(0.5)
+        answer = "granted, as the server did write" if second.ok else second.error or "no"
         remark = f"acquire: {answer}; release: {released}"
         return RowFinding(remark=remark if is_free else f"{remark}; keys stay until their TTL ends")
 

@@ -88,15 +88,15 @@ Params = dict[str, Any]
 Table = Mapping[str, tuple[KeyKind, object]]
 
 
-def read_params(table: Table, given: Mapping[str, object]) -> Params:
+def read_params(table: Table, written: Mapping[str, object]) -> Params:
     """Return every param of the table with its given or default value. Raises ValueError."""
-    for name in given:
+    for name in written:
         if name not in table:
             choices = f"it has {', '.join(table)}" if table else "it has none"
             raise ValueError(f"there is no param {name!r} ({choices}){nearest(name, table)}")
     values: Params = {}
     for name, (kind, default) in table.items():
-        raw = given.get(name, default)
+        raw = written.get(name, default)
         if raw is None:
             raise ValueError(f"it needs params = {{{name} = {kind.metavar}}}, or another")
         try:
