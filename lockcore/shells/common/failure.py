@@ -16,7 +16,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from redis.exceptions import (
     AuthenticationError,
@@ -386,23 +385,10 @@ def _is_reply(error: BaseException) -> bool:
     )
 
 
-_FILES: tuple[Literal["ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"], ...] = (
-    "ssl_ca_certs",
-    "ssl_ca_path",
-    "ssl_certfile",
-    "ssl_keyfile",
-)
-# The options with authorities, and the arguments of `load_verify_locations` for them.
-_AUTHORITIES: tuple[tuple[Literal["ssl_ca_certs", "ssl_ca_data"], str], ...] = (
-    ("ssl_ca_certs", "cafile"),
-    ("ssl_ca_data", "cadata"),
-)
-
-
 def _of_files(target: InstanceTarget) -> Failure | None:
     """The failure of the first TLS option in the URL that cannot be used, or None."""
-    options = target.options
-    for option in _FILES:
+    options = {name: text for name, text in target.options.items() if isinstance(text, str)}
+    for option in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"):
         try:
             if path := options.get(option):
                 os.close(os.open(path, os.O_RDONLY))
@@ -410,12 +396,12 @@ def _of_files(target: InstanceTarget) -> Failure | None:
             cause = f"the file of its option {option} cannot be read: {path} ({error.strerror})"
             return Failure(cause, f"mend the path in {option}", InstanceRefusedError)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for authorities, argument in _AUTHORITIES:
+    for option, argument in (("ssl_ca_certs", "cafile"), ("ssl_ca_data", "cadata")):
         try:
-            if text := options.get(authorities):
+            if text := options.get(option):
                 context.load_verify_locations(**{argument: text})
         except (OSError, ValueError):
-            cause = f"its option {authorities} holds no certificate"
+            cause = f"its option {option} holds no certificate"
             return Failure(cause, "give it certificates in PEM", InstanceRefusedError)
     try:
         if certificate := options.get("ssl_certfile"):

@@ -130,16 +130,9 @@ def _explained(target: InstanceTarget, error: Exception, heard: bytes) -> Instan
     return failure.kind(target.address, str(failure))
 
 
-def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> object:
+def _ask(connection: HandshakeConnection, *arguments: str | bytes) -> Any:
     connection.send_command(*arguments, check_health=False)
     return connection.read_response()
-
-
-def _info(connection: HandshakeConnection, section: str) -> bytes | str:
-    reply = _ask(connection, "INFO", section)
-    if not isinstance(reply, bytes | str):
-        raise TypeError(f"INFO {section} gives {type(reply).__name__}")
-    return reply
 
 
 def _tells(connection: HandshakeConnection) -> bool:
@@ -181,13 +174,13 @@ def _hears(connection: HandshakeConnection, target: InstanceTarget) -> bool:
 
 
 def _inspect(target: InstanceTarget, connection: HandshakeConnection) -> Hello:
-    fields = fields_of(_info(connection, "server"))
+    fields = fields_of(_ask(connection, "INFO", "server"))
     if fields.get("redis_mode") == "sentinel":
         raise InstanceRefusedError(target.address, SENTINEL)
     # This comes before the replication id is read, so no later change is missed.
     tells = _tells(connection)
     for section in ("replication", "cluster"):
-        fields |= fields_of(_info(connection, section))
+        fields |= fields_of(_ask(connection, "INFO", section))
     if fields.get("cluster_enabled") == "1" or fields.get("redis_mode") == "cluster":
         raise InstanceRefusedError(target.address, str(CLUSTER))
     if fields.get("role", "master") != "master":
@@ -199,17 +192,15 @@ def _inspect(target: InstanceTarget, connection: HandshakeConnection) -> Hello:
     valkey = fields.get("valkey_version")
     server = f"valkey {valkey}" if valkey else f"redis {fields.get('redis_version', '?')}"
     try:
-        reply = _ask(connection, "CLIENT", "ID")
+        client_id = int(_ask(connection, "CLIENT", "ID"))
     except ResponseError:
         # The command is forbidden or unknown, so an old connection cannot be killed by its id.
-        reply = 0
-    if not isinstance(reply, int | bytes):
-        raise TypeError(f"CLIENT ID gives {type(reply).__name__}")
+        client_id = 0
     return Hello(
         run_id,
         int(fields.get("uptime_in_seconds", "0")),
         server,
-        int(reply),
+        client_id,
         replid=fields.get("master_replid", ""),
         identity=identity,
         started_s=started_s,
@@ -222,7 +213,7 @@ def _inspect(target: InstanceTarget, connection: HandshakeConnection) -> Hello:
 def _swaps(connection: HandshakeConnection) -> int:
     """The number of database swaps, or NOT_COUNTED if INFO does not have the section."""
     try:
-        return swaps_of(_info(connection, "commandstats"))
+        return swaps_of(_ask(connection, "INFO", "commandstats"))
     except ResponseError:
         return NOT_COUNTED
 

@@ -64,7 +64,7 @@ class HandshakeConnection(Protocol):
     def send_command(self, *arguments: str | bytes, check_health: bool) -> None:
         """Send one command."""
 
-    def read_response(self) -> object:
+    def read_response(self) -> Any:
         """Wait for the next reply, and return it. Raises RedisError for an error reply."""
 
 

@@ -31,6 +31,9 @@ _ENCODE = "percent-encode the special characters of its user name and password"
 _CURE = "use redis://host:port (TLS: rediss) or unix://path"
 
 
+OptionValue = str | int | list[ssl.VerifyFlags]
+
+
 class TlsOptions(TypedDict, total=False):
     """The options of a URL for TLS, as keyword arguments of redis-py's connections."""
 
@@ -71,7 +74,7 @@ class Option:
     """
 
     meaning: str = "text"
-    read: Callable[[str], object] = str
+    read: Callable[[str], OptionValue] = str
 
 
 def _ciphers(text: str) -> str:
@@ -93,7 +96,7 @@ def _matching(pattern: str) -> Callable[[str], str]:
     return read
 
 
-def _chosen(values: Mapping[str, object]) -> Callable[[str], object]:
+def _chosen(values: Mapping[str, OptionValue]) -> Callable[[str], OptionValue]:
     """A reader that accepts only the words in `values`."""
     return lambda text: values[text.lower()]
 
@@ -271,9 +274,11 @@ def _unix(after: str, netloc: str, path: str) -> tuple[str, UrlOptions]:
     return path, {"path": path}
 
 
-def _read_options(query: str, transport: Transport) -> tuple[dict[str, object], tuple[str, ...]]:
+def _read_options(
+    query: str, transport: Transport
+) -> tuple[dict[str, OptionValue], tuple[str, ...]]:
     """The values of the options that are read, and a sentence for each option without effect."""
-    values: dict[str, object] = {}
+    values: dict[str, OptionValue] = {}
     ignored: dict[str, None] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         for pattern, cure in REFUSED.items():

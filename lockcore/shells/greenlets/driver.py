@@ -11,6 +11,7 @@ from typing import Protocol, Self, TypeVar
 
 import gevent
 from gevent import monkey
+from gevent.event import AsyncResult
 from gevent.hub import get_hub
 from greenlet import getcurrent
 from greenlet import greenlet as RawGreenlet  # noqa: N812 - a class, and not gevent's
@@ -49,13 +50,6 @@ class Watcher(Protocol):
 
     def close(self) -> None:
         """Free the watcher. It must be stopped."""
-
-
-class Handshake(Protocol):
-    """A handshake in a greenlet, or in a thread of gevent's pool."""
-
-    def get(self) -> Shaken:
-        """Wait for its result."""
 
 
 class GreenletDriver(LoopDriver):
@@ -225,10 +219,9 @@ class GreenletDriver(LoopDriver):
 
     def _spawn(
         self, function: Callable[[InstanceTarget], Shaken], target: InstanceTarget
-    ) -> Handshake:
+    ) -> gevent.Greenlet | AsyncResult:
         spawn = gevent.spawn if monkey.is_module_patched("socket") else self._hub.threadpool.spawn
-        job: Handshake = spawn(function, target)
-        return job
+        return spawn(function, target)
 
     def _connect_later(self, index: int) -> None:
         def run() -> None:
